@@ -1,7 +1,7 @@
-"""Writes docs/ablations.md from ablations/results: `python docs/make_ablations.py`.
+"""The page of studies, from ablations/results.
 
-`python docs/make_ablations.py runs` first takes the finished studies of a folder of runs into ablations/results: their
-report, its first figures, and in one small JSON file each what the page says of them.
+`collect` takes the finished studies of a folder of runs there: their report, its first figures, and in one small JSON
+file each what the page says of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import registrations
-from pages import table, write
+from pages import table
 
 from lowprec.study import Cell, load
 from lowprec.study.analysis.findings import not_detected, void_title
@@ -62,7 +61,7 @@ QUESTIONS = {
 INTRODUCTION = """\
 # Ablations: what was asked, expected and found
 
-Written by `python docs/make_ablations.py` from [ablations/results](../ablations/results), where the whole report of
+Written by `python docs/refresh.py` from [ablations/results](../ablations/results), where the whole report of
 every study lies. Each question is a file of [ablations](../ablations/README.md), which also says what the tiers and the
 verdicts mean. What was expected was registered before the first run, in `ablations/registered.json` (until 2026-11-22
 by committing the file: those entries were made from its history). What was amended since, with its reason, stands at
@@ -311,12 +310,3 @@ def section(item: dict[str, Any]) -> str:
     if changed := registrations.since(item):
         lines += [f"**Older code.** {changed}", ""]
     return "\n".join(lines)
-
-
-PAGES = {"ablations.md": page}
-
-if __name__ == "__main__":
-    for folder in sys.argv[1:]:
-        for file in collect(Path(folder)):
-            sys.stdout.write(f"wrote {file}\n")
-    write(PAGES)

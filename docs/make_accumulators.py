@@ -1,10 +1,10 @@
-"""Writes docs/accumulators.md from the catalogues: ``python docs/make_accumulators.py``; a test checks it."""
+"""The page of accumulators, from the catalogues."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from pages import table, write
+from pages import table
 
 import lowprec as lp
 from lowprec.tensorcore.library import GemmLibrary
@@ -75,9 +75,3 @@ tensor core (*promotion*), where scales are multiplied in, and whether K is spli
 
 {table(("name", *(field.replace("_", " ") for field in fields)), orders)}
 """
-
-
-PAGES = {"accumulators.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

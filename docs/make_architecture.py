@@ -1,14 +1,11 @@
-"""Writes docs/architecture.md and its drawing from the package's imports; a test checks both.
-
-Run ``python docs/make_architecture.py``.
-"""
+"""The page of the package's rooms and its drawing, from the imports."""
 
 from __future__ import annotations
 
 import textwrap
 from html import escape
 
-from pages import table, write
+from pages import table
 from rooms import direct, floors, room_graph, subject
 
 WIDTH, BAND, BOX, GAP, MARGIN, SHIFT = 1240, 66, 44, 14, 20, 190
@@ -85,12 +82,6 @@ says where a new thing belongs.
 
 {table(("floor", "room", "what stands there", "imports"), rows)}
 
-The drawing and the table are read from the imports (`python docs/make_architecture.py`); `tests/test_layering.py` holds
+The drawing and the table are read from the imports (`python docs/refresh.py`); `tests/test_layering.py` holds
 who may import whom, that no files import each other in a circle, and that only `_jit` imports Numba.
 """
-
-
-PAGES = {"architecture.md": page, "architecture.svg": drawing}
-
-if __name__ == "__main__":
-    write(PAGES)

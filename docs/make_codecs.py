@@ -1,8 +1,8 @@
-"""Writes docs/codecs.md from the catalogues: ``python docs/make_codecs.py``; a test checks it."""
+"""The page of codecs, from the catalogues."""
 
 from __future__ import annotations
 
-from pages import table, write
+from pages import table
 
 from lowprec.codec import codecs
 from lowprec.codec.reductions import all_reduces
@@ -68,9 +68,3 @@ sum's SQNR lies below that of the codec by (dB):
 `tests/codec/test_reductions.py` holds the emulation to these within 0.2 dB. What each codec loses on which data:
 [error_atlas](../ablations/results/error_atlas.md); against its time: [wire_cost](../ablations/results/wire_cost.md).
 """
-
-
-PAGES = {"codecs.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

@@ -1,8 +1,8 @@
-"""Writes docs/costs.md from the catalogues: ``python docs/make_costs.py``; a test checks it."""
+"""The page of costs, from the catalogues."""
 
 from __future__ import annotations
 
-from pages import table, write
+from pages import table
 
 from lowprec.codec import codecs
 from lowprec.costs import (
@@ -144,9 +144,3 @@ come out has its reason beside it.
 
 {table(("source", "quantity", "printed", "ours", "equal", "note"), claims)}
 """
-
-
-PAGES = {"costs.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

@@ -1,7 +1,6 @@
-"""Write docs/formats.md from the catalogue: ``python docs/make_formats.py``.
+"""The page of formats, from the catalogue.
 
-Everything that can be computed is computed here; what was measured of other packages is said in `DIFFER`. A test
-compares the file with what this would write.
+Everything that can be computed is computed here; what was measured of other packages is said in `DIFFER`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from pages import table, write
+from pages import table
 
 import lowprec as lp
 from lowprec.cast.streams import streams
@@ -165,7 +164,7 @@ def page() -> str:
     about = [[f.name, checked(f), DIFFER.get(f.name, "")] for f in catalogue]
     return f"""# Formats, roundings and policies
 
-Written by `python docs/make_formats.py` from the catalogue; the numbers are computed, not typed.
+Written by `python docs/refresh.py` from the catalogue; the numbers are computed, not typed.
 
 ## The catalogue
 
@@ -257,9 +256,3 @@ Share of 2^20 draws that went up, and in brackets its distance from f in standar
 
 {bias()}
 """
-
-
-PAGES = {"formats.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

@@ -1,10 +1,10 @@
-"""Writes docs/quantizers.md from the catalogue: ``python docs/make_quantizers.py``."""
+"""The page of quantizers, from the catalogue."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from pages import table, write
+from pages import table
 
 import lowprec as lp
 from lowprec.scaling import rules
@@ -73,7 +73,7 @@ def page() -> str:
     arithmetics = next(part for part in doc if part.startswith("======"))
     lines = [
         "# Quantizers", "",
-        "Written by `python docs/make_quantizers.py` from `lowprec.quantizers`. Every entry is compared with exact",
+        "Written by `python docs/refresh.py` from `lowprec.quantizers`. Every entry is compared with exact",
         "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by",
         "`tests/scaling/test_quantizers_oracle.py`: codes, scales and fused values on bfloat16, wide, huge, tiny and",
         "special data, and the scales of up to 4,300 amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375",
@@ -166,9 +166,3 @@ def _cell(y: float, value: float) -> str:
     if value != 0 and np.isfinite(value) and abs(y / value - 1) < 0.25:
         return "~x"
     return f"{y:.3g}"
-
-
-PAGES = {"quantizers.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

@@ -1,15 +1,13 @@
-"""Writes docs/recipes.md from the catalogue: ``python docs/make_recipes.py``."""
+"""The page of recipes, from the catalogue."""
 
 from __future__ import annotations
-
-from pages import write
 
 from lowprec.recipe import recipes
 from lowprec.recipe.table import as_text
 
 _HEAD = """# All recipes as tables
 
-Made from the catalogue by `python docs/make_recipes.py`; `lowprec recipes NAME` prints one table,
+Made from the catalogue by `python docs/refresh.py`; `lowprec recipes NAME` prints one table,
 `lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.
 
 Operands are described as `lowprec.scaling.spec` says: element format, block that shares a scale (seen with the sum's
@@ -28,9 +26,3 @@ def page() -> str:
             f"## {name}\n\n{recipe.description[0].upper()}{recipe.description[1:]}.{source}\n\n{as_text(recipe)}\n"
         )
     return "\n".join(parts)
-
-
-PAGES = {"recipes.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

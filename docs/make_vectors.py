@@ -1,4 +1,4 @@
-"""Writes docs/vectors.md from reference_data/vector_digests.json: ``python docs/make_vectors.py``; a test checks it."""
+"""The page of vector sets, from reference_data/vector_digests.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import table, write
+from pages import table
 
 FILE = Path(__file__).parents[1] / "reference_data" / "vector_digests.json"
 Facts = Mapping[str, Any]
@@ -59,12 +59,6 @@ Level 1, seed 0, of every set that `lowprec vectors list` names: {len(known):,} 
 {largest[1]["json bytes"]:,} bytes of JSON. A wrong rule (of `lowprec/oracle/mutants.py`, or the family's) is told
 apart where two vectors do it at least: {apart:,} of {apart + missed:,}. What the sets are:
 [test vectors](test_vectors.md). All digests in full, those of each cast among them, are in
-`reference_data/vector_digests.json`, which `PYTHONPATH=. python reference_data/make_vector_digests.py` makes.
+`reference_data/vector_digests.json`, which `python docs/refresh.py` makes.
 
 {text}"""
-
-
-PAGES = {"vectors.md": page}
-
-if __name__ == "__main__":
-    write(PAGES)

@@ -1,12 +1,8 @@
-"""What the generators of pages share: Markdown tables, and writing the pages beside this file."""
+"""What the generators of pages share: Markdown tables."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-
-FOLDER = Path(__file__).parent
+from collections.abc import Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: int = 0) -> str:
@@ -14,10 +10,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: int = 
     rule = ["---"] * (len(header) - right) + ["---:"] * right
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
-
-
-def write(pages: Mapping[str, Callable[[], str]]) -> None:
-    """Write pages by their file names."""
-    for name, page in pages.items():
-        (FOLDER / name).write_text(page(), encoding="utf-8")
-        sys.stdout.write(f"wrote {FOLDER / name}\n")

@@ -1,18 +1,17 @@
-"""Writes quantizer_vectors.json: what exact arithmetic says every quantizer makes of a few bfloat16 values.
+"""quantizer_vectors.json: what exact arithmetic says every quantizer makes of a few bfloat16 values.
 
 Codes, scales and tensor scales come from `lowprec.oracle.quantizers` alone, so that the file holds the package's
 kernels, and any other program, to the definitions. The values are bfloat16 numbers made of counter-based random words.
 """
 
-import json
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from lowprec.kernels.cast.random_bits import fill_words
 from lowprec.oracle import quantizers as oracle
 
-PATH = Path(__file__).with_name("quantizer_vectors.json")
 SHAPE = (2, 160)
 
 
@@ -26,22 +25,20 @@ def values() -> np.ndarray:
     return x
 
 
-def vectors() -> dict[str, object]:
-    """Return the file's content: float32 as bits in hexadecimal, codes as two hexadecimal digits each."""
-    x = values()
-    cases = {}
-    for name in (*oracle.QUANTIZERS, *oracle.TRANSFORMED):
-        codes, scales, tensor = oracle.quantize(x, name)
-        cases[name] = {
-            "codes": codes.astype(np.uint8).tobytes().hex(),
-            "scales": scales.astype(">f4").tobytes().hex(),
-            "tensor": None if tensor is None else np.array([tensor], ">f4").tobytes().hex(),
-        }
-    return {"shape": list(SHAPE), "values": x.astype(">f4").tobytes().hex(), "quantizers": cases}
+def case(name: str) -> dict[str, str | None]:
+    """Return what a quantizer makes of the values: codes as two hexadecimal digits each, float32 as their bits."""
+    codes, scales, tensor = oracle.quantize(values(), name)
+    return {
+        "codes": codes.astype(np.uint8).tobytes().hex(),
+        "scales": scales.astype(">f4").tobytes().hex(),
+        "tensor": None if tensor is None else np.array([tensor], ">f4").tobytes().hex(),
+    }
 
 
-if __name__ == "__main__":
-    from digest import record
-
-    PATH.write_text(json.dumps(vectors(), indent=1) + "\n")
-    record(PATH)
+def entries() -> dict[tuple[str, ...], Callable[[], object]]:
+    """Return how to compute the values, and what each quantizer makes of them."""
+    return {
+        ("shape",): lambda: SHAPE,
+        ("values",): lambda: values().astype(">f4").tobytes().hex(),
+        **{("quantizers", name): partial(case, name) for name in (*oracle.QUANTIZERS, *oracle.TRANSFORMED)},
+    }

@@ -1,25 +1,24 @@
 """What names stand for in files: hashes of catalogue entries, tables of definitions, and what a reader refuses."""
 
 import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+import refresh
 
 import lowprec as lp
 from lowprec.definitions import DefinitionError, Reader, Writer, canonical, described, differing, short_hash
 from lowprec.recipe.data import CATALOGUES, CLASSES, reader, writer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference_data"))
-import make_definitions
-
 E4M3, HOPPER = lp.formats["e4m3fn"], lp.accumulators["hopper_fp8"]
 
 
-def test_entries_and_defaults_are_those_of_the_file():
-    kept, now = json.loads(make_definitions.FILE.read_text()), make_definitions.definitions()
-    assert list(differing(kept, json.loads(json.dumps(now)))) == []
+def test_entries_and_defaults_are_those_of_the_file(monkeypatch):
+    file = "reference_data/definitions.json"
+    monkeypatch.syspath_prepend(str(refresh.ROOT / "reference_data"))
+    kept, now = (json.loads(text) for text in ((refresh.ROOT / file).read_text(), refresh.record(file, anew=True)[0]))
+    changed = list(differing(kept, now))
+    assert not changed, f"{changed}: run {refresh.COMMAND} for new entries; --anew {file} for a change on purpose"
 
 
 def test_a_hash_is_of_fields_alone():

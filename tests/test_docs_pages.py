@@ -1,4 +1,4 @@
-"""Generated pages are what their generators write today, speak of what there is; the site's links lead to files."""
+"""Made files are what would be made today, and speak of what there is; the site's links lead to files."""
 
 import doctest
 import importlib
@@ -7,39 +7,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import refresh
 
 import lowprec as lp
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {
-    "formats.md": "make_formats", "accumulators.md": "make_accumulators",
-    "quantizers.md": "make_quantizers", "codecs.md": "make_codecs",
-    "costs.md": "make_costs", "recipes.md": "make_recipes",
-    "ablations.md": "make_ablations", "architecture.md": "make_architecture",
-    "architecture.svg": "make_architecture", "vectors.md": "make_vectors",
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def docs_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
+def makers_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in refresh.PATHS:
+        monkeypatch.syspath_prepend(str(path))
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_are_current(name: str) -> None:
-    page = importlib.import_module(PAGES[name]).PAGES[name]
-    assert (DOCS / name).read_text(encoding="utf-8") == page(), f"run: python docs/{PAGES[name]}.py"
+@pytest.mark.parametrize("target", refresh.PAGES)
+def test_pages_are_current(target: str) -> None:
+    assert (ROOT / target).read_text(encoding="utf-8") == refresh.page(target), f"run: {refresh.COMMAND}"
 
 
-def test_every_generated_page_is_looked_at() -> None:
-    found = {
-        (page, path.stem)
-        for path in DOCS.glob("*.py")
-        for page in getattr(importlib.import_module(path.stem), "PAGES", ())
-    }
-    assert found == set(PAGES.items())
+@pytest.mark.parametrize("target", refresh.RECORDS)
+def test_records_have_every_entry_and_no_other(target: str) -> None:
+    text, entries = refresh.record(target, compute=False)
+    assert (ROOT / target).read_text(encoding="utf-8") == text, f"{entries}; run: {refresh.COMMAND}"
+
+
+def test_every_maker_is_known() -> None:
+    makers = {path.stem for folder in ("docs", "reference_data") for path in (ROOT / folder).glob("make_*.py")}
+    known = {name.split(".")[0] for name in (*refresh.RECORDS.values(), *refresh.PAGES.values())}
+    assert makers - known == {"make_logfmt_tables"}  # constants, which no entry changes
 
 
 def test_what_is_said_of_entries_is_said_of_known_ones() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import refresh
 from answers import once
 from numpy.typing import NDArray
 
@@ -113,7 +114,7 @@ def test_golden_vectors() -> None:
     """What the file says, which exact arithmetic wrote once, is what the kernels make today."""
     data = json.loads((Path(__file__).parents[2] / "reference_data" / "quantizer_vectors.json").read_text())
     x = np.frombuffer(bytes.fromhex(data["values"]), ">f4").astype(np.float32).reshape(data["shape"])
-    assert set(data["quantizers"]) == set(NAMES)
+    assert set(data["quantizers"]) == set(NAMES), f"run: {refresh.COMMAND}"
     for name, case in data["quantizers"].items():
         q = lp.quantize(x, name)
         assert q.codes.tobytes().hex() == case["codes"], name
