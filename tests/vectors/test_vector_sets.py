@@ -224,7 +224,6 @@ def test_no_kernel_and_no_float_of_numpy_makes_them() -> None:
 def test_bytes_are_the_same_anywhere() -> None:
     """A few of each family as they were made elsewhere; all of them with `-m exhaustive`."""
     known = json.loads((Path(lp.__file__).parents[1] / "reference_data" / "vector_digests.json").read_text())
-    assert set(known) == set(listed())
     for name in (n for n in SOME if n.split("/")[0] in ("cast", "decode", "stochastic", "codec")):
         s = vectors(name)
         assert s.name not in known or s.sha256 == known[s.name]["sha256"], name
