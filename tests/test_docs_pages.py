@@ -24,13 +24,15 @@ def makers_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", refresh.PAGES)
 def test_pages_are_current(target: str) -> None:
-    assert (ROOT / target).read_text(encoding="utf-8") == refresh.page(target), f"run: {refresh.COMMAND}"
+    current = (ROOT / target).read_text(encoding="utf-8") == refresh.page(target)
+    assert current, f"run: {refresh.COMMAND}"
 
 
 @pytest.mark.parametrize("target", refresh.RECORDS)
 def test_records_have_every_entry_and_no_other(target: str) -> None:
     text, entries = refresh.record(target, compute=False)
-    assert (ROOT / target).read_text(encoding="utf-8") == text, f"{entries}; run: {refresh.COMMAND}"
+    current = (ROOT / target).read_text(encoding="utf-8") == text
+    assert current, f"run: {refresh.COMMAND}; {entries}"
 
 
 def test_every_maker_is_known() -> None:
