@@ -24,7 +24,7 @@ axes = lp.plot.accumulation(a[:16], b[:16], machines)
 # Every field can be asked about: the group that is summed at once, how terms are cut, how long a chain is. The operands
 # are positive, the worst case of truncation: all errors have one sign, and add up.
 
-qa, qb = lp.quantize(a, "e4m3fn 1x128"), lp.quantize(b, "e4m3fn 128x128")
+qa, qb = lp.quantize(a, "e4m3fn tensor"), lp.quantize(b, "e4m3fn tensor")
 exact = lp.gemm(qa, qb, accumulator="exact")
 for change in (
     {},
