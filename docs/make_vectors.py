@@ -37,7 +37,7 @@ def page() -> str:
     families: dict[str, dict[str, Facts]] = defaultdict(dict)
     for name, facts in known.items():
         families[name.split("/")[0]][name] = facts
-    head = ("set", "wrong rules told apart", "vectors", "bytes of JSON", "sha256")
+    head = ("set", "wrong rules detected", "vectors", "bytes of JSON", "sha256")
     parts = []
     for family, sets in families.items():
         parts.append(f"## {family}\n")
@@ -54,11 +54,11 @@ def page() -> str:
     text = "\n".join(parts)
     return f"""# Sizes and digests of vector sets
 
-Level 1, seed 0, of every set that `lowprec vectors list` names: {len(known):,} sets with
-{sum(facts["vectors"] for facts in known.values()):,} vectors; the largest is `{largest[0]}`,
-{largest[1]["json bytes"]:,} bytes of JSON. A wrong rule (of `lowprec/oracle/mutants.py`, or the family's) is told
-apart where two vectors do it at least: {apart:,} of {apart + missed:,}. What the sets are:
-[test vectors](test_vectors.md). All digests in full, those of each cast among them, are in
-`reference_data/vector_digests.json`, which `python docs/refresh.py` makes.
+The sets that `lowprec vectors list` names, at level 1 with seed 0: {len(known):,} sets with
+{sum(facts["vectors"] for facts in known.values()):,} vectors. The largest is `{largest[0]}`
+with {largest[1]["json bytes"]:,} bytes of JSON. A wrong rule (of `lowprec/oracle/mutants.py`, or of the family) counts
+as detected if at least two vectors fail under it: {apart:,} of {apart + missed:,} are. [Test
+vectors](test_vectors.md) describes the sets. `reference_data/vector_digests.json` has all digests in full, including
+those of each cast; `python docs/refresh.py` writes it.
 
 {text}"""
