@@ -25,10 +25,10 @@ def page(folder: str = "") -> str:
     orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
     return f"""# Accumulators
 
-A matrix product is long sums of products, and no two kinds of tensor core add alike. A textbook rounds after every
-addition. A tensor core takes a *group* of products at once, shifts them until they line up with the largest, cuts what
-lies too far below it (the *fraction bits* say where), adds what is left exactly, and rounds or cuts the sum to the
-format of the result. An **accumulator** is such a rule as data. This is what three of them make of 4096 equal terms:
+A matrix product consists of long sums, and tensor cores differ in how they add. A textbook rounds after every addition.
+A tensor core takes a *group* of products at once, aligns them with the largest, truncates bits too far below it (the
+number of *fraction bits* sets the limit), adds the rest exactly, and rounds or truncates the sum to the format of the
+result. An **accumulator** describes such a rule. Three of them on the same sum of 4096 equal terms:
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -38,22 +38,22 @@ format of the result. An **accumulator** is such a rule as data. This is what th
 exact 42.25
 hopper_fp8 38.7734375
 blackwell_fp8 42.25
->>> lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a machine nobody has built
+>>> lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a hypothetical accumulator
 FusedSum(name='hopper_fp8(fraction_bits=20)', input_formats=(e4m3fn, e5m2), fraction_bits=20, zero_exponent=-133)
 
 ```
 
     lowprec accumulators hopper_fp8                      # one entry, with its source
     lowprec mma 0x38,0x3c 0x40,0x44 --accumulator hopper_fp8
-    lowprec identify dump.npz --format e4m3fn            # which of them made a GPU's outputs?
+    lowprec identify dump.npz --format e4m3fn            # which one produced these outputs?
 
-How each kind sums:
+How each kind adds:
 
-{table(("kind", "what it does"), [(f"`{kind}`", words) for kind, words in kinds.items()])}
+{table(("kind", "summation"), [(f"`{kind}`", words) for kind, words in kinds.items()])}
 
-All of them; *verified by* says what a rule was compared with, [what is exact](exactness.md) on how many sums.
-*Not zero_exponent*: the recordings agree with every value that was tried, from 40 below to 8 above and none at all, so
-that this field rests on the rule's source alone. Two products in float16 would decide it on a GPU:
+All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
+compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above
+and none at all: this field rests on the source of the rule alone. Two products in float16 would determine it on a GPU:
 
 ```python
 >>> a, b = np.zeros((2, 1, 16), np.float16)
@@ -70,8 +70,8 @@ that this field rests on the rule's source alone. Two products in float16 would 
 
 ## Libraries
 
-A GEMM library calls the tensor core many times. What it does around it decides bits as well: when a sum leaves the
-tensor core (*promotion*), where scales are multiplied in, and whether K is split. `lp.gemm(library=...)` takes a name.
+A GEMM library calls the tensor core many times. Bits depend on its order of operations as well: when a sum leaves the
+tensor core (*promotion*), where scales are applied, and whether K is split. `lp.gemm(library=...)` takes a name.
 
 {table(("name", *(field.replace("_", " ") for field in fields)), orders)}
 """

@@ -25,10 +25,10 @@ def page() -> str:
     ]
     return f"""# Codecs
 
-A codec turns rows of values into the bytes that travel or wait, and back: dispatch and combine of a Mixture of
-Experts, their backward directions, activations kept for the backward pass, a KV cache. `lowprec codecs` lists them;
-`lowprec error --dist gauss --format NAME` measures one; a recipe names them (`dispatch`, `combine`, `dispatch_grad`,
-`combine_grad`, `cache_attention_output`, `cache_swiglu_input`).
+A codec encodes rows of values as bytes, and decodes them: for dispatch and combine of a Mixture of Experts, their
+backward directions, activations saved for the backward pass, or a KV cache. `lowprec codecs` lists all codecs;
+`lowprec error --dist gauss --format NAME` measures the error of one. The fields `dispatch`, `combine`, `dispatch_grad`,
+`combine_grad`, `cache_attention_output` and `cache_swiglu_input` of a recipe take the name of a codec.
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -43,28 +43,30 @@ True
 
 ```
 
-Bytes are those of the rows one after another; a row is the scales (or ends) of its tiles, then its codes, least
-significant bit first, padded to a whole byte with zeros. NVFP4 has 4 bytes, the scale of the tensor, before its first
-row. Nothing else is sent: the receiver knows the shape. `from_bytes` refuses (`WireError`) every other length, scales
-that are negative or infinite, codes that are no numbers where their scale is one, ends out of order, and padding that
-is not zero; whatever it accepts, `to_bytes` gives back bit for bit. A tile with NaN or infinity arrives as NaN (casts
-keep both; DeepEP's own format turns NaN into 0).
+The bytes of all rows follow one another. A row is the scales (in LogFMT, the ranges) of its tiles, then its codes,
+least significant bit first, padded with zeros to a whole byte. NVFP4 has the scale of the tensor, 4 bytes, before its
+first row. Nothing else is sent: the receiver knows the shape.
 
-Bits are those of whole tiles of bfloat16 numbers, bytes those of a row of 7168.
+`from_bytes` raises `WireError` for any other length, negative or infinite scales, NaN codes with a scale that is not
+NaN, ranges out of order, and padding that is not zero. It accepts only bytes that `to_bytes` reproduces bit for bit. A
+tile with NaN or infinity decodes to NaN (casts preserve both; DeepEP's format converts NaN to 0).
 
-{table(("codec", "bits per value", "bytes of 7168", "of BF16", "what it is"), rows)}
+Bits per value are for whole tiles of bfloat16 numbers, bytes for a row of 7168.
 
-One's own codec is `BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fnu")`, `LogFMTCodec("six", 6, tile=64)`,
+{table(("codec", "bits per value", "bytes of 7168", "relative to BF16", "description"), rows)}
+
+To define a codec, use `BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fnu")`, `LogFMTCodec("six", 6, tile=64)`,
 `CastCodec("half", "float16")`, or any object with the same members (`lowprec.codec.Codec`).
 
-## Sums over the wire
+## Reductions with encoded messages
 
-`lowprec.codec.reductions.combine_low_latency` and `combine_normal` add experts' outputs as DeepEP's kernels do;
-`all_reduce(shards, codec, algorithm)` sends every message through a codec. With independent values on R ranks, the
-sum's SQNR lies below that of the codec by (dB):
+`lowprec.codec.reductions.combine_low_latency` and `combine_normal` add the outputs of experts as DeepEP's kernels do.
+`all_reduce(shards, codec, algorithm)` encodes every message with a codec. For independent values on R ranks, the SQNR
+of the sum is lower than that of the codec by (dB):
 
-{table(("algorithm", "R = 2", "8", "32", "128", "what it is"), sums)}
+{table(("algorithm", "R = 2", "8", "32", "128", "description"), sums)}
 
-`tests/codec/test_reductions.py` holds the emulation to these within 0.2 dB. What each codec loses on which data:
-[error_atlas](../ablations/results/error_atlas.md); against its time: [wire_cost](../ablations/results/wire_cost.md).
+`tests/codec/test_reductions.py` requires the emulation to agree within 0.2 dB. The error of each codec by kind of data
+is in [error_atlas](../ablations/results/error_atlas.md), its error against its time in
+[wire_cost](../ablations/results/wire_cost.md).
 """

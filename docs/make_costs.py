@@ -61,27 +61,27 @@ def page() -> str:
     ]
     return f"""# Costs
 
-What a format buys, from the shape of a model and a machine: bytes of caches and messages, operations of training, time
-of exchanges and the speed of decoding that they allow. The formulas are those of "Insights into DeepSeek-V3"
-(arXiv 2505.09343); they stand in the docstrings of `lowprec/costs/`.
+These tables estimate what a format saves, from the shape of a model and the bandwidth of a machine: bytes of caches and
+messages, operations of training, time of exchanges, and the decoding speed that they allow. The formulas are those of
+"Insights into DeepSeek-V3" (arXiv 2505.09343); the docstrings of `lowprec/costs/` contain them.
 
     lowprec costs                                        # models: parameters, KV cache, training
     lowprec costs --model mine.toml --kv nvfp4           # any model, any codec
     lowprec costs wire --hardware gb200_nvl72            # exchange, TPOT and tokens/s for every combine codec
-    lowprec costs wire --dispatch 8 --combine 16 --dim 7000      # as the paper counts: bits without scales, 7K wide
+    lowprec costs wire --dispatch 8 --combine 16 --dim 7000      # as in the paper: bits without scales, width 7K
     lowprec costs nodes                                  # traffic with and without node-limited routing
-    lowprec costs published                              # every printed number beside ours
+    lowprec costs published                              # published and computed numbers
 
 ```python
 >>> from lowprec.costs import decode_limit
 >>> limit = decode_limit("deepseek_v3", "h800_ib400", dispatch="fp8_1x128", combine="logfmt10")
->>> f"{{limit.exchange_s * 1e6:.1f}} us a layer, {{limit.tokens_per_s:.1f}} tokens/s"
-'95.5 us a layer, 85.8 tokens/s'
+>>> f"{{limit.exchange_s * 1e6:.1f}} us per layer, {{limit.tokens_per_s:.1f}} tokens/s"
+'95.5 us per layer, 85.8 tokens/s'
 
 ```
 
-A model of one's own is a TOML file, or the same as a dictionary (`ModelShape.from_dict`); experts, biases and latent
-attention are optional:
+To describe another model, write a TOML file, or a dictionary with the same keys (`ModelShape.from_dict`). Experts,
+biases and latent attention are optional:
 
 ```toml
 dim = 1024
@@ -95,8 +95,8 @@ kv_heads = 4
 head_dim = 64
 ```
 
-A machine is `bandwidth` in bytes a second and one direction, and, if wanted, `effective_bandwidth`,
-`scale_up_bandwidth`, `effective_scale_up_bandwidth`, `gpus_per_node`, `peak_flops`, `latency`.
+A machine has a `bandwidth` in bytes per second and direction. `effective_bandwidth`, `scale_up_bandwidth`,
+`effective_scale_up_bandwidth`, `gpus_per_node`, `peak_flops` and `latency` are optional.
 
 ## Models
 
@@ -121,26 +121,27 @@ Bytes of KV cache per token; training at a sequence length of 4096, causal.
 
 ## Machines
 
-{table(("machine", "GB/s", "reached", "GPUs a node", "peak TFLOPS, BF16", "source"), machines)}
+{table(("machine", "GB/s", "measured GB/s", "GPUs per node", "peak TFLOPS, BF16", "source"), machines)}
 
-## DeepSeek-V3: dispatch in FP8 with float32 scales, combine in ...
+## DeepSeek-V3: decoding speed by combine codec
 
-32 tokens a GPU, 9 copies of each, 61 layers, two micro-batches; µs are of both exchanges of a layer.
+Dispatch in FP8 with float32 scales, 32 tokens per GPU, 9 copies of each, 61 layers, two micro-batches; µs are for both
+exchanges of a layer.
 
 {table(("combine", "bits per value", *(f"{name}, {what}" for name in hardware for what in ("µs", "tokens/s"))), wires)}
 
-## DeepSeek-V3: nodes of a token
+## DeepSeek-V3: nodes per token
 
-One direction of 4096 tokens of a GPU in FP8, at the bandwidths that are reached. V3's own router on random scores (it
-judges groups by their best two experts) goes to 3.97 of its 4 nodes: `measured_nodes` counts that from the decisions of
-any router.
+One direction of 4096 tokens of one GPU in FP8, at the measured bandwidths. On random scores, V3's router (which ranks
+groups by their best two experts) uses 3.97 of its 4 nodes; `measured_nodes` computes this from the decisions of any
+router.
 
 {table(("routing", "nodes per token", "between nodes, ms", "within, ms"), nodes)}
 
-## Printed and computed
+## Published and computed numbers
 
-Equal means: by less than one unit of the last printed digit, or within 3 % for DeepEP's measurements. What does not
-come out has its reason beside it.
+Two numbers are equal if they differ by less than one unit of the last printed digit, or by at most 3 % for DeepEP's
+measurements. A note explains each number that does not agree.
 
-{table(("source", "quantity", "printed", "ours", "equal", "note"), claims)}
+{table(("source", "quantity", "published", "computed", "equal", "note"), claims)}
 """

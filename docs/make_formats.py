@@ -23,28 +23,28 @@ ML_DTYPES = {*EXHAUSTIVE, "e2m3fn", "e3m2fn", "e2m1fn"}
 
 DIFFER = {
     "e4m3fn": "Overflow: ml_dtypes and PyTorch up to 2.11 give NaN, PyTorch 2.13 the maximum, Inf included. float64: "
-    "ml_dtypes and PyTorch round twice, 126 of 252 values beside the midpoints are wrong there.",
+    "ml_dtypes and PyTorch round twice, 126 of 252 values next to midpoints are wrong there.",
     "e5m2": "NaN: 0x7E in ml_dtypes, 0x7F in PyTorch and CUDA. PyTorch 2.13 still overflows to Inf.",
-    "e4m3fnuz": "Inf when saturating: ONNX's text says NaN, its reference code gives the maximum (`onnx_sat`).",
-    "e5m2fnuz": "As e4m3fnuz.",
-    "e4m3": "Not OCP's E4M3: that one is e4m3fn.",
-    "e3m4": "Not Intel's E3M4: that one is e3m4fn.",
-    "e3m4fn": "Intel's toolkit maps NaN to the maximum; here NaN is a code.",
-    "e8m0fnu": "Ties go to the even code as P3109 has it (3 -> 2). ml_dtypes, PyTorch, JAX and ONNX round ties up "
-    "(3 -> 4), and take values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes sends 0 to NaN; ONNX's reference "
-    "takes 2^-127 itself to 2^-126 when it rounds up. Where they are right and there is no tie we agree.",
-    "e2m3fn": "NaN: ml_dtypes gives -0, and +0 for -NaN; JAX gives -0 for both in E2M1; CUDA's satfinite and the OCP "
-    "presets the maximum; gfloat refuses.",
-    "e3m2fn": "As e2m3fn.",
-    "e2m1fn": "As e2m3fn. DeepGEMM's helper sends ties toward zero.",
-    "bfloat16": "NaN: PyTorch 2.13 gives 0xFFFF in its AVX2 and AVX-512 loops, 0x7FC0 in scalar ones (float16 sources, "
-    "strides, what is left of float64 after blocks of 16), whatever NaN came in. float64 as e4m3fn.",
-    "mxint8": "pychop and gfloat produce -2, which the MX specification leaves optional; microxcaling and we do not.",
+    "e4m3fnuz": "Inf when saturating: ONNX specifies NaN, its reference code returns the maximum (`onnx_sat`).",
+    "e5m2fnuz": "See e4m3fnuz.",
+    "e4m3": "Not the E4M3 of OCP, which is e4m3fn.",
+    "e3m4": "Not Intel's E3M4, which is e3m4fn.",
+    "e3m4fn": "Intel's toolkit maps NaN to the maximum; in lowprec NaN has a code.",
+    "e8m0fnu": "Ties go to the even code, as in P3109 (3 -> 2). ml_dtypes, PyTorch, JAX and ONNX round ties up (3 -> "
+    "4) and round values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes converts 0 to NaN; ONNX's reference "
+    "converts 2^-127 to 2^-126 when it rounds up. All other values agree.",
+    "e2m3fn": "NaN: ml_dtypes returns -0, and +0 for -NaN; JAX returns -0 for both in E2M1; CUDA's satfinite and the "
+    "OCP presets return the maximum; gfloat raises an error.",
+    "e3m2fn": "See e2m3fn.",
+    "e2m1fn": "See e2m3fn. DeepGEMM's helper rounds ties toward zero.",
+    "bfloat16": "NaN: PyTorch 2.13 returns 0xFFFF in its AVX2 and AVX-512 loops and 0x7FC0 in scalar ones (float16 "
+    "sources, strides, the remainder of float64 after blocks of 16), for any NaN. float64: see e4m3fn.",
+    "mxint8": "pychop and gfloat produce -2, optional in the MX specification; microxcaling and lowprec do not.",
     "int8": "Saturates; NumPy's cast wraps.",
-    "hif8": "en_dtypes rounds float64 by way of float32; one CUDA kernel of the HiFloat4 repository flushes the tie "
-    "2^-23 to 0. CANN's saturating casts send NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",
-    "nf4": "bitsandbytes sends ties to the lower value, by midpoints rounded to float32.",
-    "ue5m3": "Negative values: NaN, or zero by P3109's saturating presets.",
+    "hif8": "en_dtypes rounds float64 to float32 first; one CUDA kernel of the HiFloat4 repository flushes the tie "
+    "2^-23 to 0. CANN's saturating casts convert NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",
+    "nf4": "bitsandbytes rounds ties to the lower value, with midpoints rounded to float32.",
+    "ue5m3": "Negative values: NaN, or zero under the saturating presets of P3109.",
 }
 
 PROBES = {
@@ -164,95 +164,99 @@ def page() -> str:
     about = [[f.name, checked(f), DIFFER.get(f.name, "")] for f in catalogue]
     return f"""# Formats, roundings and policies
 
-Written by `python docs/refresh.py` from the catalogue; the numbers are computed, not typed.
+Generated from the catalogue by `python docs/refresh.py`; all numbers are computed.
 
 ## The catalogue
 
-`lowprec formats` prints it, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
-"specials" says what the topmost codes mean (`help(lowprec.format.format)`); "binades" is log2(max / smallest).
+`lowprec formats` prints this table, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
+"specials" is the meaning of the topmost codes (`help(lowprec.format.format)`); "binades" is log2(max / smallest).
 
 {table(COLUMNS, map(definition, catalogue))}
 
 ## Tables of values
 
-`lp.TableFormat(name, values)` is a format whose codes stand for a list of values, in whatever order: HiF8, whose codes
-are not ordered by magnitude, NF4, or any power of two of float32 numbers of one's own. Neighbours are those by value;
-"even" and "odd" are codes'. HiF8 rounds to nearest, ties away, unless a rounding is given. Every rounding and policy
-holds for tables: they become thresholds between codes, and tables of other formats' values give those formats' codes.
+`lp.TableFormat(name, values)` is a format with a list of float32 values, one per code, in any order. Examples are HiF8,
+which does not order its codes by magnitude, and NF4; a custom list may have any power of two as its length. Neighbours
+are neighbours by value; "even" and "odd" refer to codes. HiF8 rounds to nearest, ties away, unless a rounding is given.
+Every rounding and policy works for tables: it becomes a list of thresholds between codes. A table with the values of
+another format gives the codes of that format.
 
-`lowprec.cast.hybrid.encode_hybrid` is HiF8's CAST_HYBRID as CANN's reference data have it, compared with its rule on
-integers on 61,948 float16 (all that are not specials, overflow or zero) and 19,658 float32, and with its examples. It
-is no rounding of the catalogue: those add words to what is cut, and this one asks which type a number had. Not settled:
-by that rule float32 values of the format itself move, 70 of 126; whether the chip does so is not known.
+`lowprec.cast.hybrid.encode_hybrid` is HiF8's CAST_HYBRID, as in CANN's reference data. It is compared with its rule in
+integers on 61,948 float16 (all except specials, overflow and zero) and 19,658 float32, and with its examples. It is not
+in `lp.roundings`: those add an increment to the discarded fraction, whereas this rule depends on the type of the input.
+An open question: by this rule 70 of 126 values that HiF8 can represent change when they come as float32. Whether the
+chip does this is unknown.
 
 ## Formats of blocks
 
-`block_formats[name]` (`lowprec.scaling.block_formats`) has `encode`, `decode` and `round_to` for formats whose elements
-mean nothing alone. HiF4: 64 elements of 4 bits, a scale in E6M2, a bit for every 8 and one for every 4 elements that
-doubles. Block floating point: integers below one exponent.
+`block_formats[name]` (`lowprec.scaling.block_formats`) has `encode`, `decode` and `round_to` for formats in which a
+single element has no value. HiF4 has 64 elements of 4 bits, a scale in E6M2, and a doubling bit for every 8 and for
+every 4 elements. Block floating point has integers that share an exponent.
 
-{table(("name", "block", "magnitude bits", "bits a value", "source"), map(block_definition, block_formats.names()))}
+{table(("name", "block", "magnitude bits", "bits per value", "source"), map(block_definition, block_formats.names()))}
 
-Compared with rules in fractions in `tests/scaling/test_block_formats.py` and `lowprec/oracle/block_formats.py`
-(`lowprec vectors write block/hif4`): HiF4 on 10,240 values, each block
-floating point on 6,400, 0 differences, and with the worked examples of their sources. On 262,144 bfloat16 from N(0, 1)
-Tenstorrent's host and device differ in 10 % (bfp8), 42 % (bfp4) and 28 % (bfp2) of codes. Not settled: how HiF4's 24
-level bits are packed, what it makes of NaN and Inf; the device's ties, and whether it saturates or carries.
+`tests/scaling/test_block_formats.py` compares them with rules in rational arithmetic
+(`lowprec/oracle/block_formats.py`, `lowprec vectors write block/hif4`) and with the worked examples of their sources:
+HiF4 on 10,240 values and each block floating point format on 6,400, 0 differences. On 262,144 bfloat16 from N(0, 1),
+the codes of Tenstorrent's host and device differ in 10 % (bfp8), 42 % (bfp4) and 28 % (bfp2) of the cases. Open
+questions: how HiF4 packs its 24 level bits and handles NaN and Inf; how the device rounds ties, and whether it
+saturates or carries.
 
 ## The P3109 family
 
 `lp.formats["p3109_k8p4se"]`, or `binary8p4se`, or `p3109(K, P, signed, domain)`: K bits, precision P, **s**igned or
-**u**nsigned, **e**xtended (with Inf) or **f**inite. Bias 2^(K-P-1), unsigned 2^(K-P); one NaN; no -0. Members are
-made when asked for, with 3 <= K <= 16, as long as all values are float32 numbers. Values agree with gfloat 0.5.2 on all
-codes of all 120 members of up to 8 bits, roundings on values across the range. Some members:
+**u**nsigned, **e**xtended (with Inf) or **f**inite. The bias is 2^(K-P-1), for unsigned formats 2^(K-P); there is one
+NaN and no -0. Any member with 3 <= K <= 16 exists if float32 holds all its values. For all 120 members of up to 8 bits,
+all codes agree with gfloat 0.5.2, and roundings agree on values across the range. Some members:
 
 {table(COLUMNS[:-1], [definition(f)[:-1] for f in family])}
 
-`lowprec.scaling.p3109` has the draft's blocks (a scale's code beside elements' codes; not divided by the elements'
-maximum): `block_project`, `block_convert`, `block_reduce`, `block_dot`, `block_apply`, each exact up to one projection.
-Compared with fractions written out in `tests/scaling/test_p3109_blocks.py` by four projections: 11,520 elements
-projected, 960 converted with 120 scales, 4,320 decoded, 720 sums, products and dot products each, 1,600 elements of
-four operations, 0 differences, and with the draft's example. `lowprec.measure.kappa` counts the code points by which an
-implementation is off at most; subnormals flushed to the nearer end give the annex's 2^(P - 2) for P from 2 to 5.
+`lowprec.scaling.p3109` implements the blocks of the draft: `block_project`, `block_convert`, `block_reduce`,
+`block_dot`, `block_apply`. A block has the code of a scale and the codes of its elements; the scale is not divided by
+the maximum of the element format. Each function is exact up to one projection.
+`tests/scaling/test_p3109_blocks.py` compares them with rational arithmetic under four projections: 11,520 elements
+projected, 960 converted with 120 scales, 4,320 decoded, 720 sums, products and dot products each, and 1,600 elements of
+four operations, 0 differences; also with the draft's example. `lowprec.measure.kappa` returns the largest error of an
+implementation in code points; flushing subnormals to the nearer end gives 2^(P - 2) for P from 2 to 5, as in the annex.
 
-## What was checked, and where others differ
+## Comparisons, and differences from other packages
 
 The oracle is exact rational arithmetic that shares no code with the kernels (`lowprec.oracle`). "Critical values" are
-all codes and midpoints of small formats, or those at both ends of large ones, with the float32 on either side, quarter
-points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` repeats
-the comparison on all 2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` asks PyTorch, ONNX
-and gfloat where they are installed.
+all codes and midpoints of small formats, or those at both ends of large ones, with the adjacent float32, quarter
+points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` compares all
+2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` compares with PyTorch, ONNX and gfloat if
+they are installed.
 
-{table(("format", "compared", "where incumbents differ"), about)}
+{table(("format", "compared", "other packages"), about)}
 
 ## Policies
 
-What each preset gives for what a format cannot hold. "Overflow" is judged after rounding.
+Codes that each preset gives for inputs that a format cannot represent. Overflow is detected after rounding.
 
 {policies()}
 
 ## Rounding modes
 
-What each gives in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {2.0**-9:.6g}):
+Results of each rounding in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {2.0**-9:.6g}):
 
 {roundings()}
 
-## Machines' conversions and random words
+## Hardware conversions and random bits
 
-Policies and roundings named after machines are held to the worked examples of their manuals and simulators, and to the
-oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float16 by five biases, AMD's on 8,000
-numbers with their seeds. `random=` of a cast takes a word for each element, whose leading bits are R, or a stream's
-name:
+Policies and roundings named after hardware are compared with the worked examples of manuals and simulators, and with
+the oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float16 with five biases, AMD on 8,000
+numbers with their seeds. `random=` of a cast takes one word per element, with R in its leading bits, or the name of a
+stream:
 
 {table(("stream", "words"), [[f"`{name}`", streams[name].source] for name in streams])}
 
 Known answers: three blocks each of Philox4x32-10 and Threefry2x32-20, eight words of `at::Philox4_32`, two of Triton.
-Which element a kernel gives which word is a property of its tiling and not promised: TransformerEngine takes the words
-of subsequence = thread in turn, one for each `cvt.rs` of four elements. JAX's order was not run against JAX.
+The assignment of words to elements depends on a kernel's tiling and is not guaranteed: TransformerEngine takes the
+words of subsequence = thread in order, one for each `cvt.rs` of four elements. JAX's order was not compared with JAX.
 
-## Stochastic rounding has no bias
+## Stochastic rounding is unbiased
 
-Share of 2^20 draws that went up, and in brackets its distance from f in standard deviations; 24 random bits.
+Share of 2^20 draws that were rounded up, and in brackets its distance from f in standard deviations; 24 random bits.
 
 {bias()}
 """

@@ -13,7 +13,7 @@ from lowprec.scaling.quantizer import Quantizer
 from lowprec.scaling.rules import FLOAT32
 
 TORCHAO = "torchao 0.18.0"
-# Vendor's code that ran beside each entry (tests/scaling/test_peers_quantizers.py), and how many elements it saw.
+# Vendor's code that each entry is compared with (tests/scaling/test_peers_quantizers.py), and the number of elements.
 CHECKED = {
     **{
         f"{n}{s}": ("its arithmetic in torch 2.13", 3145728)
@@ -28,29 +28,31 @@ CHECKED = {
     "nvfp4_torchao_one_level": (TORCHAO, 3145728),
     "nvfp4_modelopt": ("nvidia-modelopt 0.47.0", 3145728),
 }
-# What ran beside entries of more than one vendor.
+# Comparisons with other packages.
 ALSO = """\
-These inputs are bfloat16 numbers, N(0, 1) and wider: no -0, no block of zeros, no subnormal, no Inf. There vendors
-differ. TransformerEngine's reference, modelopt's NVFP4 and compressed-tensors make +0 of -0, and keep -0 for what
-underflows from below; blocks of zeros, blocks with Inf and tiny blocks are under "Where vendors differ".
+The inputs are bfloat16 numbers, N(0, 1) and wider, without -0, blocks of zeros, subnormals and Inf. On those, vendors
+differ. TransformerEngine's reference, modelopt's NVFP4 and compressed-tensors convert -0 to +0, and keep the sign of
+negative values that underflow. "Where vendors differ" covers blocks of zeros, blocks with Inf and tiny blocks.
 
-TransformerEngine's `NVFP4QuantizerRef` (commit d0067d0) with `with_rht` ran beside `nvfp4_te_rht` and, without its sign
-mask, beside `nvfp4_te_rht_unsigned`: 65,536 bfloat16 numbers of N(0, 1) each, 0 codes and 0 of 4,096 scales differ.
-Its blockwise reference with `row_scaled_nvfp4` ran beside `nvfp4_te_row_scaled`: 1,048,576 numbers of N(0, 1), and as
-many each times 2^-60 to 2^59 by row, times 2^-12 to 2^11 by element, all bfloat16, and times 2^-20 to 2^19 by row in
-float32: 0 codes and 0 of 262,144 block scales differ.
+References of TransformerEngine (commit d0067d0):
 
-Others ran beside the same entries:
+- `NVFP4QuantizerRef` with `with_rht` and `nvfp4_te_rht`, and without its sign mask `nvfp4_te_rht_unsigned`: 65,536
+  bfloat16 numbers of N(0, 1) each, 0 codes and 0 of 4,096 scales differ.
+- The blockwise reference with `row_scaled_nvfp4` and `nvfp4_te_row_scaled`: 1,048,576 numbers of N(0, 1), and as many
+  each times 2^-60 to 2^59 by row, times 2^-12 to 2^11 by element, all bfloat16, and times 2^-20 to 2^19 by row in
+  float32: 0 codes and 0 of 262,144 block scales differ.
+
+Other packages:
 
 - gfloat 0.5.2, `quantize_block` with `compute_scale_amax`, on float64 (its log2 is wrong next to powers of two in
   float32): `mxfp8_floor`, `mxfp8_e5m2_floor`, `mxfp6_e2m3_floor`, `mxfp6_e3m2_floor`, `mxfp4_floor` on 40,960 elements
-  each, 0 differ; `mxint8` on 40,960, 4 differ, all -2 there and -1.984375 here.
-- nvidia-modelopt 0.47.0, `MXFP8QTensor`, and `mxfp8_rceil`: 3,145,728 elements, 0 differ. It takes log2 in float32:
-  just above 1.75 * 2^k 222 of 230 scales are one step too low there, and the largest elements saturate. A block with
-  NaN gets the scale 2^-127 there, and only the NaN stays one.
+  each, 0 differ; `mxint8` on 40,960 elements, 4 differ: gfloat returns -2, lowprec -1.984375.
+- nvidia-modelopt 0.47.0, `MXFP8QTensor`, and `mxfp8_rceil`: 3,145,728 elements, 0 differ. modelopt computes log2 in
+  float32: just above 1.75 * 2^k, 222 of its 230 scales are one step too low, so that the largest elements saturate. It
+  gives a block with NaN the scale 2^-127, so that only the NaN decodes to NaN.
 - nvidia-modelopt 0.47.0's four over six and `nvfp4_4over6_mse`: scales and codes for given choices, 3,145,728
-  elements, 1 differs (it divides by s * g, here the inverse is multiplied), and 221 scales of 196,608 are 2^-9 there
-  and 0 here. The choices themselves are another thing there: the best of 126 E4M3 scales in a calibration run.
+  elements, 1 differs (modelopt divides by s * g, lowprec multiplies by the inverse), and 221 of 196,608 scales are
+  2^-9 in modelopt and 0 in lowprec. modelopt chooses differently: the best of 126 E4M3 scales in a calibration run.
 """
 CASES = {
     "NaN": np.nan,
@@ -63,7 +65,7 @@ CASES = {
 
 
 COLUMNS = (
-    "name", "element", "block", "scale, arithmetic", "else", "beside the vendor: elements, differences", "source",
+    "name", "element", "block", "scale, arithmetic", "other fields", "vendor's code: elements, differences", "source",
 )  # fmt: skip
 
 
@@ -73,27 +75,29 @@ def page() -> str:
     arithmetics = next(part for part in doc if part.startswith("======"))
     lines = [
         "# Quantizers", "",
-        "Written by `python docs/refresh.py` from `lowprec.quantizers`. Every entry is compared with exact",
-        "rational arithmetic (`lowprec.oracle.quantizers`, no code shared) by",
-        "`tests/scaling/test_quantizers_oracle.py`: codes, scales and fused values on bfloat16, wide, huge, tiny and",
-        "special data, and the scales of up to 4,300 amaxes next to every power of two, 1.5, 1.75, 1.875 and 1.9375",
-        "times one, and of subnormals.", "",
-        "A scale multiplies codes back to values. Everything is float32, each operation rounded to nearest even;",
-        "`amax` is the block's largest magnitude, `max` the largest element, `emax` its exponent.", "",
-        "## Arithmetics", "",
+        "Generated from `lowprec.quantizers` by `python docs/refresh.py`. Every entry is compared with exact rational",
+        "arithmetic (`lowprec.oracle.quantizers`), which shares no code, by `tests/scaling/test_quantizers_oracle.py`:",
+        "codes, scales and fused values on bfloat16, wide, huge, tiny and special data, and the scales of up to 4,300",
+        "amaxes next to every power of two, to 1.5, 1.75, 1.875 and 1.9375 times one, and to subnormals.", "",
+        "A scale multiplies codes back to values. All operations are in float32, each rounded to nearest even.",
+        "`amax` is the largest magnitude of the block, `max` the largest element, `emax` its exponent.", "",
+        "## Scale calculation", "",
         "```", arithmetics.strip(), "```", "",
         "## The catalogue", "",
-        "`lowprec quantizers` lists them, `lowprec quantizers NAME` shows every field of one.", "",
+        "`lowprec quantizers` lists all quantizers, `lowprec quantizers NAME` shows every field of one.", "",
         table(COLUMNS, map(_row, map(lp.quantizers.get, lp.quantizers))),
         "", ALSO,
     ]  # fmt: skip
     lines += ["## Where vendors differ", ""]
-    lines += [f"- `{q.name}`: {q.note}." for q in map(lp.quantizers.get, lp.quantizers) if q.note]
+    notes = dict[str, list[str]]()
+    for name in lp.quantizers:
+        notes.setdefault(lp.quantizers[name].note, []).append(f"`{name}`")
+    lines += [f"- {', '.join(names)}: {note}." for note, names in notes.items() if note]
     lines += [
         "", *_differences(), "", "## Special blocks", "",
-        "What a block of ones with one NaN or Inf in it decodes to there / elsewhere, and what a whole block of zeros,",
-        "-0, FLT_MAX or a subnormal does; `x` is the value itself, `~x` one within a quarter of it. Quantizers with a",
-        "Hadamard transform give transformed values.", "",
+        "Columns NaN and Inf: decoded values of a block of ones with one NaN or Inf, at that element / at the others.",
+        "Other columns: decoded values of a block of equal values. `x` is the value itself, `~x` a value within a",
+        "quarter of it. Quantizers with a Hadamard transform return transformed values.", "",
         table(("name", *CASES), (_special(name) for name in lp.quantizers if lp.quantizers[name].history is None)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -139,8 +143,8 @@ def _differences() -> list[str]:
         a, b = lp.quantize(x, name), lp.quantize(x, other)
         rows.append((name, other, f"{(a.codes != b.codes).mean():.2g}", f"{(a.scale != b.scale).mean():.2g}"))
     return [
-        "Shares of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which often sit on midpoints:", "",
-        table(("", "against", "codes", "scales"), rows, right=2),
+        "Share of codes and scales that differ on 2^20 bfloat16 values of N(0, 1), which are often midpoints:", "",
+        table(("quantizer", "compared with", "codes", "scales"), rows, right=2),
     ]  # fmt: skip
 
 

@@ -7,12 +7,12 @@ from lowprec.recipe.table import as_text
 
 _HEAD = """# All recipes as tables
 
-Made from the catalogue by `python docs/refresh.py`; `lowprec recipes NAME` prints one table,
-`lowprec recipes NAME --toml` a file to change and to train with, `lowprec train --recipe FILE.toml`.
+Generated from the catalogue by `python docs/refresh.py`. `lowprec recipes NAME` prints one table, `lowprec recipes NAME
+--toml` a file to edit, and `lowprec train --recipe FILE.toml` trains with it.
 
-Operands are described as `lowprec.scaling.spec` says: element format, block that shares a scale (seen with the sum's
-axis as columns), kind of scale, or the name of a quantizer of `lowprec.quantizers`. Every product is exact on the
-accumulator that it names. Layers that no line names run in BF16 on `float32`, one fixed-order FMA chain.
+An operand is described as in `lowprec.scaling.spec`: element format, block that shares a scale (the axis of the sum is
+the column axis) and scale format, or the name of a quantizer of `lowprec.quantizers`. Every product is bit-exact on the
+accumulator that it names. Layers without a row run in BF16 on `float32`, one fixed-order FMA chain.
 """
 
 

@@ -167,11 +167,11 @@ def _add(name: str, *aliases: str, like: Quantizer = Quantizer(), **fields: Any)
 _V3 = "DeepSeek-V3, inference/kernel.py: act_quant, weight_quant"
 _DSV3 = _add(
     "dsv3_inference", amax_floor=1e-4, source=_V3,
-    note="the kernel of 2024 had no floor: a tile of zeros came out as NaN there",
+    note="the kernel of 2024 lacked the lower bound on amax and converted a tile of zeros to NaN",
 )  # fmt: skip
 _add(
     "dsv3_inference_ue8m0", like=_DSV3, scale_format="e8m0fnu", source=_V3 + " with scale_fmt='ue8m0' (V3.1)",
-    note="the kernel takes exp2(ceil(log2(...))) in float32, which is wrong next to powers of two; bits are used here",
+    note="the kernel computes exp2(ceil(log2(...))) in float32, wrong next to powers of two; lowprec uses the bits",
 )  # fmt: skip
 _DSV32 = _add(
     "dsv32_inference",
@@ -189,14 +189,14 @@ _add(
 )  # fmt: skip
 _DEEPGEMM = _add(
     "deepgemm", division="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
-    note="a block with Inf or NaN gets an infinite or NaN scale there; both decode to NaN",
+    note="DeepGEMM gives a block with Inf or NaN an infinite or NaN scale; both decode to NaN",
 )  # fmt: skip
 _add("deepgemm_ue8m0", like=_DEEPGEMM, scale_format="e8m0fnu", source=_DEEPGEMM.source + ", use_ue8m0")
 
 _TILEKERNELS = _add(
     "tilekernels", division="max/amax", amax_floor=1e-4,
     source="deepseek-ai/TileKernels 36d9e45 (tile-kernels 1.0.0): per-token casts with FP32 scales",
-    note="with power-of-two scales these are deepgemm_ue8m0; -0 keeps its sign here",
+    note="with power-of-two scales equal to deepgemm_ue8m0; lowprec keeps the sign of -0",
 )  # fmt: skip
 _add(
     "tilekernels_fp4", like=_TILEKERNELS, format="e2m1fn", granularity="1x32", amax_floor=6 * 2.0**-126, note="",
@@ -205,7 +205,7 @@ _add(
 _TE = "TransformerEngine, common/recipe/recipe_common.cuh"
 _CURRENT = _add(
     "te_current", granularity="tensor", arithmetic="max/amax", inf="one", nan="one", source=_TE + " (current scaling)",
-    note="where max / amax overflows, bfloat16 inputs get bfloat16's maximum there, float32 ones FLT_MAX as here",
+    note="if max / amax overflows, TransformerEngine uses the maximum of the input type, lowprec always FLT_MAX",
 )  # fmt: skip
 _add(
     "te_delayed", like=_CURRENT, history=1024, note="",
@@ -216,7 +216,7 @@ _add("te_block", like=_CURRENT, granularity="1x128", scale_format="e8m0fnu", sou
 _add(
     "torchao_fp8", granularity="tensor", arithmetic="max/amax", amax_floor=1e-12,
     source="torchao 0.18, float8/float8_utils.py: tensorwise and axiswise scaling",
-    note="max / amax is divided in float64 and rounded twice there, which changes nothing: 53 >= 2 * 24 + 2 bits",
+    note="torchao divides max / amax in float64 and rounds twice, with equal results: 53 >= 2 * 24 + 2 bits",
 )  # fmt: skip
 
 _MX = "OCP Microscaling formats (MX) v1.0, section 6.3"
@@ -232,19 +232,19 @@ _MX_BASE = _made(
 )
 _RCEIL = "TransformerEngine, common/util/ptx.cuh: float_to_e8m0; NVIDIA, arXiv:2506.08027"
 _TORCHAO_MX = (
-    "torchao 0.18 divides a block whose scale is 2^-127 by 2^-126, so that its values are halved, and gives a block "
-    "with Inf a finite scale"
+    "torchao 0.18 divides a block with scale 2^-127 by 2^-126, which halves its values, and gives a block with Inf a "
+    "finite scale"
 )
 _RCEIL_NOTE = (
-    "torchao 0.18 divides by max and takes float32's log2, and in a block whose scale is 2^-127 it makes all elements "
-    "zeros; so does TransformerEngine, which multiplies such a block by 1 instead of 2^127"
+    "torchao 0.18 divides by max and takes float32's log2; torchao, and TransformerEngine, which multiplies by 1 "
+    "instead of 2^127, convert all elements of a block with scale 2^-127 to zeros"
 )
 _FLAVOURS: dict[str, dict[str, str]] = {
-    "floor": {"source": _MX, "note": "elements between max and 2^(emax + 1) / s saturate; packages that take "
-              f"floor(log2 amax) in float32 get the exponent wrong just below powers of two; {_TORCHAO_MX}"},
+    "floor": {"source": _MX, "note": "elements between max and 2^(emax + 1) / s saturate; packages that compute "
+              f"floor(log2 amax) in float32 are wrong just below powers of two; {_TORCHAO_MX}"},
     "ceil": {"source": "torchao 0.18, prototype/mx_formats: ScaleCalculationMode.CEIL", "note": _TORCHAO_MX},
     "even": {"source": "torchao 0.18, ScaleCalculationMode.EVEN; AMD Quark",
-             "note": "compressed-tensors rounds amax to one mantissa bit whatever the element: even_1bit; "
+             "note": "compressed-tensors rounds amax to one mantissa bit for every element format: even_1bit; "
              f"{_TORCHAO_MX}"},
     "rceil": {"arithmetic": "amax*(1/max)", "inf": "largest", "source": _RCEIL, "note": _RCEIL_NOTE},
     "even_1bit": {"source": "compressed-tensors 0.20"},
@@ -253,9 +253,7 @@ for _name, _fields in _FLAVOURS.items():
     _options = {"arithmetic": _name, **_fields}
     _add(f"mxfp8_{_name}", *(["mxfp8"] if _name == "rceil" else []), like=_MX_BASE, **_options)
     _add(f"mxfp8_e5m2_{_name}", like=_MX_BASE, format="e5m2", **_options)
-_add(
-    "mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="-2 is never made; gfloat and pychop make it of -1.9999"
-)
+_add("mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="never -2, to which gfloat and pychop round -1.9999")
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
     _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX, note=_TORCHAO_MX)
     _add(f"{_name}_rceil", like=_MX_BASE, format=_format, **_FLAVOURS["rceil"])
@@ -263,13 +261,13 @@ for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxf
 _V4_FP4 = _add(
     "dsv4_fp4", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", amax_floor=6 * 2.0**-126,
     smallest_exponent=-126, zero="one", source="DeepSeek-V4, inference/kernel.py: fp4_act_quant with UE8M0 scales",
-    note="mxfp4_rceil, other than for blocks of zeros and far below float32's normal numbers",
+    note="equal to mxfp4_rceil except for blocks of zeros and far below float32's normal numbers",
 )  # fmt: skip
 _TIES_TOWARD_ZERO = Rounding("nearest_toward_zero", 0x7FFFFFFF, 0x7FFFFFFF)
 _add(
     "deepgemm_fp4", like=_V4_FP4, arithmetic="amax/max", amax_floor=1e-4, rounding=_TIES_TOWARD_ZERO,
     negative_zero="positive", source="DeepGEMM, deep_gemm/utils/math.py: per_token_cast_to_fp4",
-    note="ties go toward zero and no code is -0, unlike DeepSeek-V4's own; 1e-4 is too much for gradients",
+    note="unlike DeepSeek-V4, rounds ties toward zero and never to -0; amax >= 1e-4 is too high for gradients",
 )  # fmt: skip
 _add(
     "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="alone",
@@ -281,17 +279,18 @@ _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.2
 _NVFP4 = _add(
     "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="folded", zero="rule",
     inf="saturate", source=_NV,
-    note="the Python reference lets a NaN poison the whole tensor; here it poisons its block; and it makes +0 of -0",
+    note="one NaN makes the whole tensor NaN in the Python reference, and its block in lowprec; the reference converts "
+    "-0 to +0",
 )  # fmt: skip
 _add(
     "nvfp4_te_row_scaled", like=_NVFP4, tensor_scale="row",
     source="TransformerEngine d0067d0, common/cast/nvfp4/quantize_transpose_nvfp4.cuh: ROW_SCALED_NVFP4 "
     "(NVFP4BlockScaling with row_scaled_activation, since c74e5aa)",
-    note="the kernels take amaxes of rows and blocks without NaN, and the source does not say what code a NaN becomes: "
-    "here its block is NaN, and the row's amax leaves it out, too; for a row of zeros the Python reference multiplies "
-    "by FLT_MAX instead of 1, which gives the same codes; flashinfer fb28d72 (nvfp4_quantize with "
-    "per_token_activation) computes the same if FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH is set, but for the scale of a "
-    "row of zeros; by default it takes approximate reciprocals, which are not reproduced here",
+    note="the kernels compute amaxes of rows and blocks without NaN, and the source does not define the code of NaN: "
+    "in lowprec its block is NaN, and the amax of the row ignores it; for a row of zeros the Python reference "
+    "multiplies by FLT_MAX instead of 1, with equal codes; flashinfer fb28d72 (nvfp4_quantize with "
+    "per_token_activation) computes the same, except for the scale of a row of zeros, if "
+    "FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH is set; its default, approximate reciprocals, is not reproduced",
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
 _RHT = _add(
@@ -307,13 +306,13 @@ _AO = _add(
     "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", division="reciprocal", smallest_scale=2.0**-6,
     zero="smallest_normal", inf="nan",
     source="torchao 0.18, prototype/mx_formats/nvfp4_tensor.py: two-level scaling",
-    note="block scales are not taken below E4M3's smallest normal 2^-6; a tensor of zeros gets NaN scales there",
+    note="block scales are at least E4M3's smallest normal, 2^-6; torchao gives a tensor of zeros NaN scales",
 )  # fmt: skip
 _add("nvfp4_torchao_one_level", like=_AO, arithmetic="alone", source=_AO.source.replace("two", "one"), note="")
 _add(
     "nvfp4_modelopt", like=_NVFP4, arithmetic="joint", smallest_scale=2.0**-9, zero="one", inf="nan",
     source="nvidia-modelopt 0.47, torch/quantization/qtensor/nvfp4_tensor.py",
-    note="divides by the product of both scales; a tensor of zeros gets NaN scales there",
+    note="divides by the product of both scales; modelopt gives a tensor of zeros NaN scales",
 )  # fmt: skip
 _4OVER6 = "Cook et al., arXiv:2512.02010; TransformerEngine, custom_recipes/reference_nvfp4.py"
 _add("nvfp4_4over6", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mae", source=_4OVER6)
