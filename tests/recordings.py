@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import lowprec as lp
 from lowprec.oracle import E4M3FN, E5M2, Fields
 from lowprec.vectors.recordings import HINT, VARIABLE
 
@@ -46,17 +45,3 @@ def recording(gpu: str, name: str) -> Recording:
     fmt, fields = {"e4m3": ("e4m3fn", E4M3FN), "e5m2": ("e5m2", E5M2)}[name]
     with np.load(path(gpu, name)) as data:
         return Recording(path(gpu, name).name, fmt, fields, *(data[k] for k in "ABCD"))
-
-
-def diagonal_mma(r: Recording, machine: str | lp.Accumulator, block: int = 50) -> NDArray[np.uint32]:
-    """Row-wise dots through `mma`, as bits: square blocks of rows, of whose outputs the diagonal is meant."""
-    d = np.empty(len(r.d), dtype=np.uint32)
-    for start in range(0, len(d), block):
-        rows = slice(start, start + block)
-        c = np.zeros((len(r.d[rows]),) * 2, dtype=np.uint32)
-        np.fill_diagonal(c, r.c[rows])
-        out = lp.mma(
-            r.a[rows], r.b[rows], c.view(np.float32), accumulator=machine, a_format=r.format, b_format=r.format
-        )
-        d[rows] = np.ascontiguousarray(out.diagonal()).view(np.uint32)
-    return d

@@ -1,4 +1,4 @@
-"""CPUs' dot products: worked examples."""
+"""Worked examples of CPUs' dot products, and of CDNA1."""
 
 from typing import Any
 
@@ -60,7 +60,10 @@ EXAMPLES: list[Example] = [
     ("arm_fp8", [2.0**15, 2.0**15, 2.0**-16], [2.0**15, -(2.0**15), 2.0**-16], 0.0, 2.0**-32, E5M2),
     ("arm_fp8", [1.0, 2.0**-16], [1.0, 2.0**-16], 2.0**24, 2.0**24 + 2, E5M2),
     ("arm_fp8", [1.0], [1.0], 2.0**24, 2.0**24, E5M2),
-]
+    # CDNA1: 1 + 2^-24 is a tie in float32; what decides it lies 70 binades below the largest term, which cancels
+    *(("cdna1_f16", [2.0**15, 2.0**15, 2.0**-12, 2.0**-24], [2.0**15, -(2.0**15), 2.0**-12, least], 1.0, wanted)
+      for least, wanted in ((2.0**-24, 1 + 2.0**-23), (-(2.0**-24), 1.0), (0.0, 1.0))),
+]  # fmt: skip
 
 
 @pytest.mark.sampled(30)

@@ -1,4 +1,4 @@
-"""`gemm` as libraries order it, `grouped_gemm` and batches: against chains of `mma` and float32 arithmetic by hand."""
+"""`gemm` as libraries order it, scales inside the instruction, `grouped_gemm` and batches: against chains of `mma`."""
 
 import itertools
 from dataclasses import replace
@@ -10,6 +10,7 @@ from gemms import assert_same, both_scales, chain, fma, normal, operands, rounde
 from refusals import refusals
 
 import lowprec as lp
+from lowprec.kernels.tensorcore import epilogue
 from lowprec.tensorcore.grouped import grouped_gemm
 from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
@@ -47,18 +48,6 @@ def test_alpha_beta_and_c(library, alpha, beta):
     assert_same(lp.gemm(qa, qb, given, library=library, alpha=alpha, beta=beta), right)
     assert_same(given, c)
     assert_same(lp.gemm(qa, qb, library=library, alpha=alpha, beta=beta), factor * total)
-
-
-@pytest.mark.parametrize("machine", ["hopper_fp8", "amx_fp8"])
-def test_a_gradient_is_added_to_in_float32(machine):
-    """1D1D: both operands in tiles, the result added to what is there with one rounding."""
-    qa, qb = operands(6, 5, 512, "1x128", ("e5m2", "e4m3fn"))
-    c, product = normal(2, 6, 5), np.zeros((6, 5), np.float32)
-    for k in range(0, 512, 128):
-        product = fma(both_scales(qa, qb, k), chain(qa, qb, k, k + 128, machine), product)
-    assert_same(lp.gemm(qa, qb, accumulator=machine, promote_every=128), product)
-    for given in (c, c.astype(np.float64)):
-        assert_same(lp.gemm(qa, qb, given, accumulator=machine), c + product)
 
 
 def test_libraries_differ():
@@ -114,20 +103,65 @@ def test_whose_promotion_comes_first():
 # Scales inside the instruction
 
 
-@pytest.mark.parametrize("pair", [("e4m3fn", "e5m2"), ("e2m1fn", "e3m2fn")], ids="-".join)
-@pytest.mark.parametrize("granularity", [("1x32", "1x32"), ("1x128", "128x128"), ("1x32", "32x64")], ids="-".join)
+#: Formats of both operands, and of scales.
+SCALED = {
+    "blackwell_mxf8": (("e4m3fn", "e5m2"), "e8m0fnu"), "rtx_blackwell_mxf8": (("e3m2fn", "e2m1fn"), "e8m0fnu"),
+    "blackwell_mxf4": ("e2m1fn", "e8m0fnu"), "blackwell_mxf4_16": ("e2m1fn", "e8m0fnu"),
+    "blackwell_nvfp4": ("e2m1fn", "e4m3fn"),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("machine", SCALED)
+@pytest.mark.parametrize("blocks", [((0, 1), (0, 1)), ((0, 4), (4, 4)), ((0, 1), (1, 2))], ids=str)
 @pytest.mark.parametrize("k", [256, 136, 24])
-def test_mx_scales_are_inside_the_instruction(pair, granularity, k):
-    """One chain over all of K: no promotion is needed or done unless it is asked for."""
-    qa, qb = operands(5, 6, k, granularity, pair, "ue8m0")
-    machine = {"accumulator": "blackwell_mxf8"}
-    right = scaled_chain(qa, qb, "blackwell_mxf8")
-    assert_same(lp.gemm(qa, qb, **machine), right)
-    assert_same(lp.gemm(qa, qb, library="cublaslt", out_format="bfloat16", **machine), rounded(right, "bf16"))
+def test_scales_go_into_the_instruction(machine, blocks, k):
+    """One chain over all of K: no promotion is needed or done unless it is asked for.
+
+    `blocks` are in those of the machine, rows of 0 a single row.
+    """
+    size, (formats, scale) = lp.accumulators[machine].scale_block, SCALED[machine]
+    granularity = [f"{rows * size or 1}x{columns * size}" for rows, columns in blocks]
+    qa, qb = operands(5, 70, k, granularity, formats, scale)
+    right = scaled_chain(qa, qb, machine)
+    assert_same(lp.gemm(qa, qb, accumulator=machine), right)
+    assert_same(lp.gemm(qa, qb, accumulator=machine, library="cublaslt", out_format="bfloat16"), rounded(right, "bf16"))
     if k == 256:
         for size, options in ((64, {"promote_every": 64}), (128, {"split_k": 2})):
-            parts = [scaled_chain(qa, qb, "blackwell_mxf8", slice(p, p + size)) for p in range(0, k, size)]
-            assert_same(lp.gemm(qa, qb, **options, **machine), np.add.accumulate(parts)[-1])
+            parts = [scaled_chain(qa, qb, machine, slice(p, p + size)) for p in range(0, k, size)]
+            assert_same(lp.gemm(qa, qb, **options, accumulator=machine), np.add.accumulate(parts)[-1])
+
+
+@pytest.mark.parametrize("given", [(0.3, 0.7), (None, 0.7), (0.7, None)], ids=str)
+@pytest.mark.parametrize("machine", ["blackwell_nvfp4", "blackwell_mxf8"])
+def test_scales_per_tensor_join_alpha(machine: str, given: tuple[float | None, float | None]) -> None:
+    """``f = (t_a * t_b) * alpha``; ``D = fma(f, T, beta * C)``, and a bfloat16 result is rounded from that."""
+    t = [None if x is None else np.float32(x) for x in given]
+    pair, scale = SCALED[machine]
+    both = operands(12, 15, 96, f"1x{lp.accumulators[machine].scale_block}", pair, scale)
+    qa, qb = (replace(q, tensor_scale=x) for q, x in zip(both, t, strict=True))
+    total = scaled_chain(qa, qb, machine)
+    factor = np.float32(1)
+    for x in t:
+        factor = factor if x is None else factor * x
+    c = normal(1, 12, 15) * 1000
+    for alpha in (1.0, 0.9):
+        f = factor * np.float32(alpha)
+        assert_same(lp.gemm(qa, qb, accumulator=machine, alpha=alpha), f * total)
+        got = lp.gemm(qa, qb, c, accumulator=machine, alpha=alpha, beta=0.3)
+        assert_same(got, fma(f, total, np.float32(0.3) * c))
+    assert_same(lp.gemm(qa, qb, accumulator=machine, out_format="bfloat16"), lp.round_to(factor * total, "bfloat16"))
+    if None not in t:  # with these numbers the order of the three shows
+        assert factor * np.float32(0.9) not in (t[0] * (t[1] * np.float32(0.9)), t[0] * np.float32(0.9) * t[1])
+
+
+def test_every_wrong_scale_is_noticed() -> None:
+    """The quick look at all scales: the ends of what is allowed, and what lies just beyond."""
+    for value in (0.0, -0.0, -(2.0**-149), -1.0, np.inf, -np.inf, np.nan, 2.0**-149, np.finfo(np.float32).max):
+        scale = np.ones((5, 7), np.float32)
+        scale[3, 4] = value
+        assert epilogue.all_positive(scale) == bool(0 < value < np.inf), value
+    assert epilogue.all_positive(np.empty((0, 7), np.float32))
 
 
 def test_loose_operands_give_the_same_bits():
@@ -264,6 +298,7 @@ def names():
         "qy": lp.quantize(np.ones((4, 3, 256)), "e4m3fn 1x128"), "grouped": grouped_gemm, "replace": replace,
         "straddling": lp.quantize(np.ones((2, 100, 128)), "e4m3fn 128x128"), "GemmLibrary": GemmLibrary,
         "halves": GemmLibrary("halves", k_order="interleaved"), "rounds": GemmLibrary("rounds", split_k=2),
+        "mx": operands(4, 4, 64, "1x32", scale="e8m0fnu"), "nv": operands(4, 4, 64, "1x16", "e2m1fn", "e4m3fn"),
     }  # fmt: skip
 
 
@@ -271,7 +306,6 @@ test_refused = refusals([
     ("lp.gemm(*tiles, library='cublaslt')", "cublaslt multiplies scales in at the end: those of a"),
     ("lp.gemm(qa, qb, library='cublas')", KeyError, "unknown library 'cublas': did you mean 'cublaslt'"),
     ("lp.gemm(qa, qb, c.T)", r"c is \(4, 3\), needed is \(3, 4\)"),
-    ("lp.gemm(qa, qb, c.astype(complex))", TypeError, "gemm: c: values of type complex128"),
     ("lp.gemm(qa, qb, split_k=0)", "split_k=0"),
     ("lp.gemm(qa, qb, promote_every='never')", "promote_every='never'"),
     ("lp.gemm(qa, qb, promote_every=0)", "promote_every=0"),
@@ -281,6 +315,10 @@ test_refused = refusals([
     ("lp.gemm(replace(qa, scale=-qa.scale), qb)", "a scale of a is -.*: finite numbers above 0 are needed"),
     ("lp.gemm(qa, replace(qb, scale=qb.scale * 0))", "a scale of b is 0.0"),
     ("lp.gemm(qa, replace(qb, scale=qb.scale * np.float32(np.inf)))", "a scale of b is inf"),
+    ("lp.gemm(nv[0], replace(nv[1], scale=-nv[1].scale), accumulator='blackwell_nvfp4')", "a scale of b is -"),
+    ("lp.gemm(nv[0], replace(nv[1], scale=nv[1].scale * 0 + np.float32(1 / 3)), accumulator='blackwell_nvfp4')",
+     "no number of blackwell_nvfp4's e4m3fn"),
+    ("lp.gemm(replace(mx[0], scale=mx[0].scale * 0), mx[1], accumulator='blackwell_mxf8')", r"a scale of a is 0\.0"),
     ("lp.gemm(*small, accumulator='blackwell_mxf8', promote_every=40)",
      "promote_every=40 is not a multiple of blackwell_mxf8's group of 32"),
     ("lp.gemm(*fine, accumulator='blackwell_mxf8')", "scales of a change every 16 in k, inside"),

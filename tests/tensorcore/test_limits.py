@@ -3,6 +3,9 @@
 NaN bits and signs of zero count; of inputs see `palettes`.
 """
 
+import platform
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -15,9 +18,12 @@ from numpy.typing import NDArray
 from palettes import ADDENDS, OPERANDS, SCALES, addend, scales
 
 import lowprec as lp
+from lowprec._threads import keep_freed_memory
+from lowprec.cast.casts import round_in_place
 from lowprec.tensorcore.engines import selection
 from lowprec.tensorcore.engines.float32_lanes import LIMITS
 from lowprec.tensorcore.grouped import grouped_gemm
+from lowprec.tensorcore.problem import GemmProblem
 
 Unit = lp.Accumulator
 UNITS = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
@@ -48,23 +54,38 @@ def chain(unit: Unit, formats: Any, operands: str, kind: str, shape: tuple[int, 
     return a, b, addend(kind, rng, (m, n), unit.dtype), scales
 
 
+def multiply(
+    unit: Unit, formats: tuple[lp.Format, lp.Format], x: Any, rows: slice = slice(None), columns: slice = slice(None)
+) -> NDArray[Any]:
+    """Return some rows and columns of the chain that `chain` returned."""
+    a, b, c, scales = x
+    inside = {} if scales is None else {"a_scale": scales[0][rows], "b_scale": scales[1][columns]}
+    c = None if c is None else c[rows, columns]
+    return lp.mma(a[rows], b[columns], c, accumulator=unit, a_format=formats[0], b_format=formats[1], **inside)
+
+
+LAST = slice(-1, None)
+
+
 def formats_of(unit: Unit) -> tuple[lp.Format, lp.Format]:
     formats = unit.input_formats or (lp.formats["e4m3fn"], lp.formats["e5m2"])
     return formats[0], formats[-1]
 
 
 def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequence[str] = KERNELS) -> None:
-    """Compare single chains: all operands with all addends; each of both meets every shape and length."""
+    """Compare single chains: all operands with all addends; each of both meets every shape and length.
+
+    An output has the same bits whatever rows and columns share its call.
+    """
     group = unit.step()
     lengths = list(dict.fromkeys((0, 1, group - 1, 2 * group + 3, group, group + 1, 2 * group)))
     shapes = list(product((1, 5), COLUMNS))
     for (i, operands), (j, kind) in product(enumerate(OPERANDS), enumerate(ADDENDS)):
         m, n, k = *shapes[(i - j) % len(shapes)], lengths[(i + j) % len(lengths)]
         label = unit.name, operands, kind, m, n, k
-        a, b, c, scales = chain(unit, formats, operands, kind, (m, n, k), *label)
-        options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
-        options |= dict(zip(("a_scale", "b_scale"), scales or (), strict=False))
-        agree(lambda a=a, b=b, c=c, options=options: lp.mma(a, b, c, **options), *label, kernels=kernels)
+        x = chain(unit, formats, operands, kind, (m, n, k), *label)
+        want = agree(lambda x=x: multiply(unit, formats, x), *label, kernels=kernels)
+        assert np.array_equal(bits(multiply(unit, formats, x, LAST, LAST)), bits(want[LAST, LAST])), ("alone", *label)
 
 
 @pytest.mark.sampled(4)
@@ -86,10 +107,8 @@ ENGINES = (
 def test_more_rows_and_columns_than_are_laid_out_together(name: str, shape: tuple[int, int]) -> None:
     unit = lp.accumulators[name]
     formats = formats_of(unit)
-    a, b, c, scales = chain(unit, formats, "usual", "edges", (*shape, unit.step() + 1), name, shape)
-    options = {"accumulator": unit, "a_format": formats[0], "b_format": formats[1]}
-    options |= dict(zip(("a_scale", "b_scale"), scales or (), strict=False))
-    agree(lambda: lp.mma(a, b, c, **options), name, shape)
+    x = chain(unit, formats, "usual", "edges", (*shape, unit.step() + 1), name, shape)
+    agree(lambda: multiply(unit, formats, x), name, shape)
 
 
 def quantized(
@@ -140,7 +159,9 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
         a, b = quantized(unit, rng, operands, kind, shape, changing)
         c = addend(c_kind, rng, shape[:2], "float32")
         options = {"accumulator": unit, "promote_every": every, **around}
-        agree(lambda a=a, b=b, c=c, options=options: lp.gemm(a, b, c, **options), *label, kernels=kernels)
+        want = agree(lambda a=a, b=b, c=c, options=options: lp.gemm(a, b, c, **options), *label, kernels=kernels)
+        alone = lp.gemm(a[LAST], b[LAST], None if c is None else c[LAST, LAST], **options)
+        assert np.array_equal(bits(alone), bits(want[LAST, LAST])), ("alone", *label)
 
 
 @pytest.mark.sampled(2)
@@ -208,6 +229,38 @@ def test_machines_at_the_limits_of_float32_lanes(kernel: str) -> None:
         instructions(unit, pair, [kernel])
 
 
+#: Machines that nobody has built with the kernels of CDNA1 and CDNA3.
+AMD: list[tuple[str, str, dict[str, Any]]] = [
+    ("cdna1_f16", "float16", {"group": 2}), ("cdna1_bf16", "bfloat16", {"group": 4}),
+    ("cdna3_fp8", "e4m3fnuz", {"group": 1, "run": 1}), ("cdna3_fp8", "e5m2fnuz", {"group": 21, "run": 3}),
+    ("cdna3_f16", "float16", {"fraction_bits": 3}), ("cdna3_f16", "float16", {"fraction_bits": 32}),
+    ("cdna3_bf16", "bfloat16", {"group": 256}), ("cdna3_bf16", "bfloat16", {"group": 3, "run": 8}),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "fmt", "changes"), AMD, ids=str)
+def test_amd_machines_that_nobody_has_built(name: str, fmt: str, changes: dict[str, Any]) -> None:
+    unit, f = lp.accumulators[name].with_(**changes), lp.formats[fmt]
+    assert selection.way_for(unit, f, f).engine is not None
+    instructions(unit, (f, f), ["auto"])
+
+
+@pytest.mark.parametrize(("name", "fmt"), [("cdna1_f16", "float16"), ("cdna2_f16", "float16"), ("cdna3_f16", "float16"),
+                                           ("cdna3_fp8", "e4m3fnuz")])  # fmt: skip
+def test_groups_of_zeros_are_not_left_to_the_reference(name: str, fmt: str) -> None:
+    machine, f = lp.accumulators[name], lp.formats[fmt]
+    x = np.random.default_rng(5).standard_normal((20, 101)).astype(np.float32)
+    x[3:9] = 0
+    x[:, 32:64] = 0
+    x[:, 1::2] *= x[:, 1::2] > 1
+    engine = selection.way_for(machine, f, f).engine
+    assert engine is not None
+    codes = lp.encode(x, fmt)
+    found = engine.run(GemmProblem(codes, codes, f, f, np.zeros((20, 20), np.float32)))
+    assert found.rows.size == found.columns.size == 0
+
+
 #: Limits beyond which palettes find a wrong bit: one step, but where sums stay far from what the lanes hold. Nothing is
 #: here of shorter operands and longer products, whose limits are those of the proof.
 LOOSER: dict[str, Callable[[Any], Any]] = {
@@ -239,3 +292,48 @@ def test_palettes_find_looser_limits(field: str, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(AssertionError, match="outputs, first"):
         compare()
+
+
+# --- float32 products -------------------------------------------------------------------------------------------------
+
+
+def operand(rng, rows, k):
+    x = rng.standard_normal((rows, k)).astype(np.float32) * np.exp2(rng.integers(-70, 60, (rows, 1))).astype(np.float32)
+    x[rng.random(x.shape) < 0.05] = 0
+    return x
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float32"])
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 3, 7), (130, 70, 33), (4, 64, 128), (1, 1, 0), (0, 3, 4), (700, 200, 6)])
+def test_rounding_at_the_end_is_rounding_afterwards(fmt, m, n, k):
+    rng = np.random.default_rng(m)
+    a, b = operand(rng, m, k), operand(rng, n, k)
+    if m and k > 3:
+        a[m // 2, 1], b[n // 2, 2], a[0, 3] = np.inf, np.nan, 3e38
+    with np.errstate(all="ignore"):
+        sums = lp.matmul_f32(a, b)
+        want = sums if fmt == "float32" else lp.round_to(sums, fmt)  # which gives NaN other bits
+        for x, y in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
+            assert lp.matmul_f32(x, y, out_format=fmt).tobytes() == want.tobytes()
+        out = np.full((m, n), np.nan, np.float32)
+        assert lp.matmul_f32(a, b, out, out_format=fmt) is out
+        assert out.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float32"])
+def test_rounding_in_place_is_round_to(fmt):
+    x = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    x[:4] = np.nan, np.inf, -0.0, 3e38
+    want = lp.round_to(x, fmt)
+    assert round_in_place(x, lp.formats[fmt]) is x
+    assert x.tobytes() == want.tobytes()
+    with pytest.raises(ValueError, match="contiguous"):
+        round_in_place(np.ones((4, 4), np.float32)[:, ::2], lp.formats[fmt])
+
+
+def test_memory_is_kept_unless_the_environment_says_no(monkeypatch):
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+    code = "from lowprec._threads import keep_freed_memory; print(keep_freed_memory())"
+    monkeypatch.setenv("LOWPREC_KEEP_MEMORY", "0")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

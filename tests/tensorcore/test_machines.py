@@ -1,4 +1,4 @@
-"""Every machine of the catalogue: recordings of real GPUs, published vectors, and what holds whatever its rule is.
+"""Every machine of the catalogue: recordings of real GPUs, published vectors, its kind, and what holds for any rule.
 
 What each rule says is in `test_machines_oracle`, `test_limits` and `test_order`.
 """
@@ -18,7 +18,9 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.tensorcore.accumulator import FLOAT64, AlignedSum
+from lowprec._values import deciding
+from lowprec.tensorcore.accumulator import FLOAT64, Accumulator, AlignedSum
+from lowprec.tensorcore.kinds import KINDS
 from lowprec.vectors.recordings import OUTPUTS, RECORDINGS, Recording, differing
 
 MACHINES = lp.accumulators.names()
@@ -94,32 +96,6 @@ def test_what_is_said_to_be_recorded_is() -> None:
 
 # Published vectors
 
-DISCREPANCY = {
-    0.0: ["hopper_fp8", "ada_fp8", "volta_f16", "cdna2_f16"],
-    -0.5: [
-        "turing_f16", "ampere_f16", "ampere_tf32", "ada_f16", "ada_tf32", "cdna3_xf32", "cdna3_f16", "cdna3_bf16"
-    ],
-    -0.75: [
-        *(f"{m}_{t}" for m in ("hopper", "blackwell") for t in ("f16", "bf16", "tf32")),
-        "blackwell_fp8", "rtx_blackwell_fp8", "blackwell_mxf8",
-    ],
-    -0.875: ["cdna1_f16", "cdna1_bf16", "exact"],
-    -0.375: ["cdna2_bf16"],
-    -1.0: ["cdna3_fp8"],
-}  # fmt: skip
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [name for names in DISCREPANCY.values() for name in names])
-def test_discrepancy_vector(name: str) -> None:
-    inputs = CATALOGUE[name].input_formats or (lp.formats["e5m2"],)
-    fmt = next((f for f in map(lp.formats.get, ("e5m2", "e5m2fnuz")) if f in inputs), inputs[0])
-    a, b = np.zeros((2, 1, max(4, CATALOGUE[name].scale_block)), np.float32)
-    a[0, :4], b[0, :4] = (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1, 1, 1)
-    a, b, c = lp.encode(a, fmt), lp.encode(b, fmt), np.float32([[2.0**23]])
-    d = agree(lambda: multiply(name, a, b, c, a_format=fmt, b_format=fmt))
-    assert {d.item()} == {value for value, names in DISCREPANCY.items() if name in names}
-
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("vector", HOPPER_E4M3, ids=lambda vector: vector.name)
@@ -129,14 +105,6 @@ def test_published_micro_vectors(name: str, vector: Dot) -> None:
     a[0, : len(vector.a)], b[0, : len(vector.b)] = (lp.encode(np.array(v), "e4m3fn") for v in (vector.a, vector.b))
     c = np.array([[vector.c]], np.uint32).view(np.float32)
     assert hex(bits(agree(lambda: lp.mma(a, b, c, accumulator=name))).item()) == hex(vector.d)
-
-
-@pytest.mark.parametrize("name", ["hopper_fp8_f16", "ada_fp8_f16", "hopper_f16_f16", "blackwell_fp8_f16"])
-def test_a_tie_at_the_top_of_float16_is_infinite(name: str) -> None:
-    """65504 + 16 = 65520 lies between the largest float16 and 2^16."""
-    one, sixteen = (codes_for(name, np.full((1, 1), x)) for x in (1, 16))
-    assert lp.mma(sixteen, one, np.float16([[65504]]), accumulator=name).item() == np.inf
-    assert lp.mma(one, one, np.float16([[65504]]), accumulator=name).item() == 65504
 
 
 # Operands and the result on an H100, as MATLAB-tensor-core's issue 7 gives them: BF16 of about 1e-22, whose products
@@ -191,37 +159,6 @@ def test_threads_share_many_rows(name: str, keep_threads: None) -> None:
     for count in (1, 2, 3):
         lp.set_num_threads(count)
         agree(lambda: multiply(name, a, b, c), count, kernels=kernels)
-
-
-@pytest.mark.parametrize("name", [name for name in MACHINES if CATALOGUE[name].has_running_sum])
-def test_a_chain_is_its_instructions(name: str) -> None:
-    """Each group (each instruction of the two-step machines) takes the previous D as its C."""
-    machine = CATALOGUE[name]
-    step = max(machine.step(), machine.scale_block)
-    a, b, c = operands(name, 6, 5, 4 * step)
-    d = c
-    for k in range(0, 4 * step, step):
-        d = multiply(name, np.ascontiguousarray(a[:, k : k + step]), b[:, k : k + step], d)
-    assert np.array_equal(bits(multiply(name, a, b, c)), bits(d))
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_zeros_fill_a_short_instruction(name: str) -> None:
-    machine = CATALOGUE[name]
-    k = max(machine.scale_block, 5)
-    a, b, c = operands(name, 6, 5, k)
-    step = max(machine.step(), machine.scale_block)
-    # A group of nothing but zeros cuts what it is given to its fraction bits: with few of them one instruction is all.
-    cuts = np.finfo(machine.dtype).nmant - lost_of_c(name) < machine.output_bits
-    pad = [(0, 0), (0, (-(-k // step) * step if cuts else 192) - k)]
-    assert np.array_equal(bits(multiply(name, np.pad(a, pad), np.pad(b, pad), c)), bits(multiply(name, a, b, c)))
-
-
-def test_the_sum_is_not_monotone() -> None:
-    """A larger C can give a smaller D: at the next power of two it pushes 31 products of 2^-13 out of sight."""
-    a, b = (lp.encode(np.full((1, 31), x), "e4m3fn") for x in (2.0**-7, 2.0**-6))
-    low, high = (lp.mma(a, b, np.float32([[c]])).item() for c in (2 - 2.0**-13, 2))
-    assert (low, high) == (2 + 30 * 2.0**-13, 2.0)
 
 
 @pytest.mark.parametrize("name", ["hopper_bf16", "blackwell_nvfp4", "cdna3_f16", "fp64"])
@@ -281,7 +218,6 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("mma('hopper_fp8', b=some[:, :16])", "K differs"),
     ("mma('fp64', a_format='e4m3fn')", "fp64 takes float64, not e4m3fn"),
     ("mma('hopper_fp8_f16', c=np.zeros((2, 2), np.float32))", TypeError, "c is float32, needed is float16"),
-    ("mma('hopper_fp8', c=np.zeros((2, 2), complex))", TypeError, "mma: c: values of type complex128"),
     ("mma('hopper_fp8', np.zeros((2, 32), np.float32))", TypeError,
      "codes of e4m3fn are unsigned integers, not float32"),
     ("mma('fp64')", TypeError, "float64 numbers or their bits as uint64, not uint8"),
@@ -315,3 +251,53 @@ test_refused = pytest.mark.sampled(60)(refusals([
        f"takes no scales inside the instruction, but {side} was given")
       for name, side in product(MACHINES, ("a_scale", "b_scale")) if name not in SCALED),
 ], names))  # fmt: skip
+
+
+# --- kinds of accumulators --------------------------------------------------------------------------------------------
+
+
+ENTRIES = [lp.accumulators[name] for name in lp.accumulators.names()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_tells_its_words_and_its_oracle(kind: type[Accumulator]) -> None:
+    assert 10 < len(kind.words) < 120
+    assert hasattr(oracle, kind.oracle), f"{kind.__name__}: lowprec.oracle has no {kind.oracle}"
+    assert any(type(entry) is kind for entry in ENTRIES), f"no accumulator is a {kind.__name__}"
+
+
+#: Other values of fields.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "group": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"),
+    "output_format": ("float16", "float32"), "zero_exponent": (3, -1), "run": (2, 4, 1), "promote_every": (64, 128),
+}  # fmt: skip
+
+
+def result(machine: Accumulator, codes: np.ndarray, scales: dict[str, Any]) -> bytes:
+    fmt = "e2m1fn" if scales else "e5m2"
+    d = lp.mma(codes, codes[::-1], accumulator=machine, a_format=fmt, b_format=fmt, **scales)
+    return d.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_fields_decide_bits(kind: type[Accumulator]) -> None:
+    base = next(m for m in ENTRIES if type(m) is kind and m.dtype != np.float64).with_(input_formats=())
+    rng = np.random.default_rng(3)
+    scales = {}
+    if base.scale_format is not None:
+        shape = (12, 256 // base.scale_block)
+        scales = {side: rng.integers(0, 0x7E, shape).astype(np.uint8) for side in ("a_scale", "b_scale")}
+    codes = rng.integers(0, 16 if scales else 0x4C, (12, 256), dtype=np.uint8)  # some float16 sums stay finite
+    codes |= (rng.integers(0, 2, codes.shape) << 7).astype(np.uint8) if not scales else np.uint8(0)
+    codes[::3] = np.where(rng.random((4, 256)) < 0.8, 0, codes[::3])
+    own = result(base, codes, scales)
+    for field in deciding(kind):
+        different = []
+        for value in OTHERS.get(field, ()):
+            try:
+                if (machine := base.with_(**{field: value})) != base:
+                    different.append(result(machine, codes, scales) != own)
+            except ValueError:  # fields that do not go together
+                continue
+        if field in OTHERS and (different or field != "output_format"):  # the other may be float64
+            assert any(different), f"{kind.__name__}: {field}"

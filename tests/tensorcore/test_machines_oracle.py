@@ -190,6 +190,8 @@ WHAT_IFS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     *((name, SHORT, changes) for name in ("ada_fp8", "blackwell_mxf8", "turing_f16", "ampere_tf32") for changes in (
         {"fraction_bits": 20, **F32, "align": "floor", "group": 24}, {"fraction_bits": 40, "group": 256},
         {"fraction_bits": 3, "group": 1, "align": "nearest"}, {"fraction_bits": 30, **F16, "group": 6})),
+    *(("ada_fp8", SHORT, {"group": group, "align": align, "fraction_bits": bits})
+      for group, align, bits in product((12, 16), ("truncate", "floor", "nearest"), (5, 13))),
 ]  # fmt: skip
 
 

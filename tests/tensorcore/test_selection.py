@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fast_kernels import KERNELS as RUNNABLE
-from fast_kernels import agree
 from gemms import normal
 
 import lowprec as lp
@@ -105,34 +104,6 @@ def test_the_path_of_a_product_is_short() -> None:
     files, depth = path_of(lambda: lp.gemm(x, w))
     assert len(files) <= 9, sorted(files)
     assert depth <= 10
-
-
-@pytest.mark.sampled(10)
-@pytest.mark.parametrize("align", ["truncate", "floor", "nearest"])
-@pytest.mark.parametrize("operands", [("e4m3fn", "e5m2"), ("e4m3fn", "e4m3fn"), ("e2m1fn", "e3m2fn")])
-@pytest.mark.parametrize("group", [32, 16, 12])
-def test_every_alignment_in_float32_lanes(group: int, operands: tuple[str, str], align: Any) -> None:
-    """All codes, zeros of both signs, a row and a column of nothing else, and C of any exponent that is usual."""
-    fa, fb = (lp.formats[name] for name in operands)
-    rng = np.random.default_rng(group)
-    a, b = (
-        (rng.integers(0, f.max_code + 1, (rows, 77)) | rng.integers(0, 2, (rows, 77)) * f.sign_mask).astype(np.uint8)
-        for f, rows in ((fa, 9), (fb, 70))
-    )
-    a[rng.random(a.shape) < 0.3] &= fa.sign_mask
-    a[0] &= fa.sign_mask
-    b[3] &= fb.sign_mask
-    c = np.ldexp(rng.uniform(1, 2, (9, 70)) * rng.choice([-1, 1], (9, 70)), rng.integers(-95, 30, (9, 70)))
-    c = c.astype(np.float32)
-    c[1] = 0
-    for fraction_bits in (5, 13):
-        unit = lp.accumulators["hopper_fp8"].with_(
-            group=group, input_formats=(), fraction_bits=fraction_bits, align=align
-        )
-        agree(lambda unit=unit: lp.mma(a, b, c, accumulator=unit, a_format=fa, b_format=fb), fraction_bits)
-        for name in RUNNABLE:
-            with lp.use_kernel(name):
-                assert way_for(unit, fa, fb).engine is not None
 
 
 def test_unknown_and_impossible_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
