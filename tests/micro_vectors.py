@@ -111,15 +111,3 @@ HOPPER_E4M3 = [
     Dot("32 products lost against c", (1,) * 32, (1,) * 32, _bits(2.0**14), _bits(2.0**14)),
     Dot("the largest sum is exact", (448,) * 32, (448,) * 32, 0, _bits(6422528.0)),
 ]
-
-# One dot product that tells the generations apart: (products per group, fraction bits, output) -> value.
-DISCREPANCY = Dot("discrepancy", (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1.0, 1.0, 1.0), _bits(2.0**23), 0)
-DISCREPANCY_RESULTS = {
-    "Hopper FP8": (32, 13, "fp22", 0.0),
-    "Ada FP8": (16, 13, "fp22", 0.0),
-    "Blackwell FP8": (32, 25, "f32", -0.75),
-    "Volta float16": (4, 23, "f32", 0.0),
-    "Turing and Ampere float16": (8, 24, "f32", -0.5),
-    "Ampere tf32": (4, 24, "f32", -0.5),
-    "Hopper and Blackwell float16": (16, 25, "f32", -0.75),
-}

@@ -153,17 +153,6 @@ def test_any_layout_and_type(name):
         assert codecs[name].round_trip(same).tobytes() == codecs[name].round_trip(x).tobytes()
 
 
-def test_threads_do_not_matter(keep_threads):
-    from lowprec import set_num_threads
-
-    sent = set()
-    for count in (1, 2, 3):
-        set_num_threads(count)
-        wires = (codecs[name].encode(values((64, 4096))) for name in ("nvfp4", "logfmt10", "e5m6_1x128_ue8m0"))
-        sent.add(tuple(wire.to_bytes() for wire in wires))
-    assert len(sent) == 1
-
-
 HUGE = [(2**64, 0), (0, 2**64), (2**32, 2**32, 4096), (2**60, 0), (2**40, 0), (0, 2**40), (0, 2**31 * 512),
         (2**20, 2**30), (2**63, 2), (1, 2**40), (-1, 2), (2.0, 2), (), "12", 5, None, (1,) * 65, (0,) * 65]  # fmt: skip
 
@@ -194,8 +183,6 @@ test_what_is_no_array_of_rows = refusals(
         for name in NAMES
         for call, error, message in [
             ("encode(np.float32(1))", ValueError, "a single number"),
-            ("encode(np.array([[1j]]))", TypeError, "real numbers"),
-            ("round_trip(np.array([['a']]))", TypeError, "real numbers"),
             ("from_bytes(np.zeros(4), (1, 512))", TypeError, "bytes are needed"),
             *((f"from_bytes(b'', {shape!r})", ValueError, "shape") for shape in ((), (-1, 2), (1.5,), "ab", 3)),
         ]
