@@ -1,12 +1,10 @@
 """LogFMT on arrays: shapes, types, special values, packing, threads, and what is refused."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from logfmt_tiles import B, F, gauss, same, tokens
 from refusals import refusals
 
-import lowprec as lp
 from lowprec import logfmt
 from lowprec.logfmt import encode, from_bytes, unpack
 
@@ -26,16 +24,6 @@ def test_tiles_of_any_length_do_not_see_each_other(tile):
         assert z.decode()[..., part].tobytes() == alone.decode().tobytes()
     assert same(unpack(z.pack(), 300, 8, tile, meta_bits=64), z)
     assert tile > 1 or z.decode().tobytes() == x.tobytes()
-
-
-def test_an_array_is_not_changed_and_may_be_anything():
-    x = gauss(6, 300)
-    x.flags.writeable = False
-    strided = np.repeat(x, 2, axis=1)[:, ::2]
-    assert not strided.flags.c_contiguous
-    for view in (strided, x.T, x[::-1], x.astype(B)):
-        assert same(encode(view), encode(np.ascontiguousarray(view).astype(F)))
-    assert isinstance(encode([[1, 2], [3, 4]], axis=0), logfmt.LogFMT)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 128), (4, 0), (3, 0, 5), (0, 9), (9, 0)])
@@ -70,20 +58,6 @@ def test_values_that_are_not_finite():
     assert unpack(z.pack(), 300, meta_bits=32).decode().tobytes() == z.decode().tobytes()
 
 
-def test_types_that_float32_holds():
-    x = np.random.default_rng(0).standard_normal(128)
-    for dtype in (np.float16, B, ml_dtypes.float8_e4m3fn):
-        assert np.array_equal(encode(x.astype(dtype)).codes, encode(x.astype(dtype).astype(F)).codes)
-    assert np.array_equal(encode(x.astype(F).astype(np.float64)).codes, encode(x.astype(F)).codes)
-    assert np.array_equal(encode([1, 2, 3]).codes, encode(np.array([1, 2, 3], F)).codes)
-
-
-def test_out():
-    z, out = encode(gauss(4, 200)), np.empty((4, 200), F)
-    assert z.decode(out=out) is out
-    assert out.tobytes() == z.decode().tobytes()
-
-
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
@@ -111,25 +85,6 @@ def test_bits_per_value():
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"bits": 10}, {"bits": 7, "rounding": "stochastic", "seed": 3}, {"bits": 7, "fallback": "bf16", "meta": "bf16"},
-        {"mode": "deepep"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_threads_change_nothing(options, keep_threads):
-    x = gauss(600, 2500, sigma=0.25)
-    x = x[:, :2048].astype(B) if "mode" in options else x
-    seen = set()
-    for threads in (1, 2, 3, 5):
-        lp.set_num_threads(threads)
-        z = encode(x, **options)
-        seen.add((z.to_bytes(), z.decode().tobytes()))
-    assert len(seen) == 1
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -172,7 +127,7 @@ def names():
 
 
 OVERFLOW = "encode(holding({}), 8, fallback='bf16', meta='fp32', nonfinite='poison')"
-OUT, CUT, LARGE = r"needed is contiguous float32 \(4, 200\)", "it is cut short", "no bfloat16 number is as large"
+CUT, LARGE = "it is cut short", "no bfloat16 number is as large"
 ENDS = r"row 1, tile 1: ends .* and .*; 0 < amin <= amax, 0 and 0, or 0 and NaN"
 test_refused = refusals(
     [
@@ -199,18 +154,12 @@ test_refused = refusals(
         ("encode(holding(nan, (4, 2500), (3, 100)), fallback='bf16')", "nan in row 3, tile 0"),
         ("encode(np.arange(9) / 7)", r"float64 value .* is no float32 number; round the array first"),
         ("encode(np.array([1.0, 1e300]))", r"1e\+300\) is no float32 number"),
-        ("encode(np.array(['1']))", TypeError, "real numbers are needed"),
-        ("encode(np.array([1j]))", TypeError, "real numbers are needed"),
-        ("encode(np.array([True]))", TypeError, "real numbers are needed"),
         ("encode(holding(3.4e38, place=(1, 5)), meta='bf16')", rf"e\+38 in row 1, tile 0: {LARGE}"),
         *(
             (OVERFLOW.format(value), f"in row 1, tile 1: {LARGE}; use fallback=None")
             for value in ("3.4e38", "-3.4e38", "np.nextafter(F(3.3961776e38), F(np.inf))")
         ),
         # decoding
-        ("encode(gauss(4, 200)).decode(out=np.empty((4, 201), F))", OUT),
-        ("encode(gauss(4, 200)).decode(out=np.empty((4, 200)))", OUT),
-        ("encode(gauss(4, 200)).decode(out=np.empty((200, 4), F).T)", OUT),
         ("too_wide().decode()", r"code 200 is outside 0\.\.31 \(5 bits\)"),
         # wires
         ("unpack(wire, 301, meta_bits=32)", r"wire is uint8 \(312,\); rows of 301 values in 8 bits are 313 uint8"),
