@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tools import command
 
 import lowprec as lp
 from lowprec.scaling.hadamard import TE_SIGNS
@@ -132,15 +133,6 @@ def test_delayed_scaling_follows_its_history() -> None:
     assert recent.multiplier == 448
 
 
-def test_a_quantizer_of_ones_own_works_everywhere() -> None:
-    mine = lp.Quantizer("mine", "e3m2fn", "1x64", "e8m0fnu", lp.AmaxRule("ceil"), source="us")
-    x = normal((16, 128))
-    q = lp.quantize(x, mine)
-    assert (q.quantizer, str(q.granularity)) == (mine, "1x64")
-    assert (lp.quantize_dequantize(x, mine) == q.dequantize()).all()
-    assert np.frexp(q.scale)[0].tolist() == np.full(q.scale.shape, 0.5).tolist()
-
-
 def test_the_catalogue_is_whole() -> None:
     """Every arithmetic and every special result is used by some entry, and every entry says where it is from."""
     entries = [lp.quantizers[name] for name in lp.quantizers]
@@ -153,28 +145,18 @@ def test_the_catalogue_is_whole() -> None:
 
 @pytest.mark.slow
 def test_the_command_line_finds_the_quantizer(tmp_path: Path) -> None:
-    from click.testing import CliRunner, Result
-
-    from lowprec.cli.app import cli
-
-    def run(*arguments: str, code: int = 0) -> Result:
-        done = CliRunner().invoke(cli, arguments)
-        assert done.exit_code == code, done.output
-        return done
-
-    source, codes = str(tmp_path / "x.npy"), str(tmp_path / "q.npz")
+    source, codes = tmp_path / "x.npy", tmp_path / "q.npz"
     np.save(source, normal((64, 512), brain=True))
-    run("quantize", source, "deepgemm", "--out", codes)
-    lines = run("check", codes, "--values", source, "--csv").output.splitlines()
+    command("quantize", source, "deepgemm", "--out", codes)
+    lines = command("check", codes, "--values", source, "--csv").splitlines()
     assert lines[1].startswith("deepgemm,0,0.0,0,0.0")
     assert lines[2].split(",")[0] in ("tilekernels", "dsv3_inference", "te_block_fp32", "dsv32_inference")
-    differing = run("check", codes, "--values", source, "--quantizer", "dsv3_inference", code=1)
-    assert "First codes that differ" in differing.output
+    differing = command("check", codes, "--values", source, "--quantizer", "dsv3_inference", code=1)
+    assert "First codes that differ" in differing
     lp.quantize(np.load(source), "nvfp4_te").save(codes)
-    assert run("check", codes, "--values", source, "--csv").output.splitlines()[1].startswith("nvfp4_te,0,")
-    wrong = run("check", source, "--values", source, code=2)
-    assert wrong.stdout == ""
-    assert "x.npy: not an .npz with the arrays codes and scale" in wrong.stderr
+    assert command("check", codes, "--values", source, "--csv").splitlines()[1].startswith("nvfp4_te,0,")
+    wrong = command("check", source, "--values", source, code=2)
+    assert "x.npy: not an .npz with the arrays codes and scale" in wrong
 
 
 TIES = [0.25, 0.75, -0.75, 1.75, 2.5, 3.5, 5, 6]

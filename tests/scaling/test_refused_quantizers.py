@@ -64,12 +64,8 @@ test_refused = refusals(
         ("lp.quantize(x, 'e4m3fn 1x128', rounding='stochastic')", "needs a seed"),
         *((f"lp.quantize(x, 'nvfp4', {name}={value})", f"{name}={value.removeprefix('np.')}")
           for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("multiplier", "0.0"))),
-        ("lp.quantize(np.array(['a']), 'e4m3fn 1x128')", TypeError, "real numbers are needed"),
-        ("lp.quantize(np.ones((2, 2), complex), 'e4m3fn 1x128')", TypeError, "complex"),
         ("lp.quantize(x, 'e4m3fn 1x128', out=lp.quantize(x, 'mxfp4_floor'))",
          r"out must have uint8 codes \(2, 256\) and scales \(2, 2\), got Quantized"),
-        ("lp.quantize_dequantize(x, 'e4m3fn 1x128', out=np.zeros(x.shape))", "out is float64"),
-        ("q.dequantize(out=np.ones((2, 256)))", r"out is float64 \(2, 256\), needed is contiguous float32"),
         ("lp.quantize(np.ones((2, 2, 2)), 'e4m3fn 1x128').T", "for matrices"),
         ("lp.quantize_both(np.ones((2, 2, 2)), 'e4m3fn 1x128')", r"x must be a matrix, got shape \(2, 2, 2\)"),
         ("q.requantize(3)", TypeError, "spec must be words such as 'e4m3fn 1x128', a Format, .* got 3"),
