@@ -101,7 +101,6 @@ def test_known_offsets():
     assert starts == [539489, 440112, 210352, 6250, 298650, 65417]
 
 
-# Where the windows of (seed 12, steps 0 to 2) begin. Published runs rest on them: they may never change.
 def test_every_place_can_be_read():
     corpus = data.corpus_from_bytes("x", bytes(range(20)), held_out=10)
     firsts = {row[0] for step in range(200) for row in data.batches(corpus, 0, 4, 7)[step]}

@@ -1,7 +1,6 @@
 """The whole model: gradients against finite differences, bits that depend on nothing but the inputs, and its errors."""
 
 import dataclasses
-import hashlib
 
 import numpy as np
 import pytest
@@ -115,26 +114,11 @@ def test_loads_count_every_slot():
     assert model.max_violation == max(loads.max() / 8.0 - 1 for loads in model.loads.values())
 
 
-@pytest.mark.parametrize(
-    ("recipe", "loss", "gradients"),
-    [("bf16", "0x1.6d3820999d2bep+2", "68b8d607523ca5da"), ("dsv3", "0x1.6d9c46c0a68dap+2", "1962e6d1345112d9")],
-)
-def test_recorded_bits(recipe, loss, gradients):
-    # The same with vectors of 128, 256 and 512 bits; a change says that some definition changed, here or below.
-    got, grads = loss_and_bytes(Model("nano", recipe, seed=0), random_bytes(2, 64, seed=1))
-    assert (got.hex(), hashlib.sha256(b"".join(grads.values())).hexdigest()[:16]) == (loss, gradients)
-
-
 def test_the_same_call_gives_the_same_bits_and_leaves_the_model_alone():
     model, tokens = Model("nano", "bf16"), random_bytes(2, 33)
     before = in_bytes(model.params)
     assert loss_and_bytes(model, tokens) == loss_and_bytes(model, tokens)
     assert in_bytes(model.params) == before
-
-
-def test_a_new_model_knows_nothing():
-    loss = Model("nano", "bf16").loss(random_bytes(4, 64))
-    assert abs(loss - np.log(256)) < 0.4
 
 
 @pytest.mark.parametrize("changes", [{"experts": 16}, {"mtp_depth": 1}])

@@ -1,4 +1,4 @@
-"""The router against a plain-Python rendering of its rules, its invariants, and the trip to the experts and back."""
+"""The router against a plain-Python rendering of its rules, its invariants, the trip to the experts, their runs."""
 
 import dataclasses
 from functools import partial
@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from small_models import layer_weights
+from small_models import layer_weights, random_bytes
 
+import lowprec as lp
 from lowprec.kernels.model.routing import order_by_expert
-from lowprec.moe.model.config import MoEConfig
+from lowprec.moe.model.config import MoEConfig, configs
+from lowprec.moe.model.model import Model
 from lowprec.moe.model.routing import MixtureOfExperts, route, update_bias
 from lowprec.recipe import BoundRecipe, recipes
 
@@ -70,18 +72,6 @@ def test_choice_and_gates_follow_the_rules(case):
         np.testing.assert_allclose(routing.gates[t], gates, rtol=1e-12)
     assert routing.loads.tolist() == np.bincount(routing.chosen.ravel(), minlength=config.experts).tolist()
     assert np.isfinite(routing.d_logits).all()
-
-
-@settings(deadline=None, max_examples=50)
-@given(cases(), st.randoms(use_true_random=False))
-def test_tokens_are_routed_one_by_one(case, random):
-    logits, bias, config = case
-    order = random.sample(range(len(logits)), len(logits))
-    straight, shuffled = (
-        route(np.ascontiguousarray(rows), bias, config, sequence=1) for rows in (logits, logits[order])
-    )
-    assert shuffled.chosen.tolist() == straight.chosen[order].tolist()
-    assert shuffled.gates.tobytes() == straight.gates[order].tobytes()
 
 
 def test_very_negative_scores_and_biases_stay_finite():
@@ -221,3 +211,71 @@ def test_what_arrives_at_the_experts_is_stored_as_activations_are(wire):
     assert any(off_grid)
     (arrived,) = seen
     assert not (arrived.view(np.uint32) & 0xFFFF).any()
+
+
+# --- runs of an expert's tokens ---------------------------------------------------------------------------------------
+
+# DeepGEMM's and Megatron's grouped products need each expert's run padded with zero rows to a multiple of 128. Here a
+# run's last tile is as short as it happens to be, which costs nothing: this is the proof that it is the same.
+
+LAYERS = ("layers.1.ffn.experts.0.w1", "layers.1.ffn.experts.0.w2")
+
+
+def bf16(rng, *shape):
+    return lp.round_to(rng.standard_normal(shape).astype(np.float32) * np.float32(0.01), "bfloat16")
+
+
+def deterministic(name):
+    spec = lp.recipes[name].spec(LAYERS[0], 3)
+    return name != "float64" and "stochastic" not in str(spec)
+
+
+def linear(recipe, layer=LAYERS[0]):
+    return lp.recipes[recipe].bind(seed=0, layers=3).linear(layer)
+
+
+@pytest.mark.sampled(31)
+@pytest.mark.parametrize("tokens", [1, 127, 200])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("recipe", [name for name in lp.recipes.names() if deterministic(name)])
+def test_zero_rows_up_to_whole_tiles_change_no_bit(recipe, layer, tokens):
+    rng, found = np.random.default_rng(tokens), []
+    x, dy, w = bf16(rng, tokens, 128), bf16(rng, tokens, 128), rng.standard_normal((128, 128), dtype=np.float32)
+    for zeros in (np.zeros((0, 128), np.float32), np.zeros((-tokens % 128, 128), np.float32)):
+        ops, x_rows, dy_rows = linear(recipe, layer), np.concatenate([x, zeros]), np.concatenate([dy, zeros])
+        y, saved = ops.fprop(x_rows, w)
+        dx, dw = ops.dgrad(dy_rows, saved), ops.wgrad(dy_rows, saved)
+        assert not y[tokens:].any()
+        assert not dx[tokens:].any()
+        found.append([a.tobytes() for a in (y[:tokens], dx[:tokens], dw)])
+    assert found[0] == found[1]
+
+
+def test_a_run_that_does_not_begin_a_tile_has_other_bits():
+    """The reason that tiles must begin with the run: tokens of two experts would share scales."""
+    rng = np.random.default_rng(0)
+    x, dy = bf16(rng, 200, 128), bf16(rng, 200, 128)
+    dy[:70] = 0  # another expert's
+
+    def wgrad(x, dy):
+        ops = linear("dsv3")
+        return ops.wgrad(dy, ops.fprop(x, np.eye(128, dtype=np.float32))[1])
+
+    assert (wgrad(x, dy) != wgrad(x[70:], dy[70:])).any()
+
+
+def test_every_expert_works_on_its_own_run(monkeypatch):
+    """The layer hands an expert its rows and nothing else, so that its tiles begin with its first token."""
+    seen, model = {}, Model("nano", "dsv3")
+    moe = next(block.ffn for block in model._blocks if isinstance(block.ffn, MixtureOfExperts))
+    for e, expert in enumerate(moe.experts):
+
+        def fprop(x, w, cached=None, *, e=e, plain=expert.w1.ops.fprop):
+            seen[e] = len(x)
+            return plain(x, w, cached)
+
+        monkeypatch.setattr(expert.w1.ops, "fprop", fprop)
+    model.loss_and_grads(random_bytes(2, 64))
+    loads = model.loads["layers.1.ffn.gate"]
+    assert [seen[e] for e in range(configs["nano"].experts)] == loads.tolist()
+    assert any(load % 128 for load in loads)

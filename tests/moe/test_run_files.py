@@ -5,10 +5,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +20,6 @@ from lowprec.moe.run.files import read_run
 from lowprec.moe.run.train import Schedule, Trainer, train
 from lowprec.recipe import recipes
 
-ROOT = Path(__file__).parents[2]
 MICRO, STEADY = golden.MICRO, Schedule(4e-3, 0, 9)
 #: State of every kind: random bits, amax histories of other layers, a running mean, a narrow moment.
 MIXED = recipes["nvfp4"].with_(
@@ -120,21 +115,6 @@ def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp
         assert loaded.model.memory.name == expected
 
 
-PROGRAM = """
-import sys
-sys.path[:0] = ["tests/moe", "tests"]
-import test_run_files as t
-from pathlib import Path
-text = t.short_text()
-t.run(text, Path(sys.argv[1]), steps=24, save_every=1, resume=True, progress=lambda r: print(r.step, flush=True))
-"""
-
-
-def start(folder):
-    variables, command = {**os.environ, "PYTHONPATH": str(ROOT)}, [sys.executable, "-c", PROGRAM, str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
-
-
 @pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused(short):
     for changes, message in (
@@ -201,21 +181,12 @@ def test_the_remains_of_a_run_are_not_overwritten(text, tmp_path, left):
 
 
 @pytest.mark.slow
-def test_two_runs_do_not_share_a_folder(text, tmp_path):
-    """Neither of another process, nor of this one; the lock of a process that was killed is none."""
-    out = tmp_path / "run"
-    process = start(out)
-    assert process.stdout.readline()  # it trains by now
-    for options in ({"resume": True}, {"fresh": True}, {}):
-        with pytest.raises(ValueError, match=rf"is in use by another process \(pid {process.pid}\)|holds a run"):
-            run(text, out, steps=24, **options)
-    process.kill()
-    process.communicate()
-    again = lambda *_, **options: run(text, out, steps=24, resume=True, **options)  # noqa: E731
+def test_two_runs_of_a_process_do_not_share_a_folder(text, tmp_path):
+    def again(*_):
+        run(text, tmp_path, steps=2, resume=True, progress=again)
+
     with pytest.raises(ValueError, match=rf"is in use by another process \(pid {os.getpid()}\)"):
-        again(progress=again)
-    again()
-    assert sorted(os.listdir(out)) == ["checkpoint.npz", "metrics.csv", "run.json"]
+        run(text, tmp_path, steps=2, progress=again)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -238,23 +209,6 @@ def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
     assert repr(done).endswith("3 steps, diverged>")
     assert (summary(tmp_path)["status"], summary(tmp_path)["validation_loss"]) == ("diverged", None)
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
-
-
-@pytest.mark.slow
-def test_no_space_left(text, tmp_path, monkeypatch):
-    run(text, tmp_path, steps=4)
-    before, fsync = files(tmp_path), os.fsync
-
-    def full(descriptor):
-        if threading.current_thread() is threading.main_thread() and os.fstat(descriptor).st_size > 100_000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        fsync(descriptor)
-
-    monkeypatch.setattr(_files.os, "fsync", full)
-    with pytest.raises(ValueError, match=r"checkpoint '.*' cannot be written: No space left on device"):
-        run(text, tmp_path, steps=4, resume=True)
-    assert files(tmp_path).keys() == before.keys() == {"checkpoint.npz", "metrics.csv", "run.json"}
-    assert files(tmp_path)["checkpoint.npz"] == before["checkpoint.npz"]
 
 
 def test_a_folder_that_cannot_be_written(text, tmp_path, monkeypatch):
