@@ -39,3 +39,8 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "tile_range": tile_range,
     "kurtosis": kurtosis,
 }
+
+
+def bits(found: Any) -> bytes:
+    """Return the bits of an array, or what an object shows of itself."""
+    return found.tobytes() if isinstance(found, np.ndarray) else repr(found).encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from public_calls import OF_VALUES, ONES, QUANTIZED
+from public_calls import OF_VALUES, ONES, QUANTIZED, bits
 from refusals import refusals
 
 import lowprec as lp
@@ -38,9 +38,15 @@ def test_only_real_numbers_are_taken(name, what):
 
 
 @pytest.mark.parametrize("name", OF_VALUES)
-def test_real_numbers_of_every_type_are_taken(name):
-    for dtype in (np.float16, np.float64, np.int8, np.uint64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4"):
-        OF_VALUES[name](ONES.astype(dtype))
+def test_neither_type_nor_layout_changes_a_bit(name):
+    x = np.random.default_rng(0).integers(1, 8, (16, 128)).astype(np.float32)  # all of these types hold them
+    before, wanted = x.copy(), bits(OF_VALUES[name](x))
+    x.flags.writeable = False
+    types = (np.float16, np.float64, np.int8, np.uint64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4")
+    layouts = np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x[::-1, ::-1].copy()[::-1, ::-1]
+    for same in (*map(x.astype, types), *layouts):
+        assert bits(OF_VALUES[name](same)) == wanted, (same.dtype, same.strides)
+    assert np.array_equal(x, before)
 
 
 def test_arrays_of_ml_dtypes_are_codes():

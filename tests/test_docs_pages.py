@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 import refresh
 
@@ -77,3 +79,23 @@ def test_examples_of_links_run() -> None:
 def test_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert (found.failed, found.attempted > 0) == (0, True)
+
+
+# --- the notebook -----------------------------------------------------------------------------------------------------
+
+
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "examples" / "objects.ipynb"
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Jupyter's own
+def test_the_notebook_runs(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "kept without outputs, which would be stale one day"
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [
+        output["data"] for cell in notebook.cells if cell.cell_type == "code"
+        for output in cell.outputs if output.output_type in ("execute_result", "display_data")
+    ]  # fmt: skip
+    assert sum("text/html" in data for data in shown) == 7
+    assert sum("image/png" in data for data in shown) == 2

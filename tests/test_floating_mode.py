@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from public_calls import OF_VALUES
+from public_calls import OF_VALUES, bits
 
 import lowprec as lp
 from lowprec import _ieee, _threads
@@ -81,11 +81,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "compare": lambda: lp.compare(X, CHANGED),
     "train": lambda: lp.train("nano", "bf16", steps=1).metrics["loss"].to_numpy(),
 }
-
-
-def bits(found: Any) -> bytes:
-    """Return the bits of an array, or what an object shows of itself."""
-    return found.tobytes() if isinstance(found, np.ndarray) else repr(found).encode()
 
 
 @pytest.mark.sampled(4, default=60)

@@ -17,8 +17,6 @@ from entries import DOES, F32, bits, cast_bits, library_bits, matrix, product_bi
 import lowprec as lp
 from lowprec._values import Value
 from lowprec.cast.constants import has_word_kernel
-from lowprec.codec import CastCodec, DeepEPCodec
-from lowprec.codec.split import SplitCodec
 from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.run.train import Schedule, Trainer
@@ -63,14 +61,6 @@ def test_a_name_alone_rounds_nothing_up() -> None:
 
 
 # --- quantizers ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["dsv3_inference", "nvfp4_te"])
-def test_what_was_said_beside_a_quantizer_is_not_forgotten(name: str) -> None:
-    changed = lp.quantizers[name].with_(amax_floor=0.5)
-    q = lp.quantize(matrix(), lp.quantizers[name].with_(amax_floor=0.5)).requantize("1x32")
-    wanted = lp.quantize(matrix(), changed).requantize("1x32")
-    assert bits(q.codes, q.scale) == bits(wanted.codes, wanted.scale)
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -153,9 +143,6 @@ def trained_as_it_is(recipe: lp.Recipe) -> str:
     return trained(recipe)
 
 
-PLACES = ("dispatch", "combine", "dispatch_grad", "combine_grad", "cache_attention_output", "cache_swiglu_input")
-
-
 def renamed(value: Any) -> Any:
     """Return a value with another name, and so everything that it holds."""
     if isinstance(value, tuple):
@@ -185,23 +172,6 @@ def test_recipes(recipe: lp.Recipe) -> None:
     assert other_names == recipe
     assert other_names.main.fprop.accumulator.name == f"renamed_{recipe.main.fprop.accumulator}"
     assert trained(other_names) == trained_as_it_is(recipe)
-
-
-CASTS = [name for name in lp.codecs if isinstance(lp.codecs[name], CastCodec)]
-SENT = [name for name in lp.codecs if not isinstance(lp.codecs[name], DeepEPCodec | SplitCodec)]  # for rows of 512
-SOME = [name for name in SENT if not name.startswith("logfmt") or name in ("logfmt8", "logfmt10")]
-
-
-# Casts beside other ways of storing activations, too: they are what these may be stored in already.
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("base", "name"), [*(("bf16", n) for n in SOME), *((b, n) for b in ("dsv3", "float32") for n in CASTS)]
-)
-def test_codecs_in_training(base: str, name: str) -> None:
-    wanted = trained_as_it_is(lp.recipes[base].with_(name="wanted", **dict.fromkeys(PLACES, name)))
-    for other in names_for(lp.codecs, name):
-        with lp.codecs.scoped({"another": replace(lp.codecs[name], name=other)}):
-            assert trained(lp.recipes[base].with_(name="mine", **dict.fromkeys(PLACES, "another"))) == wanted
 
 
 def test_recipes_call_entries_as_catalogues_do() -> None:

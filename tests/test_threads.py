@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
+from public_calls import OF_VALUES, bits
 
 import lowprec as lp
 from lowprec import _threads
@@ -168,6 +171,36 @@ def test_pieces_may_be_cut_again(keep_threads: None) -> None:
 
     _threads.run_chunks(outer, 20, 1)
     assert (seen == 1).all()
+
+
+#: Calls with enough work for several threads.
+LARGE: dict[str, Callable[[np.ndarray], Any]] = {
+    **{name: OF_VALUES[name] for name in (
+        "encode", "round_to", "quantize", "quantize_dequantize", "quantize_both", "hadamard", "matmul_f32", "logfmt",
+        "codec", "codec bf16")},
+    **{f"quantize {block}": lambda x, block=block: lp.quantize(x, f"e4m3fn {block}").dequantize()
+       for block in ("128x1", "128x128", "tensor")},
+    **{f"{bits} bits": lambda x, fmt=fmt, bits=bits: lp.pack(lp.encode(x, fmt), bits)
+       for fmt, bits in (("e2m1fn", 4), ("e3m2fn", 6), ("e5m6", 12), ("e4m3fn", 8))},
+    "unpack": lambda x: lp.unpack(lp.encode(x, "e4m3fn").reshape(-1), 3, x.size * 8 // 3),
+    "by chance": lambda x: lp.encode(x, "e4m3fn", rounding="stochastic", seed=11),
+    "logfmt by chance": lambda x: lp.logfmt.encode(x, 7, rounding="stochastic", seed=3).to_bytes(),
+    "logfmt falls back": lambda x: lp.logfmt.encode(x, 7, fallback="bf16", meta="bf16").to_bytes(),
+    "deepep": lambda x: lp.logfmt.encode(lp.round_to(x.reshape(-1, 512), "bfloat16"), mode="deepep").decode(),
+    "column order": lambda x: lp.matmul_f32(np.asfortranarray(x), x[:64]),
+    **{f"codec {name}": lambda x, name=name: lp.codecs[name].encode(x).to_bytes()
+       for name in ("nvfp4", "logfmt10", "e5m6_1x128_ue8m0")},
+}  # fmt: skip
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", LARGE)
+def test_threads_change_no_bit(name: str, keep_threads: None) -> None:
+    x, found = X.reshape(-1, 128) / 4, set()
+    for threads in (1, 2, 3):
+        lp.set_num_threads(threads)
+        found.add(bits(LARGE[name](x)))
+    assert len(found) == 1
 
 
 def product() -> bytes:
