@@ -193,7 +193,7 @@ LARGE: dict[str, Callable[[np.ndarray], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LARGE)
 def test_threads_change_no_bit(name: str, keep_threads: None) -> None:
     x, found = X.reshape(-1, 128) / 4, set()

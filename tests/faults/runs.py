@@ -13,36 +13,22 @@ for _folder in ("moe", "study"):  # the small run of one, the fake trainer's stu
     if str(TESTS / _folder) not in sys.path:
         sys.path.append(str(TESTS / _folder))
 
-from golden_runs import golden  # noqa: E402
+from golden_runs import MIXED, golden, short_text  # noqa: E402
 from toys import SMALL, make, results  # noqa: E402
 
 from lowprec._files import read_csv, read_json  # noqa: E402
-from lowprec.moe.data.corpus import corpus_from_bytes  # noqa: E402
 from lowprec.moe.run import checkpoint  # noqa: E402
 from lowprec.moe.run.train import train  # noqa: E402
-from lowprec.recipe import recipes  # noqa: E402
 from lowprec.study import run_study  # noqa: E402
 
 __all__ = ["SMALL", "WORKS", "check_whole", "command", "left_by", "results", "study", "train_micro"]
 
 FILES = ("checkpoint.npz", "metrics.csv", "run.json")
-#: State of every kind: random bits, amax histories, a running mean, a narrow moment.
-RECIPE = recipes["nvfp4"].with_(
-    name="faulty",
-    dgrad={"a": "te_delayed e5m2 history4", "b": "te_current", "accumulator": "hopper_fp8"},
-    moment_m="e4m3fn 1x128",
-)
-
-
-@functools.cache
-def text():
-    """The golden text with little to be tested on, which takes most of the time of short runs."""
-    return corpus_from_bytes("short", golden.text().train[:60_000].tobytes(), held_out=300)
 
 
 def train_micro(out, steps=2, **changes):
     return train(
-        golden.MICRO, RECIPE, steps=steps, seed=1, data=text(), ema=0.9, out=out, **{"save_every": 1, **changes}
+        golden.MICRO, MIXED, steps=steps, seed=1, data=short_text(300), ema=0.9, out=out, **{"save_every": 1, **changes}
     )
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from fractions import Fraction
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,6 +21,7 @@ def test_sqnr_is_the_definition():
     assert metrics.sqnr(r, r) == INF
     assert metrics.sqnr([1.0], [0.0]) == -INF
     assert metrics.sqnr([], []) == INF
+    assert metrics.compare([], []).equal_bits == 0
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])
@@ -108,23 +108,6 @@ def test_compare_is_one_row_and_reads_well():
     assert repr(row).startswith("Comparison(3")
     assert "dB, relative error rms 0.0" in repr(row)
     assert row.sqnr == lp.sqnr(y, r)
-
-
-def test_the_layout_in_memory_changes_no_bit():
-    """NumPy sums a transposed view in another order."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        a, r = (rng.standard_normal((64, 33)).astype(np.float32) for _ in range(2))
-        views = [(x, y) for x in (a, np.asfortranarray(a)) for y in (r, np.asfortranarray(r))]
-        assert len({lp.compare(x, y) for x, y in views}) == 1
-        assert len({value_spread.kurtosis(x) for x, _ in views}) == 1
-
-
-def test_any_real_type():
-    r = np.array([1.0, 2.0, 3.0])
-    for dtype in (np.float16, ml_dtypes.bfloat16, np.int8, np.uint64):
-        assert metrics.compare(r.astype(dtype), r).sqnr == INF
-    assert metrics.compare([], []).equal_bits == 0
 
 
 # --- kappa ------------------------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from golden_runs import golden
+from golden_runs import golden, short_text
 from small_models import in_bytes
 
 import lowprec as lp
 from lowprec.definitions import short_hash
-from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError, read, write
@@ -131,7 +130,7 @@ OWN = lp.Format("own", 4, 3)
 
 @pytest.fixture(scope="module")
 def text():
-    return corpus_from_bytes("short", golden.text().train[:60_000].tobytes(), held_out=1_000)
+    return short_text()
 
 
 def with_format(fmt):

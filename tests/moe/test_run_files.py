@@ -8,35 +8,22 @@ import signal
 
 import numpy as np
 import pytest
-from golden_runs import golden
+from golden_runs import MIXED, golden, short_text
 from small_models import in_bytes
 
 from lowprec import _files
-from lowprec.moe.data.corpus import corpus_from_bytes
 from lowprec.moe.model.memory import memory_policies
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.files import read_run
 from lowprec.moe.run.train import Schedule, Trainer, train
-from lowprec.recipe import recipes
 
 MICRO, STEADY = golden.MICRO, Schedule(4e-3, 0, 9)
-#: State of every kind: random bits, amax histories of other layers, a running mean, a narrow moment.
-MIXED = recipes["nvfp4"].with_(
-    name="mixed",
-    dgrad={"a": "te_delayed e5m2 history4", "b": "te_current", "accumulator": "hopper_fp8"},
-    moment_m="e4m3fn 1x128",
-)
 
 
 @pytest.fixture(scope="module")
 def text():
-    """The golden text with less to be tested on, which takes most of the time of short runs."""
     return short_text()
-
-
-def short_text():
-    return corpus_from_bytes("short", golden.text().train[:60_000].tobytes(), held_out=1_000)
 
 
 def run(text, out, **changes):

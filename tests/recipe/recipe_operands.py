@@ -9,10 +9,3 @@ def operands(rows=70, k=200, n=90, seed=0):
     rng = np.random.default_rng(seed)
     bf16 = lambda *shape: lp.round_to(rng.standard_normal(shape).astype(np.float32), "bfloat16")  # noqa: E731
     return bf16(rows, k), bf16(n, k), bf16(rows, n)
-
-
-def products(recipe, layer="layers.0.attn.wq_a", **sizes):
-    ops = recipe.bind(seed=1, layers=4).linear(layer)
-    x, w, dy = operands(**sizes)
-    y, saved = ops.fprop(x, w)
-    return y, ops.dgrad(dy, saved), ops.wgrad(dy, saved)

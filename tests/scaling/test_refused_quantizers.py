@@ -33,12 +33,9 @@ test_refused = refusals(
     [
         ("lp.Quantizer(granularity='1x')", "granularity='1x': rows x columns"),
         ("lp.quantize(x, 'e4m3fn 0x128')", "granularity='0x128'"),
-        ("lp.Quantizer(granularity=128)", "granularity=128"),
         ("lp.Quantizer(scale_format='fp17')", "unknown format 'fp17': did you mean 'fp16'"),
         ("PLAIN.with_(division='shift')", "division='shift'"),
         ("PLAIN.with_(amax_floor=-1.0)", "amax_floor=-1.0: a finite number >= 0"),
-        ("PLAIN.with_(amax_floor=np.nan)", "amax_floor=nan"),
-        ("PLAIN.with_(amax_floor=True)", "amax_floor=True"),
         *((f"{f}(x, {spec})", message) for f in ("lp.quantize", "lp.quantize_dequantize", "lp.quantize_both")
           for spec, message in (
               ("'dsv3_inferenc'", "unknown word 'dsv3_inferenc' in 'dsv3_inferenc': did you mean 'dsv3_inference'"),
@@ -61,7 +58,6 @@ test_refused = refusals(
         ("lp.quantize(x[:, :200], EDEN, seed=0)", r"multiples of 128 values along its blocks, got \(2, 200\)"),
         *((f"lp.quantize(x, EDEN, seed=0, {given})", f"{given.partition('=')[0]} must be left out with eden")
           for given in ("rounding='up'", "tensor_amax=1.0", "multiplier=1.0", "offset=3", "out=q")),
-        ("lp.quantize(x, 'e4m3fn 1x128', rounding='stochastic')", "needs a seed"),
         *((f"lp.quantize(x, 'nvfp4', {name}={value})", f"{name}={value.removeprefix('np.')}")
           for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("multiplier", "0.0"))),
         ("lp.quantize(x, 'e4m3fn 1x128', out=lp.quantize(x, 'mxfp4_floor'))",
@@ -86,10 +82,7 @@ test_refused = refusals(
         ("lp.Quantizer(transform_format='bf17')", "unknown format 'bf17'"),
         ("lp.Quantizer(transform_format=16)", TypeError, "a format is a name or a Format, not 16"),
         ("lp.Quantizer(history=0)", r"history=0: 1 to 2\^20 steps"),
-        ("lp.Quantizer(history=1.5)", r"history=1\.5: a whole number or None"),
         ("lp.AmaxRule(smallest_exponent=-130)", "smallest_exponent=-130: a whole number from -127 to -126"),
-        ("lp.Quantizer(format='e4m3fm')", "did you mean 'e4m3fn'"),
-        ("lp.Quantizer(granularity='1 x 128')", "granularity='1 x 128'"),
         *((f"lp.Quantizer(signs={signs}{more})", "signs=") for signs in SIGNS for more in ("", ", hadamard=16")),
         ("made(format='e4m3fx')", "unknown format 'e4m3fx': did you mean 'e4m3fn'"),
         ("made(granularity='1x')", "granularity='1x'"),

@@ -340,7 +340,6 @@ test_refused = refusals([
     ("grouped(qx, [alone[0], qx], expert=[0] * 3)", "matrices of one shape"),
     ("grouped(qx, alone, expert=[0] * 3, c=np.zeros(3))", r"c is \(3,\)"),
     ("GemmLibrary('odd', scales='middle')", "scales='middle': 'promotion' or 'end'"),
-    ("GemmLibrary('odd', promote_every=0)", "promote_every=0"),
     ("GemmLibrary('odd', k_order='odd')", "k_order='odd'"),
     ("GemmLibrary('odd', split_sum='tree')", "split_sum='tree'"),
     ("GemmLibrary('odd', split_k=0)", "split_k=0"),
