@@ -1,9 +1,9 @@
 """
-What FP8 does to a tensor
-=========================
+The effect of FP8 on a tensor
+=============================
 
-FP8 is eight bits: a sign, an exponent that says how large, a mantissa that says how fine. **E4M3** has 4 exponent and
-3 mantissa bits, **E5M2** has 5 and 2. So E4M3 is finer, and E5M2 reaches further.
+An FP8 number has eight bits: a sign, an exponent for its magnitude and a mantissa for its precision. **E4M3** has 4
+exponent and 3 mantissa bits, **E5M2** has 5 and 2. E4M3 therefore has more precision, and E5M2 more range.
 """
 
 import numpy as np
@@ -11,19 +11,20 @@ import numpy as np
 import lowprec as lp
 
 # %%
-# Every positive value of three formats, a tick each. Each *binade*, from a power of two to the next, has the same
-# number of ticks; below the smallest normal number the steps stop shrinking (*subnormals*), and then there is only 0.
+# The figure shows every positive value of three formats, one tick per value. Each *binade*, the interval from one power
+# of two to the next, has the same number of ticks. Below the smallest normal number the steps are equal
+# (*subnormals*) down to 0.
 
 axes = lp.plot.grid("e4m3fn", "e5m2", "e2m1fn")
 
 # %%
-# A format shows itself in a notebook:
+# Notebooks display a format as a figure and a table:
 
 lp.formats["e4m3fn"]
 
 # %%
-# Values are rounded to the nearest of these. What does not fit is cut to the largest (it *saturates*), what is too
-# small becomes 0. Both happen to a tensor whose values are not centred where the format is:
+# A cast rounds values to the nearest of these. Values beyond the range are clamped to the largest (they *saturate*);
+# values that are too small become 0. A tensor outside the range of the format suffers from one or the other:
 
 x = np.random.default_rng(0).standard_normal((256, 1024), dtype=np.float32)
 for factor in (1.0, 1000.0, 1e-4):
@@ -31,15 +32,15 @@ for factor in (1.0, 1000.0, 1e-4):
     print(f"times {factor:g}: {lp.sqnr(y, x):5.1f} dB, {np.mean(y[x != 0] == 0):.1%} became 0")
 
 # %%
-# SQNR is signal to quantization noise: 20 dB more is an error ten times smaller. So before the cast one multiplies by
-# a number that brings the tensor into the format's range, and divides afterwards: a **scale**. lowprec's convention
-# is that the scale multiplies codes back to values.
+# SQNR is the signal-to-quantization-noise ratio: 20 dB more is an error ten times smaller. To bring the tensor into the
+# range of the format, divide it by a **scale** before the cast and multiply by the scale afterwards. In lowprec, the
+# scale is the factor that converts codes back to values.
 
 q = lp.quantize(x * np.float32(1e-4), "e4m3fn tensor")
 print(f"{lp.sqnr(q.dequantize(), x * np.float32(1e-4)):.1f} dB with the scale {q.scale.item():.3g}")
 
 # %%
-# The error depends on the size of a value. Where the format has normal numbers the relative error is flat; towards 0
-# it rises to 1, which is a value that became 0.
+# The error depends on the magnitude of a value. The relative error is constant over the normal numbers of the format.
+# Toward 0 it rises to 1, where values are rounded to 0.
 
 axes = lp.plot.errors(x * np.geomspace(1e-4, 1, 1024, dtype=np.float32), ["bf16", "e5m2", "e4m3fn"])

@@ -1,10 +1,10 @@
 """
-NVFP4's ingredients
-===================
+The ingredients of NVFP4
+========================
 
-**NVFP4** stores numbers in four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. What makes that usable is
-around it: a scale in E4M3 for every 16 values, one float32 scale for the tensor, a Hadamard transform that spreads
-outliers, and stochastic rounding of gradients.
+**NVFP4** stores numbers in four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. Four ingredients make this
+usable: an E4M3 scale for every 16 values, a float32 scale for the tensor, a Hadamard transform that spreads outliers,
+and stochastic rounding of gradients.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ import lowprec as lp
 axes = lp.plot.grid("e2m1fn", "ue4m3")
 
 # %%
-# One ingredient after the other, on values with a few outliers. MXFP4 has 32 values a scale, and scales that are
-# powers of two; NVFP4 has 16 and finer scales.
+# The scales first, on values with a few outliers. MXFP4 has one scale per 32 values, a power of two; NVFP4 has one
+# per 16 values, with mantissa bits.
 
 rng = np.random.default_rng(0)
 x = (rng.standard_normal((256, 1024)) * np.exp2(6 * (rng.random((256, 1024)) < 0.002))).astype(np.float32)
@@ -24,8 +24,8 @@ for quantizer in ("mxfp4_floor", "nvfp4_te"):
     print(f"{quantizer:>11}: {lp.sqnr(q.dequantize(), x):.2f} dB with {q.bits_per_value:.2f} bits")
 
 # %%
-# A Hadamard transform is a rotation of 16 values: of an outlier it makes 16 middling values. Both operands of a
-# product are rotated, so their product stays what it was.
+# The Hadamard transform rotates groups of 16 values: it spreads an outlier over all 16. Both operands of a product are
+# rotated, so that the product does not change.
 
 
 def peak(values: np.ndarray) -> np.ndarray:
@@ -35,25 +35,26 @@ def peak(values: np.ndarray) -> np.ndarray:
 
 
 outliers = peak(x) > 3.5
-for name, values in (("as it is", x), ("rotated", lp.hadamard(x, 16))):
+for name, values in (("original", x), ("rotated", lp.hadamard(x, 16))):
     print(f"{name:>9}: the largest of 16 is {peak(values)[outliers].mean():.2f} times their root mean square")
 
 # %%
-# Stochastic rounding is right on average, which matters where small gradients are summed over many steps: 0.1 in
-# steps of 0.5 is always 0 to nearest, and 0.5 one time in five at random.
+# Stochastic rounding is unbiased, which matters if small gradients are summed over many steps. In steps of 0.5,
+# rounding 0.1 to nearest always gives 0; stochastic rounding gives 0.5 one time in five.
 
 g = np.full(100_000, 0.1, np.float32)
 print("nearest:   ", lp.round_to(g, "e2m1fn").mean())
 print("stochastic:", lp.round_to(g, "e2m1fn", rounding="stochastic", seed=1).mean().round(4))
 
 # %%
-# The product itself, with the scales inside the instruction as Blackwell has it:
+# The product, with the scales applied inside the instruction as on Blackwell:
 
 q, w = lp.quantize(x[:64], "nvfp4_te"), lp.quantize(x[64:128], "nvfp4_te 16x16")
 d = lp.gemm(q, w, accumulator="blackwell_nvfp4", out_format="bfloat16")
 lp.compare(d, q.dequantize().astype(np.float64) @ w.dequantize().astype(np.float64).T)
 
 # %%
-# The whole training recipe, as a map. Which ingredient is worth what: :doc:`/generated/findings/nvfp4_ingredients`.
+# The whole training recipe as a map. A study measures the effect of each ingredient:
+# :doc:`/generated/findings/nvfp4_ingredients`.
 
 lp.recipes["nvfp4"]

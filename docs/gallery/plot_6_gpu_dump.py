@@ -1,8 +1,8 @@
 """
-Your GPU's dump against ours
-============================
+Which accumulator produced a GPU's outputs?
+===========================================
 
-You have the operands of a matrix product as raw codes, and what a GPU returned. Which machine adds up like that?
+You have the operands of a matrix product as raw codes, and the outputs of a GPU. Which accumulator gives these outputs?
 """
 
 import tempfile
@@ -13,9 +13,8 @@ import numpy as np
 import lowprec as lp
 
 # %%
-# A dump is an .npz with codes ``a`` [M, K] and ``b`` [N, K] and the result ``d`` [M, N]; ``c``, if there is one, is
-# what was there before. No GPU stands behind this page, so the dump is made here, of a machine that we pretend not to
-# know:
+# A dump is an .npz with codes ``a`` [M, K] and ``b`` [N, K], the result ``d`` [M, N], and optionally the addend ``c``.
+# This page runs without a GPU and computes a dump with an accumulator that we pretend not to know:
 
 rng = np.random.default_rng(3)
 a, b = (lp.encode(rng.standard_normal((32, 256)), "e4m3fn") for _ in range(2))
@@ -24,7 +23,7 @@ dump = Path(tempfile.mkdtemp()) / "dump.npz"
 np.savez(dump, a=a, b=b, c=c, d=lp.mma(a, b, c, accumulator="ada_fp8"))
 
 # %%
-# Ask every machine that multiplies E4M3 and returns float32:
+# Compare every accumulator that multiplies E4M3 and returns float32:
 
 found = np.load(dump)
 for name in lp.accumulators:
@@ -35,13 +34,13 @@ for name in lp.accumulators:
         print(f"{name:20} {wrong:4d} of {d.size} outputs differ{'  <- this one' * (not wrong)}")
 
 # %%
-# On the command line that is ``lowprec mma dump.npz --accumulator ada_fp8``. How near the nearest wrong rule is
-# decides what a comparison is worth. With a sum in 12 bits, or groups of 32:
+# On the command line, ``lowprec mma dump.npz --accumulator ada_fp8`` computes the same. A comparison is only as
+# strong as its power to reject similar rules. With 12 fraction bits, groups of 32, or another alignment:
 
 for change in ({"fraction_bits": 12}, {"group": 32}, {"align": "nearest"}):
     d = lp.mma(a, b, c, accumulator=lp.accumulators["ada_fp8"].with_(**change))
-    print(f"{change}: {np.mean(d != found['d']):.0%} of the outputs tell it apart")
+    print(f"{change}: {np.mean(d != found['d']):.0%} of the outputs differ")
 
 # %%
-# Codes of a quantizer are asked about in the same way: ``lowprec check codes.npz --values x.npy``. To record a Hopper
-# GPU of your own: :doc:`/generated/repository/reference_data/capture/README`.
+# ``lowprec identify`` searches further, and ``lowprec check codes.npz --values x.npy`` checks the codes of a quantizer
+# (:doc:`/identify`). To record a Hopper GPU, see :doc:`/generated/repository/reference_data/capture/README`.

@@ -1,9 +1,10 @@
 """
-An ablation of your own
-=======================
+Writing an ablation
+===================
 
-One file is one question: what is compared (**arms**), how large, and what you expect. It is data, about 40 lines; the
-package plans the runs, pairs them by weights and bytes, and says what follows and what does not.
+An ablation is a file of about 40 lines that asks one question. It lists the recipes to compare (the **arms**), the size
+of the runs, and the results that you expect. lowprec plans the runs, pairs them by weights and data, and reports which
+conclusions they support.
 """
 
 import tempfile
@@ -14,15 +15,15 @@ from lowprec.study.catalogue import report
 from lowprec.study.run.runner import run_study
 
 # %%
-# The question: may gradients be quantized with one scale a tensor? The cheapest kind that trains is
-# ``MeasurementStudy``: the same batch goes through the same weights in every arm, so nothing is noisy. Some arms are
-# always needed beside what is asked: the reference, BF16, BF16 again, and a **control** that must come out worse, or
-# the study saw nothing.
+# The question: may gradients be quantized with one scale per tensor? The cheapest study that trains is a
+# ``MeasurementStudy``: every arm processes the same batch with the same weights, which excludes noise. Every study
+# also has four standard arms: the reference, BF16, BF16 again, and a **control** that must be detected as worse;
+# otherwise the study is not sensitive enough.
 
 small = CheckpointSize(config="nano", checkpoints=1, seeds=2, checkpoint_steps=10, warmup_steps=2)
 mine = MeasurementStudy(
     name="one_scale",
-    question="May output gradients have one scale a tensor?",
+    question="May output gradients have one scale per tensor?",
     measurement=GradientComparison(),
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
@@ -37,20 +38,20 @@ mine = MeasurementStudy(
 )  # fmt: skip
 
 # %%
-# A plan lists the runs; nothing has run yet.
+# A plan lists the runs and starts none of them:
 
 folder = Path(tempfile.mkdtemp()) / "one_scale-quick"
 planned = mine.plan(mine.quick, folder)
 planned
 
 # %%
-# In a file, ``lowprec ablate one_scale.py --quick`` does the rest. Here it is done step by step, in this process:
+# For a file, ``lowprec ablate one_scale.py --quick`` does the rest. Here, the steps run in this process:
 
 run_study(planned, jobs=0)
 found = report(folder, plot=True)
 print([path.name for path in found.files])
 
 # %%
-# The report, as it would stand on its page:
+# The report:
 
 found

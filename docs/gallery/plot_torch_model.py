@@ -2,8 +2,8 @@
 An exact recipe in a torch model
 ================================
 
-The linear layers of any PyTorch model can run as a recipe says, bit for bit: forward, gradient of the input, gradient
-of the weights. It runs on the CPU, and it is for questions: what does this recipe do to *my* model?
+lowprec runs the linear layers of any PyTorch model in a recipe, bit for bit: forward pass, gradient of the input and
+gradient of the weights. It runs on a CPU and answers the question: what does this recipe do to *my* model?
 """
 
 import torch
@@ -22,14 +22,14 @@ def model_and_data() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
 
 
 # %%
-# ``convert`` changes linear layers in place; parameters, hooks and names stay. The last layer is left as it is.
+# ``convert`` changes linear layers in place and keeps parameters, hooks and names. Here it skips the last layer.
 
 model, x, y = model_and_data()
 lpt.convert(model, recipe="dsv3", skip=["4"])
 print(lpt.report(model))
 
 # %%
-# Then autograd and optimizers work as before. The same steps in four recipes, from the same weights on the same data:
+# Autograd and optimizers work as before. The same steps in four recipes, from the same weights on the same data:
 
 figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 curves = {}
@@ -52,10 +52,11 @@ right.set(xlabel="step", ylabel="difference from bf16 (%)")
 left.legend(frameon=False)
 
 # %%
-# The curves lie on each other: this task is too easy to tell recipes apart, as many are. What a recipe costs is asked
-# with pairs of runs and a noise floor (:doc:`/generated/findings/index`).
+# The curves overlap: like many tasks, this one is too easy to show a difference between recipes. Measuring the cost
+# of a recipe takes pairs of runs and a noise floor (:doc:`/generated/findings/index`).
 #
-# How far do two recipes disagree about the same inputs? Next to nothing of this is the model's: it is rounding.
+# The outputs of two recipes for the same inputs and weights differ by rounding alone. The Kullback-Leibler divergence
+# measures by how much:
 
 model, x, _ = model_and_data()
 outputs = {}
@@ -68,5 +69,4 @@ for recipe in ("dsv3", "nvfp4"):
     print(f"KL(bf16 || {recipe}) = {kl.item():.2e} nats")
 
 # %%
-# For models as transformers saves them there are commands: ``lowprec eval`` and ``lowprec mismatch``
-# (:doc:`/torch`).
+# ``lowprec eval`` and ``lowprec mismatch`` are commands for models saved by transformers (:doc:`/torch`).

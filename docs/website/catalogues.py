@@ -21,7 +21,9 @@ from .links import links
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield every page of the reference."""
-    yield from _folder("formats", lp.formats, _format, "Formats", "Which values a few bits can hold.", _format_row)
+    yield from _folder(
+        "formats", lp.formats, _format, "Formats", "Formats of a few bits and their values.", _format_row
+    )
     yield from _entries("accumulators", lp.accumulators, _accumulator)
     listed = links(make_accumulators.page("/generated/accumulators"), "docs/accumulators.md")
     yield "generated/accumulators/index.md", listed + _toctree(lp.accumulators)
@@ -84,8 +86,8 @@ def _format(name: str, fmt: lp.Format) -> str:
     )  # fmt: skip
     return (
         f"{_drawn(picture(fmt))}\n{table(('', name), facts)}\n\n`lowprec formats {name} --grid` prints every value; "
-        f"`lowprec cast 0.3 --to {name}` rounds a number to it. How values are rounded, and what becomes of those that "
-        "do not fit: [roundings and policies](/formats.md).\n"
+        f"`lowprec cast 0.3 --to {name}` rounds a number to it. Rounding and overflow: [roundings "
+        "and policies](/formats.md).\n"
     )
 
 
@@ -102,22 +104,22 @@ def _accumulator(name: str, entry: Accumulator) -> str:
             ("scales inside the instruction", f"{entry.scale_format}, one for {entry.scale_block} codes along K")
         )
     evidence = [
-        ("where the rule comes from", entry.source),
+        ("source of the rule", entry.source),
         ("recorded on", _recorded(name) or "no hardware; its source alone"),
         ("independent oracle", f"`lowprec.oracle.{entry.oracle}`, exact rational arithmetic that shares no code"),
         ("checked by", f"`pytest tests/oracle tests/tensorcore -k {name}`"),
     ]
     bound = entry.step_error()
     return (
-        f"## What it sums, in which order\n\n{_drawn(entry.drawing())}\n"
-        "Two instructions, one after the other: C is what was there before, D the result. Products in one box enter "
-        "together, so their order makes no difference to any bit (`tests/tensorcore/test_order.py` permutes them).\n\n"
+        f"## Order of summation\n\n{_drawn(entry.drawing())}\n"
+        "Two successive instructions: C is the addend, D the result. Products in one box are summed at once, so that "
+        "their order changes no bit (`tests/tensorcore/test_order.py` permutes them).\n\n"
         f"{table(('', name), facts)}\n\n"
-        f"One instruction errs by at most {bound.relative:.3g} of the sum of its terms' magnitudes, and "
-        f"{bound.absolute:.3g} more.\n\n## How we know\n\n{table(('', 'evidence'), evidence)}\n\n## Use it\n\n"
+        f"The error of one instruction is at most {bound.relative:.3g} times the sum of its terms' magnitudes plus "
+        f"{bound.absolute:.3g}.\n\n## Evidence\n\n{table(('', 'evidence'), evidence)}\n\n## Use it\n\n"
         f"    lowprec accumulators {name}\n    lowprec mma dump.npz --accumulator {name}\n\n"
         f'`lowprec.mma(a, b, c, accumulator="{name}")` computes one chain from raw codes, `lowprec.gemm` a product '
-        "with scales; `lowprec.accumulators[...].with_(fraction_bits=20)` is a machine nobody has built.\n"
+        "with scales; `lowprec.accumulators[...].with_(fraction_bits=20)` is a hypothetical variant.\n"
     )
 
 
@@ -125,12 +127,12 @@ def _recorded(name: str) -> str:
     """Return which recordings of real GPUs the tests compare with an accumulator; empty if there are none."""
     found = [item for item in RECORDINGS if lp.accumulators.listed(item.accumulator) == name]
     gpus = [f"{item.gpu} ({item.operand}{'' if item.has_c else ', C = 0'})" for item in found]
-    outputs = f"{OUTPUTS * len(found):,} outputs of {', '.join(gpus)}, arXiv:2512.07004, none of which differs"
+    outputs = f"{OUTPUTS * len(found):,} outputs of {', '.join(gpus)}, arXiv:2512.07004, without a difference"
     return f"{outputs}: [what was compared](/exactness.md)" if found else ""
 
 
 def _recipe_row(entry: Any) -> tuple[object, ...]:
-    return ("what it is", "source") if entry is None else (entry.description, entry.source)
+    return ("description", "source") if entry is None else (entry.description, entry.source)
 
 
 def _recipe(name: str, entry: lp.Recipe) -> str:
@@ -149,8 +151,8 @@ def _configurations() -> str:
         for field in dataclasses.fields(entries[0]) if field.name != "name"
     ]  # fmt: skip
     return (
-        "# Configurations\n\nShapes of the models that are trained: DeepSeek-V3 in miniature. [The "
-        "API](/generated/api/moe.rst) and [the trainer](/training.md) say what the fields mean; a TOML file makes "
-        "one's own.\n\n"
+        "# Configurations\n\nShapes of the models to train, small versions of DeepSeek-V3. [The "
+        "API](/generated/api/moe.rst) and [the trainer](/training.md) describe the fields; a TOML file defines "
+        "another configuration.\n\n"
         f"{table(('field', *(entry.name for entry in entries)), rows)}\n"
     )

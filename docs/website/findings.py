@@ -18,9 +18,9 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield an article for every study with a stored result, by question, and their list."""
     lines = [
         "# Findings", "",
-        "One article a study: its question, a figure, the answer, and what it cannot say. [A summary in two "
-        "tables](/findings.md); [all of them on one page](/ablations.md), with those that have not run; [how studies "
-        "are written](/generated/repository/ablations/README.md).", "",
+        "One article per study: question, figure, answer and limits. [A summary in two tables](/findings.md); [all "
+        "studies on one page](/ablations.md), including those that have not run; [how to write a "
+        "study](/generated/repository/ablations/README.md).", "",
     ]  # fmt: skip
     names = []
     for question, studies in make_ablations.QUESTIONS.items():
@@ -56,5 +56,5 @@ def _article(name: str) -> str:
     limits = _LIMITS.search(report)
     parts = [f"# {name}", f"**{question}**", shown, "## Answer", answer.strip()]
     if limits:
-        parts += ["## What it cannot say", limits.group(1).strip()]
+        parts += ["## Limits", limits.group(1).strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
