@@ -19,7 +19,7 @@ import registrations
 from pages import table
 
 from lowprec.study import Cell, load
-from lowprec.study.analysis.findings import not_detected, void_title
+from lowprec.study.analysis.findings import is_as_expected, not_detected, void_title
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 #: Figures of a report that the repository does without: they are large, and the command draws them again.
@@ -65,7 +65,8 @@ Written by `python docs/refresh.py` from [ablations/results](../ablations/result
 every study lies. Each question is a file of [ablations](../ablations/README.md), which also says what the tiers and the
 verdicts mean. What was expected was registered before the first run, in `ablations/registered.json` (until 2026-11-22
 by committing the file: those entries were made from its history). What was amended since, with its reason, stands at
-its study. Whether that happened, or what was published, or both or neither, is computed.
+its study. Whether that happened, or what was published, or both or neither, is computed from the whole 90 % interval of
+what was found; where it lies across the end of a range, that is not resolved.
 
 {neither}
 
@@ -248,7 +249,7 @@ def _outcome(item: dict[str, Any]) -> str:
     outcomes = [row[-1] for row in item["expectations"]["rows"]]
     cells = []
     if outcomes:
-        cells.append(f"{sum('expected' in outcome for outcome in outcomes)} of {len(outcomes)}")
+        cells.append(f"{sum(map(is_as_expected, outcomes))} of {len(outcomes)}")
     if item["claims"]:
         cells.append(f"{sum(claim['agrees'] == 'yes' for claim in item['claims'])} of {len(item['claims'])} published")
     verdicts = [arm["verdict"].partition(":")[0] for arm in item["arms"] if arm["role"] == "treatment"]

@@ -1,13 +1,30 @@
 """Numbers that studies judge, with intervals: of one arm, of a difference, of a ratio that may mean nothing."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lowprec.study import Expectation
-from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics, crossed_variance, estimate, weighted_rows
-from lowprec.study.analysis.findings import AS_EXPECTED, NO_RATIO, judge
+from lowprec.study.analysis.estimates import (
+    ByVariance,
+    ConstantMetrics,
+    Estimate,
+    crossed_variance,
+    estimate,
+    weighted_rows,
+)
+from lowprec.study.analysis.findings import (
+    AS_EXPECTED,
+    AS_PUBLISHED,
+    BOTH,
+    NEITHER,
+    NO_RATIO,
+    NOT_RESOLVED,
+    judge,
+    outcome_of,
+)
 from lowprec.study.report.parts import expected_table, finding_sentence, findings_json
 
 
@@ -87,7 +104,35 @@ def test_an_arm_over_itself_is_one_and_one_batch_has_no_interval():
     assert (math.isnan(single.ci90[0]), single.as_difference) == (True, None)
 
 
-def test_values_alone_have_no_interval():
+@pytest.mark.parametrize(
+    ("ends", "expected", "published", "outcome"),
+    [
+        ((0.906, 1.07), (0.98, 1.02), (0.98, 1.02), NOT_RESOLVED),
+        ((0.985, 1.015), (0.98, 1.02), (0.98, 1.02), BOTH),
+        ((0.98, 1.02), (0.98, 1.02), None, AS_EXPECTED),
+        ((-0.016, 1.2), (0.0, math.inf), None, NOT_RESOLVED),
+        ((0.1, 1.2), (0.0, math.inf), (1.5, 2.0), AS_EXPECTED),
+        ((0.1, 1.6), (0.0, math.inf), (1.5, 2.0), "as expected; published: not resolved"),
+        ((0.9, 1.1), (1.05, 2.0), (0.8, 1.2), "as published; expected: not resolved"),
+        ((0.9, 1.1), (1.2, 2.0), (0.8, 1.2), AS_PUBLISHED),
+        ((0.9, 1.1), (1.2, 2.0), (1.05, 2.0), NOT_RESOLVED),
+        ((0.9, 1.1), (1.2, 2.0), None, NEITHER),
+        ((math.nan, math.nan), (0.0, 2.0), (0.0, 2.0), NOT_RESOLVED),
+    ],
+)
+def test_the_whole_interval_judges(ends, expected, published, outcome):
+    """The number is 1 in every case: what it alone lies in decides nothing."""
+    table = SimpleNamespace(estimate=lambda *_, **__: Estimate(1.0, ends))
+    item = Expectation("w", "m", "a", expected=expected, published=published)
+    assert judge(item, table).outcome == outcome
+
+
+def test_a_divergence_is_certain():
+    assert outcome_of(Estimate(math.inf), (1.0, math.inf)) == AS_EXPECTED
+    assert outcome_of(Estimate(math.inf), (1.0, 2.0)) == NEITHER
+
+
+def test_what_no_sample_changes_is_its_own_interval():
     item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
     found = judge(item, ByVariance(ConstantMetrics(lambda metric, arm, stress: {"a": 1.0, "b": 2.0}[arm])))
     assert (found.value, found.outcome) == (0.5, AS_EXPECTED)

@@ -18,8 +18,7 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy
-from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
-from lowprec.study.analysis.findings import AS_EXPECTED, AS_PUBLISHED, BOTH, NEITHER, judge
+from lowprec.study.analysis.findings import AS_EXPECTED, NEITHER
 from lowprec.study.fixed_weights.report import results
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.measurements.gradients import GradientComparison, compare, compare_layers, kl_of_tokens, record
@@ -198,17 +197,6 @@ def test_uneven_tokens_weigh_powers_of_two_of_mean_one():
     error = 2.0 / np.log(2) / np.sqrt(octaves.size)
     assert abs(octaves.mean() + 2.0 / np.log(2)) < 4 * error
     assert abs(octaves.std() * np.log(2) / 2.0 - 1) < 0.03
-
-
-# --- expectations ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "outcome"), [(1.5, BOTH), (0.5, AS_EXPECTED), (3.0, AS_PUBLISHED), (9.0, NEITHER), (math.nan, NEITHER)]
-)
-def test_which_of_the_two_happened_is_computed(value, outcome):
-    item = Expectation("w", "kl", "a", expected=(0.0, 2.0), published=(1.0, 4.0))
-    assert judge(item, ByVariance(ConstantMetrics(lambda metric, arm, stress: value))).outcome == outcome
 
 
 # --- the study -------------------------------------------------------------------------------------------------------

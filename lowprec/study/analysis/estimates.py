@@ -37,7 +37,7 @@ class VarianceModel(Protocol):
 
 @dataclass(frozen=True)
 class ConstantMetrics:
-    """Means of which nothing but the values is known: `of(metric, arm, stress)`."""
+    """Values that no sample would change: `of(metric, arm, stress)`."""
 
     of: Callable[[str, str, str], float]
 
@@ -46,8 +46,8 @@ class ConstantMetrics:
         return self.of(metric, arm, stress)
 
     def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
-        """Return that nothing is known of it."""
-        return math.nan, 0.0
+        """Return that there is none."""
+        return 0.0, math.inf
 
     def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
         """Return that nothing is known of it."""

@@ -1,21 +1,26 @@
 """What became of expectations, and what makes a verdict void, in words: the same for all studies.
 
+An expectation is judged by the whole 90 % interval of what was measured: it lies inside a range, outside of it, or
+across one of its ends; then so few samples do not resolve which of the two is true.
+
 A verdict is void where the runs that it is made of are incomplete, where the same runs came out otherwise when they
 were done again (A/A), and where a positive control, a recipe known to hurt, was not detected: then nothing else would.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..design.expectations import NOT_REGISTERED, Expectation
+from ..design.expectations import NOT_REGISTERED, Expectation, Range
 from .estimates import Estimate, MetricTable
 
 AS_EXPECTED = "as expected"
 AS_PUBLISHED = "as published"
 BOTH = "as published and expected"
 NEITHER = "neither"
+NOT_RESOLVED = "not resolved"
 NO_RATIO = "no ratio: the denominator is not told from 0"
 VOID = "void"
 
@@ -68,8 +73,7 @@ class Finding:
     found : Estimate
         What was measured, with its interval.
     outcome : str
-        "as expected", "as published", "as published and expected", "neither", "not registered", "no ratio: the
-        denominator is not told from 0", or "void: " and why; computed, never written by hand.
+        What `outcome_of` returns, "not registered", or "void: " and why; computed, never written by hand.
     """
 
     expectation: Expectation
@@ -80,6 +84,46 @@ class Finding:
     def value(self) -> float:
         """What was measured."""
         return self.found.value
+
+
+def outcome_of(found: Estimate, expected: Range, published: Range | None = None) -> str:
+    """Return which ranges the 90 % interval of a number lies in.
+
+    A number without an interval is not resolved. A divergence is infinite, and certain.
+
+    Examples
+    --------
+    >>> [outcome_of(Estimate(1.0, ends), (0.9, 1.1)) for ends in ((0.95, 1.05), (0.8, 1.05), (1.2, 1.3))]
+    ['as expected', 'not resolved', 'neither']
+    >>> outcome_of(Estimate(1.0, (0.95, 1.05)), (0.9, 1.1), published=(1.0, 2.0))
+    'as expected; published: not resolved'
+    """
+    if found.as_difference:
+        return NO_RATIO
+    low, high = (found.value, found.value) if math.isinf(found.value) else found.ci90
+    if math.isnan(low) or math.isnan(high):
+        return NOT_RESOLVED
+    ranges = {AS_EXPECTED: expected, **({} if published is None else {AS_PUBLISHED: published})}
+    inside = [name for name, (least, most) in ranges.items() if least <= low and high <= most]
+    across = [
+        name for name, (least, most) in ranges.items() if name not in inside and low <= most and least <= high
+    ]  # fmt: skip
+    if len(inside) == 2:
+        return BOTH
+    if not inside:
+        return NOT_RESOLVED if across else NEITHER
+    return inside[0] + "".join(f"; {name.removeprefix('as ')}: {NOT_RESOLVED}" for name in across)
+
+
+def is_as_expected(outcome: str) -> bool:
+    """Tell whether an outcome says that a number came out as expected.
+
+    Examples
+    --------
+    >>> [is_as_expected(outcome) for outcome in ("as published and expected", "as published; expected: not resolved")]
+    [True, False]
+    """
+    return outcome.startswith((AS_EXPECTED, BOTH))
 
 
 def judge(item: Expectation, table: MetricTable, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
@@ -97,8 +141,5 @@ def judge(item: Expectation, table: MetricTable, void: Sequence[str] = (), *, re
     'as expected'
     """
     found = table.estimate(item.metric, item.arm, item.stress, over=item.over, minus=item.minus)
-    expected = item.expected[0] <= found.value <= item.expected[1]
-    published = item.published is not None and item.published[0] <= found.value <= item.published[1]
-    outcome = {(True, True): BOTH, (True, False): AS_EXPECTED, (False, True): AS_PUBLISHED}
-    judged = NO_RATIO if found.as_difference else outcome.get((expected, published), NEITHER)
-    return Finding(item, found, verdict_or_void(judged if registered else NOT_REGISTERED, void))
+    outcome = outcome_of(found, item.expected, item.published) if registered else NOT_REGISTERED
+    return Finding(item, found, verdict_or_void(outcome, void))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..analysis.estimates import ByVariance
+from ..analysis.estimates import ByVariance, all_nonnegative, crossed_variance, weighted_rows
 from ..analysis.findings import Finding, judge, unique
 from ..analysis.paired import Paired, holm, root_mean_square
 from ..analysis.recipe_bits import short_k_note
@@ -112,20 +113,28 @@ class StudySummary:
 
     def mean(self, metric: str, name: str, _: str = "") -> float:
         """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
-        item = None if name == self.ablation.reference.name else self.arm(name)
-        runs = self.reference if item is None else item.runs
-        if metric == "max_violation":
-            return float(np.mean([run.max_violation for run in runs]))
-        if metric == "diverged":
-            return float(np.mean([not math.isfinite(run.loss) for run in runs]))
-        if item is None:
+        if metric in NOT_LOSSES:
+            return float(np.mean(self._by_run(metric, name)[:, 2]))
+        if name == self.ablation.reference.name:
             return 0.0
+        item = self.arm(name)
         if metric == "train_error_percent":
             return 100 * item.train_error
         return 100 * item.effects[metric.removesuffix("_percent")].mean
 
+    def _by_run(self, metric: str, name: str) -> NDArray[np.float64]:
+        """Return rows (checkpoint, seed, value) of one of `NOT_LOSSES`."""
+        runs = self.reference if name == self.ablation.reference.name else self.arm(name).runs
+        return np.array([
+            (run.checkpoint, run.seed, run.max_violation if metric == "max_violation" else not math.isfinite(run.loss))
+            for run in runs
+        ], dtype=np.float64)  # fmt: skip
+
     def variance(self, metric: str, _: str, weights: Mapping[str, float]) -> tuple[float, float]:
-        """Return the variance of a weighted sum of arms' mean effects in per cent; nan for what is no effect."""
+        """Return the variance of a weighted sum of arms' means; nan for the largest error, which is no mean."""
+        if metric in NOT_LOSSES:
+            tables = {name: self._by_run(metric, name) for name in weights}
+            return crossed_variance(weighted_rows(tables, weights))
         effect = metric.removesuffix("_percent")
         if effect not in EFFECTS:
             return math.nan, 0.0
@@ -149,8 +158,8 @@ class StudySummary:
         return (100 * scale * found.error) ** 2, found.df
 
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
-        """Return that effects have either sign."""
-        return False
+        """Tell whether a metric cannot be negative, which effects can."""
+        return metric in NOT_LOSSES and all_nonnegative(self._by_run(metric, arm))
 
     def _is_compared(self, name: str) -> bool:
         return bool(name != self.ablation.reference.name)
