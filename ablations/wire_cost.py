@@ -15,7 +15,7 @@ from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy
 from lowprec.study.measurements.measurement import Passing, intercept
 from lowprec.study.report.sheet import Figure, bar, panels
 from lowprec.study.report.tradeoff import Point, draw_front, on_front, write_names
-from lowprec.study.tensors.figures import FAMILIES
+from lowprec.study.tensors.formats import FAMILIES
 
 SLOTS = 8
 

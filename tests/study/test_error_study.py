@@ -10,15 +10,15 @@ from refusals import refusals
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy, PublishedTable, load
 from lowprec.study.design import modules, registration
 from lowprec.study.run.store import read_json
-from lowprec.study.tensors.figures import pareto, pareto_rows
 from lowprec.study.tensors.formats import claims_of, sweep
 
+ATLAS = modules.load(registration.folder() / "error_atlas.py")
 SMALL = ErrorSetting(rows=64, columns=1024, seeds=2)
 TOY = Toy(
     ErrorStudy(
         name="mine", question="Which?", expected="One.", source="me", data=("gauss",),
         arms=(ErrorArm("bf16", "BF16", "cast"), ErrorArm("logfmt8", "LogFMT-8", "LogFMT")), quick=SMALL, full=SMALL,
-        figures=(pareto("A finding", "The front", ("gauss",)),),
+        figures=(ATLAS.pareto("A finding", "The front", ("gauss",)),),
         tables=(PublishedTable("SQNR", "sqnr", "me", ("gauss",), {"logfmt8": (37.0,)}, within=1.5),),
     ),
     ErrorSetting(4, 256, 1),
@@ -28,11 +28,6 @@ TOY = Toy(
 @pytest.fixture(scope="module")
 def study():
     return load("error_atlas")
-
-
-@pytest.fixture(scope="module")
-def atlas():
-    return modules.load(registration.folder() / "error_atlas.py")
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +74,16 @@ def test_claims_of_bias_and_deepep(study, number):
     assert ours.holds, f"{claim.claim}: published {claim.published}, ours {ours.words}"
 
 
-def test_numbers_behind_the_figures(outcome, atlas):
-    rows = pareto_rows(outcome, "gauss")
+def test_numbers_behind_the_figures(outcome):
+    rows = ATLAS.pareto_rows(outcome, "gauss")
     assert [row["format"] for row in rows if row["on_front"]] == ["int8_1x128", "bf16"]
     assert {row["bits_per_value"] for row in rows if row["format"] == "logfmt8"} == {8.25}
-    rows = atlas.magnitude_rows(outcome, "gauss", ("logfmt8", "int8_1x128"), 9)
+    rows = ATLAS.magnitude_rows(outcome, "gauss", ("logfmt8", "int8_1x128"), 9)
     by = {(row["format"], row["octaves_below_amax"]): row["relative_rms"] for row in rows}
     assert by["logfmt8", 0] / by["logfmt8", 5] == pytest.approx(1, abs=0.2)
     assert by["int8_1x128", 5] / by["int8_1x128", 3] == pytest.approx(4, abs=0.6)
     assert by["int8_1x128", 8] == 1.0
-    rows = atlas.bias_rows(("gauss",), (5,), 256)
+    rows = ATLAS.bias_rows(("gauss",), (5,), 256)
     found = {row["rounding"]: row["magnitude_bias"] / row["s"] ** 2 for row in rows}
     assert found["linear"] == pytest.approx(-1 / 12, abs=0.015)
     assert found["log"] == pytest.approx(1 / 24, abs=0.015)
@@ -96,11 +91,11 @@ def test_numbers_behind_the_figures(outcome, atlas):
 
 
 @pytest.mark.slow
-def test_figures_are_drawn(outcome, atlas, tmp_path):
+def test_figures_are_drawn(outcome, tmp_path):
     formats = ("logfmt8", "int8_1x128", "bf16", "fp8_1x128")
-    atlas.magnitude_rows.__defaults__ = ("gauss", formats, 6)
-    atlas.bias_rows.__defaults__ = (("gauss", "uniform"), (5, 6), 64)
-    made = (pareto("A finding", "The front", ("gauss", "expert")), atlas.against_magnitude, atlas.bias)
+    ATLAS.magnitude_rows.__defaults__ = ("gauss", formats, 6)
+    ATLAS.bias_rows.__defaults__ = (("gauss", "uniform"), (5, 6), 64)
+    made = (ATLAS.pareto("A finding", "The front", ("gauss", "expert")), ATLAS.against_magnitude, ATLAS.bias)
     files = [path for figure in made for path in figure(outcome).write(tmp_path)]
     assert [path.suffix for path in files] == [".csv", ".png", ".svg"] * 3
     assert all(path.stat().st_size > 5000 for path in files if path.suffix != ".csv")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lowprec.measure.distributions import distributions
 
+from ...plot.style import CONTROL, NEUTRAL, PALETTE
 from ..design.expectations import Claim, Measured
 from ..design.study import MeasuredStudy, Size, check_names, count
 from ..report.parts import Table
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from ..report.results import Block, Results
     from ..report.sheet import Figure
 
+#: Color of each family, the casts neutral.
+FAMILIES = {
+    "LogFMT": PALETTE[0], "INT": PALETTE[1], "FP8 tiles": CONTROL, "MX": PALETTE[2], "NVFP4": PALETTE[4],
+    "cast": NEUTRAL, "E5M6": PALETTE[3],
+}  # fmt: skip
 #: Measures that have a table, in words, with scale and decimals.
 TABLES = (
     ("sqnr", "SQNR, dB", 1.0, 2),
