@@ -249,9 +249,9 @@ def _tell(found: Results, as_json: bool, as_csv: bool) -> bool:
             click.echo(f"• {sentence}")
     for path in found.files:
         click.echo(f"wrote {path}", err=True)
-    for reason in found.broken:
+    for reason in found.invalid_reasons:
         click.echo(f"error: {reason}", err=True)
-    return bool(found.broken) or not found.holds
+    return bool(found.invalid_reasons) or not found.holds
 
 
 @click.command()

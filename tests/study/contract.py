@@ -194,7 +194,7 @@ class TrainingContract:
         check_files(reported, finished)
         assert reported.table_csv() == (finished / "table.csv").read_text()
         assert [item.outcome for item in reported.outcome.findings] == [*toy.outcomes]
-        assert not reported.broken
+        assert not reported.invalid_reasons
         content = read_json(finished / "summary.json")
         assert [item["outcome"] for item in content["findings"]] == [*toy.outcomes]
         assert content["ablation"] == toy.study.name
@@ -207,14 +207,14 @@ class TrainingContract:
     def test_damage_voids_every_verdict(self, toy, copied, damage):
         toy.damage[damage](copied)
         found = catalogue.report(copied)
-        assert not found.broken or found.broken[0].startswith(damage)
+        assert not found.invalid_reasons or found.invalid_reasons[0].startswith(damage)
         assert {item.outcome.partition(f": {damage}")[0] for item in found.outcome.findings} == {"void"}
         titles = [figure.title for figure in found.figures if figure.draw is not None]
         assert titles
         assert all(f"void: {damage.lower()}" in title.lower() for title in titles)
         screen = command("report", copied, "--no-plot")
-        assert screen.exit_code == bool(found.broken)
-        assert not found.broken or f"error: {damage}" in screen.stderr
+        assert screen.exit_code == bool(found.invalid_reasons)
+        assert not found.invalid_reasons or f"error: {damage}" in screen.stderr
         texts = {name: (copied / name).read_text() for name in ("report.md", "summary.json", "report.html")}
         for name, text in {**texts, "screen": screen.stdout}.items():
             assert damage in " ".join(text.replace("&#x27;", "'").split()), name

@@ -132,7 +132,7 @@ def test_the_points_are_the_rows(reported):
     points = {point.name: point for point in figures.points_of(study)}
     assert set(points) == {"bf16", "dsv3", "fp4_naive", "no_promotion"}  # boom has no cost
     assert points["bf16"].value == 0.0
-    own, point = study.arm("dsv3").own, points["dsv3"]
+    own, point = study.arm("dsv3").primary, points["dsv3"]
     assert (point.value, *point.interval) == (100 * own.mean, 100 * own.ci90[0], 100 * own.ci90[1])
 
 

@@ -62,8 +62,8 @@ def test_two_threads_here_and_single_thread_workers_of_the_real_trainer_give_the
     assert study.arm("again").verdict == "bit-identical"
     assert (study.parameters, study.active_parameters, study.tokens_per_step) == (1433216, 843392, 2048)
     # One weight by 2^-7, and another precision, change the outcome; all arms start from the same loss or near it.
-    assert study.arm("perturb").own.mean != 0.0
-    assert study.arm("dsv3").own.mean not in (0.0, study.arm("perturb").own.mean)
+    assert study.arm("perturb").primary.mean != 0.0
+    assert study.arm("dsv3").primary.mean not in (0.0, study.arm("perturb").primary.mean)
     first = {item.arm.name: item.runs[0].curve[0] for item in study.arms}
     assert first["again"] == study.reference[0].curve[0]
     assert abs(first["perturb"] / first["again"] - 1) < 1e-3

@@ -20,7 +20,7 @@ from lowprec.study.branches import curves, figures, report
 from lowprec.study.branches.pairs import ema
 from lowprec.study.branches.sentences import sentence
 from lowprec.study.report import sheet
-from lowprec.study.report.parts import count, interval, percent
+from lowprec.study.report.parts import interval, percent, short_count
 from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, clock, display, status
 from lowprec.study.run.store import StudyError
 
@@ -136,11 +136,12 @@ def test_sentences_say_what_was_measured(study):
     said = {item.arm.name: sentence(study, item) for item in study.arms}
     dsv3 = study.arm("dsv3")
     for words in (
-        f"dsv3: training effect {percent(dsv3.own.mean)} % (90 % interval {interval(dsv3.own.ci90)} %, 4 pairs): equiv",
+        f"dsv3: training effect {percent(dsv3.primary.mean)} % "
+        f"(90 % interval {interval(dsv3.primary.ci90)} %, 4 pairs): equiv",
         f"the floor of {percent(study.floor, sign=False)} %",
         f"; forward effect {percent(dsv3.effects['forward'].mean)} %",
         f", total {percent(dsv3.effects['total'].mean)} %, largest ",
-        f"worth {100 * dsv3.data_lost:+.1f} % of the data.",
+        f"worth {100 * dsv3.data_equivalent:+.1f} % of the data.",
     ):
         assert words in said["dsv3"]
     assert "2 runs again, every step's metrics, all weights and the validation loss bit-identical" in said["again"]
@@ -199,7 +200,7 @@ def test_the_screen_shows_table_and_sentences(study, finished):
     ("number", "text"), [(999, "999"), (61_440, "61k"), (843_392, "0.84M"), (1_433_216, "1.43M"), (28_650_000, "28.6M")]
 )
 def test_counts_in_short(number, text):
-    assert count(number) == text
+    assert short_count(number) == text
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

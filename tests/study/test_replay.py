@@ -200,7 +200,7 @@ def test_classes_and_what_becomes_of_them(finished, reported):
     assert all(item.low < item.mean < item.high for item in costs)
     (finding,) = summary.findings
     assert 0 < finding.found.ci90[0] < finding.value < finding.found.ci90[1] < 1
-    assert summary.enough("fprop") in (13, 20)
+    assert summary.sufficient_bits("fprop") in (13, 20)
     assert summary.of("bias_percent", "fp22", "fprop_at_16k").high < 0
     assert {path.name for path in reported.files} >= {"toy.csv", "toy.png", "toy.svg", "table.csv"}
     assert "Wgrad, 4k tokens, extended" in (finished / "report.md").read_text()

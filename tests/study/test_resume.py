@@ -37,7 +37,7 @@ def test_a_larger_study_keeps_the_runs_of_the_smaller(copied):
     before = {path: text for path, text in snapshot(copied).items() if path.name != "study.json"}
     replace(TOY, setting=replace(SMALL, seeds=3)).run(copied)
     assert before.items() <= snapshot(copied).items()
-    assert summarize(copied).arm("dsv3").own.n == 6
+    assert summarize(copied).arm("dsv3").primary.n == 6
 
 
 @pytest.mark.sampled(1)
@@ -136,7 +136,7 @@ def test_a_finished_run_whose_curve_is_cut_is_done_again(copied, run, rows):
         (folder / "metrics.csv").unlink()
     else:
         cut("metrics.csv", rows, "8,1."[: rows % 5])(folder)
-    assert summarize(copied).broken
+    assert summarize(copied).invalid_reasons
     for _ in range(2):
         run(display=said)
         assert said.notes == [
@@ -146,7 +146,7 @@ def test_a_finished_run_whose_curve_is_cut_is_done_again(copied, run, rows):
     assert results(copied) == expected
     after = snapshot(copied)
     assert {path for path in after if after[path] != before[path]} <= {folder / "run.json"}  # which has times
-    assert not summarize(copied).broken
+    assert not summarize(copied).invalid_reasons
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_finished_run_whose_curve_is_cut_is_done_again(copied, run, rows):
 def test_a_diverged_arm_is_a_result(tmp_path):
     planned = make(tmp_path, Arm("boom", recipe="explodes"))
     boom = summarize(run_study(planned, jobs=0).folder).arm("boom")
-    assert (boom.own.verdict, boom.own.diverged, boom.train_error) == ("worse", 4, math.inf)
+    assert (boom.primary.verdict, boom.primary.diverged, boom.train_error) == ("worse", 4, math.inf)
     record = read_json(planned.folder / "boom/c0-s0/run.json")
     assert (record["status"], record["validation_loss"], record["timed_steps"]) == ("diverged", "inf", 5)
     assert "loss is nan" in record["reason"]
@@ -183,7 +183,7 @@ def test_an_irreproducible_trainer_is_found_out(tmp_path, monkeypatch):
     study = summarize(run_study(make(tmp_path), jobs=0).folder)
     assert study.arm("again").identical is False
     assert study.arm("again").verdict == "NOT bit-identical"
-    (reason,) = study.broken
+    (reason,) = study.invalid_reasons
     assert "NOT bit-identical" in reason
 
 

@@ -18,7 +18,7 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.recipe import TensorSpec
 from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy
-from lowprec.study.analysis.findings import AS_EXPECTED, NEITHER
+from lowprec.study.analysis.findings import NOT_RESOLVED
 from lowprec.study.fixed_weights.report import results
 from lowprec.study.measurements.conditions import AlignedSwiGLU, ChannelOutliers, Healthy, ScaledLoss, UnevenTokens
 from lowprec.study.measurements.gradients import GradientComparison, compare, compare_layers, kl_of_tokens, record
@@ -38,7 +38,7 @@ EXPECTATIONS = (
 TOY = Toy(
     MeasurementStudy(name="toy", question="Does it?", arms=ARMS, expectations=EXPECTATIONS, quick=SMALL,
                      measurement=GradientComparison((Healthy(), UnevenTokens()))),
-    SMALL, small_trainer.SMALL, (AS_EXPECTED, NEITHER), lost=("dsv3/c0", "again/c0"),
+    SMALL, small_trainer.SMALL, (NOT_RESOLVED, NOT_RESOLVED), lost=("dsv3/c0", "again/c0"),
     damage={
         "again is NOT bit-identical to bf16": replaced("again/c0/layers.csv", "0.0", "0.1"),
         "fp4_naive (positive control) is NOT detected": same_results("", "fp4_naive", "bf16"),
@@ -209,10 +209,10 @@ class TestContract(TrainingContract):
         for reason, damage in TOY.damage.items():
             if "rows" in reason:
                 damage(copied)
-                assert reason in summarize(copied).broken[0]
+                assert reason in summarize(copied).invalid_reasons[0]
                 TOY.run(copied)
         assert {path: path.read_bytes() for path in whole} == whole
-        assert not summarize(copied).broken
+        assert not summarize(copied).invalid_reasons
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_holm_keeps_the_chance_of_any_false_alarm():
 
 
 def satterthwaite(seed, runs, checkpoints, seeds, arms, between):
-    """Differences of several arms that share a reference, [runs, arms, checkpoints * seeds], variance 1 + between."""
+    """EffectSamples of several arms that share a reference, [runs, arms, checkpoints * seeds], variance 1 + between."""
     generator = np.random.Generator(np.random.PCG64(seed))
     noise = generator.standard_normal((runs, arms + 1, checkpoints, seeds))
     noise += math.sqrt(between) * generator.standard_normal((runs, arms + 1, checkpoints, 1))

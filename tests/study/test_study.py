@@ -141,8 +141,8 @@ def test_a_study_from_start_to_verdict(finished):
             assert dsv3.by_effect[name].values[place] == (above - below) / below
         # A window's part in the difference: they sum to nothing, since the whole is the mean.
         assert abs(dsv3.by_effect["training"].text[place].sum()) < 1e-12
-    assert dsv3.own is dsv3.effects["training"]
-    assert dsv3.own.text_error >= 0.0
+    assert dsv3.primary is dsv3.effects["training"]
+    assert dsv3.primary.text_error >= 0.0
     for task in planned.tasks:
         run = task.folder.read()
         assert (run["status"], run["fingerprint"]) == ("done", task.fingerprint)
@@ -166,7 +166,7 @@ def test_metrics_hold_every_bit_and_no_clock(finished):
 
 def test_a_valid_study_says_what_it_says(finished):
     study = summarize(finished)
-    assert study.broken == []
+    assert study.invalid_reasons == []
     assert "dsv3: equivalent to bf16" in curves.curves(study).title
     assert "dsv3 is the cheapest arm within the margin" in figures.cost(study).title
 
@@ -176,8 +176,8 @@ def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
     TOY.damage[damage](copied)
     found = catalogue.report(copied, plot=False)
     # A study that is too small to see its control is no fault; its verdicts are void all the same.
-    assert bool(found.broken) == (damage != BLIND)
-    (reason,) = found.outcome.broken
+    assert bool(found.invalid_reasons) == (damage != BLIND)
+    (reason,) = found.outcome.invalid_reasons
     for figure in found.figures:
         assert f"VOID: {damage}" in figure.title
     arms = {item["arm"]: item for item in read_json(copied / "summary.json")["arms"]}
@@ -194,7 +194,7 @@ def test_no_arm_of_a_damaged_study_has_a_verdict(copied, damage):
 def test_what_a_control_says_nothing_about_stands(tmp_path, monkeypatch):
     monkeypatch.setitem(fake_trainer.DAMAGE, "fp4_naive", 0.0)
     study = summarize(run_study(make(tmp_path, expectations=EXPECTATIONS), jobs=0).folder)
-    assert "NOT detected" in study.broken[0]
+    assert "NOT detected" in study.invalid_reasons[0]
     assert study.findings[1].outcome == "as expected"
     assert study.arm("again").verdict == "bit-identical"
 
@@ -204,7 +204,7 @@ def test_of_a_treatment_that_is_cut_off_that_verdict_alone_is_void(copied):
     cut("dsv3/c0-s0/metrics.csv", 12)(copied)
     study = summarize(copied)
     assert study.void == ()
-    assert study.broken[0].startswith("dsv3/c0-s0 has 12 of 20 rows")
+    assert study.invalid_reasons[0].startswith("dsv3/c0-s0 has 12 of 20 rows")
     assert (study.arm("dsv3").word, study.arm("fp4_naive").verdict) == ("void", "worse")
     assert "cheapest" not in figures.cost(study).title
     assert "dsv3: void" in curves.curves(study).title

@@ -14,7 +14,7 @@ from ..analysis.paired import Paired, bootstrap_interval
 from ..analysis.power import detectable_difference, equivalence_power, pairs_needed
 from ..analysis.variance import PooledRatio
 from ..design.arms import Arm
-from .pairs import Differences, PairRun, data_lost, effects_of, max_relative_error
+from .pairs import ArmRun, EffectSamples, data_equivalent, effects_of, max_relative_error
 
 #: How an interval lies to the floor.
 AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
@@ -47,9 +47,9 @@ class ArmSummary:
     ----------
     arm : Arm
         The arm.
-    runs : tuple of PairRun
+    runs : tuple of ArmRun
         Its runs.
-    by_effect : mapping of str to Differences
+    by_effect : mapping of str to EffectSamples
         Relative differences of the validation loss, pair by pair, for each of `EFFECTS`.
     effects : mapping of str to Paired
         What follows from them.
@@ -67,18 +67,18 @@ class ArmSummary:
         Bootstrap interval of the pairs beside the t interval of the answer.
     power : Power
         What this many pairs with this spread can see.
-    to_floor : str
+    floor_position : str
         How the 90 % interval lies to the noise floor; empty without one.
-    damage : tuple of str
+    faulty_runs : tuple of str
         Why its numbers cannot be trusted: incomplete runs, its own or those that it is judged by, or a repeat that
         differs.
-    blind : tuple of str
+    undetected_controls : tuple of str
         Positive controls that were not detected, so that differences of losses are not seen.
     """
 
     arm: Arm
-    runs: tuple[PairRun, ...]
-    by_effect: Mapping[str, Differences]
+    runs: tuple[ArmRun, ...]
+    by_effect: Mapping[str, EffectSamples]
     effects: Mapping[str, Paired]
     answer: str
     train_error: float
@@ -87,12 +87,12 @@ class ArmSummary:
     identical: bool | None
     bootstrap90: tuple[float, float]
     power: Power
-    to_floor: str = ""
-    damage: tuple[str, ...] = ()
-    blind: tuple[str, ...] = ()
+    floor_position: str = ""
+    faulty_runs: tuple[str, ...] = ()
+    undetected_controls: tuple[str, ...] = ()
 
     @property
-    def own(self) -> Paired:
+    def primary(self) -> Paired:
         """The effect that answers the question."""
         return self.effects[self.answer]
 
@@ -102,19 +102,19 @@ class ArmSummary:
         return self.by_effect[self.answer].values
 
     @property
-    def data_lost(self) -> float:
+    def data_equivalent(self) -> float:
         """Share of the data that the effect is worth; nan where it is not known."""
-        return data_lost(self.own.mean, self.data_exponent)
+        return data_equivalent(self.primary.mean, self.data_exponent)
 
     @property
     def void(self) -> tuple[str, ...]:
         """Why there is no verdict; empty if there is one."""
-        return self.damage + self.blind
+        return self.faulty_runs + self.undetected_controls
 
     @property
     def verdict(self) -> str:
         """The verdict on the answer, for a repeat whether it is identical; "void: " and why where it has none."""
-        found = self.own.verdict
+        found = self.primary.verdict
         if self.identical is not None:
             found = "bit-identical" if self.identical else "NOT bit-identical"
         return verdict_or_void(found, self.void)
@@ -127,10 +127,10 @@ class ArmSummary:
     @property
     def detected(self) -> bool:
         """Whether the arm is seen to hurt."""
-        return self.own.diverged > 0 or self.own.ci95[0] > 0.0
+        return self.primary.diverged > 0 or self.primary.ci95[0] > 0.0
 
 
-def pairs_with(runs: Sequence[PairRun], reference: Sequence[PairRun]) -> list[tuple[PairRun, PairRun]]:
+def pairs_with(runs: Sequence[ArmRun], reference: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
     """Return an arm's runs, each with the reference's of the same checkpoint and seed."""
     partner = {(run.checkpoint, run.seed): run for run in reference}
     return [(run, partner[run.checkpoint, run.seed]) for run in runs]
@@ -138,8 +138,8 @@ def pairs_with(runs: Sequence[PairRun], reference: Sequence[PairRun]) -> list[tu
 
 def arm_summary(
     arm: Arm,
-    pairs: Sequence[tuple[PairRun, PairRun]],
-    by_effect: Mapping[str, Differences],
+    pairs: Sequence[tuple[ArmRun, ArmRun]],
+    by_effect: Mapping[str, EffectSamples],
     ratios: Mapping[str, PooledRatio],
     margin: float,
     answer: str,
@@ -150,9 +150,9 @@ def arm_summary(
     ----------
     arm : Arm
         The arm.
-    pairs : sequence of (PairRun, PairRun)
+    pairs : sequence of (ArmRun, ArmRun)
         Its runs, each with the reference's.
-    by_effect : mapping of str to Differences
+    by_effect : mapping of str to EffectSamples
         What `effects_of` makes of them.
     ratios : mapping of str to PooledRatio
         For every effect, what all arms say of checkpoints against seeds.
@@ -161,7 +161,7 @@ def arm_summary(
     answer : str
         The effect that answers the question.
     """
-    effects = {name: found.judged(margin, ratios[name]) for name, found in by_effect.items()}
+    effects = {name: found.summarize(margin, ratios[name]) for name, found in by_effect.items()}
     exponents = [other.data_exponent for _, other in pairs]
     return ArmSummary(
         arm=arm,
@@ -179,8 +179,8 @@ def arm_summary(
 
 
 def effects_by_arm(
-    pairs: Mapping[str, Sequence[tuple[PairRun, PairRun]]],
-) -> dict[str, dict[str, Differences]]:
+    pairs: Mapping[str, Sequence[tuple[ArmRun, ArmRun]]],
+) -> dict[str, dict[str, EffectSamples]]:
     """Return the effects of every arm."""
     return {name: effects_of(found) for name, found in pairs.items()}
 
@@ -202,7 +202,7 @@ def against_floor(found: Paired, floor: float) -> str:
     return ABOVE_THE_FLOOR if low > floor or high < -floor else ACROSS_THE_FLOOR
 
 
-def _train_error(pairs: Sequence[tuple[PairRun, PairRun]]) -> float:
+def _train_error(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> float:
     if any(run.lacks or other.lacks for run, other in pairs):
         return math.nan
     return max(max_relative_error(run.curve, other.curve) for run, other in pairs)
@@ -222,7 +222,7 @@ def _power(own: Paired) -> Power:
 
 
 def judged(
-    arms: Sequence[ArmSummary], reference: str, runs: Sequence[PairRun]
+    arms: Sequence[ArmSummary], reference: str, runs: Sequence[ArmRun]
 ) -> tuple[list[ArmSummary], tuple[str, ...], tuple[str, ...]]:
     """Return the arms with what voids their verdicts.
 
@@ -232,7 +232,7 @@ def judged(
         All arms but the reference.
     reference : str
         Its name.
-    runs : sequence of PairRun
+    runs : sequence of ArmRun
         Its runs.
 
     Returns
@@ -250,11 +250,11 @@ def judged(
     found = []
     for item in arms:
         if item.arm.role == "repeat":
-            found.append(replace(item, damage=unique([*_lost(runs), *_lost(item.runs)])))
+            found.append(replace(item, faulty_runs=unique([*_lost(runs), *_lost(item.runs)])))
         else:
-            found.append(replace(item, damage=unique([*damage, *_lost(item.runs)]), blind=blind))
+            found.append(replace(item, faulty_runs=unique([*damage, *_lost(item.runs)]), undetected_controls=blind))
     return found, unique(damage), blind
 
 
-def _lost(runs: Sequence[PairRun]) -> list[str]:
+def _lost(runs: Sequence[ArmRun]) -> list[str]:
     return [run.lacks for run in runs if run.lacks]

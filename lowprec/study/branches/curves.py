@@ -32,7 +32,7 @@ from ..report.sheet import (
     scale_differences,
 )
 from .arms import ArmSummary
-from .pairs import PairRun, ema
+from .pairs import ArmRun, ema
 from .results import StudySummary
 from .sentences import effect_cell, named
 
@@ -58,12 +58,12 @@ def curve_rows(study: StudySummary) -> list[Row]:
         found += _curve(study, "relative", item.arm, lines)
     end = float(study.setting.branch_steps * study.tokens_per_step)
     for item in shown:
-        numbers = [[end, float(item.own.mean), *map(float, item.own.ci90)]]
-        found += _rows("validation", item.arm, numbers, item.own.n, item.own.diverged > 0)
+        numbers = [[end, float(item.primary.mean), *map(float, item.primary.ci90)]]
+        found += _rows("validation", item.arm, numbers, item.primary.n, item.primary.diverged > 0)
     return found
 
 
-def _relative(run: PairRun, other: PairRun) -> NDArray[np.float64]:
+def _relative(run: ArmRun, other: ArmRun) -> NDArray[np.float64]:
     ours, theirs = ema(run.curve, BETA), ema(other.curve, BETA)
     steps = min(ours.size, theirs.size)
     difference = relative_differences(ours[:steps], theirs[:steps])
@@ -129,8 +129,8 @@ def title(study: StudySummary) -> str:
     """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     if study.void:
         return void_title(study.void)
-    if study.pairs_so_far:
-        return so_far(study)
+    if study.interim_pairs:
+        return interim_sentence(study)
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {
         EQUIVALENT: f"equivalent to {reference} within ±{margin:g} %", WORSE: f"worse than {reference}",
@@ -140,15 +140,15 @@ def title(study: StudySummary) -> str:
     }  # fmt: skip
     groups: dict[str, list[str]] = {}
     for item in study.shown():
-        name = item.arm.name + (" (diverged)" if item.own.diverged else "")
+        name = item.arm.name + (" (diverged)" if item.primary.diverged else "")
         groups.setdefault(item.word, []).append(name)
     return "; ".join(f"{_and(names)}: {long[verdict]}" for verdict, names in groups.items())
 
 
-def so_far(study: StudySummary) -> str:
+def interim_sentence(study: StudySummary) -> str:
     """Return the numbers of a study that is still running, without a verdict."""
-    effects = "; ".join(f"{item.arm.name} {effect_cell(item.own)} %" for item in study.shown())
-    done, name = study.pairs_so_far, named(study.ablation.answer)
+    effects = "; ".join(f"{item.arm.name} {effect_cell(item.primary)} %" for item in study.shown())
+    done, name = study.interim_pairs, named(study.ablation.answer)
     return f"So far, {done} of {study.setting.pairs} pairs, {name} (90 % interval): {effects}"
 
 
@@ -201,13 +201,13 @@ def _draw_final(axes: Any, study: StudySummary) -> None:
     bottom, top = axes.get_ylim()
     for place, item in enumerate(shown):
         color = styles[item.arm.name].color
-        if item.own.diverged:
+        if item.primary.diverged:
             cross(axes, place, 0.93, color, axes.get_xaxis_transform())
             continue
         r = np.clip(100 * item.differences, bottom, top)
         axes.plot([place + 0.26] * len(r), r, "o", color=color, markersize=3.2, alpha=0.45, linewidth=0)
-        low, high = ends = (100 * item.own.ci90[0], 100 * item.own.ci90[1])
-        bar(axes, "y", place, ends, 100 * item.own.mean, color, width=2.4)
+        low, high = ends = (100 * item.primary.ci90[0], 100 * item.primary.ci90[1])
+        bar(axes, "y", place, ends, 100 * item.primary.mean, color, width=2.4)
         for beyond, edge, marker in ((low < bottom, bottom, "v"), (high > top, top, "^")):
             if beyond and math.isfinite(low):  # an arrow where the bar continues beyond the axis
                 axes.plot([place], [edge], marker, color=color, markersize=8, clip_on=False, zorder=5)
@@ -241,7 +241,7 @@ def _draw_key(axes: Any, study: StudySummary) -> None:
 
 
 def _outcome(item: ArmSummary, short: bool) -> str:
-    if item.own.diverged:
-        return "diverged" if short else f"diverged in {item.own.diverged} of {item.own.n}"
+    if item.primary.diverged:
+        return "diverged" if short else f"diverged in {item.primary.diverged} of {item.primary.n}"
     word = item.word.replace("but within the margin", "in the margin")  # as long as the key is wide
-    return f"{100 * item.own.mean:+.2f} %" + ("" if short else f": {word}")
+    return f"{100 * item.primary.mean:+.2f} %" + ("" if short else f": {word}")

@@ -74,12 +74,12 @@ def _forest_title(study: StudySummary) -> str:
     if study.void:
         return void_title(study.void)
     shown = [item for item in study.arms
-             if item.arm.role == "treatment" and math.isfinite(item.own.mean) and not item.void]  # fmt: skip
+             if item.arm.role == "treatment" and math.isfinite(item.primary.mean) and not item.void]  # fmt: skip
     if not shown:
         return "Forward effect, training effect and total"
-    worst = max(shown, key=lambda item: abs(item.own.mean))
-    name, mean = named(study.ablation.answer), percent(worst.own.mean)
-    found = f"Largest {name}: {worst.arm.name}, {mean} % {interval(worst.own.ci90)}"
+    worst = max(shown, key=lambda item: abs(item.primary.mean))
+    name, mean = named(study.ablation.answer), percent(worst.primary.mean)
+    found = f"Largest {name}: {worst.arm.name}, {mean} % {interval(worst.primary.ci90)}"
     if study.ablation.answer != "forward":
         most = max(shown, key=lambda item: abs(item.effects["forward"].mean))
         found += f"; largest forward effect: {most.arm.name}, {percent(most.effects['forward'].mean)} %"
@@ -96,9 +96,9 @@ def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[Ar
     axes.grid(False)
     for y, item in enumerate(reversed(shown)):
         color = styles[item.arm.name].color
-        if item.own.diverged:
+        if item.primary.diverged:
             cross(axes, 0.97, y, color, axes.get_yaxis_transform())
-            axes.text(0.955, y, f"diverged in {item.own.diverged} of {item.own.n}", ha="right", va="center",
+            axes.text(0.955, y, f"diverged in {item.primary.diverged} of {item.primary.n}", ha="right", va="center",
                       fontsize=8.5, color=color, transform=axes.get_yaxis_transform())  # fmt: skip
             continue
         for name, (above, marker, _) in DRAWN.items():
@@ -146,8 +146,9 @@ def points_of(study: StudySummary) -> list[Point]:
     found = [Point(reference, bits, 0.0, styles[reference].color)] if (bits := spent[reference]) is not None else []
     for item in study.shown():
         if (bits := spent[item.arm.name]) is not None:
-            ends = (100 * item.own.ci90[0], 100 * item.own.ci90[1]) if item.own.n > 1 else (math.nan, math.nan)
-            value = math.nan if item.own.diverged else 100 * item.own.mean
+            own = item.primary
+            ends = (100 * own.ci90[0], 100 * own.ci90[1]) if own.n > 1 else (math.nan, math.nan)
+            value = math.nan if own.diverged else 100 * own.mean
             found.append(Point(item.arm.name, bits, value, styles[item.arm.name].color, ends))
     return found
 
@@ -168,7 +169,8 @@ def cost(study: StudySummary) -> Figure:
     spent, first = costs(study), study.ablation.reference
     found: list[tuple[Any, ...]] = [(first, len(study.reference), 0, "", "", "")]
     found += [
-        (item.arm, item.own.n, item.own.diverged, *map(float, (item.own.mean, *item.own.ci90))) for item in study.arms
+        (item.arm, item.primary.n, item.primary.diverged, *map(float, (item.primary.mean, *item.primary.ci90)))
+        for item in study.arms
     ]
     rows = [
         {"arm": arm.name, "role": arm.role, "recipe": arm.recipe_name,
@@ -204,7 +206,7 @@ def _cost_title(study: StudySummary, points: Sequence[Point], cost: str) -> str:
     bits = {point.name: point.costs[cost] for point in points}
     good = [
         item.arm.name for item in study.arms
-        if item.arm.name in bits and not item.own.diverged and item.verdict in WITHIN
+        if item.arm.name in bits and not item.primary.diverged and item.verdict in WITHIN
         and bits[item.arm.name] < bits.get(reference, math.inf)
     ]  # fmt: skip
     if not good:

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class PairRun:
+class ArmRun:
     """One arm of one pair, as it ended.
 
     Attributes
@@ -75,7 +75,7 @@ class PairRun:
         return self.losses[BF16]
 
 
-def pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> PairRun:
+def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> ArmRun:
     """Return a finished run as its folder has it; metrics that are incomplete are none.
 
     Raises
@@ -102,7 +102,7 @@ def pair_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any])
         exponent = float(record["data_exponent"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StudyError(f"{run.path / RUN_FILE} is damaged ({error}); remove that folder and run again") from None
-    return PairRun(
+    return ArmRun(
         checkpoint, seed, forward, losses, np.array(columns.get("loss", []), dtype=np.float64), seconds,
         (run.metrics.read_bytes() if run.metrics.is_file() else b"", str(record.get("weights")), own, plain),
         _late_mean(columns.get("max_violation", [])), exponent, f"{record.get('name')} {lacks}" if lacks else "",
@@ -180,12 +180,12 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     return float(np.max(np.abs(a[start:] - b[start:]) / b[start:]))
 
 
-def data_lost(effect: float, slope: float) -> float:
+def data_equivalent(effect: float, slope: float) -> float:
     """Return the share of the data that a relative rise of the loss is worth, where the loss goes as bytes**slope.
 
     Examples
     --------
-    >>> round(data_lost(0.0025, -0.24), 4)          # 0.25 % of loss is 1 % of data
+    >>> round(data_equivalent(0.0025, -0.24), 4)          # 0.25 % of loss is 1 % of data
     0.0103
     """
     return 1.0 - (1.0 + effect) ** (1.0 / slope) if slope < 0.0 and effect > -1.0 else math.nan
@@ -195,7 +195,7 @@ def data_lost(effect: float, slope: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Differences:
+class EffectSamples:
     """One effect, pair by pair.
 
     Attributes
@@ -217,15 +217,15 @@ class Differences:
         """Their mean squares, None if one of them is not finite."""
         return mean_squares(self.values, self.checkpoints) if np.isfinite(self.values).all() else None
 
-    def judged(self, margin: float, ratio: PooledRatio) -> Paired:
+    def summarize(self, margin: float, ratio: PooledRatio) -> Paired:
         """Return what follows from them."""
         return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
 
-    def less(self, other: Differences) -> Differences:
+    def minus(self, other: EffectSamples) -> EffectSamples:
         """Return this effect less that of another arm with the same pairs, on those that both have."""
-        return self.plus(other, -1.0)
+        return self.add(other, -1.0)
 
-    def plus(self, other: Differences, weight: float = 1.0) -> Differences:
+    def add(self, other: EffectSamples, weight: float = 1.0) -> EffectSamples:
         """Return this effect plus a multiple of another arm's with the same pairs, on those that both have."""
         theirs = {key: place for place, key in enumerate(_keys(other.checkpoints))}
         both = [(place, theirs[key]) for place, key in enumerate(_keys(self.checkpoints)) if key in theirs]
@@ -236,7 +236,7 @@ class Differences:
         text = np.empty((0, 0))
         if self.text.size and other.text.size:
             text = self.text[ours] + weight * other.text[others]
-        return Differences(values, text, tuple(self.checkpoints[place] for place in ours))
+        return EffectSamples(values, text, tuple(self.checkpoints[place] for place in ours))
 
 
 def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
@@ -244,7 +244,7 @@ def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
     return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
 
 
-def effects_of(pairs: Sequence[tuple[PairRun, PairRun]]) -> dict[str, Differences]:
+def effects_of(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> dict[str, EffectSamples]:
     """Return the effects of `EFFECTS` of (arm, reference) pairs."""
     # L[f](w): which run's weights, and in which forward precision.
     corners = {
@@ -258,9 +258,9 @@ def effects_of(pairs: Sequence[tuple[PairRun, PairRun]]) -> dict[str, Difference
 
 
 def _differences(
-    pairs: Sequence[tuple[PairRun, PairRun]], above: tuple[int, bool], below: tuple[int, bool]
-) -> Differences:
-    def keys(side: tuple[int, bool]) -> list[tuple[PairRun, str]]:
+    pairs: Sequence[tuple[ArmRun, ArmRun]], above: tuple[int, bool], below: tuple[int, bool]
+) -> EffectSamples:
+    def keys(side: tuple[int, bool]) -> list[tuple[ArmRun, str]]:
         which, own = side
         return [(pair[which], pair[0].forward if own else BF16) for pair in pairs]
 
@@ -273,7 +273,7 @@ def _differences(
     for (run, key), (other, other_key), r in zip(keys(above), keys(below), values, strict=True):
         a, b = run.windows.get(key), other.windows.get(other_key)
         if a is None or b is None or not math.isfinite(r):
-            return Differences(values, np.empty((0, 0)), tuple(run.checkpoint for run, _ in pairs))
+            return EffectSamples(values, np.empty((0, 0)), tuple(run.checkpoint for run, _ in pairs))
         # Of a ratio of means A / B: a window's part is (a - A / B b) / B.
         rows.append((a - (1.0 + r) * b) / b.mean())
-    return Differences(values, np.array(rows), tuple(run.checkpoint for run, _ in pairs))
+    return EffectSamples(values, np.array(rows), tuple(run.checkpoint for run, _ in pairs))

@@ -43,11 +43,11 @@ def arms_table(study: StudySummary) -> Table:
         (
             item.arm.name,
             item.arm.recipe_name,
-            str(item.own.n),
+            str(item.primary.n),
             *(effect_cell(item.effects[name]) for name in EFFECTS),
-            percent(item.own.sd, sign=False),
+            percent(item.primary.sd, sign=False),
             percent(item.train_error, sign=False),
-            "" if math.isnan(item.data_lost) else percent(item.data_lost, digits=1),
+            "" if math.isnan(item.data_equivalent) else percent(item.data_equivalent, digits=1),
             "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}",
             verdict(item),
         )
@@ -75,16 +75,17 @@ def verdict(item: ArmSummary) -> str:
     """Return the verdict of an arm with what must not be missed: a divergence, or how it lies to the floor."""
     if item.void:
         return item.word
-    if item.own.diverged:
+    if item.primary.diverged:
         return f"{item.verdict} (diverged)"
-    return f"{item.verdict} ({item.to_floor})" if item.to_floor and item.arm.role == "treatment" else item.verdict
+    shown = item.floor_position and item.arm.role == "treatment"
+    return f"{item.verdict} ({item.floor_position})" if shown else item.verdict
 
 
 def sentences(study: StudySummary) -> list[str]:
     """Return the verdicts, one sentence per arm, and what could not be trusted first."""
     found = (finding_sentence(item) for item in study.findings)
     against = (contrast_sentence(study, item) for item in study.contrasts)
-    return [*study.broken, *(sentence(study, item) for item in study.arms), *against, *found]
+    return [*study.invalid_reasons, *(sentence(study, item) for item in study.arms), *against, *found]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
@@ -98,15 +99,15 @@ def _found(item: ArmSummary) -> str:
     if item.arm.role == "repeat":
         return item.word
     if item.arm.role == "floor":
-        return f"{percent(item.own.mean)} %, SD {percent(item.own.sd, sign=False)} %"
-    return f"{item.word} ({percent(item.own.mean)} %)" if not item.own.diverged else f"{item.word} (diverged)"
+        return f"{percent(item.primary.mean)} %, SD {percent(item.primary.sd, sign=False)} %"
+    return f"{item.word} ({percent(item.primary.mean)} %)" if not item.primary.diverged else f"{item.word} (diverged)"
 
 
 def results(study: StudySummary, folder: Path = Path()) -> Results:
     """Return the report of a finished study."""
     ablation, table = study.ablation, arms_table(study)
     verdicts = bullets(sentence(study, item) for item in study.arms)
-    body: list[Block] = [warning(study.broken), curves(study), verdicts, table]
+    body: list[Block] = [warning(study.invalid_reasons), curves(study), verdicts, table]
     if study.contrasts:
         body.append(bullets(contrast_sentence(study, item) for item in study.contrasts))
         body.append(Table(CONTRAST_COLUMNS, contrast_rows(study), contrast_caption(study)))
@@ -167,7 +168,7 @@ def contrast_caption(study: StudySummary) -> str:
 
 
 def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
-    own = item.own
+    own = item.primary
     found: dict[str, float] = {"pairs": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged}
     found |= {f"{name}_percent": 100 * effect.mean for name, effect in item.effects.items()}
     for name, effect in item.effects.items():
@@ -175,7 +176,7 @@ def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
     return found | {
         "bootstrap90_low_percent": 100 * item.bootstrap90[0], "bootstrap90_high_percent": 100 * item.bootstrap90[1],
         "p_holm": item.p_holm, "max_train_error_percent": 100 * item.train_error, "floor_percent": 100 * study.floor,
-        "data_exponent": item.data_exponent, "data_lost_percent": 100 * item.data_lost,
+        "data_exponent": item.data_exponent, "data_lost_percent": 100 * item.data_equivalent,
         "detectable_difference_percent": 100 * item.power.detectable, "equivalence_power": item.power.equivalence,
         "pairs_needed": item.power.pairs, "max_violation": study.mean("max_violation", item.arm.name),
     }  # fmt: skip
@@ -210,7 +211,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
     return {
         "ablation": study.ablation.name, "setting": study.setting, "size": study.size, "answer": study.ablation.answer,
         "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
-        "trustworthy": not study.broken, "reference": reference, "contrasts": contrasts,
+        "trustworthy": not study.invalid_reasons, "reference": reference, "contrasts": contrasts,
         "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
         "findings": [
             {
@@ -240,7 +241,7 @@ def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
         "arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, "verdict": item.verdict,
         "detected": item.detected, "sentence": sentence(study, item), "expected": item.arm.expected,
         "source": item.arm.source, "effects": effects, "p_holm": item.p_holm, "bootstrap90": item.bootstrap90,
-        "power": item.power, "to_floor": item.to_floor, "data_lost_percent": 100 * item.data_lost,
+        "power": item.power, "to_floor": item.floor_position, "data_lost_percent": 100 * item.data_equivalent,
         "max_train_error": item.train_error, "max_violation": study.mean("max_violation", item.arm.name),
         "tokens_per_second": _speed(study, item.runs), "pairs": pairs,
     }  # fmt: skip

@@ -17,11 +17,11 @@ from ..analysis.paired import Paired, holm, root_mean_square
 from ..analysis.recipe_bits import short_k_note
 from ..analysis.variance import pooled_ratio
 from ..design.registration import Registration, registered_in
-from ..report.parts import count, several
+from ..report.parts import plural, short_count
 from ..run.fingerprint import check_mixture, unfinished_error
 from ..run.store import RunFolder
 from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged, pairs_with
-from .pairs import Differences, PairRun, pair_run
+from .pairs import ArmRun, EffectSamples, arm_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
 
 #: Metrics of `BRANCH_METRICS` that do not hang on how small a difference of losses is seen.
@@ -60,7 +60,7 @@ class StudySummary:
         All arms but the reference.
     contrasts : tuple of Contrast
         Arms against the study's baseline; none without one.
-    reference : tuple of PairRun
+    reference : tuple of ArmRun
         The reference's runs.
     floor : float
         Root mean square of the floor arm's differences, a pair's; nan without one.
@@ -72,11 +72,11 @@ class StudySummary:
         `run.json` of one run: versions, host.
     recipes : dict
         The arms' recipes in full.
-    damage, blind : tuple of str
+    faulty_runs, undetected_controls : tuple of str
         What voids all verdicts, as in `ArmSummary`.
     registered : Registration
         What was registered before.
-    pairs_so_far : int
+    interim_pairs : int
         Pairs that are complete, of a study that still runs: then there is no verdict yet. 0 of a finished one.
     """
 
@@ -84,7 +84,7 @@ class StudySummary:
     setting: Setting
     arms: tuple[ArmSummary, ...]
     contrasts: tuple[Contrast, ...]
-    reference: tuple[PairRun, ...]
+    reference: tuple[ArmRun, ...]
     floor: float
     tokens_per_step: int
     parameters: int
@@ -92,10 +92,10 @@ class StudySummary:
     data: str
     about: dict[str, Any] = field(default_factory=dict)
     recipes: dict[str, Any] = field(default_factory=dict)
-    damage: tuple[str, ...] = ()
-    blind: tuple[str, ...] = ()
+    faulty_runs: tuple[str, ...] = ()
+    undetected_controls: tuple[str, ...] = ()
     registered: Registration = field(default_factory=Registration)
-    pairs_so_far: int = 0
+    interim_pairs: int = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -108,8 +108,8 @@ class StudySummary:
 
     def _void(self, metric: str, *names: str) -> tuple[str, ...]:
         """Return why a metric of some arms says nothing."""
-        damage = [reason for item in self.arms if item.arm.name in names for reason in item.damage]
-        return unique([*self.damage, *damage, *(() if metric in NOT_LOSSES else self.blind)])
+        damage = [reason for item in self.arms if item.arm.name in names for reason in item.faulty_runs]
+        return unique([*self.faulty_runs, *damage, *(() if metric in NOT_LOSSES else self.undetected_controls)])
 
     def mean(self, metric: str, name: str, _: str = "") -> float:
         """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
@@ -143,9 +143,9 @@ class StudySummary:
             return 0.0, 1.0
         (first, scale), *others = terms
 
-        def added(differences: Differences) -> Differences:
+        def added(differences: EffectSamples) -> EffectSamples:
             for other, weight in others:
-                differences = differences.plus(other, weight / scale)
+                differences = differences.add(other, weight / scale)
             return differences
 
         # As for the table of contrasts: of the arms that could stand in the first one's place.
@@ -154,7 +154,7 @@ class StudySummary:
         alike = [item for item in alike if not any(item is other for other, _ in others)]
         shrunk = pooled_ratio(levels for item in alike if (levels := added(item).levels) is not None)
         total = added(first)
-        found = total.judged(self.ablation.margin, shrunk).inference
+        found = total.summarize(self.ablation.margin, shrunk).inference
         return (100 * scale * found.error) ** 2, found.df
 
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
@@ -176,31 +176,32 @@ class StudySummary:
     def size(self) -> str:
         """What was trained, in words."""
         setting = self.setting
-        before = f"after a BF16 checkpoint of {count(setting.checkpoint_steps * self.tokens_per_step)}"
+        before = f"after a BF16 checkpoint of {short_count(setting.checkpoint_steps * self.tokens_per_step)}"
         scratch = setting.from_scratch
-        starts = several(
+        starts = plural(
             setting.checkpoints, "initial weights" if scratch else "checkpoint", "initial weights" * scratch
         )
-        after = count(setting.branch_steps * self.tokens_per_step)
+        after = short_count(setting.branch_steps * self.tokens_per_step)
         return (
-            f"{setting.config} model, {count(self.active_parameters)} active of {count(self.parameters)} parameters"
+            f"{setting.config} model, {short_count(self.active_parameters)} active of "
+            f"{short_count(self.parameters)} parameters"
             f"{short_k_note(self.about['fingerprint']['config']) if self.about else ''}, "
             f"{after} bytes of text {'from scratch' if scratch else before}, "
-            f"{several(setting.pairs, 'pair')} ({starts} x {several(setting.seeds, 'data seed')})"
+            f"{plural(setting.pairs, 'pair')} ({starts} x {plural(setting.seeds, 'data seed')})"
         )
 
     @property
     def void(self) -> tuple[str, ...]:
         """Reasons why no verdict of the study stands; empty if some may."""
-        return self.damage + self.blind
+        return self.faulty_runs + self.undetected_controls
 
     @property
     def damaged(self) -> list[str]:
-        """Those of `broken` that are faults; a control that so few pairs do not detect is none, it is a size."""
-        return [reason for reason in self.broken if reason not in self.blind]
+        """The faults among them; a control that so few pairs do not detect is none, it is a size."""
+        return [reason for reason in self.invalid_reasons if reason not in self.undetected_controls]
 
     @property
-    def broken(self) -> list[str]:
+    def invalid_reasons(self) -> list[str]:
         """Reasons why the study, or some arm of it, must not be trusted; empty if there is none."""
         return [*unique([*self.void, *(reason for item in self.arms for reason in item.void)])]
 
@@ -228,7 +229,7 @@ def summarize(ablation: Any, setting: Setting, folder: Path) -> StudySummary:
     return _summary(ablation, setting, runs, records, about, registered_in(folder, ablation.name))
 
 
-def summarize_so_far(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
+def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
     """Return what the complete pairs of a study say that still runs, None if there is none yet."""
     runs, records, about, _ = _read_runs(folder, ablation, setting)
     there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
@@ -240,7 +241,9 @@ def summarize_so_far(ablation: Any, setting: Setting, folder: Path) -> StudySumm
         return None
     kept = replace(ablation, arms=arms, expectations=(), baseline="")
     found = _summary(kept, setting, runs, records, about, registered_in(folder, ablation.name))
-    return replace(found, blind=(), pairs_so_far=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment"))
+    return replace(
+        found, undetected_controls=(), interim_pairs=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment")
+    )
 
 
 Records = dict[str, dict[str, Any]]
@@ -248,9 +251,9 @@ Records = dict[str, dict[str, Any]]
 
 def _read_runs(
     folder: Path, ablation: Any, setting: Setting
-) -> tuple[dict[str, tuple[PairRun, ...]], Records, dict[str, Any], list[str]]:
+) -> tuple[dict[str, tuple[ArmRun, ...]], Records, dict[str, Any], list[str]]:
     """Return the finished runs of every arm, a record of each arm's, the first one, and what is missing."""
-    runs: dict[str, tuple[PairRun, ...]] = {}
+    runs: dict[str, tuple[ArmRun, ...]] = {}
     about: dict[str, Any] = {}
     missing = []
     varied = {f"config.{key}" for arm in ablation.arms for key in arm.config}
@@ -266,13 +269,13 @@ def _read_runs(
                 continue
             about = about or record
             check_mixture(folder, name, record, about, records.setdefault(arm.name, record), varied)
-            found.append(pair_run(checkpoint, seed, run, record))
+            found.append(arm_run(checkpoint, seed, run, record))
         runs[arm.name] = tuple(found)
     return runs, records, about, missing
 
 
 def _summary(
-    ablation: Any, setting: Setting, runs: dict[str, tuple[PairRun, ...]], records: Records, about: dict[str, Any],
+    ablation: Any, setting: Setting, runs: dict[str, tuple[ArmRun, ...]], records: Records, about: dict[str, Any],
     registered: Registration,
 ) -> StudySummary:  # fmt: skip
     """Return what runs say."""
@@ -280,7 +283,7 @@ def _summary(
     arms, contrasts = _compared(ablation, runs, reference)
     arms, damage, blind = judged(arms, ablation.reference.name, reference)
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
-    adjusted = dict(zip(tested, holm([arms[i].own.inference.p_difference for i in tested]), strict=True))
+    adjusted = dict(zip(tested, holm([arms[i].primary.inference.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = about["fingerprint"]
     floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
@@ -288,7 +291,7 @@ def _summary(
         ablation,
         setting,
         tuple(
-            replace(item, p_holm=adjusted.get(i, math.nan), to_floor=against_floor(item.own, floor))
+            replace(item, p_holm=adjusted.get(i, math.nan), floor_position=against_floor(item.primary, floor))
             for i, item in enumerate(arms)
         ),
         contrasts,
@@ -307,7 +310,7 @@ def _summary(
 
 
 def _compared(
-    ablation: Any, runs: dict[str, tuple[PairRun, ...]], reference: tuple[PairRun, ...]
+    ablation: Any, runs: dict[str, tuple[ArmRun, ...]], reference: tuple[ArmRun, ...]
 ) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
     """Return every arm against the reference, and against the study's baseline."""
     arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
@@ -327,14 +330,14 @@ def _compared(
     return found, _contrasts(ablation, {name: effects[ablation.answer] for name, effects in by_arm.items()})
 
 
-def _contrasts(ablation: Any, answers: dict[str, Differences]) -> tuple[Contrast, ...]:
+def _contrasts(ablation: Any, answers: dict[str, EffectSamples]) -> tuple[Contrast, ...]:
     baseline = ablation.baseline
     if not baseline:
         return ()
     others = [arm.name for arm in ablation.arms_of("treatment", "control") if arm.name != baseline]
-    differences = [answers[name].less(answers[baseline]) for name in others]
+    differences = [answers[name].minus(answers[baseline]) for name in others]
     ratio = pooled_ratio(levels for item in differences if (levels := item.levels) is not None)
-    judged_ = [item.judged(ablation.margin, ratio) for item in differences]
+    judged_ = [item.summarize(ablation.margin, ratio) for item in differences]
     adjusted = holm([item.inference.p_difference for item in judged_])
     return tuple(Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...plot.style import NEUTRAL
-from ..report.parts import Table, bullets, count, finding_sentence, several, warning
+from ..report.parts import Table, bullets, finding_sentence, plural, short_count, warning
 from ..report.results import Results, expected_blocks, last_blocks, made_of, summary_json
 from ..report.sheet import Figure, LineStyle, bar, csv_of, line_styles, panels
 from .scaling_results import ScalingSummary
@@ -28,7 +28,7 @@ def _cell(found: tuple[float, float, float]) -> str:
     return f"{middle:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def _way(found: tuple[float, float, float]) -> str:
+def _trend(found: tuple[float, float, float]) -> str:
     return "rises" if found[1] > 0 else "falls" if found[2] < 0 else "is not seen to change"
 
 
@@ -65,10 +65,10 @@ def cells_table(summary: ScalingSummary) -> Table:
 
 def sentences(summary: ScalingSummary) -> list[str]:
     """Return what was found, most important first."""
-    return [*told(summary), *map(finding_sentence, summary.findings)]
+    return [*summary_sentences(summary), *map(finding_sentence, summary.findings)]
 
 
-def told(summary: ScalingSummary) -> list[str]:
+def summary_sentences(summary: ScalingSummary) -> list[str]:
     """Return which way every effect goes along every axis, and what stands against that."""
     lines = list(summary.void)
     for effect in FITTED:
@@ -76,7 +76,7 @@ def told(summary: ScalingSummary) -> list[str]:
             said: dict[str, list[str]] = {"rises": [], "falls": [], "is not seen to change": []}
             for arm in [item.name for item in summary.study.arms if item.role in ("treatment", "control")]:
                 found = summary.fit(arm, effect).at(summary.slope(axis))
-                said[_way(found)].append(f"{arm} ({_cell(found)} %)")
+                said[_trend(found)].append(f"{arm} ({_cell(found)} %)")
             ways = "; ".join(f"{word} for {', '.join(arms)}" for word, arms in said.items() if arms)
             lines.append(f"The {effect} effect, {per(summary, axis)}: {ways}.")
     return [*lines, *_void_alone(summary)]
@@ -84,9 +84,9 @@ def told(summary: ScalingSummary) -> list[str]:
 
 def _void_alone(summary: ScalingSummary) -> list[str]:
     """Return which cells conclude nothing by themselves; in the fit of all of them they are data like others."""
-    void = {cell.name: found.broken for cell, found in summary.cells.items() if found.broken}
+    void = {cell.name: found.invalid_reasons for cell, found in summary.cells.items() if found.invalid_reasons}
     return [
-        f"{several(len(void), 'cell')} of {len(summary.cells)} alone would be void: "
+        f"{plural(len(void), 'cell')} of {len(summary.cells)} alone would be void: "
         + "; ".join(f"{name} ({', '.join(reasons)})" for name, reasons in void.items())
         + "."
     ] if void else []  # fmt: skip
@@ -101,7 +101,7 @@ def title(summary: ScalingSummary) -> str:
     ways = []
     for effect in FITTED:
         found = summary.fit(arm, effect).at(summary.slope(axis) if axis else summary.row())
-        ways.append(f"{effect} effect {_way(found)} ({_cell(found)} %)")
+        ways.append(f"{effect} effect {_trend(found)} ({_cell(found)} %)")
     return f"{arm}: {' and '.join(ways)} {per(summary, axis) if axis else ''}".strip()
 
 
@@ -137,13 +137,14 @@ def results(summary: ScalingSummary, folder: Path) -> Results:
         *last_blocks(study, summary.about, recipes),
     ]  # fmt: skip
     json = summary_json(
-        summary, title=title(summary), trustworthy=not summary.broken, missing=summary.missing, lines=fitted,
-        told=told(summary), sentences=sentences(summary),
+        summary, title=title(summary), trustworthy=not summary.invalid_reasons, missing=summary.missing, lines=fitted,
+        told=summary_sentences(summary), sentences=sentences(summary),
     )  # fmt: skip
     shown = Table(lines.head, lines.rows, lines.caption, study.question)
     # Cells differ in their text.
     return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json,
-                   made_of(summary.about, "code", "versions"), [shown], sentences(summary), summary.broken)  # fmt: skip
+                   made_of(summary.about, "code", "versions"), [shown], sentences(summary),
+                   summary.invalid_reasons)  # fmt: skip
 
 
 # --- the figure: both effects against parameters, bytes and corpus, with the fitted lines ----------------------------
@@ -250,5 +251,5 @@ def _draw(axes: Any, summary: ScalingSummary, rows: list[Row], axis: str) -> Non
     else:
         at = sorted({float(summary.at(cell)[axis]) for cell in summary.cells})
         axes.set_xscale("log")
-        axes.set_xticks(at, [count(value) for value in at])
+        axes.set_xticks(at, [short_count(value) for value in at])
     axes.minorticks_off()

@@ -15,7 +15,7 @@ from ..._files import write_json
 from ..analysis.estimates import ByResamples, Resampled
 from ..analysis.findings import Finding, judge, not_detected
 from ..design.registration import Registration, registered_in
-from ..report.parts import several
+from ..report.parts import plural
 from ..run.store import STUDY_FILE, RunFolder, StudyError
 from .results import StudySummary
 from .results import summarize as summarize_branches
@@ -219,15 +219,15 @@ class ScalingSummary:
         """
         controls = [arm.name for arm in self.study.arms if arm.role == "control"]
         unseen = [name for name in controls if not self.fit(name, "training").at(self.row())[1] > 0]
-        return (*self.damage, *map(not_detected, unseen))
+        return (*self.faulty_runs, *map(not_detected, unseen))
 
     @functools.cached_property
-    def damage(self) -> tuple[str, ...]:
+    def faulty_runs(self) -> tuple[str, ...]:
         """Faults of cells: repeats that differ, incomplete runs."""
         return tuple(f"{cell.name}: {reason}" for cell, found in self.cells.items() for reason in found.damaged)
 
     @property
-    def broken(self) -> tuple[str, ...]:
+    def invalid_reasons(self) -> tuple[str, ...]:
         """Reasons why the study must not be trusted."""
         return self.void
 
@@ -236,8 +236,8 @@ class ScalingSummary:
         """What was trained, in words."""
         configs = ", ".join(dict.fromkeys(cell.config for cell in self.cells))
         return (
-            f"{configs}; {several(len(self.cells), 'cell')} of {several(self.setting.checkpoints, 'checkpoint')} x "
-            f"{several(self.setting.seeds, 'seed')}; branches of "
+            f"{configs}; {plural(len(self.cells), 'cell')} of {plural(self.setting.checkpoints, 'checkpoint')} x "
+            f"{plural(self.setting.seeds, 'seed')}; branches of "
             f"{', '.join(str(steps) for steps in dict.fromkeys(cell.branch_steps for cell in self.cells))} steps"
         )
 

@@ -6,7 +6,7 @@ import math
 
 from ..analysis.findings import verdict_or_void
 from ..analysis.paired import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN, Paired
-from ..report.parts import interval, percent, several
+from ..report.parts import interval, percent, plural
 from .arms import ArmSummary
 from .results import Contrast, StudySummary
 
@@ -22,7 +22,7 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
         return f"{item.arm} against {item.baseline}: {verdict_or_void('', study.void)}."
     own = item.found
     if own.diverged:
-        return f"{item.arm} against {item.baseline}: {own.diverged} of {several(own.n, 'pair')} diverged."
+        return f"{item.arm} against {item.baseline}: {own.diverged} of {plural(own.n, 'pair')} diverged."
     shown = f"{percent(own.mean)} % (95 % interval {interval(own.ci95)} %)"  # either way: 5 % in two tails
     if not own.resolved_difference:
         return f"{item.arm} against {item.baseline}: {shown}, no difference shown."
@@ -60,17 +60,18 @@ def effect_cell(found: Paired) -> str:
 
 
 def _measured(item: ArmSummary) -> str:
-    pairs = several(item.own.n, "pair")
-    if item.own.diverged:
-        return f"{item.own.diverged} of {pairs} diverged"
-    if not math.isfinite(item.own.ci90[0]):
-        return f"{named(item.answer)} {percent(item.own.mean)} % ({pairs}, no interval)"
-    return f"{named(item.answer)} {percent(item.own.mean)} % (90 % interval {interval(item.own.ci90)} %, {pairs})"
+    own = item.primary
+    pairs = plural(own.n, "pair")
+    if own.diverged:
+        return f"{own.diverged} of {pairs} diverged"
+    if not math.isfinite(own.ci90[0]):
+        return f"{named(item.answer)} {percent(own.mean)} % ({pairs}, no interval)"
+    return f"{named(item.answer)} {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, {pairs})"
 
 
 def _beside(item: ArmSummary) -> str:
     """Return the other effects, DeepSeek's metric and what the effect is worth in data."""
-    if item.own.diverged:
+    if item.primary.diverged:
         return ""
     told = [
         f"{named(name)} {percent(item.effects[name].mean)} %"
@@ -79,8 +80,8 @@ def _beside(item: ArmSummary) -> str:
     ]
     if math.isfinite(item.train_error):
         told.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
-    if math.isfinite(item.data_lost):
-        told.append(f"worth {percent(item.data_lost, digits=1)} % of the data")
+    if math.isfinite(item.data_equivalent):
+        told.append(f"worth {percent(item.data_equivalent, digits=1)} % of the data")
     return f"; {', '.join(told)}" if told else ""
 
 
@@ -93,7 +94,7 @@ def _treatment(study: StudySummary, item: ArmSummary) -> str:
         WORSE_WITHIN: f"worse than {reference}, but within the margin of {margin}",
         BETTER_WITHIN: f"better than {reference}, but within the margin of {margin}",
         WORSE: f"worse than {reference}"
-        + (" (a divergence counts as worse)" if item.own.diverged else f" by more than the margin of {margin}"),
+        + (" (a divergence counts as worse)" if item.primary.diverged else f" by more than the margin of {margin}"),
         BETTER: f"better than {reference} by more than the margin of {margin}",
         NOT_RESOLVED: _open(study, item),
     }[item.verdict]
@@ -102,8 +103,8 @@ def _treatment(study: StudySummary, item: ArmSummary) -> str:
 
 def _open(study: StudySummary, item: ArmSummary) -> str:
     reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
-    if item.own.resolved_difference:
-        word = "worse" if item.own.mean > 0 else "better"
+    if item.primary.resolved_difference:
+        word = "worse" if item.primary.mean > 0 else "better"
         return f"not resolved: {word} than {reference}, but whether by more than {margin} is open"
     return f"not resolved: neither equivalence within {margin} nor a difference from {reference} is shown"
 
@@ -111,12 +112,12 @@ def _open(study: StudySummary, item: ArmSummary) -> str:
 def _nuance(study: StudySummary, item: ArmSummary) -> str:
     if item.void:
         return ""
-    own = item.own
+    own = item.primary
     notes = []
     if own.resolved_difference and not own.diverged and not item.p_holm < 0.05:
         notes.append(f"which does not survive Holm's correction over the arms (p = {item.p_holm:.2g})")
-    if item.to_floor:
-        notes.append(f"{item.to_floor} of {percent(study.floor, sign=False)} %")
+    if item.floor_position:
+        notes.append(f"{item.floor_position} of {percent(study.floor, sign=False)} %")
     if own.verdict == NOT_RESOLVED and math.isfinite(item.power.detectable):
         notes.append(
             f"{own.n} pairs of this spread see differences of {percent(item.power.detectable, sign=False)} % and show "
@@ -126,7 +127,7 @@ def _nuance(study: StudySummary, item: ArmSummary) -> str:
 
 
 def _control(study: StudySummary, item: ArmSummary) -> str:
-    if item.damage:
+    if item.faulty_runs:
         return f"{item.arm.name} (positive control): {_measured(item)}: {item.verdict}."
     if item.detected:
         return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}{_beside(item)}."
@@ -137,7 +138,7 @@ def _control(study: StudySummary, item: ArmSummary) -> str:
 
 
 def _floor(study: StudySummary, item: ArmSummary) -> str:
-    if item.damage:
+    if item.faulty_runs:
         return f"{item.arm.name} (noise floor): {_measured(item)}: {item.verdict}."
     return (
         f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "

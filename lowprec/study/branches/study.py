@@ -122,15 +122,15 @@ class Ablation(PlannedStudy):
 
     def interim_results(self, size: Setting, folder: Path, plot: bool) -> str:
         """Say what the complete pairs say while others still run, and draw them."""
-        from .curves import curves, so_far
-        from .results import summarize_so_far
+        from .curves import curves, interim_sentence
+        from .results import summarize_interim
 
-        study = summarize_so_far(self, size, folder)
+        study = summarize_interim(self, size, folder)
         if study is None:
             return ""
         if plot:
             curves(study).write(folder)
-        return so_far(study)
+        return interim_sentence(study)
 
     @classmethod
     def size_from_json(cls, content: Mapping[str, Any]) -> Setting:

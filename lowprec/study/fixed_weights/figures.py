@@ -20,8 +20,8 @@ MARKERS = ("o", "s", "D", "^", "v")
 
 def title(summary: Samples) -> str:
     """Return the finding in a line: the treatments with the smallest and the largest headline."""
-    if summary.broken:
-        return void_title(summary.broken)
+    if summary.invalid_reasons:
+        return void_title(summary.invalid_reasons)
     metric = summary.study.first
     asked = [arm.name for arm in summary.study.arms if arm.role == "treatment" and arm.name in summary.shown]
     order = sorted(asked or summary.shown, key=lambda arm: _rank(summary.mean(metric, arm)))
@@ -135,7 +135,8 @@ def by_layer(summary: Samples) -> Figure:
         scale.set_ylim(*ends)
         scale.tick_params(labelsize=7.5)
 
-    return Figure(void_title(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
+    finding = void_title(summary.invalid_reasons) if summary.invalid_reasons else finding
+    return Figure(finding, stem, rows, draw, summary.size,
                   height=1.5 + 0.20 * len(kinds))  # fmt: skip
 
 
@@ -165,7 +166,8 @@ def by_cost(summary: Samples) -> Figure:
         for axes, cost in zip(found, costs, strict=True):
             axes.plot(*_edge(points, fronts[cost], cost), color="#b0b0b0", linewidth=1.0, zorder=1)
 
-    return Figure(void_title(summary.broken) if summary.broken else finding, stem, rows, draw, summary.size,
+    finding = void_title(summary.invalid_reasons) if summary.invalid_reasons else finding
+    return Figure(finding, stem, rows, draw, summary.size,
                   height_of([*costs]))  # fmt: skip
 
 
@@ -200,8 +202,8 @@ def by_condition(summary: Samples) -> list[Figure]:
 
 def overall_title(summary: Samples) -> str:
     """Return the finding in a line: the first metric of every treatment, over all places."""
-    if summary.broken:
-        return void_title(summary.broken)
+    if summary.invalid_reasons:
+        return void_title(summary.invalid_reasons)
     metric, arms = summary.study.measurement.panels[0], summary.study.arms
     shown = [arm.name for arm in arms if arm.role in ("treatment", "reference") and arm.name in summary.shown]
     found = [f"{name} {number(float(f'{summary.mean(metric, name):.2g}'))}" for name in shown[:6]]

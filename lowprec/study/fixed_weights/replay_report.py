@@ -12,7 +12,7 @@ from ..measurements.operands import EXTRAPOLATED_K
 from ..report.parts import Table, bullets, finding_sentence, number
 from ..report.results import Results, expected_blocks, last_blocks, made_of, summary_json
 from ..report.sheet import Figure, csv_of, panels
-from .replay_results import AT_FAR, ENOUGH, ReplaySummary, spread_of, words_of
+from .replay_results import AT_FAR, NEGLIGIBLE_RATIO, ReplaySummary, class_label, spread_of
 
 
 def sums_table(summary: ReplaySummary) -> Table:
@@ -26,10 +26,11 @@ def sums_table(summary: ReplaySummary) -> Table:
     ]
     caption = (
         "Frobenius error of the sums over the error of quantizing the operands: 1 doubles the mean square, "
-        f"{ENOUGH:g} adds half a per cent to the error. Means over layers and checkpoints, 90 % intervals over both. "
+        f"{NEGLIGIBLE_RATIO:g} adds half a per cent to the error. Means over layers and checkpoints, 90 % intervals "
+        "over both. "
         f"At K = {EXTRAPOLATED_K}: extrapolated. {summary.size}."
     )
-    return Table(("arm", *map(words_of, where)), tuple(rows), caption)
+    return Table(("arm", *map(class_label, where)), tuple(rows), caption)
 
 
 def bits_table(summary: ReplaySummary) -> Table:
@@ -39,12 +40,15 @@ def bits_table(summary: ReplaySummary) -> Table:
         (str(bits), *(number(summary.of("over_quantization", arm.name, name).mean) for name in where))
         for bits, arm in summary.bits
     ]
-    least = ("enough", *(str(bits) if (bits := summary.enough(name)) is not None else "more" for name in where))
+    least = (
+        "enough",
+        *(str(bits) if (bits := summary.sufficient_bits(name)) is not None else "more" for name in where),
+    )
     caption = (
         "Frobenius error of sums that are never promoted over the error of quantizing the operands, by the fraction "
-        f"bits that alignment keeps. Enough: from there on the whole 90 % interval lies below {ENOUGH:g}."
+        f"bits that alignment keeps. Enough: from there on the whole 90 % interval lies below {NEGLIGIBLE_RATIO:g}."
     )
-    return Table(("fraction bits", *map(words_of, where)), (*rows, least), caption)
+    return Table(("fraction bits", *map(class_label, where)), (*rows, least), caption)
 
 
 def bias_table(summary: ReplaySummary) -> Table:
@@ -55,7 +59,7 @@ def bias_table(summary: ReplaySummary) -> Table:
         (arm.label, *(_cell(summary.of("bias_percent", arm.name, name)) for name in where)) for arm in arms
     ]  # fmt: skip
     caption = "Bias, per cent: how much longer the result is along the exact one; truncation makes it shorter."
-    return Table(("arm", *map(words_of, where)), tuple(rows), caption)
+    return Table(("arm", *map(class_label, where)), tuple(rows), caption)
 
 
 def operands_table(summary: ReplaySummary) -> Table:
@@ -67,14 +71,14 @@ def operands_table(summary: ReplaySummary) -> Table:
         span = f"{min(lengths):.0f}" if min(lengths) == max(lengths) else f"{min(lengths):.0f} to {max(lengths):.0f}"
         metrics = ("coherence", "quantization", "error_percent", "over_quantization", "largest")
         cells = [_cell(summary.of(metric, arm, where)) for metric in metrics]
-        rows.append((words_of(where), str(len(lengths)), span, *cells))
+        rows.append((class_label(where), str(len(lengths)), span, *cells))
     head = ("class", "multiplications", "K", "coherence", "quantization %", "sums %",
             "over quantization", "largest error %")  # fmt: skip
     caption = (
         "Coherence: mean correlation of two products of one sum. Sums, over quantization, and the largest error over "
         f"the mean magnitude (DeepSeek's measure): of {summary.control.label}. Extended: shorter operands, copied; as "
         "coherent: the correlation of products stays; less coherent: it falls as 1 / K. "
-        + (f"{words_of(summary.checks[0])} beside the same without shows how far an extension can be trusted."
+        + (f"{class_label(summary.checks[0])} beside the same without shows how far an extension can be trusted."
            if summary.checks else "")
     )  # fmt: skip
     return Table(head, tuple(rows), caption)
@@ -107,14 +111,17 @@ def sentences(summary: ReplaySummary) -> list[str]:
     for where in (summary.classes[-1], *summary.far):
         cost, bias = (summary.of(metric, arm.name, where) for metric in ("over_quantization", "bias_percent"))
         lines.append(
-            f"{words_of(where)}: {arm.label} costs {_cell(cost)} times what quantization does; bias {_cell(bias)} %."
+            f"{class_label(where)}: {arm.label} costs {_cell(cost)} times what quantization does; bias {_cell(bias)} %."
         )
     for length, promoted in summary.intervals:
-        found = [f"{_cell(summary.of('over_quantization', promoted.name, where))} in {words_of(where)}"
+        found = [f"{_cell(summary.of('over_quantization', promoted.name, where))} in {class_label(where)}"
                  for where in (summary.classes[-1], *summary.far)]  # fmt: skip
         lines.append(f"Promoted every {length}: {', '.join(found)}.")
-    least = [f"{'more than are here' if (bits := summary.enough(where)) is None else bits} in {words_of(where)}"
-             for where in (*summary.classes, *summary.far)]  # fmt: skip
+    least = [
+        f"{'more than are here' if bits is None else bits} in {class_label(where)}"
+        for where in (*summary.classes, *summary.far)
+        for bits in [summary.sufficient_bits(where)]
+    ]
     lines.append(f"Fraction bits that suffice without promotion: {', '.join(least)}.")
     return [*lines, *map(finding_sentence, summary.findings)]
 
@@ -125,12 +132,11 @@ def title(summary: ReplaySummary) -> str:
     here = summary.of("over_quantization", arm.name, longest)
     far = [summary.of("over_quantization", arm.name, where).mean for where in summary.far]
     beyond = f", {number(min(far))} to {number(max(far))} if extrapolated to K = {EXTRAPOLATED_K}" if far else ""
-    least = [summary.enough(where) for where in (*summary.classes, *summary.far)]
+    least = [summary.sufficient_bits(where) for where in (*summary.classes, *summary.far)]
     known = [bits for bits in least if bits is not None]
     enough = f"; {max(known)} fraction bits suffice everywhere" if len(known) == len(least) else ""
-    return (
-        f"{arm.label}: sums cost {number(here.mean)} times quantization's error in {words_of(longest)}{beyond}{enough}"
-    )
+    where = f"{class_label(longest)}{beyond}{enough}"
+    return f"{arm.label}: sums cost {number(here.mean)} times quantization's error in {where}"
 
 
 def results(summary: ReplaySummary, folder: Path) -> Results:
@@ -153,7 +159,7 @@ def results(summary: ReplaySummary, folder: Path) -> Results:
     ]  # fmt: skip
     json = summary_json(
         summary, data_sha256=summary.about["fingerprint"]["data"], title=title(summary),
-        enough_bits={where: summary.enough(where) for where in (*summary.classes, *summary.far)},
+        enough_bits={where: summary.sufficient_bits(where) for where in (*summary.classes, *summary.far)},
         sentences=sentences(summary),
     )  # fmt: skip
     shown = [Table(table.head, table.rows, table.caption, words)
@@ -190,7 +196,7 @@ def figure(summary: ReplaySummary, finding: str) -> Figure:
             axes.set_yscale("log")
             drawn(axes, summary, [row for row in rows if row["panel"] == panel])
             axes.axhline(1.0, color="#808080", linewidth=0.8, zorder=0)
-            axes.axhline(ENOUGH, color="#808080", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+            axes.axhline(NEGLIGIBLE_RATIO, color="#808080", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
         found[0].set_ylabel("error of sums / error of quantization")
 
     return Figure(finding, summary.study.name, rows, draw, small, 5.0, 10.4)
@@ -295,7 +301,7 @@ def _draw_bits(axes: Any, summary: ReplaySummary, rows: Sequence[Row]) -> None:
             [row[key] for row in rows if row["class"] == where] for key in ("x", "mean", "low", "high")
         )
         marker = "s" if where.endswith("_diluted") else "o"
-        axes.plot(x, mean, marker=marker, markersize=3.5, linewidth=1.2, label=words_of(where),
+        axes.plot(x, mean, marker=marker, markersize=3.5, linewidth=1.2, label=class_label(where),
                   markerfacecolor="white" if AT_FAR in where else COLORS[_product(where)], **_look(where))  # fmt: skip
         axes.fill_between(x, low, high, color=COLORS[_product(where)], alpha=0.15, linewidth=0)
     axes.axvline(hopper, color=NEUTRAL, linewidth=0.8, linestyle=(0, (1, 2)))

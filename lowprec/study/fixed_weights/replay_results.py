@@ -18,7 +18,7 @@ from ..design.arms import GemmArm
 from ..design.registration import Registration, registered_in
 from ..measurements.gemms import COLUMNS, PRODUCTS_FILE
 from ..measurements.operands import EXTRAPOLATED_K
-from ..report.parts import count, several
+from ..report.parts import plural, short_count
 from ..run.fingerprint import check_mixture, unfinished_error
 from ..run.store import RunFolder, StudyError
 
@@ -29,7 +29,7 @@ Place = tuple[int, str]
 #: Behind the name of a class: operands were extended to so much.
 AT_FAR = f"_at_{EXTRAPOLATED_K // 1024}k"
 #: Accumulation that costs less than this share of what quantization costs adds less than half a per cent to the error.
-ENOUGH = 0.1
+NEGLIGIBLE_RATIO = 0.1
 #: Metrics of a multiplication that no arm changes.
 OF_OPERANDS = ("K", "coherence")
 
@@ -97,11 +97,11 @@ class ReplaySummary:
         found: GemmArm = next((arm for arm in self.study.arms if arm.role == "control"), self.study.arms[0])
         return found
 
-    def enough(self, where: str) -> int | None:
-        """Return the least number of fraction bits from which on sums cost less than `ENOUGH`, with their interval."""
+    def sufficient_bits(self, where: str) -> int | None:
+        """Return the least fraction bits from which on sums and their interval lie below `NEGLIGIBLE_RATIO`."""
         least = None
         for bits, arm in reversed(self.bits):
-            if not self.of("over_quantization", arm.name, where).high <= ENOUGH:
+            if not self.of("over_quantization", arm.name, where).high <= NEGLIGIBLE_RATIO:
                 break
             least = bits
         return least
@@ -126,10 +126,10 @@ class ReplaySummary:
         tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
         layers = {layer for _, layer in self.values[self.classes[0], self.control.name]}
         return (
-            f"{setting.config} model, {count(fingerprint['parameters']['active'])} active of "
-            f"{count(fingerprint['parameters']['total'])} parameters, "
-            f"{several(setting.checkpoints, 'BF16 checkpoint')} of {count(setting.checkpoint_steps * tokens)} bytes of "
-            f"text, {several(len(layers), 'layer')}, Wgrad over up to {setting.tokens} tokens"
+            f"{setting.config} model, {short_count(fingerprint['parameters']['active'])} active of "
+            f"{short_count(fingerprint['parameters']['total'])} parameters, "
+            f"{plural(setting.checkpoints, 'BF16 checkpoint')} of {short_count(setting.checkpoint_steps * tokens)} "
+            f"bytes of text, {plural(len(layers), 'layer')}, Wgrad over up to {setting.tokens} tokens"
         )
 
 
@@ -203,12 +203,12 @@ def class_name(product: str, tokens: int, kept: str) -> str:
     return f"{product}_{size}{'_extended' if kept else ''}"
 
 
-def words_of(where: str) -> str:
+def class_label(where: str) -> str:
     """Return a class of multiplications in words.
 
     Examples
     --------
-    >>> words_of("wgrad_64k"), words_of("fprop_at_16k"), words_of("dgrad")
+    >>> class_label("wgrad_64k"), class_label("fprop_at_16k"), class_label("dgrad")
     ('Wgrad, 64k tokens', 'Fprop at K = 16384, as coherent', 'Dgrad')
     """
     product, _, rest = where.partition("_")

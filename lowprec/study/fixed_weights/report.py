@@ -63,9 +63,9 @@ def table(summary: Samples) -> Table:
 
 def sentences(summary: Samples) -> list[str]:
     """Return what was found, most important first."""
-    lines = [*summary.broken, *(finding_sentence(item) for item in summary.findings)]
+    lines = [*summary.invalid_reasons, *(finding_sentence(item) for item in summary.findings)]
     same = [arm.name for arm in summary.study.arms_of("repeat")]
-    if same and not summary.broken:
+    if same and not summary.invalid_reasons:
         every = "metric of every layer" if summary.study.measurement.layer_metrics else "number"
         lines.append(f"{', '.join(same)} (A/A): every {every} bit-identical.")
     return lines
@@ -99,16 +99,16 @@ def _comparison(summary: Samples, folder: Path) -> Results:
         for stress in summary.conditions
     ]  # fmt: skip
     json = summary_json(
-        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.broken,
+        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.invalid_reasons,
         reference=study.reference.name, arms=arms,
     )  # fmt: skip
     body = [
-        warning(summary.broken), by_arm(summary), *expected_blocks(study, summary.findings), "## Measured", found,
-        by_layer(summary), by_cost(summary), *last_blocks(study, summary.about, summary.recipes),
+        warning(summary.invalid_reasons), by_arm(summary), *expected_blocks(study, summary.findings), "## Measured",
+        found, by_layer(summary), by_cost(summary), *last_blocks(study, summary.about, summary.recipes),
     ]  # fmt: skip
     shown = Table(found.head, found.rows, summary.size, study.question)
     return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json, made_of(summary.about), [shown],
-                   sentences(summary), summary.broken)  # fmt: skip
+                   sentences(summary), summary.invalid_reasons)  # fmt: skip
 
 
 # --- measurements without layers -------------------------------------------------------------------------------------
@@ -143,7 +143,11 @@ def _measurements(summary: Samples, folder: Path) -> Results:
         for place in ("", *summary.conditions)
         for metric in study.measurement.metrics
     ]  # fmt: skip
-    body: list[Block] = [warning(summary.broken), *by_condition(summary), *expected_blocks(study, summary.findings)]
+    body: list[Block] = [
+        warning(summary.invalid_reasons),
+        *by_condition(summary),
+        *expected_blocks(study, summary.findings),
+    ]
     body += ["## Measured", found]
     if len(summary.conditions) > 1:
         for metric in study.measurement.panels:
@@ -151,9 +155,9 @@ def _measurements(summary: Samples, folder: Path) -> Results:
             body += [f"## {words} by {study.measurement.axis}", by_place(summary, metric)]
     body += last_blocks(study, summary.about, summary.recipes)
     json = summary_json(
-        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.broken,
+        summary, data_sha256=summary.about["fingerprint"]["data"], trustworthy=not summary.invalid_reasons,
         reference=study.reference.name, readings=rows,
     )  # fmt: skip
     shown = Table(found.head, found.rows, summary.size, study.question)
     return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json, made_of(summary.about), [shown],
-                   sentences(summary), summary.broken)  # fmt: skip
+                   sentences(summary), summary.invalid_reasons)  # fmt: skip

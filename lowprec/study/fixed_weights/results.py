@@ -18,7 +18,7 @@ from ..analysis.recipe_bits import short_k_note
 from ..design.registration import registered_in
 from ..design.study import CheckpointSize
 from ..measurements.measurement import ALL_CONDITIONS, LAYERS_FILE, ROWS_FILE, missing_rows, read_rows
-from ..report.parts import count, several
+from ..report.parts import plural, short_count
 from ..run.fingerprint import check_mixture, unfinished_error
 from ..run.store import RunFolder
 
@@ -49,7 +49,7 @@ class Samples:
         The arms' recipes in full.
     findings : tuple of Finding
         What became of the expectations.
-    broken : list of str
+    invalid_reasons : list of str
         Reasons why the study must not be trusted.
     """
 
@@ -61,7 +61,7 @@ class Samples:
     about: dict[str, Any]
     recipes: dict[str, Any]
     findings: tuple[Finding, ...] = ()
-    broken: tuple[str, ...] = ()
+    invalid_reasons: tuple[str, ...] = ()
 
     def column(self, metric: str, arm: str, condition: str) -> Values:
         """Return a metric for every measurement of an arm under a condition."""
@@ -121,15 +121,15 @@ class Samples:
         model = ", ".join(
             [f"{setting.config} model", *(f"{name} {value}" for name, value in self.study.config.items())]
         )
-        model += f", {count(parameters['active'])} active of {count(parameters['total'])} parameters"
-        trained = f"BF16 checkpoints of {count(setting.checkpoint_steps * tokens)} bytes of text"
-        checkpoints, held_out = several(setting.checkpoints, "checkpoint"), f"{count(tokens)} held-out bytes"
+        model += f", {short_count(parameters['active'])} active of {short_count(parameters['total'])} parameters"
+        trained = f"BF16 checkpoints of {short_count(setting.checkpoint_steps * tokens)} bytes of text"
+        checkpoints, held_out = plural(setting.checkpoints, "checkpoint"), f"{short_count(tokens)} held-out bytes"
         if self.study.measurement.layer_metrics:
-            batches = several(setting.checkpoints * setting.seeds, "batch", "batches")
+            batches = plural(setting.checkpoints * setting.seeds, "batch", "batches")
             return (
                 f"{model}{short_k_note(config)}, {trained}, {batches} of {held_out} ({checkpoints} x {setting.seeds})"
             )
-        return f"{model}, {trained}, {checkpoints} x {several(setting.seeds, 'batch', 'batches')} of {held_out}"
+        return f"{model}, {trained}, {checkpoints} x {plural(setting.seeds, 'batch', 'batches')} of {held_out}"
 
 
 def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
@@ -184,7 +184,7 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
     broken = (*lost, *_not_identical(study, contents), *([] if lost else _not_detected(found)))
     known, table = registered_in(folder, study.name), ByVariance(found)
     findings = tuple(judge(item, table, broken, registered=known.covers(item)) for item in study.expectations)
-    return replace(found, findings=findings, broken=broken)
+    return replace(found, findings=findings, invalid_reasons=broken)
 
 
 def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:

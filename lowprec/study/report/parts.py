@@ -119,12 +119,12 @@ def interval(bounds: tuple[float, float]) -> str:
     return "n/a" if math.isinf(bounds[0]) else f"[{percent(bounds[0])}, {percent(bounds[1])}]"
 
 
-def count(number: float) -> str:
+def short_count(number: float) -> str:
     """Return a large number in short.
 
     Examples
     --------
-    >>> count(843_392), count(81_920), count(1_433_216)
+    >>> short_count(843_392), short_count(81_920), short_count(1_433_216)
     ('0.84M', '82k', '1.43M')
     """
     if number >= 500_000:
@@ -132,12 +132,12 @@ def count(number: float) -> str:
     return f"{number / 1e3:.0f}k" if number >= 1000 else f"{number:.0f}"
 
 
-def several(number: int, one: str, more: str = "") -> str:
+def plural(number: int, one: str, more: str = "") -> str:
     """Return a number of things.
 
     Examples
     --------
-    >>> several(1, "pair"), several(2, "pair")
+    >>> plural(1, "pair"), plural(2, "pair")
     ('1 pair', '2 pairs')
     """
     return f"{number} {one if number == 1 else more or one + 's'}"

@@ -42,7 +42,7 @@ class Results:
         Tables for the screen.
     sentences : sequence of str
         Sentences for the screen, below the tables.
-    broken : sequence of str
+    invalid_reasons : sequence of str
         Reasons why the study must not be trusted.
     holds : bool
         Whether every published figure that the study measures was reproduced.
@@ -61,7 +61,7 @@ class Results:
     made_of: Mapping[str, Any] = field(default_factory=dict)
     shown: Sequence[Table] = ()
     sentences: Sequence[str] = ()
-    broken: Sequence[str] = ()
+    invalid_reasons: Sequence[str] = ()
     holds: bool = True
     printed: str = ""
     files: Sequence[Path] = ()
