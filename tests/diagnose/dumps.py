@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import lowprec as lp
-from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.candidate import Candidate, MmaCandidate
 from lowprec.diagnose.identify.dump import GemmDump, dump_of
 
 E4M3 = {"a_format": "e4m3fn", "b_format": "e4m3fn"}
@@ -23,4 +23,4 @@ def plain_dump(a: np.ndarray, b: np.ndarray, c: np.ndarray | None, d: np.ndarray
 
 def candidate(name: str, **changes: Any) -> Candidate:
     """Return a machine of the catalogue that takes any format, with other fields."""
-    return Candidate(lp.accumulators[name].with_(input_formats=(), **changes))
+    return MmaCandidate(lp.accumulators[name].with_(input_formats=(), **changes))

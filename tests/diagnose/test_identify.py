@@ -11,7 +11,7 @@ from recordings import FOLDER, needs_recordings
 from refusals import refusals
 
 import lowprec as lp
-from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.candidate import MmaCandidate
 from lowprec.diagnose.identify.probes import operands, probes_for
 from lowprec.diagnose.identify.search import Search, cost
 from lowprec.diagnose.identify.search_plan import find
@@ -144,7 +144,7 @@ test_what_is_no_dump = refusals(
 
 def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
     """Tell whether one of those that explain the dump is a machine, but for what provably does not show."""
-    wanted = plain_fields_of(Candidate(machine), found.dumps[0])
+    wanted = plain_fields_of(MmaCandidate(machine), found.dumps[0])
     return any(
         type(c.accumulator) is type(machine) and plain_fields_of(c, found.dumps[0]) == wanted for c in found.explaining
     )

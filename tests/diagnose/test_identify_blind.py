@@ -14,7 +14,7 @@ import pytest
 from dumps import E4M3, mma
 
 import lowprec as lp
-from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.candidate import MmaCandidate
 from lowprec.diagnose.identify.identification import Identification
 from lowprec.diagnose.identify.normal_form import NormalForms
 from lowprec.diagnose.identify.probes import probes_for
@@ -104,7 +104,7 @@ def codes(rng: np.random.Generator, data: str, shape: tuple[int, int]) -> np.nda
 def named(found: Identification, machine: lp.Accumulator) -> bool:
     """Tell whether one of those that explain the dump is the machine, but for what provably does not show."""
     forms = NormalForms(found.dumps[0])
-    return any(forms.same(c, Candidate(machine)) for c in found.explaining)
+    return any(forms.same(c, MmaCandidate(machine)) for c in found.explaining)
 
 
 def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (128, 256), more: int = MORE) -> Verdict:
@@ -135,7 +135,7 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
         how = "missed"
     elif not named(found, machine):
         # Are there operands for which what was named, and the machine, differ?
-        apart = probes_for(found.dumps[0], (found.candidates[0], Candidate(machine)), seed=99)
+        apart = probes_for(found.dumps[0], (found.candidates[0], MmaCandidate(machine)), seed=99)
         how = "other" if apart else "together"
     return Verdict(how, *spent, machine, f"{data} K={k} {found.sentence}")
 

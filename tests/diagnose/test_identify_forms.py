@@ -5,7 +5,7 @@ import pytest
 from dumps import candidate, mma, plain_dump
 
 import lowprec as lp
-from lowprec.diagnose.identify.candidate import Candidate
+from lowprec.diagnose.identify.candidate import Candidate, GemmCandidate, MmaCandidate
 from lowprec.diagnose.identify.dump import GemmDump
 from lowprec.diagnose.identify.normal_form import NormalForms
 from lowprec.tensorcore.accumulator import heeded_fields
@@ -47,7 +47,7 @@ def outputs(candidate: Candidate, dump: GemmDump) -> np.ndarray:
 
 def around(machine: lp.Accumulator) -> list[Candidate]:
     """Return an accumulator with fields of edges, and within libraries."""
-    found = [Candidate(machine)]
+    found = [MmaCandidate(machine)]
     for changes in (
         {"promote_every": K}, {"promote_every": machine.step()}, {"promote_every": 2 * K}, {"group": 16},
         {"group": 32}, {"group": 1}, {"group": 2}, {"group": 4}, {"saturate": True}, {"zero_exponent": -40},
@@ -57,7 +57,7 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
     ):  # fmt: skip
         try:
             found.append(
-                Candidate(machine.with_(**{n: v for n, v in changes.items() if n in heeded_fields(type(machine))}))
+                MmaCandidate(machine.with_(**{n: v for n, v in changes.items() if n in heeded_fields(type(machine))}))
             )
         except ValueError:
             continue
@@ -67,7 +67,7 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
         lp.GemmLibrary("x", "promotion", 8, fused=False), lp.GemmLibrary("x", split_k=2),
         lp.GemmLibrary("x", split_k=2, split_sum="out"),
     ):  # fmt: skip
-        found.append(Candidate(plain, library))
+        found.append(GemmCandidate(plain, library))
     return found
 
 
@@ -127,7 +127,7 @@ def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candida
     forms = NormalForms(dump)
     assert forms.same(one, other)
     np.testing.assert_array_equal(outputs(one, dump), outputs(other, dump))
-    third = Candidate(one.accumulator.with_(**changes))
+    third = MmaCandidate(one.accumulator.with_(**changes))
     assert not forms.same(third, other)
     assert any((outputs(third, d) != outputs(other, d)).any() for d in map(operands, range(30)))
 
@@ -148,7 +148,7 @@ def test_the_order_of_operands_is_theirs() -> None:
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
         machine = lp.accumulators[name].with_(input_formats=())
-        same[machine.group] = forms.same(Candidate(machine, chain), Candidate(machine, halves))
+        same[machine.group] = forms.same(GemmCandidate(machine, chain), GemmCandidate(machine, halves))
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
 
@@ -216,6 +216,6 @@ def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, grou
     got, wanted = mma(machine, a, b), mma("exact", a, b)
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
     forms, less = NormalForms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)
-    assert forms.same(Candidate(machine), candidate("exact"))
-    assert not forms.same(Candidate(less), candidate("exact"))
+    assert forms.same(MmaCandidate(machine), candidate("exact"))
+    assert not forms.same(MmaCandidate(less), candidate("exact"))
     assert (mma(less, a, b) != wanted).any()

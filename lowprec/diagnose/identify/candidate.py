@@ -1,17 +1,17 @@
-"""An accumulator with what is done around it, as something that may have made a dump: its outputs, and it as Python."""
+"""What may have made a dump: an accumulator and the order of operations around it; its outputs, and it as Python."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cast.casts import encode
-from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import FLOAT32, FLOAT64, Accumulator, heeded_fields
+from ...format.catalogue import Format
+from ...tensorcore.accumulator import FLOAT32, FLOAT64, TF32, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.engines import reference
 from ...tensorcore.engines.chain import sequential_f64
@@ -26,21 +26,30 @@ Array = NDArray[Any]
 _FEW = 1 << 14  # products that are few: a call takes longer than they do
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """What may have made a dump.
+class Candidate(ABC):
+    """What may have made a dump: as `lowprec.mma` computes it, or as `lowprec.gemm` does.
 
     Attributes
     ----------
     accumulator : Accumulator
         How products are summed.
     library : GemmLibrary or None
-        What is done around its chains, as `lowprec.gemm` does it; None: nothing, one `lowprec.mma` that starts from C.
+        The order of operations around its chains; None: one chain that starts from C.
     """
 
     accumulator: Accumulator
-    library: GemmLibrary | None = None
+    library: GemmLibrary | None
 
+    def __str__(self) -> str:
+        """Name the accumulator, and the library around it."""
+        return f"{self.accumulator}" if self.library is None else f"{self.accumulator} within {self.library}"
+
+    @property
+    @abstractmethod
+    def promote_every(self) -> int | None:
+        """Products between two promotions to float32."""
+
+    @abstractmethod
     def outputs(self, part: Part) -> Array:
         """Return the bits of a part's outputs.
 
@@ -49,15 +58,90 @@ class Candidate:
         ValueError, TypeError
             If it does not take such operands or make such outputs.
         """
-        m, out = self.accumulator, part.out
-        if self.library is not None:
-            if part.quantized is None:
-                raise ValueError(f"{self.library} takes scales as numbers")
-            own = m.promote_every is not None or m.scale_format is not None
-            every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
-            x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out_format=out)
-            return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
-        stored = m.stored_format
+
+    @abstractmethod
+    def changed(self, **changes: Any) -> Candidate | None:
+        """Return a candidate with other fields, of those that its kind has; None if they do not go together."""
+
+    @abstractmethod
+    def line(self, dump: GemmDump) -> str:
+        """Return the call that gives a dump's outputs, as a line of Python."""
+
+    def value_of(self, name: str) -> Any:
+        """Return the value of a field that `changed` sets."""
+        return self.promote_every if name == "promote_every" else getattr(self.accumulator, name)
+
+    def within(self, order: GemmLibrary | None) -> Candidate | None:
+        """Return the same within another order of operations, promoted as before; None if that is not possible."""
+        plain = self.changed(promote_every=None) if self.library is None else self
+        assert plain is not None
+        if order is None:
+            return MmaCandidate(plain.accumulator).changed(promote_every=self.promote_every)
+        return GemmCandidate(plain.accumulator, replace(order, promote_every=self.promote_every))
+
+    def differing(self, part: Part) -> NDArray[np.bool_]:
+        """Tell for each output of a part whether it differs."""
+        found: NDArray[np.bool_] = self.outputs(part) != part.wanted
+        return found
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what decides its bits: two with the same key do the same arithmetic, whatever they multiply."""
+        m = self.accumulator
+        fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
+        return type(m), fields, m.lists(TF32), self.library
+
+    def applies(self, part: Part) -> bool:
+        """Tell whether it takes such operands and makes such outputs."""
+        try:
+            self.outputs(part)
+        except (ValueError, TypeError):
+            return False
+        return True
+
+    def nearest(self, dump: GemmDump) -> tuple[Accumulator, dict[str, Any]]:
+        """Return the catalogue's accumulator that differs in the fewest fields and takes the operands, and those."""
+        machine, found = self.accumulator, []
+        for name in accumulators:
+            other = accumulators[name]
+            if type(other) is not type(machine):  # every kind is in the catalogue
+                continue
+            heeded = heeded_fields(type(machine))
+            changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
+            if machine.lists(TF32) != other.lists(TF32):
+                changes["input_formats"] = machine.input_formats
+            elif not takes(other, dump):
+                changes["input_formats"] = ()
+            found.append((other, changes))
+        return min(found, key=lambda x: len(x[1]))
+
+    def known(self, dump: GemmDump) -> Candidate:
+        """Return the same arithmetic under the names of the catalogue, or as a change of what it has."""
+        base, changes = self.nearest(dump)
+        machine = base.with_(**changes) if changes else base
+        return candidate_of(machine, None if self.library is None else known_library(self.library))
+
+    def accumulator_line(self, dump: GemmDump) -> str:
+        """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
+        base, changes = self.nearest(dump)
+        said = f'lp.accumulators["{base.name}"]'
+        return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
+
+
+@dataclass(frozen=True)
+class MmaCandidate(Candidate):
+    """An accumulator as `lowprec.mma` computes it: one chain that starts from C."""
+
+    accumulator: Accumulator
+    library: None = field(default=None, init=False)
+
+    @property
+    def promote_every(self) -> int | None:
+        """The accumulator's interval."""
+        return self.accumulator.promote_every
+
+    def outputs(self, part: Part) -> Array:
+        """Return the bits of a part's outputs."""
+        m, out, stored = self.accumulator, part.out, self.accumulator.stored_format
         if stored != out:
             raise TypeError(f"{m} gives {stored.name}")
         if (FLOAT64 in (part.fa, part.fb)) != (stored == FLOAT64):
@@ -77,50 +161,75 @@ class Candidate:
         d = part.pick(_multiplied(m, (part.fa, part.fb), p, part.c is None))
         return d.view(part.wanted.dtype)
 
-    def differing(self, part: Part) -> NDArray[np.bool_]:
-        """Tell for each output of a part whether it differs."""
-        found: NDArray[np.bool_] = self.outputs(part) != part.wanted
-        return found
-
-    def key(self) -> tuple[Any, ...]:
-        """Return what decides its bits: two with the same key do the same arithmetic, whatever they multiply."""
-        m = self.accumulator
-        fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
-        return type(m), fields, m.lists(formats["tf32"]), self.library
-
-    def applies(self, part: Part) -> bool:
-        """Tell whether it takes such operands and makes such outputs."""
-        try:
-            self.outputs(part)
-        except (ValueError, TypeError):
-            return False
-        return True
-
-    def accumulator_line(self, dump: GemmDump) -> str:
-        """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
-        base, changes = nearest(self.accumulator, dump)
-        said = f'lp.accumulators["{base.name}"]'
-        return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
+    def changed(self, **changes: Any) -> Candidate | None:
+        """Return one with other fields of the accumulator."""
+        machine = _replaced(self.accumulator, changes)
+        return None if machine is None else MmaCandidate(machine)
 
     def line(self, dump: GemmDump) -> str:
-        """Return the call that gives a dump's outputs, as a line of Python."""
-        m = self.accumulator_line(dump)
-        if self.library is None:
-            given = ["a", "b"] + (["c"] if dump.c is not None else [])
-            said = [f"accumulator={m}"]
-            if dump.fa != FLOAT64:
-                said += [f'a_format="{dump.fa.name}"', f'b_format="{dump.fb.name}"']
-            if dump.scales is not None:
-                said += ["a_scale=a_scale", "b_scale=b_scale"]
-            return f"lp.mma({', '.join([*given, *said])})"
+        """Return the call of `lowprec.mma`."""
+        given = ["a", "b"] + (["c"] if dump.c is not None else []) + [f"accumulator={self.accumulator_line(dump)}"]
+        if dump.fa != FLOAT64:
+            given += [f'a_format="{dump.fa.name}"', f'b_format="{dump.fb.name}"']
+        if dump.scales is not None:
+            given += ["a_scale=a_scale", "b_scale=b_scale"]
+        return f"lp.mma({', '.join(given)})"
+
+
+@dataclass(frozen=True)
+class GemmCandidate(Candidate):
+    """An accumulator with the order of operations around it that `lowprec.gemm` follows."""
+
+    accumulator: Accumulator
+    library: GemmLibrary
+
+    @property
+    def promote_every(self) -> int | None:
+        """The library's interval."""
+        return self.library.promote_every
+
+    def outputs(self, part: Part) -> Array:
+        """Return the bits of a part's outputs."""
+        m, out = self.accumulator, part.out
+        if part.quantized is None:
+            raise ValueError(f"{self.library} takes scales as numbers")
+        own = m.promote_every is not None or m.scale_format is not None
+        every = m.promote_every if own else self.library.promote_every  # as it is: not fitted to scales and groups
+        x = gemm(*part.quantized, part.c, accumulator=m, promote_every=every, library=self.library, out_format=out)
+        return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
+
+    def changed(self, **changes: Any) -> Candidate | None:
+        """Return one with other fields of the accumulator, and another interval of the library."""
+        library = self.library
+        if "promote_every" in heeded_fields(type(self.accumulator)) and "promote_every" in changes:
+            library = replace(library, promote_every=changes["promote_every"])
+        machine = _replaced(self.accumulator, {k: v for k, v in changes.items() if k != "promote_every"})
+        return None if machine is None else GemmCandidate(machine, library)
+
+    def line(self, dump: GemmDump) -> str:
+        """Return the call of `lowprec.gemm`."""
         sides = zip("ab", (dump.fa.name, dump.fb.name), dump.blocks or ("tensor", "tensor"), strict=True)
         given = [
             f'lp.Quantized({x}, {f"{x}_scale" if dump.scaled else "np.ones((1, 1), np.float32)"}, "{fmt}", "{block}")'
             for x, fmt, block in sides
         ] + (["c"] if dump.c is not None else [])
-        said = [f"accumulator={m}", f"library={library_line(self.library)}"]
-        said += [] if dump.out == FLOAT32 else [f'out_format="{dump.out.name}"']
-        return f"lp.gemm({', '.join([*given, *said])})"
+        given += [f"accumulator={self.accumulator_line(dump)}", f"library={library_line(self.library)}"]
+        given += [] if dump.out == FLOAT32 else [f'out_format="{dump.out.name}"']
+        return f"lp.gemm({', '.join(given)})"
+
+
+def candidate_of(machine: Accumulator, library: GemmLibrary | None) -> Candidate:
+    """Return an accumulator within a library, or alone."""
+    return MmaCandidate(machine) if library is None else GemmCandidate(machine, library)
+
+
+def _replaced(machine: Accumulator, changes: dict[str, Any]) -> Accumulator | None:
+    """Return an accumulator with other fields, those that its kind does not have left out; None if it cannot be."""
+    known = ("input_formats", *heeded_fields(type(machine)))
+    try:
+        return replace(machine, **{name: value for name, value in changes.items() if name in known})
+    except ValueError:
+        return None
 
 
 def _multiplied(m: Accumulator, pair: tuple[Format, Format], p: GemmProblem, from_zero: bool) -> Array:
@@ -155,7 +264,7 @@ def library_line(library: GemmLibrary) -> str:
     plain = GemmLibrary(library.name)
     changed = {
         f.name: getattr(library, f.name)
-        for f in dataclasses.fields(library)
+        for f in fields(library)
         if f.compare and getattr(library, f.name) != getattr(plain, f.name)
     }
     return f'lp.GemmLibrary("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
@@ -167,32 +276,6 @@ def known_library(library: GemmLibrary) -> GemmLibrary:
         if gemm_libraries[name] == library:
             return gemm_libraries[name]
     return library
-
-
-def nearest(machine: Accumulator, dump: GemmDump) -> tuple[Accumulator, dict[str, Any]]:
-    """Return the accumulator of the catalogue that differs in the fewest fields and takes the operands, and those."""
-    tf32 = formats["tf32"]
-    fewest: tuple[Accumulator, dict[str, Any]] | None = None
-    for name in accumulators:
-        other = accumulators[name]
-        if type(other) is not type(machine):  # every kind is in the catalogue
-            continue
-        heeded = heeded_fields(type(machine))
-        changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
-        if machine.lists(tf32) != other.lists(tf32):
-            changes["input_formats"] = machine.input_formats
-        elif not takes(other, dump):
-            changes["input_formats"] = ()
-        if fewest is None or len(changes) < len(fewest[1]):
-            fewest = other, changes
-    assert fewest is not None
-    return fewest
-
-
-def known(machine: Accumulator, dump: GemmDump) -> Accumulator:
-    """Return the same arithmetic under the name that the catalogue has for it, or as a change of what it has."""
-    base, changes = nearest(machine, dump)
-    return base.with_(**changes) if changes else base
 
 
 def takes(machine: Accumulator, dump: GemmDump) -> bool:

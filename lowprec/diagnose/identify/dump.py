@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -93,7 +94,13 @@ class GemmDump:
         """Whether scales came, as codes or as numbers."""
         return self.scales is not None or self.blocks is not None
 
-    @property
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GemmDump) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    @functools.cached_property
     def content(self) -> str:
         """A digest of operands, scales and outputs: dumps that have it in common are the same."""
         found = hashlib.sha256(repr((_layout(self.fa), _layout(self.fb), _layout(self.out), self.blocks)).encode())

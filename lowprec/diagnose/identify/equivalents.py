@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...tensorcore.accumulator import heeded_fields
-from .candidate import Candidate, nearest
+from .candidate import Candidate, candidate_of
+from .dump import GemmDump
 from .normal_form import NormalForms
-from .search import Score, Search
-from .space import axes, changed, field_of, kinds_for, neighbours, orders, plain_fields_of, starts, within
+from .search import Search
+from .space import Values, plain_fields_of
 
 Alike = dict[str, tuple[Any, ...]]
 _PAIRS = (
@@ -24,76 +26,105 @@ _WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
 _UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plainer than another
 
 
-def alike(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Alike, Alike]:
-    """Return for each field the other values that leave no more outputs than a candidate does.
+class Equivalents(NamedTuple):
+    """What else explains the dumps.
 
-    First those that only this dump does not tell apart, then those that give the same for all operands of these
-    formats and this K, as their forms prove.
+    Attributes
+    ----------
+    open : dict of str to tuple
+        Other values of one field that only these dumps do not tell apart.
+    proven : dict of str to tuple
+        Those that give the same for all operands of these formats and this K, as their forms prove.
+    others : list of Candidate
+        The same accumulator within other orders of operations, and accumulators of other kinds.
     """
-    own, dump = search.score_all(candidate), search.dump
+
+    open: Alike
+    proven: Alike
+    others: list[Candidate]
+
+
+def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents:
+    """Return what leaves no more outputs than a candidate does, `wrong` of them."""
+    dump, forms = search.dump, NormalForms(search.dump)
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
-    for field, values in axes(type(candidate.accumulator), dump).items():
+    for field, values in search.space.fields[type(candidate.accumulator)].items():
         if len(values) == 1:
             continue
         for other in neighbours(candidate, field, values):
-            value = field_of(other, field)
-            if _same(candidate, other, search):
+            value = other.value_of(field)
+            if _same(candidate, other, dump):
                 proven.setdefault(field, []).append(value)
-            elif search.may_accept(other, own.wrong):
+            elif search.may_accept(other, wrong):
                 if forms.same(candidate, other):  # a proof takes less time than all outputs
                     proven.setdefault(field, []).append(value)
-                elif search.accepts(other, own.wrong):
+                elif search.accepts(other, wrong):
                     open_.setdefault(field, []).append(value)
-    return {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()}
+    ordered = (candidate.within(order) for order in search.space.orders)
+    others = [c for c in ordered
+              if c is not None and c.key() != candidate.key() and search.is_as_good(c, wrong)]  # fmt: skip
+    return Equivalents(
+        {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()},
+        others + _other_kinds(search, candidate, wrong),
+    )  # fmt: skip
 
 
-def other_orders(search: Search, candidate: Candidate) -> list[Candidate]:
-    """Return the same accumulator within every other order of operations that leaves no more outputs."""
-    own = search.score_all(candidate)
-    others = (within(candidate, order) for order in orders(search.dump))
-    return [c for c in others if c is not None and c.key() != candidate.key() and _as_good(search, c, own)]
+def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
+    """Yield candidates with another value of one field; a group takes the interval of promotion with it.
+
+    An accumulator with another group is promoted after as many whole steps as reach its interval.
+    """
+    every = candidate.accumulator.promote_every
+    for value in values:
+        other = candidate.changed(**{field: value})
+        if other is None and field == "group" and every is not None:
+            plain = candidate.changed(group=value, promote_every=None)
+            if plain is not None:
+                step = plain.accumulator.step()
+                other = plain.changed(promote_every=-(-every // step) * step)
+        if other is not None and other != candidate:
+            yield other
 
 
-def other_kinds(search: Search, candidate: Candidate) -> list[Candidate]:
+def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candidate]:
     """Return what the catalogue has of other kinds that leaves no more outputs, within the same order.
 
     Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
     candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
     fraction bits as there are. Of those with fewer fraction bits that do as well, the fewest are given, too.
     """
-    own = search.score_all(candidate)
     found: list[Candidate] = []
-    for kind in kinds_for(search.dump):
+    for kind, fields in search.space.fields.items():
         if kind is type(candidate.accumulator):
             continue
-        every, bits = axes(kind, search.dump), [b for b in axes(kind, search.dump).get("fraction_bits", ()) if b]
+        bits = fields.get("fraction_bits", ())
         more: list[dict[str, Any]] = [{}]
-        more += [{"run": 1}] if 1 in every.get("run", ()) else []
+        more += [{"run": 1}] if 1 in fields.get("run", ()) else []
         more += [{"fraction_bits": max(bits)}] if bits else []
         good: dict[Any, Candidate] = {}
-        for machine in starts(kind, search.dump):
-            start = Candidate(machine, candidate.library)
+        for alone in search.space.starts[kind]:
+            start = candidate_of(alone.accumulator, candidate.library)
             for changes in more:
-                others = (changed(start, **taken, **changes) for taken in _taken(start, candidate, search.dump.k))
-                new = [c for c in others if c is not None and c.key() not in good and _as_good(search, c, own)]
+                others = (start.changed(**taken, **changes) for taken in _taken(start, candidate, search.dump.k))
+                new = [c for c in others if c is not None and c.key() not in good and search.is_as_good(c, wrong)]
                 good |= {c.key(): c for c in new}
                 if new:
                     break
         found += good.values()
         for c in list(good.values())[:1]:
-            fewer = (changed(c, fraction_bits=b) for b in sorted(bits) if b < field_of(c, "fraction_bits"))
-            found += itertools.islice((f for f in fewer if f is not None and _as_good(search, f, own)), _WIDTHS)
+            fewer = (c.changed(fraction_bits=b) for b in bits if b < c.value_of("fraction_bits"))
+            found += itertools.islice((f for f in fewer if f is not None and search.is_as_good(f, wrong)), _WIDTHS)
     return found
 
 
 def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
     """Return groups, intervals and results that another kind's accumulator may have beside a candidate."""
     named = heeded_fields(type(start.accumulator))
-    groups = [field_of(c, "group") for c in (start, candidate)]
-    every = [field_of(c, "promote_every") for c in (start, candidate)]
+    groups = [c.value_of("group") for c in (start, candidate)]
+    every = [c.promote_every for c in (start, candidate)]
     both = [*itertools.product(groups, every), (every[1] or k, None), (k, None)]
-    outputs = [field_of(c, "output_format") for c in (start, candidate)] if "output_format" in named else [None]
+    outputs = [c.accumulator.output_format for c in (start, candidate)] if "output_format" in named else [None]
     chosen = [
         {name: value for name, value in zip(("group", "promote_every", "output_format"), (*pair, output), strict=True)
          if name == "promote_every" or name in named}
@@ -107,21 +138,20 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
 
     What provably gives the same is none of them.
     """
-    own, found = search.score_all(candidate), []
-    fields = axes(type(candidate.accumulator), search.dump)
+    wrong, found = search.score_all(candidate).wrong, []
+    fields = search.space.fields[type(candidate.accumulator)]
     for names in _PAIRS:
         if any(len(fields.get(name, ())) < 2 for name in names):
             continue
         every = list(itertools.product(*(fields[name] for name in names)))
         some: list[Candidate] = []
         for i in np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]:
-            other = changed(candidate, **dict(zip(names, every[i], strict=True)))
-            both = other is not None and all(field_of(other, name) != field_of(candidate, name) for name in names)
-            if other is None or not both or _same(candidate, other, search):
+            other = candidate.changed(**dict(zip(names, every[i], strict=True)))
+            if other is None or any(other.value_of(name) == candidate.value_of(name) for name in names):
                 continue
-            if not search.may_accept(other, own.wrong) or forms.same(candidate, other):
+            if _same(candidate, other, search.dump) or not search.may_accept(other, wrong):
                 continue
-            if search.accepts(other, own.wrong):
+            if not forms.same(candidate, other) and search.accepts(other, wrong):
                 some.append(other)
             if len(some) == _OF_EACH:
                 break
@@ -129,45 +159,39 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
     return tuple(found)
 
 
-def plainest(search: Search, candidate: Candidate) -> Candidate:
+def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
     """Return a candidate that leaves no more outputs and is nearer to the catalogue, if there is one.
 
     Fields are set to their likelier values one by one: no promotion, with any group; no zeros in the alignment; terms
     cut toward zero; a group that is a power of two.
     """
-    own = search.score_all(candidate)
-    fields = axes(type(candidate.accumulator), search.dump)
-    if candidate.library is None and field_of(candidate, "promote_every") is not None:
+    fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
+    if candidate.library is None and candidate.promote_every is not None:
         for group in fields.get("group", ()):
-            other = changed(candidate, group=group, promote_every=None)
-            if other is not None and _far(other, search) <= _far(candidate, search) and _as_good(search, other, own):
+            other = candidate.changed(group=group, promote_every=None)
+            if other is not None and _far(other, dump) <= _far(candidate, dump) and search.is_as_good(other, wrong):
                 candidate = other
                 break
     for field, values in fields.items():
         for value in values:  # the likelier ones come first
-            if value == field_of(candidate, field) or field in _UNORDERED:
+            if value == candidate.value_of(field) or field in _UNORDERED:
                 break
-            other = changed(candidate, **{field: value})
-            if other is not None and _far(other, search) < _far(candidate, search) and _as_good(search, other, own):
+            other = candidate.changed(**{field: value})
+            if other is not None and _far(other, dump) < _far(candidate, dump) and search.is_as_good(other, wrong):
                 candidate = other
                 break
     return candidate
 
 
-def _far(candidate: Candidate, search: Search) -> int:
+def _far(candidate: Candidate, dump: GemmDump) -> int:
     """Return in how many fields an accumulator is not the nearest of the catalogue."""
-    return len(nearest(candidate.accumulator, search.dump)[1])
+    return len(candidate.nearest(dump)[1])
 
 
-def _as_good(search: Search, other: Candidate, own: Score) -> bool:
-    return search.may_accept(other, own.wrong) and search.accepts(other, own.wrong)
-
-
-def _same(one: Candidate, other: Candidate, search: Search) -> bool:
+def _same(one: Candidate, other: Candidate, dump: GemmDump) -> bool:
     m, n = one.accumulator, other.accumulator
-    return (type(m), m.input_formats) == (type(n), n.input_formats) and (
-        plain_fields_of(one, search.dump) == plain_fields_of(other, search.dump)
-    )
+    same = (type(m), m.input_formats) == (type(n), n.input_formats)
+    return same and plain_fields_of(one, dump) == plain_fields_of(other, dump)
 
 
 def spelled(values: tuple[Any, ...]) -> str:

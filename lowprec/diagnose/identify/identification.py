@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -18,16 +17,14 @@ from ...format.catalogue import Format
 from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
-from .candidate import Candidate, known, known_library
-from .counterexample import Counterexample, counterexample
+from .candidate import Candidate
 from .dump import GemmDump, dump_of
-from .equivalents import Alike, alike, other_kinds, other_orders, pairs, plainest, spelled
+from .equivalents import Alike, Equivalents, equivalents, pairs, plainest, spelled
 from .normal_form import NormalForms
 from .probes import Probes, probes_for
-from .ranking import Ranked, count, first_apart, rank
-from .search import Search
+from .ranking import Counterexample, Ranked, count, counterexample, rank, with_first_apart
+from .search import Score, Search
 from .search_plan import find
-from .space import changed
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
@@ -116,11 +113,11 @@ class Identification:
     def _with(self, most: int | None) -> tuple[Candidate, ...]:
         """Return `candidates`, then the first of them with at most so many values of each field of `open`."""
         found = list(self.candidates)
-        for field, values in self.open.items():
+        for name, values in self.open.items():
             for i in np.unique(np.linspace(0, len(values) - 1, min(len(values), most or len(values))).astype(int)):
-                other = changed(found[0], **{field: values[i]})
+                other = found[0].changed(**{name: values[i]})
                 if other is not None:
-                    found.append(_known(other, self.dumps[0]))
+                    found.append(other.known(self.dumps[0]))
         return tuple(dict.fromkeys(found))
 
     @property
@@ -154,7 +151,7 @@ class Identification:
             return probes_for(dump, self.explaining, seed)
         forms = NormalForms(dump)
         two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0], forms)
-        classes = forms.classes((*self._with(_ASKED), *(_known(c, dump) for c in two)))
+        classes = forms.classes((*self._with(_ASKED), *(c.known(dump) for c in two)))
         return probes_for(dump, [some[0] for some in classes], seed)
 
     def example(self) -> Counterexample | None:
@@ -163,8 +160,8 @@ class Identification:
             return None
         others = [r.candidate for r in self.ranking]
         for align in ALIGNMENTS:
-            other = changed(self.nearest, align=align)
-            others += [] if other is None or other == self.nearest else [_known(other, self.dumps[0])]
+            other = self.nearest.changed(align=align)
+            others += [] if other is None or other == self.nearest else [other.known(self.dumps[0])]
         return counterexample(self.dumps[0], self.nearest, others)
 
     @property
@@ -176,23 +173,18 @@ class Identification:
             n = sum(dump.d.size for dump in self.dumps)
             said = f"nothing explains the {n} outputs"
             wrong = 0 if best is None else sum(count(best, dump.parts()) for dump in self.dumps)
-            return said if best is None else f"{said}; nearest is {_name(best)}, which gives {n - wrong}"
+            return said if best is None else f"{said}; nearest is {best}, which gives {n - wrong}"
         several, proven = len(self.classes), len(self.classes[0]) - 1
         left = len(self.differing)
         n = sum(dump.d.size for dump in self.dumps) if not left else n
         what = f"all {n} outputs" if not left else f"all but {left} of {n} outputs"
-        first = _name(self.candidates[0])
+        first = self.candidates[0]
         if several == 1 and not proven:
             return f"{first} explains {what}"
         if several == 1:
             others = "another does that is" if proven == 1 else f"{proven} others do that are"
             return f"{first} explains {what}, as {others} proven to be the same for these formats and this K"
         return f"{several} explain {what}, which this dump cannot tell apart: {first} and others"
-
-
-def _name(candidate: Candidate) -> str:
-    around = "" if candidate.library is None else f" within {candidate.library}"
-    return f"{candidate.accumulator}{around}"
 
 
 @standard
@@ -260,73 +252,34 @@ def identify(
     return explain((dump, *more), limit)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Dumps, compared by what they hold."""
-
-    contents: tuple[str, ...]
-    limit: int
-    dumps: tuple[GemmDump, ...] = dataclasses.field(compare=False)
-
-
 @cached(4)
-def _answered(asked: _Asked) -> Identification:
-    return _explained(asked.dumps, asked.limit)
-
-
-def explain(dumps: Sequence[GemmDump], limit: int = LIMIT) -> Identification:
+def explain(dumps: tuple[GemmDump, ...], limit: int = LIMIT) -> Identification:
     """Identify what made some dumps, all by one arithmetic.
 
     The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
     where the search goes on from.
     """
-    return _answered(_Asked(tuple(dump.content for dump in dumps), limit, tuple(dumps)))
-
-
-def _explained(dumps: Sequence[GemmDump], limit: int) -> Identification:
     dump = dumps[0]
     ranking = rank(dump)
-    search = Search(tuple(dumps), int(dump.d.size * DAMAGED), limit)
-    ranked = [r.candidate for r in ranking]
-    wrong = (
-        {c: search.score_all(c).wrong for c in ranked}
-        if len(dumps) > 1
-        else {r.candidate: r.differing for r in ranking}
-    )
-    least = min(wrong.values(), default=search.allowed + 1)
-    fit = [c for c in ranked if wrong[c] == least] if least <= search.allowed else []
-    if least:
+    search = Search(dumps, int(dump.d.size * DAMAGED), limit)
+    scores = {r.candidate: Score(r.differing, 0) if len(dumps) == 1 else search.score_all(r.candidate) for r in ranking}
+    ranked = sorted(scores, key=lambda c: scores[c])  # the first dump alone may not distinguish kinds
+    least = scores[ranked[0]].wrong if ranked else search.allowed + 1
+    fit = [r.candidate for r in ranking if scores[r.candidate].wrong == least]
+    if least and dump.out != FLOAT64:
         before = explain(dumps[:-1], limit) if len(dumps) > 1 else None
         earlier = () if before is None else before.explaining or explain(dumps[:1], limit).explaining
         found = find(search, ranked, earlier)
-        left = min((search.score_all(c).wrong for c in found), default=least)
-        if left < least and left <= search.allowed:
-            least, fit = left, [c for c in found if search.score_all(c).wrong == left]
-        elif not fit and found and left < least:
-            least, near = left, found[0]
-            return Identification(tuple(dumps), tuple(ranking), (), {}, {}, _known(near, dump), search.tried)
-    if not fit:
-        return Identification(tuple(dumps), tuple(ranking), (), {}, {}, ranked[0] if ranked else None, search.tried)
-    ranking = [_with_place(r, fit[0], dump) if wrong[r.candidate] > least else r for r in ranking]
-    if dump.out != FLOAT64 and wrong.get(fit[0]) is None:
-        fit[0] = plainest(search, fit[0])
-    open_, proven = ({}, {}) if dump.out == FLOAT64 else alike(search, fit[0], NormalForms(dump))
-    more = (*other_orders(search, fit[0]), *other_kinds(search, fit[0])) if dump.out != FLOAT64 else ()
-    candidates = tuple(dict.fromkeys(_known(c, dump) for c in (*fit, *more)))
-    return Identification(tuple(dumps), tuple(ranking), candidates, open_, proven, candidates[0], search.tried)
-
-
-def _known(candidate: Candidate, dump: GemmDump) -> Candidate:
-    library = None if candidate.library is None else known_library(candidate.library)
-    return Candidate(known(candidate.accumulator, dump), library)
-
-
-def _with_place(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:
-    """Add from which k on a candidate differs, in the first output that does."""
-    start = 0
-    for part in dump.parts():
-        wrong = np.flatnonzero(r.candidate.outputs(part) != right.outputs(part))
-        if wrong.size:
-            return replace(r, apart=first_apart(r.candidate, right, dump, dump.place(start + int(wrong[0]))))
-        start += len(part.wanted)
-    return r
+        if found and (left := search.score_all(found[0]).wrong) < least:
+            least, fit = left, found
+    if not fit or least > search.allowed:
+        nearest = next((c if c in scores else c.known(dump) for c in fit), None)
+        return Identification(dumps, tuple(ranking), (), {}, {}, nearest, search.tried)
+    ranking = [with_first_apart(r, fit[0], dump) if scores[r.candidate].wrong > least else r for r in ranking]
+    more = Equivalents({}, {}, [])
+    if dump.out != FLOAT64:
+        if fit[0] not in scores:
+            fit[0] = plainest(search, fit[0], least)
+        more = equivalents(search, fit[0], least)
+    candidates = tuple(dict.fromkeys(c.known(dump) for c in (*fit, *more.others)))
+    return Identification(dumps, tuple(ranking), candidates, more.open, more.proven, candidates[0], search.tried)

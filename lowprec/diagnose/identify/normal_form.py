@@ -61,12 +61,13 @@ class NormalForms:
     Examples
     --------
     >>> import numpy as np, lowprec as lp
+    >>> from lowprec.diagnose.identify.candidate import MmaCandidate
     >>> ones = np.full((1, 64), 0x38, np.uint8)
     >>> one = np.ones((1, 1), np.float32)
     >>> found = lp.identify(ones, ones, None, 64 * one, a_format="e4m3fn", b_format="e4m3fn")
     >>> forms = NormalForms(found.dumps[0])
-    >>> groups = Candidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group=2, promote_every=2))
-    >>> forms.same(groups, Candidate(lp.accumulators["arm_bf16_ebf"].with_(input_formats=())))
+    >>> groups = MmaCandidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group=2, promote_every=2))
+    >>> forms.same(groups, MmaCandidate(lp.accumulators["arm_bf16_ebf"].with_(input_formats=())))
     True
     """
 

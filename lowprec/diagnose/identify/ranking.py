@@ -1,4 +1,4 @@
-"""The catalogue beside a dump: how many outputs each accumulator gives otherwise, and from which k on."""
+"""The catalogue beside a dump: which outputs an entry does not give, from which k on, and the smallest of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ...format.catalogue import Format
+from ...tensorcore.accumulator import FLOAT64
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.library import gemm_libraries
-from .candidate import Candidate, takes
-from .dump import GemmDump, Part
+from .candidate import Candidate, GemmCandidate, MmaCandidate, takes
+from .dump import GemmDump, Part, values, word_of
 
 _STEPS = 4096  # prefixes of K that are looked at for the first difference
 
@@ -56,7 +58,7 @@ def rank(dump: GemmDump) -> list[Ranked]:
             same.setdefault(_arithmetic(candidate, dump), []).append(candidate)
     found = []
     for group in same.values():
-        group.sort(key=lambda c: _standing(c))
+        group.sort(key=_standing)
         names = tuple(dict.fromkeys(c.accumulator.name for c in group))
         around = tuple(dict.fromkeys(c.library.name for c in group if c.library is not None))
         found.append(Ranked(names, group[0], count(group[0], parts), () if group[0].library is None else around))
@@ -70,11 +72,11 @@ def catalogued(dump: GemmDump) -> Iterator[Candidate]:
         if not takes(machine, dump):
             continue
         if not dump.scaled or dump.scales is not None:
-            yield Candidate(machine)
+            yield MmaCandidate(machine)
         if dump.quantized is None or machine.dtype == np.float64:
             continue
         for library in gemm_libraries:
-            yield Candidate(machine, gemm_libraries[library])
+            yield GemmCandidate(machine, gemm_libraries[library])
 
 
 def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
@@ -94,22 +96,23 @@ def _standing(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.library is not None, "recordings" not in machine.verified, not machine.input_formats
 
 
-def first_apart(candidate: Candidate, right: Candidate, dump: GemmDump, place: tuple[int, ...]) -> range | None:
-    """Return the products after which two candidates' sums of one output are first apart."""
-    part = dump.single(place)
-    step = max(candidate.accumulator.step(), 1)
-    step = max(step, -(-dump.k // _STEPS))
+def with_first_apart(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:
+    """Add the products after which an entry's sum is first another than the right one's, in the first such output."""
+    wrong = np.concatenate([r.candidate.outputs(part) != right.outputs(part) for part in dump.parts()])
+    if not wrong.any():
+        return r
+    part = dump.single(dump.place(int(np.argmax(wrong))))
+    step = max(r.candidate.accumulator.step(), 1, -(-dump.k // _STEPS))
     for start in range(0, dump.k, step):
-        stop = min(start + step, dump.k)
-        some = prefix(part, stop)
+        some = _prefix(part, start + step)
         if some is None:
-            return None
-        if (candidate.outputs(some) != right.outputs(some)).any():
-            return range(start, stop)
-    return None
+            break
+        if (r.candidate.outputs(some) != right.outputs(some)).any():
+            return replace(r, apart=range(start, min(start + step, dump.k)))
+    return r
 
 
-def prefix(part: Part, stop: int) -> Part | None:
+def _prefix(part: Part, stop: int) -> Part | None:
     """Return a part's first products alone; None where scales do not allow it."""
     if part.scales is not None or (part.quantized is not None and part.quantized[0].scale.shape[1] > 1):
         return None
@@ -119,3 +122,92 @@ def prefix(part: Part, stop: int) -> Part | None:
         q, r = part.quantized
         pair = replace(q, codes=a), replace(r, codes=b)
     return Part(a, b, part.fa, part.fb, part.c, None, pair, part.out, part.wanted, part.diagonal)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A product that is not zero: its place in K, both codes and values, and what it is worth."""
+
+    k: int
+    a_code: int
+    a: float
+    b_code: int
+    b: float
+
+    @property
+    def product(self) -> float:
+        """Its value; exact for operands of up to 24 bits."""
+        return self.a * self.b
+
+    @property
+    def exponent(self) -> int:
+        """Exponent of the normalised product."""
+        return int(np.frexp(self.product)[1]) - 1
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """One output that the nearest rule does not give.
+
+    Attributes
+    ----------
+    place : tuple of int
+        Where it is in d.
+    terms : tuple of Term
+        Its products other than zero.
+    c : float or None
+        Its addend.
+    theirs : tuple of int and float
+        Its bits and value in the dump.
+    rules : tuple of (name, bits, value)
+        What each rule gives, the nearest of all outputs first.
+    """
+
+    place: tuple[int, ...]
+    terms: tuple[Term, ...]
+    c: float | None
+    theirs: tuple[int, float]
+    rules: tuple[tuple[str, int, float], ...]
+
+
+def counterexample(dump: GemmDump, nearest: Candidate, others: Sequence[Candidate]) -> Counterexample | None:
+    """Return the differing output with the fewest products other than zero; None if nothing differs."""
+    wrong = np.concatenate([nearest.differing(part) for part in dump.parts()])
+    if not wrong.any():
+        return None
+    a, b = values(dump.a, dump.fa) != 0, values(dump.b, dump.fb) != 0
+    if dump.by_row:
+        products = np.count_nonzero(a & b, axis=1)
+    else:  # whole numbers below 2^24: the same on every CPU
+        products = (a.astype(np.float32) @ b.astype(np.float32).T).reshape(-1).astype(np.int64)
+    at = int(np.flatnonzero(wrong)[np.argmin(products[wrong])])
+    place = dump.place(at)
+    part = dump.single(place)
+    rules = []
+    for candidate in (nearest, *others):
+        try:
+            bits = int(candidate.outputs(part)[0])
+        except (ValueError, TypeError):
+            continue
+        rules.append((str(candidate), bits, _value(bits, dump.out)))
+    theirs = int(part.wanted[0])
+    return Counterexample(
+        place, _terms(dump, place), None if part.c is None else float(part.c[0, 0]), (theirs, _value(theirs, dump.out)),
+        tuple(dict.fromkeys(rules)),
+    )  # fmt: skip
+
+
+def _terms(dump: GemmDump, place: tuple[int, ...]) -> tuple[Term, ...]:
+    """Return the products of an output that are not zero."""
+    part = dump.single(place)
+    x, y = values(part.a, part.fa)[0], values(part.b, part.fb)[0]
+    codes = [codes.view(np.uint64)[0] if codes.dtype == np.float64 else codes[0] for codes in (part.a, part.b)]
+    with np.errstate(invalid="ignore"):
+        kept = np.flatnonzero((x * y != 0) | np.isnan(x * y))
+    return tuple(Term(int(k), int(codes[0][k]), float(x[k]), int(codes[1][k]), float(y[k])) for k in kept)
+
+
+def _value(bits: int, fmt: Format) -> float:
+    """Return what an output's bits mean."""
+    word = np.array([bits], word_of(fmt))
+    return float(values(word.view(np.float64) if fmt == FLOAT64 else word, fmt)[0])

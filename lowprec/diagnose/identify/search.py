@@ -5,6 +5,7 @@ A candidate is computed on a few outputs first, which refute most, then on all; 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from ...tensorcore.accumulator import Accumulator
 from ...tensorcore.engines.selection import engine_for
 from .candidate import Candidate
 from .dump import GemmDump, Part
-from .space import field_of
+from .space import Space
 
 _FEW = 5  # rows and columns of the first outputs
 _TOLD = 16  # and of those of further dumps: of probes few outputs tell candidates apart, and all of them are needed
@@ -71,6 +72,11 @@ class Search:
         """The first dump, whose formats decide what there is to search."""
         return self.dumps[0]
 
+    @functools.cached_property
+    def space(self) -> Space:
+        """What may have made the first dump."""
+        return Space.of(self.dump)
+
     def score_sample(self, candidate: Candidate, most: int | None = None) -> Score:
         """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
         return self._score(candidate, self._few, most)
@@ -100,13 +106,7 @@ class Search:
 
     def passes(self, own: Score) -> bool:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
-        return own.wrong <= self._hope
-
-    def may_accept(self, candidate: Candidate, most: int) -> bool:
-        """Tell whether a candidate may leave no more than so many outputs, by the few."""
-        most *= len(self._few)  # of which some may be in several parts
-        own = self.score_sample(candidate, most)
-        return own.wrong <= most and self.passes(own)
+        return own.wrong <= max(1, sum(len(part.wanted) for part in self._few) // 12)
 
     def accepts(self, candidate: Candidate, most: int) -> bool:
         """Tell whether a candidate leaves no more than so many outputs; if not, those join the few."""
@@ -115,22 +115,24 @@ class Search:
         self.add_counterexamples(candidate)
         return False
 
-    @property
-    def _hope(self) -> int:
-        return max(1, sum(len(part.wanted) for part in self._few) // 12)
+    def may_accept(self, candidate: Candidate, most: int) -> bool:
+        """Tell whether a candidate may leave no more than so many outputs, by the few."""
+        most *= len(self._few)  # of which some may be in several parts
+        own = self.score_sample(candidate, most)
+        return own.wrong <= most and self.passes(own)
 
-    def _left(self, candidate: Candidate, dump: GemmDump, most: int) -> Part | None:
-        """Return the rows and columns of some outputs that a candidate does not give."""
-        at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
-        if not at.size:
-            return None
-        chosen = at[np.linspace(0, at.size - 1, min(most, at.size)).astype(np.intp)]
-        places = np.array([dump.place(int(i)) for i in chosen])
-        return dump.part(np.unique(places[:, 0]), np.unique(places[:, -1]))
+    def is_as_good(self, candidate: Candidate, most: int) -> bool:
+        """Tell whether a candidate leaves no more than so many outputs, after a look at the few."""
+        return self.may_accept(candidate, most) and self.accepts(candidate, most)
 
     def add_counterexamples(self, candidate: Candidate) -> None:
         """Add outputs that a candidate does not give to the few on which candidates are compared first."""
-        self._few += [part for dump in self.dumps if (part := self._left(candidate, dump, _LEARNT)) is not None]
+        for dump in self.dumps:
+            at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
+            if at.size:
+                chosen = at[np.linspace(0, at.size - 1, min(_LEARNT, at.size)).astype(np.intp)]
+                places = np.array([dump.place(int(i)) for i in chosen])
+                self._few.append(dump.part(np.unique(places[:, 0]), np.unique(places[:, -1])))
         first = len(self.dumps)
         self._few = self._few[:first] + self._few[first:][-_KEPT + 1 :]
 
@@ -142,7 +144,7 @@ def cost(candidate: Candidate, part: Part) -> int:
     kernel for these formats, go through a reference.
     """
     m, (rows, k), columns = candidate.accumulator, part.a.shape, len(part.b)
-    every = min(int(field_of(candidate, "promote_every") or k), k)
+    every = min(int(candidate.promote_every or k), k)
     calls = -(-k // every)
     products = rows * columns * calls * max(every, m.step())
     few = m.reference_is_compiled and rows * columns * k <= _FEW_PRODUCTS

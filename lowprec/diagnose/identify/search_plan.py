@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...tensorcore.accumulator import FLOAT64
 from .candidate import Candidate
 from .search import FAILED, Score, Search
-from .space import Kind, Values, axes, changed, field_of, kinds_for, orders, starts, within
+from .space import Kind, Values
 
 #: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
 CHANGES: tuple[tuple[str, ...], ...] = (
@@ -81,10 +80,6 @@ def find(search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidat
     few = [(search.score_sample(c), c) for c in earlier]
     if good := [c for own, c in few if search.passes(own) and search.score_all(c).wrong == 0]:
         return good
-    if search.dump.out == FLOAT64:
-        return []
-    if len(search.dumps) > 1:  # the first dump alone may not distinguish kinds
-        ranked = sorted(ranked, key=search.score_all)
     nearest = [c for _, c in sorted(few, key=lambda x: x[0])][:_EARLIER]
     return BestFirst(search).run([*nearest, *ranked][:_RANKED])
 
@@ -100,8 +95,8 @@ class BestFirst:
 
     def __init__(self, search: Search) -> None:
         self._search = search
-        self._orders = orders(search.dump)
-        self._values = {kind: self._lists(kind) for kind in kinds_for(search.dump)} if self._orders else {}
+        fields = search.space.fields if search.space.orders else {}
+        self._values = {kind: self._lists(values) for kind, values in fields.items()}
         self._open: dict[Kind, list[Any]] = {kind: [] for kind in self._values}
         self._spent: dict[Kind, int] = dict.fromkeys(self._values, 0)
         self._seen: set[Any] = set()
@@ -137,39 +132,32 @@ class BestFirst:
     def _solved(self) -> bool:
         return any(own.wrong == 0 for own, _ in self._best)
 
-    def _lists(self, kind: Kind) -> dict[str, Values]:
-        """Return the values of every list that a change names, for a kind."""
-        fields = axes(kind, self._search.dump)
+    def _lists(self, fields: dict[str, Values]) -> dict[str, Values]:
+        """Return the values of every list that a change names, for the fields of a kind."""
         some = {name: tuple(v for v in fields.get(field, ()) if fits(v)) for name, (field, fits) in _SOME.items()}
-        return {
-            **dict.fromkeys(itertools.chain(*CHANGES, *ORDERS), ()),
-            **fields,
-            **some,
-            **_STEPS,
-            "order": self._orders,
-        }
+        absent = dict.fromkeys(itertools.chain(*CHANGES, *ORDERS), ())
+        return {**absent, **fields, **some, **_STEPS, "order": self._search.space.orders}
 
     def _start(self, first: Sequence[Candidate]) -> None:
         """Make nodes of given candidates, of the catalogue's entries, and of these with the most fraction bits."""
-        nodes = list(first)
+        space, nodes = self._search.space, list(first)
         for kind, values in self._values.items():
-            plain = [within(Candidate(machine), self._orders[0]) for machine in starts(kind, self._search.dump)]
-            nodes += [c for c in plain if c is not None]
+            plain = [c for start in space.starts[kind] if (c := start.within(space.orders[0])) is not None]
+            nodes += plain
             if values["fraction_bits"]:
                 bits = max(values["fraction_bits"])
                 nodes += [
                     other
                     for c in plain
-                    if c is not None
                     for output in values["output_format"] or (None,)
-                    if (other := changed(c, fraction_bits=bits, output_format=output)) is not None
+                    if (other := c.changed(fraction_bits=bits, output_format=output)) is not None
                 ]
         looked = [(own, n, c) for n, c in enumerate(nodes)
                   if type(c.accumulator) in self._open and (own := self._look(c)) is not None]  # fmt: skip
         alike: Counter[Any] = Counter()
         for own, _, c in sorted(looked, key=lambda x: (x[0].far, x[1])):
             m = c.accumulator
-            exact = "fraction_bits" in axes(type(m), self._search.dump) and field_of(c, "fraction_bits") == 40
+            exact = bool(self._values[type(m)]["fraction_bits"]) and c.value_of("fraction_bits") == 40
             like = type(m), m.output_format, exact, c.library is None
             self._push(c, own, CHANGES, _LATER * alike[like])
             self._push(c, own, ORDERS, _LATER_ORDER * alike[like])
@@ -218,23 +206,23 @@ def expand(c: Candidate, change: tuple[str, ...], values: dict[str, Values], k: 
 
     A group moves with the promotion interval in two ways: the interval stays, or the number of steps does.
     """
-    every = field_of(c, "promote_every")
+    every = c.promote_every
     for combination in itertools.product(*(values[name] for name in change)):
         chosen = dict(zip(change, combination, strict=True))
-        base = within(c, chosen.pop("order")) if "order" in chosen else c
+        base = c.within(chosen.pop("order")) if "order" in chosen else c
         of_steps = [chosen.pop(name) for name in _STEPS if name in chosen]
         fields = {_SOME[name][0] if name in _SOME else name: value for name, value in chosen.items()}
         if base is None:
             continue
         if "group" in fields and not of_steps and every is not None:
-            other = changed(base, **fields)
+            other = base.changed(**fields)
             if other is not None and every % _step(other) == 0:
                 yield other
             of_steps = [max(every // _step(c), 1)]
-        other = changed(base, **fields, **({"promote_every": None} if of_steps else {}))
+        other = base.changed(**fields, **({"promote_every": None} if of_steps else {}))
         if other is not None and of_steps and of_steps[0] is not None:
             step = _step(other)
-            other = changed(other, promote_every=of_steps[0] * step or -(-k // step) * step)
+            other = other.changed(promote_every=of_steps[0] * step or -(-k // step) * step)
         if other is not None:
             yield other
 

@@ -5,21 +5,21 @@ A kind of accumulator heeds its own fields (`heeded_fields`); here are the value
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...format.catalogue import Format, formats
-from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64, Accumulator, heeded_fields
+from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64, TF32, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import GemmLibrary
-from .candidate import Candidate
+from .candidate import Candidate, MmaCandidate
 from .dump import GemmDump
 
 Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
-_TF32_READING = (FLOAT32, formats["tf32"])
+_TF32_READING = (FLOAT32, TF32)
 _FLOAT32_READINGS = ((), _TF32_READING)
 
 _SCALE_FORMATS = (formats["e8m0fnu"], formats["e4m3fn"])
@@ -43,13 +43,41 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
 }
 
 
-def orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
-    """Return every order of operations that a dump can show, the plain ones first; None: an instruction alone."""
+@dataclass(frozen=True)
+class Space:
+    """What may have made a dump.
+
+    Attributes
+    ----------
+    orders : tuple of GemmLibrary or None
+        Every order of operations that the dump can show, the plain ones first; None: an instruction alone.
+    fields : dict of kind to dict
+        Kinds of accumulators, with the fields that each heeds and their values.
+    starts : dict of kind to tuple of Candidate
+        The catalogue's accumulators of each kind, for any formats; those alike once.
+    """
+
+    orders: tuple[GemmLibrary | None, ...]
+    fields: dict[Kind, dict[str, Values]]
+    starts: dict[Kind, tuple[MmaCandidate, ...]]
+
+    @classmethod
+    def of(cls, dump: GemmDump) -> Space:
+        """Return the space of a dump."""
+        kinds: list[Kind] = [kind for kind in KINDS if any(_fits(output, dump) for output in kind.output_formats)]
+        fields = {
+            kind: {name: FIELDS[name](kind, dump) for name in ("input_formats", *heeded_fields(kind))} for kind in kinds
+        }
+        return cls(_orders(dump), fields, {kind: _starts(kind, dump) for kind in kinds})
+
+
+def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
     plain = () if dump.blocks is not None or dump.out not in (FLOAT32, FLOAT16, FLOAT64) else (None,)
     if dump.quantized is None:
         return plain
     found: list[GemmLibrary] = []
-    splits = {-(-_tiles(dump) // n): n for n in range(_tiles(dump), 0, -1)}  # each length of a run once
+    tiles, rounds = -(-dump.k // _TILE), dump.out != FLOAT32 or dump.scaled or dump.c is not None
+    splits = {-(-tiles // n): n for n in range(tiles, 0, -1)}  # each length of a run once
     for scales, fused in (("promotion", True), ("promotion", False), ("end", True)):
         if dump.blocks is None and (scales, fused) != ("end", True):
             continue  # without scales nothing shows where they are applied
@@ -57,7 +85,7 @@ def orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
             continue
         for k_order in ("increasing", "interleaved"):
             for n in sorted(splits.values()):
-                for split_sum in ("float32", "out") if n > 1 and _rounding_shows(dump) else ("float32",):
+                for split_sum in ("float32", "out") if n > 1 and rounds else ("float32",):
                     found.append(
                         GemmLibrary("found", scales, None, fused, k_order, n, split_sum)  # type: ignore[arg-type]
                     )
@@ -66,17 +94,6 @@ def orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
         found = [library for library in found if library != first]  # the same as an instruction alone
     found.sort(key=lambda x: (_changes(x), x.split_k))
     return (*plain, *found)
-
-
-def within(candidate: Candidate, order: GemmLibrary | None) -> Candidate | None:
-    """Return a candidate within another order of operations, promoted as before; None if that is not possible."""
-    every = field_of(candidate, "promote_every")
-    machine = candidate.accumulator
-    if candidate.library is None and every is not None:
-        machine = dataclasses.replace(machine, promote_every=None)
-    if order is None:
-        return changed(Candidate(machine), promote_every=every)
-    return Candidate(machine, dataclasses.replace(order, promote_every=every))
 
 
 def _changes(x: GemmLibrary) -> int:
@@ -89,14 +106,6 @@ def _longest(dump: GemmDump) -> int:
     return min(256, 1 << (dump.k - 1).bit_length())
 
 
-def _tiles(dump: GemmDump) -> int:
-    return -(-dump.k // _TILE)
-
-
-def _rounding_shows(dump: GemmDump) -> bool:
-    return dump.out != FLOAT32 or dump.scaled or dump.c is not None
-
-
 def _fits(output: Format, dump: GemmDump) -> bool:
     """Tell whether results of a type can have become a dump's outputs."""
     if (output == FLOAT64) != (dump.out == FLOAT64):
@@ -104,71 +113,15 @@ def _fits(output: Format, dump: GemmDump) -> bool:
     return output == FLOAT16 or dump.out != FLOAT16 or dump.quantized is not None
 
 
-def axes(kind: Kind, dump: GemmDump) -> dict[str, Values]:
-    """Return the fields that a kind heeds and their values for a dump."""
-    return {field: FIELDS[field](kind, dump) for field in ("input_formats", *heeded_fields(kind))}
-
-
-def kinds_for(dump: GemmDump) -> Iterator[Kind]:
-    """Yield the kinds that may have made a dump."""
-    for kind in KINDS:
-        if any(_fits(output, dump) for output in kind.output_formats):
-            yield kind
-
-
-def starts(kind: Kind, dump: GemmDump) -> list[Accumulator]:
-    """Return the catalogue's accumulators of a kind, for any formats; those alike once."""
-    found: dict[Any, Accumulator] = {}
+def _starts(kind: Kind, dump: GemmDump) -> tuple[MmaCandidate, ...]:
+    found: dict[Any, MmaCandidate] = {}
     for name in accumulators:
         machine = accumulators[name]
         if type(machine) is kind and _fits(machine.output_format, dump):
-            tf32 = machine.lists(formats["tf32"]) and FLOAT32 in (dump.fa, dump.fb)
-            free = dataclasses.replace(machine, name="found", input_formats=_TF32_READING if tf32 else ())
-            found.setdefault(Candidate(free).key(), free)
-    return list(found.values())
-
-
-def changed(candidate: Candidate, **changes: Any) -> Candidate | None:
-    """Return a candidate with other fields, of those that its kind has; None if they do not go together."""
-    machine, library = candidate.accumulator, candidate.library
-    known = ("input_formats", *heeded_fields(type(machine)))
-    changes = {field: value for field, value in changes.items() if field in known}
-    if library is not None and "promote_every" in changes:
-        library = dataclasses.replace(library, promote_every=changes.pop("promote_every"))
-    try:
-        return Candidate(dataclasses.replace(machine, **changes), library)
-    except ValueError:
-        return None
-
-
-def field_of(candidate: Candidate, field: str) -> Any:
-    """Return what a candidate has in a field; the interval of promotion is its library's where it has one."""
-    if field == "promote_every" and candidate.library is not None:
-        return candidate.library.promote_every
-    return getattr(candidate.accumulator, field)
-
-
-def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
-    """Yield candidates with another value of one field; a group takes the interval of promotion with it."""
-    for value in values:
-        other = changed(candidate, **{field: value})
-        if other is None and field == "group":
-            other = _with_group(candidate, value)
-        if other is not None and other != candidate:
-            yield other
-
-
-def _with_group(candidate: Candidate, group: int) -> Candidate | None:
-    """Return a candidate with another group, promoted after as many whole steps as reach its interval."""
-    every = candidate.accumulator.promote_every
-    other = None if every is None else changed(candidate, group=group, promote_every=None)
-    if every is None or other is None:
-        return None
-    step = other.accumulator.step()
-    return changed(other, promote_every=-(-every // step) * step)
-
-
-# Exponents of zeros
+            tf32 = machine.lists(TF32) and FLOAT32 in (dump.fa, dump.fb)
+            free = MmaCandidate(replace(machine, name="found", input_formats=_TF32_READING if tf32 else ()))
+            found.setdefault(free.key(), free)
+    return tuple(found.values())
 
 
 def least_exponent(dump: GemmDump) -> int:
@@ -209,7 +162,7 @@ def plain_fields_of(candidate: Candidate, dump: GemmDump) -> Mapping[str, Any]:
     would be cut that no term has: all terms are multiples of what the least products and the least C are multiples of.
     A promotion after all of K is none, but for C, which it adds in float32.
     """
-    found = {field: field_of(candidate, field) for field in heeded_fields(type(candidate.accumulator))}
+    found = {field: candidate.value_of(field) for field in heeded_fields(type(candidate.accumulator))}
     zero, every = found.get("zero_exponent"), found.get("promote_every")
     bits = found.get("fraction_bits", 0)
     if zero is not None and (zero <= least_exponent(dump) or zero - bits <= _unit(dump)):
