@@ -61,7 +61,6 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
     """
     from .._files import write_bytes
     from ..vectors.catalogue import listed, vectors
-    from ..vectors.encoding import stem
     from ..vectors.encodings import encodings
 
     how = encodings[encoding]
@@ -81,7 +80,7 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
         if out is None:
             sys.stdout.buffer.write(content)
             continue
-        path = Path(out) / f"{stem(s)}{how.suffix}"
+        path = Path(out) / f"{s.stem}{how.suffix}"
         write_bytes(path, content)
         click.echo(f"wrote {path}: {len(s)} vectors, sha256 {s.sha256}", err=True)
 
@@ -106,9 +105,8 @@ def check_command(
     """
     if (command is None) == (results is None):
         raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")
-    from ..vectors.answers import ask, parse
     from ..vectors.catalogue import vectors
-    from ..vectors.explain import compare, row
+    from ..vectors.compare import ask, compare, parse, row
 
     s = vectors(name, level, seed)
     if results is not None:

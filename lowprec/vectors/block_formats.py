@@ -8,8 +8,7 @@ from fractions import Fraction
 
 from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
 from ..oracle.values import FLOAT32, encode, two_to
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words
 
 _SIGN = 1 << 31

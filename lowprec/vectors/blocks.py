@@ -14,8 +14,7 @@ from ..oracle.block_scales import NAN, ONE
 from ..oracle.logfmt import LogGrid, logfmt_tile
 from ..oracle.quantizers import QUANTIZERS, Quantizer, quantize
 from ..oracle.values import FLOAT32, decode, encode, floor_log2, max_code, two_to
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, number, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, number, one_of
 from .vectors import Answer, Field, Words, describe
 
 _SIGN = 1 << 31

@@ -15,8 +15,7 @@ from ..format.rounding import roundings
 from ..oracle import casts
 from ..oracle.mutants import wrong_rounding
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, fields, max_code
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .points import Point, cast_points, code_points
 from .vectors import Field, Words, describe
 

@@ -24,8 +24,7 @@ from ..oracle.values import (
     encode,
     exact,
 )
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words, describe
 
 _COLUMNS = 128

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .encoding import Encoding, comments, labels, stem
 from .vectors import Field, VectorSet
 
 _MAIN = """
@@ -36,9 +35,9 @@ def _type(field: Field) -> str:
 
 def write(s: VectorSet) -> bytes:
     """Return a set as a C header."""
-    own, fields = stem(s), (*s.inputs, *s.results)
-    kinds, numbers = labels(s)
-    text = [comments(s, "//"), f"#ifndef {own.upper()}_H\n#define {own.upper()}_H\n#include <stddef.h>\n"]
+    own, fields = s.stem, (*s.inputs, *s.results)
+    kinds, numbers = s.numbered_labels()
+    text = [s.comments("//"), f"#ifndef {own.upper()}_H\n#define {own.upper()}_H\n#include <stddef.h>\n"]
     text.append(f"#include <stdint.h>\n#define {own.upper()}_COUNT {len(s)}\n")
     for field in fields:
         rows = s[field.name].reshape(len(s), field.count).tolist()
@@ -84,6 +83,3 @@ def _any_nan(field: Field, own: str) -> str:
         return ""
     here = f"{own}_{field.name}[i]"
     return f" || (({here} & 0x7fffffff) > 0x7f800000 && ({field.name}[0] & 0x7fffffff) > 0x7f800000)"
-
-
-ENCODING = Encoding("c", ".h", "C: arrays, and a main that tests LOWPREC_FUNCTION with -DLOWPREC_SELF_TEST", write)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..format.catalogue import formats
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, TF32, Fields, fields
-from .encoding import Encoding, comments
 from .vectors import VectorSet
 
 _TYPES: dict[Fields, str] = {FLOAT64: "f64", FLOAT32: "f32", TF32: "tf32", BFLOAT16: "bf16", FLOAT16: "f16"}
@@ -47,7 +46,7 @@ def write(s: VectorSet) -> bytes:
         operation = f"arith.truncf %x {_ROUNDINGS[rest[0]]} : {source} to {target}"
     else:
         operation = f"arith.extf %x : {source} to {target}"
-    text = [_RUN, comments(s, "//"), f"\nfunc.func private @convert(%word: i{x.bits}) -> i64 {{\n"]
+    text = [_RUN, s.comments("//"), f"\nfunc.func private @convert(%word: i{x.bits}) -> i64 {{\n"]
     text.append(f"  %x = arith.bitcast %word : i{x.bits} to {source}\n  %y = {operation}\n")
     text.append(f"  %code = arith.bitcast %y : {target} to i{y.bits}\n  %wide = arith.extui %code : i{y.bits} to i64\n")
     text.append("  return %wide : i64\n}\n\nfunc.func @entry() {\n")
@@ -59,6 +58,3 @@ def write(s: VectorSet) -> bytes:
         text.append(f"  %x{i} = arith.constant {signed} : i{x.bits}\n")
         text.append(f"  %y{i} = func.call @convert(%x{i}) : (i{x.bits}) -> i64\n  vector.print %y{i} : i64\n")
     return "".join([*text, "  return\n}\n"]).encode()
-
-
-ENCODING = Encoding("mlir", ".mlir", "MLIR: FileCheck tests of arith.truncf and arith.extf", write)

@@ -6,14 +6,37 @@ The plain ones are here; `encoding_c` and `encoding_mlir` write programs.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from .._files import npz_bytes
 from ..registry import Registry
 from . import encoding_c, encoding_mlir
-from .encoding import Encoding, comments, labels, stem
 from .vectors import Field, VectorSet, Words
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A way to write a set.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    suffix : str
+        How its files end.
+    about : str
+        Who reads it.
+    write : callable
+        Returns the bytes of a set; ValueError if it is none for this set.
+    """
+
+    name: str
+    suffix: str
+    about: str
+    write: Callable[[VectorSet], bytes]
 
 
 def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str]:
@@ -37,7 +60,7 @@ def _json(s: VectorSet) -> bytes:
 def _npz(s: VectorSet) -> bytes:
     """Return a set as an archive of one array per field; the same bytes on every machine at any time."""
     arrays = {name: s[name] for name in s.field_names}
-    kinds, numbers = labels(s)
+    kinds, numbers = s.numbered_labels()
     arrays["label"] = np.array(numbers, np.uint32)
     text = json.dumps({**s.header(), "labels": kinds}, ensure_ascii=True).encode()
     arrays["header"] = np.frombuffer(text, np.uint8)
@@ -48,7 +71,7 @@ def _hex(s: VectorSet) -> bytes:
     """Return a set as lines of one number: the first input highest, word 0 of a field lowest in it."""
     fields = (*s.inputs, *s.results)
     width = sum(field.bits * field.count for field in fields)
-    lines = [comments(s, "//"), f"// reg [{width - 1}:0] {stem(s)} [0:{len(s) - 1}];\n"]
+    lines = [s.comments("//"), f"// reg [{width - 1}:0] {s.stem} [0:{len(s) - 1}];\n"]
     top = width
     for field in fields:
         low = top - field.bits * field.count
@@ -79,7 +102,7 @@ for _encoding in (
     Encoding("npz", ".npz", "NumPy: an array a field; header is JSON in bytes, label counts into its labels", _npz),
     Encoding("hex", ".hex", "Verilog's $readmemh: a vector a word, widths in comments", _hex),
     Encoding("testfloat", ".txt", "programs that read lines: hexadecimal inputs, then results", _testfloat),
-    encoding_c.ENCODING,
-    encoding_mlir.ENCODING,
+    Encoding("c", ".h", "C: arrays, and a main that tests LOWPREC_FUNCTION with -DLOWPREC_SELF_TEST", encoding_c.write),
+    Encoding("mlir", ".mlir", "MLIR: FileCheck tests of arith.truncf and arith.extf", encoding_mlir.write),
 ):
     encodings.register(_encoding.name, _encoding)

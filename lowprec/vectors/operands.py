@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..oracle.accumulators import Accumulator
 from ..oracle.fused import Rule
 from ..oracle.values import E8M0FNU, Fields, decode, encode, floor_log2, is_negative_zero, max_code
-from .drawing import Stream
+from .family import Stream
 
 Codes = list[int]
 Maker = Callable[[Stream, int, Fields], Codes]

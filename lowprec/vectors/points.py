@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from ..oracle.values import FLOAT64, Fields, decode, encode, max_code, nan_code, two_to
-from .drawing import Stream
+from .family import Stream
 
 Point = tuple[int, str]  # a word of the source, its label
 

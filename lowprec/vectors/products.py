@@ -15,8 +15,7 @@ from ..oracle.halves import Halves
 from ..oracle.libraries import ORDERS, Order
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
 from ..oracle.values import E4M3FN, FLOAT32, Fields
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .operands import FAMILIES, code_of, product_points
 from .vectors import Answer, Field, Words, describe
 

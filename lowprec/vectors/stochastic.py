@@ -10,8 +10,7 @@ from ..oracle.mutants import wrong_rounding
 from ..oracle.random_bits import random_word
 from ..oracle.values import FLOAT32, Fields
 from .casts import FIXED, FORMAT, ROUNDING_WORDS, format_of, special_results, value_of
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, number, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, number, one_of
 from .points import cast_points, fraction_points
 from .vectors import Answer, Field, Words, describe
 

@@ -19,8 +19,7 @@ from ..oracle.mutants import wrong_rounding
 from ..oracle.tables import Table
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, Exact, Fields, decode, encode, max_code, two_to
 from .casts import FIXED, MACHINES, ROUNDING_WORDS, SOURCE, SOURCES, fixed_rounding, policy, value_of, with_fields
-from .drawing import Stream
-from .family import Choice, Family, Rule, SetSpec, one_of
+from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .points import Point, source_points
 from .vectors import Answer, Field, Words, describe
 

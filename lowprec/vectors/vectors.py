@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,24 @@ class VectorSet:
             "results": [field.describe() for field in self.results],
             "nan": self.nan, "definition": dict(self.definition),
         }  # fmt: skip
+
+    @property
+    def stem(self) -> str:
+        """The name as that of a file, or of a C object."""
+        level = "" if self.level == 1 else f"_level{self.level}"
+        seed = f"_seed{self.seed}" if self.seed else ""
+        return "".join(x if x.isalnum() else "_" for x in self.name) + level + seed
+
+    def comments(self, mark: str) -> str:
+        """Return the header as comment lines."""
+        lines = json.dumps(self.header(), indent=1, ensure_ascii=True).splitlines()
+        return "".join(f"{mark} {line}".rstrip() + "\n" for line in lines)
+
+    def numbered_labels(self) -> tuple[list[str], list[int]]:
+        """Return the labels, each once, and the index among them of every vector's label."""
+        kinds = sorted(set(self.labels))
+        number = {label: i for i, label in enumerate(kinds)}
+        return kinds, [number[label] for label in self.labels]
 
     def same(self, ours: Words, theirs: Words) -> bool:
         """Tell whether results agree, by what the set says of NaN."""

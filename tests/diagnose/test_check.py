@@ -11,10 +11,9 @@ from refusals import refusals
 from tools import command
 
 import lowprec as lp
-from lowprec.diagnose.check.attribution import FOLLOWS_SCALE
 from lowprec.diagnose.check.causes import add, causes
 from lowprec.diagnose.check.result import Check
-from lowprec.diagnose.check.search import UNEXPLAINED
+from lowprec.diagnose.check.search import FOLLOWS_SCALE, UNEXPLAINED
 from lowprec.scaling.constants import bound_of
 
 STATELESS = [

@@ -13,9 +13,8 @@ from refusals import refusals
 import lowprec as lp
 from lowprec.diagnose.identify.candidate import MmaCandidate
 from lowprec.diagnose.identify.probes import operands, probes_for
-from lowprec.diagnose.identify.search import Search, cost
+from lowprec.diagnose.identify.search import FIELDS, Search, cost, plain_fields_of
 from lowprec.diagnose.identify.search_plan import find
-from lowprec.diagnose.identify.space import FIELDS, plain_fields_of
 from lowprec.tensorcore.accumulator import heeded_fields
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.vectors.recordings import RECORDINGS, Recording, read
@@ -330,4 +329,4 @@ def test_k_shorter_than_a_group() -> None:
 def test_every_field_that_decides_bits_has_values_to_search() -> None:
     for kind in KINDS:
         missing = set(heeded_fields(kind)) - set(FIELDS)
-        assert not missing, f"{kind.__name__}: lowprec/diagnose/identify/space.py needs values of {missing}"
+        assert not missing, f"{kind.__name__}: lowprec/diagnose/identify/search.py needs values of {missing}"

@@ -13,7 +13,7 @@ from peers import missing
 from tools import command
 
 from lowprec.vectors.catalogue import split, vectors
-from lowprec.vectors.explain import compare
+from lowprec.vectors.compare import compare
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -1,4 +1,4 @@
-"""Causes of differences as objects: each predicts the bits that one mistake makes.
+"""Causes of differences as objects: each predicts the bits that one mistake makes; what several of them use.
 
 Given the quantizer's codes and scales, a cause yields what the mistake makes in their place, once for each of its
 forms (every bound on amax, every format, every shift), each with a word for the form. The search compares the
@@ -20,6 +20,8 @@ from .expected import Expected, Observed
 
 Stage = Literal["making", "codes", "scale", "tensor scale"]
 Prediction = Callable[[Expected, Observed], Iterator[tuple[str, Any]]]
+_MOST = 4096  # rows that are compared with each other
+_COLUMNS = 512  # values of a row that are looked at
 
 MEMORY = "look at memory, transfers and races: no rule gives this"
 
@@ -101,3 +103,89 @@ def describe_flips(differing: NDArray[Any], words: NDArray[Any], most: int) -> s
 def in_16_bits(x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
     """Return float32 values rounded to the two 16-bit formats, by format."""
     return {"bfloat16": round_to(x, "bfloat16"), "float16": x.astype(np.float16).astype(np.float32)}
+
+
+def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return which expected row each found row is, None where they are in order or no order can be told.
+
+    Rows are told apart by their correlation, as scales may have changed with the order.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).standard_normal((4, 64))
+    >>> order_of_rows(x, 3 * x[[1, 2, 3, 0]])
+    array([1, 2, 3, 0])
+    >>> order_of_rows(x, x)
+    """
+    if expected.shape != found.shape or not 2 <= len(expected) <= _MOST or expected.shape[1] < 4:
+        return None
+    a, b = _unit(expected), _unit(found)
+    likeness = b @ a.T
+    order = likeness.argmax(axis=1)
+    own = likeness.diagonal()
+    best = likeness[np.arange(len(order)), order]
+    order = np.where((own >= best - 1e-6) | (best < 0.5), np.arange(len(order)), order)
+    shift = (np.arange(len(order)) - order) % len(order)
+    most = int(np.bincount(shift).argmax())
+    if most and 2 * (shift == most).sum() > len(order):  # those that are too like each other to tell follow the others
+        order = (np.arange(len(order)) - most) % len(order)
+    moved = order != np.arange(len(order))
+    return order if moved.any() and moved.mean() > min(0.02, 1.5 / len(order)) else None
+
+
+def exact_order(
+    expected: NDArray[Any], found: NDArray[Any], strangers: int = 0, least: int = 1
+) -> NDArray[np.int64] | None:
+    """Return the index of each found row among the expected ones; None where fewer than `least` rows moved.
+
+    At most `strangers` rows may be equal to none; they count as unmoved.
+
+    Examples
+    --------
+    >>> exact_order(np.array([[1, 2], [3, 4], [5, 6]]), np.array([[3, 4], [1, 2], [5, 6]]))
+    array([1, 0, 2])
+    """
+    if expected.shape != found.shape:
+        return None
+    rows, own = np.ascontiguousarray(found), np.arange(len(found))
+    known = {row.tobytes(): i for i, row in reversed(list(enumerate(np.ascontiguousarray(expected))))}
+    order = np.array([
+        i if np.array_equal(row, expected[i], equal_nan=True) else known.get(row.tobytes(), -1)
+        for i, row in enumerate(rows)
+    ])  # fmt: skip
+    strange = order < 0
+    order = np.where(strange, own, order)
+    return order if strange.sum() <= strangers and (order != own).sum() >= least else None
+
+
+def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return rows of length 1 about their mean, outliers cut down: one of them alone would decide."""
+    step = max(1, x.shape[1] // _COLUMNS)
+    part = np.nan_to_num(x[:, ::step].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    part = np.sign(part) * np.sqrt(np.abs(part))
+    part = part - part.mean(axis=1, keepdims=True)
+    length = np.sqrt(np.square(part).sum(axis=1, keepdims=True))
+    unit: NDArray[np.float64] = part / np.where(length > 0, length, 1.0)
+    return unit
+
+
+def describe_order(order: NDArray[np.int64]) -> str:
+    """Say an order in a few words.
+
+    Examples
+    --------
+    >>> [describe_order(np.array(order)) for order in ([3, 0, 1, 2], [2, 0, 1, 4, 3], [0, 2, 1, 3])]
+    ['shifted by 1', 'permuted', '2 of 4 moved']
+    """
+    n = len(order)
+    shift = (np.arange(n) - order) % n
+    steps, counts = np.unique(shift, return_counts=True)
+    most = int(steps[counts.argmax()])
+    if most and counts.max() >= n - max(abs(_signed(most, n)), 1):
+        return f"shifted by {_signed(most, n)}"
+    moved = int((shift != 0).sum())
+    return f"{moved} of {n} moved" if 2 * moved <= n else "permuted"
+
+
+def _signed(shift: int, n: int) -> int:
+    return shift if shift <= n // 2 else shift - n

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...format.rounding import roundings
-from .causes import MEMORY, add, describe_flips, in_16_bits
+from .causes import MEMORY, add, describe_flips, describe_order, exact_order, in_16_bits, order_of_rows
 from .expected import F32, Codes, Expected, Observed, values_of
-from .permutations import describe_order, exact_order, order_of_rows
 
 Forms = dict[str, Codes]
 _FEW = 3  # flipped bits that are called so

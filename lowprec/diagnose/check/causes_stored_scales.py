@@ -12,9 +12,8 @@ from ...cast.casts import encode
 from ...format.catalogue import formats
 from ...scaling.constants import bound_of
 from ...scaling.rules import FLOAT32, are_powers
-from .causes import MEMORY, add, describe_flips, in_16_bits
+from .causes import MEMORY, add, describe_flips, describe_order, exact_order, in_16_bits
 from .expected import F32, Expected, Observed
-from .permutations import describe_order, exact_order
 
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic

@@ -16,11 +16,10 @@ from ...scaling.quantize import specified, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
-from .attribution import attribute
 from .expected import F32, Expected, Observed
 from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
-from .search import Explanation, codes_left, explanations, scales_left, tensor_left
+from .search import Explanation, attribute, codes_left, explanations, scales_left, tensor_left
 
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 

@@ -12,8 +12,7 @@ from ...tensorcore.accumulator import heeded_fields
 from .candidate import Candidate, candidate_of
 from .dump import GemmDump
 from .normal_form import NormalForms
-from .search import Search
-from .space import Values, plain_fields_of
+from .search import Search, Values, plain_fields_of
 
 Alike = dict[str, tuple[Any, ...]]
 _PAIRS = (

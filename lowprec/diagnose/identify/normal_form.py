@@ -32,7 +32,7 @@ from .number_range import (
     holds_all,
     is_lossless,
 )
-from .space import plain_fields_of
+from .search import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
 _ONE = Products((0,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,19 +11,181 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...format.catalogue import Format, formats
-from ...oracle.values import fields
+from ...oracle.values import Fields, fields, max_code
 from ...tensorcore.accumulator import FLOAT64, heeded_fields
-from ...vectors.drawing import Stream
-from ...vectors.operands import ADDENDS, FAMILIES, Maker, addend, code_of, signed
+from ...vectors.family import Stream
+from ...vectors.operands import ADDENDS, FAMILIES, Codes, Maker, addend, code_of, signed
 from .candidate import Candidate
 from .dump import GemmDump, dump_of, word_of
-from .probe_operands import deciding_ties, many_equal_terms, two_terms, with_exponent
 
-Array = NDArray[Any]
+_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at each k, repeated: low, middle, high
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
 _HEAPS, _TIES, _PAIRS = 48, 24, 32  # lots of operands of heaps, ties and pairs
 _ALONE, _BESIDE = 4, 12  # and of nothing but C, and of one product beside C
+
+
+def _level(level: int, f: Fields) -> int:
+    """Return the exponent of a level."""
+    least = 1 - f.bias - f.mantissa_bits
+    return (max(least, -12), min(0, 2 * f.bias), min((max_code(f) >> f.mantissa_bits) - f.bias, 8))[level]
+
+
+def with_exponent(s: Stream, f: Fields, exponent: int) -> int:
+    """Return a code in a binade (the nearest that there is), most often a power of two, of any sign."""
+    m, field = f.mantissa_bits, exponent + f.bias
+    if field < 1:
+        return signed(s, 1 << max(m + field - 1, 0), f)
+    mantissa = s.bits(m) if s.chance(0.3) else 0
+    return signed(s, min(field << m | mantissa, max_code(f)), f)
+
+
+def _leveled(s: Stream, k: int, f: Fields) -> Codes:
+    return [with_exponent(s, f, _level(_LEVELS[i % 16], f)) for i in range(k)]
+
+
+def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
+    """Three products beside `_leveled`: a large one, one at half a unit in the last place below, one further below."""
+    low, middle, high = (_level(level, f) for level in range(3))
+    top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
+    half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
+    far = s.pick(distances) if s.chance(0.6) else half + 1 + s.below(24)
+    exponents = {2: top - high, 1: top - half - middle, 0: top - far - low}
+    codes, near, block = [0] * k, s.chance(0.5), 8 * s.below(max(k // 8, 1))
+    in_a_row = s.chance(0.6) and block + 4 <= k  # of the second eight, in the order 1, 0, 2
+    for level, exponent in exponents.items():
+        everywhere = range(k) if not near else range(block, min(block + 8, k))
+        if near and in_a_row and block % 16:
+            everywhere = range(block + 1, block + 4)
+        places = [i for i in everywhere if _LEVELS[i % 16] == level] or [0]
+        for i in places if level == 2 and s.chance(0.15) else [s.pick(tuple(places))]:
+            codes[i] = with_exponent(s, f, exponent)
+    return codes
+
+
+def deciding_ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
+    """Return makers of operands whose ties, or cuts, are decided far below the largest product, for probes alone.
+
+    `distances` are those, in binades, that are asked for most often.
+    """
+    return functools.partial(_tied, distances), _leveled
+
+
+def two_terms() -> tuple[Maker, Maker]:
+    """Return makers of two neighbours far apart, the smaller a tie with a bit or two far below, for probes alone."""
+    return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
+
+
+def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
+    """Return makers of many equal large products, and of a tie and a bit far below what they sum to, for probes alone.
+
+    Every other turn the large ones leave a place or two of the first group, or the last, of one of those lengths. Both
+    sides of a turn agree about where the large ones are. Where they cancel, what is left is small, and their exponent
+    still that of the alignment.
+    """
+    return functools.partial(_heaped, distances, groups, turn), functools.partial(_under, groups, turn)
+
+
+@dataclass(frozen=True)
+class _Heap:
+    """How a turn's operands lie along k: `large` places, then others, whose level in B is middle and low by turns."""
+
+    large: tuple[int, ...]
+    others: tuple[int, ...]
+    run: int  # so many large products have one sign, then so many the other
+    below: int  # the highest exponent by which a large number's is less
+    quarters: int  # of B's large numbers beyond their power of two
+    ends: tuple[int, ...]  # so many of the large ones B's rows have
+
+    @classmethod
+    def of(cls, turn: int, k: int, groups: tuple[int, ...]) -> _Heap:
+        """Return the heap of a turn, the same for both sides."""
+        s = Stream(turn, f"heap of {k}")
+        if turn % 2 and groups:
+            group = min(s.pick(groups), k)
+            first = s.pick((0, (k - 1) // group * group))  # what a last group leaves is cut no more
+            n = max(min(group, k - first) - s.pick((1, 1, 2)), 1)
+            rest = *range(first), *range(first + n, k)
+            return cls(tuple(range(first, first + n)), rest, n, 0, s.below(4), (n,))
+        first = s.pick((0, 0, 0, 8 * s.below(max(k // 16, 1)), s.below(max(k // 2, 1))))
+        length = min(s.pick((1, 2, 4, 8, 16, 32, 64, 128, k // 2, 1 + s.below(k))), max(k - first - 2, 1))
+        within = s.pick((range(4), range(4), range(2), range(2, 4), range(0, 4, 2)))
+        large = [i for i in range(first, k) if i % 4 in within][:length] or [first]
+        others = tuple(i for i in range(k) if i not in large)
+        n = len(large)
+        run = s.pick((n, n, n, 1, max(n // 2, 1)))
+        ends = (n, n, n, max(n // 2, 1), *(1 + s.below(n) for _ in range(4)))
+        return cls(tuple(large), others, run, s.pick((0, 0, 0, 1, s.below(9))), s.below(4), ends)
+
+    def number(self, quarters: int, f: Fields) -> int:
+        """Return the code of a large number."""
+        field = max(_level(2, f) - self.below + f.bias, 0)
+        return min(field << f.mantissa_bits | quarters << f.mantissa_bits >> 2, max_code(f))
+
+
+def _heaped(
+    distances: tuple[int, ...], groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields
+) -> Codes:  # fmt: skip
+    """Return a heap, then one product at half a unit in the last place of its sum, and one or two further below."""
+    heap, codes = _Heap.of(turn, k, groups), [0] * k
+    quarters, sign = s.below(4), s.bits(1)
+    for n, i in enumerate(heap.large):
+        negative = (sign + n // heap.run) % 2 and f.signed
+        codes[i] = heap.number(quarters, f) | negative << f.width
+    if not heap.others:
+        return codes
+    several = min(s.pick(heap.ends), heap.run)
+    sixteenths = several * (4 + quarters) * (4 + heap.quarters)
+    top = 2 * (_level(2, f) - heap.below) + sixteenths.bit_length() - 5
+    half = s.pick((11, 12, 14, 23, 24, 24, 25, s.below(30)))
+    far = s.pick(distances) if s.chance(0.6) else half + 1 + s.below(24)
+    below = [(half, 0)] if s.chance(0.6 if heap.run > len(heap.large) // 2 else 0.3) else []
+    below += [(far, 1), (far + s.below(4), 1)][: s.pick((1, 1, 2))]
+    after = [n for n, i in enumerate(heap.others) if i > heap.large[0]] or [0]
+    last = [n for n, i in enumerate(heap.others) if i > heap.large[-1]] or after
+    start = s.pick((after[0], last[0], s.pick(after), s.below(len(heap.others))))
+    for n, (distance, level) in enumerate(below):
+        place = start + 2 * n + (start + level) % 2  # the levels take turns
+        if place < len(heap.others):
+            codes[heap.others[place]] = with_exponent(s, f, top - distance - _level(1 - level, f))
+    return codes
+
+
+def _under(groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> Codes:
+    """Return what is beside `_heaped`: large numbers where those are, small ones elsewhere."""
+    heap, codes = _Heap.of(turn, k, groups), [0] * k
+    for i in heap.large[: s.pick(heap.ends)]:
+        codes[i] = heap.number(heap.quarters, f)
+    for n, i in enumerate(heap.others):
+        codes[i] = with_exponent(s, f, _level(1 - n % 2, f))
+    return codes
+
+
+@functools.lru_cache(16)
+def _nearly_powers(m: int) -> tuple[tuple[int, int], ...]:
+    """Return significands of m bits and one whose product has zeros, a few at least, after its leading bit."""
+    some = range(1 << m, 2 << m)
+    found = [(x, y) for x in some for y in some if 0 < x * y - (1 << (x * y).bit_length() - 1) < x * y >> m]
+    return tuple(found) or ((1 << m, 1 << m),)
+
+
+def _large_and_small(side: int, s: Stream, k: int, f: Fields) -> Codes:
+    """Side 0: one large number at an even k, and a small one after it; side 1: such numbers everywhere."""
+    m, highest = f.mantissa_bits, (max_code(f) >> f.mantissa_bits) - f.bias
+    significand = s.pick(_nearly_powers(min(m, 7)))[side] - (1 << min(m, 7))
+    small = max(f.bias - 6 + s.pick((0, 0, 0, 1, 2, 3)), 1) << m | significand << (m - min(m, 7))
+    large = max(min(highest, 8 - 2 * side) + f.bias - s.pick((0, 0, 0, 1, 2)), 0) << m
+    large |= int(s.chance(0.5)) << m >> 1  # one and a half
+    if side:
+        return [small if i % 2 else large for i in range(k)]
+    codes, at = [0] * k, 2 * s.below(max(k // 2, 1))
+    for i, code in ((at, large), (at + 1, small)):
+        if i < k:
+            codes[i] = signed(s, code, f)
+    return codes
+
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .candidate import Candidate
-from .search import FAILED, Score, Search
-from .space import Kind, Values
+from .search import FAILED, Kind, Score, Search, Values
 
 #: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
 CHANGES: tuple[tuple[str, ...], ...] = (
