@@ -8,16 +8,9 @@ from fractions import Fraction
 
 from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
 from ..oracle.values import FLOAT32, encode, two_to
+from .blocks import FLT_MAX, INF, SIGN, Point, thinned
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words
-
-_SIGN = 1 << 31
-_FLT_MAX, _INF, _NAN = 0x7F7FFFFF, 0x7F800000, 0x7FC00000
-Point = tuple[Words, str]
-
-
-def _word(value: Fraction) -> int:
-    return encode(value, FLOAT32)
 
 
 def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
@@ -32,7 +25,7 @@ def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
             word = max(amax - s.below(6 << 23), 0)
         else:  # odd multiples of half an element, at the coarsest and at finer levels
             half = two_to(exponent - r.bits - s.below(3))
-            word = _word(half * s.below(2 << r.bits)) + (s.between(-1, 1) if kind > 3 else 0)
+            word = encode(half * s.below(2 << r.bits), FLOAT32) + (s.between(-1, 1) if kind > 3 else 0)
         words.append(min(max(word, 0), amax) | s.bits(1) << 31)
     words[s.below(r.block)] = amax | s.bits(1) << 31
     return words
@@ -50,30 +43,30 @@ def _amaxes(r: BlockRule, s: Stream, level: int) -> Iterator[tuple[int, str]]:
     for e in every:
         for factor in factors:
             for step in (-1, 0, 1):
-                word = _word(factor * two_to(e)) + step
-                if 0 < word <= _FLT_MAX:
+                word = encode(factor * two_to(e), FLOAT32) + step
+                if 0 < word <= FLT_MAX:
                     yield word, "amax on the edge of a scale" if r.levels else "amax on the edge of an exponent"
     for _ in range(40 if level == 1 else 400):
-        yield s.below(_FLT_MAX), "any amax"
+        yield s.below(FLT_MAX), "any amax"
 
 
 def block_points(r: BlockRule, level: int, s: Stream) -> Iterator[Point]:
     """Yield blocks by their largest magnitude, and those of zeros; of infinities and NaN where a source says them."""
     n = r.block
     specials: list[tuple[list[int], str]] = [
-        ([0] * n, "zeros"), ([_SIGN] * n, "negative zeros"), ([1] * n, "least subnormals"),
-        ([0] * (n - 1) + [_SIGN | 1], "one least subnormal"), ([0x7FFFFF, 0x400000] * (n // 2), "subnormals"),
+        ([0] * n, "zeros"), ([SIGN] * n, "negative zeros"), ([1] * n, "least subnormals"),
+        ([0] * (n - 1) + [SIGN | 1], "one least subnormal"), ([0x7FFFFF, 0x400000] * (n // 2), "subnormals"),
         ([0x7FFFFF, 0x800000] * (n // 2), "subnormals and the least normal"),
-        ([_FLT_MAX, _SIGN | _FLT_MAX] + [0] * (n - 2), "largest of both signs"), ([0x3F800000] * n, "ones"),
-        ([_SIGN | 0x3F800000] + [_SIGN | 0x2F800000] * (n - 1), "negative numbers far below one"),
+        ([FLT_MAX, SIGN | FLT_MAX] + [0] * (n - 2), "largest of both signs"), ([0x3F800000] * n, "ones"),
+        ([SIGN | 0x3F800000] + [SIGN | 0x2F800000] * (n - 1), "negative numbers far below one"),
     ]  # fmt: skip
     if not r.levels:
-        specials.append(([_INF, 0x7F000000] + [0x3F800000] * (n - 2), "Inf"))
+        specials.append(([INF, 0x7F000000] + [0x3F800000] * (n - 2), "Inf"))
     for words, label in specials:
         yield tuple(words), label
     found = list(_amaxes(r, s, level))
     most = 900_000 // (n * 42) if level == 1 else 10**9
-    for word, label in found if len(found) <= most else [found[i * len(found) // most] for i in range(most)]:
+    for word, label in thinned(found, most):
         yield tuple(_ties(word, r, s)), label
 
 
@@ -88,10 +81,7 @@ class BlockFormatFamily(Family):
     name = "block"
     choices = (Choice("FORMAT", one_of(BLOCK_FORMATS, "the oracle has the formats")),)
     about = "a block's elements, what they share, its level bits and its values"
-
-    def listed(self) -> list[str]:
-        """Return every format that the oracle has."""
-        return [f"block/{name}" for name in BLOCK_FORMATS]
+    sets = BLOCK_FORMATS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""

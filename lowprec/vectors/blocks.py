@@ -6,7 +6,7 @@ import bisect
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from ..oracle.values import FLOAT32, decode, encode, floor_log2, max_code, two_t
 from .family import Choice, Family, Rule, SetSpec, Stream, number, one_of
 from .vectors import Answer, Field, Words, describe
 
-_SIGN = 1 << 31
-_FLT_MAX, _INF, _NAN = 0x7F7FFFFF, 0x7F800000, 0x7FC00000
+SIGN = 1 << 31
+FLT_MAX, INF, NAN_WORD = 0x7F7FFFFF, 0x7F800000, 0x7FC00000
 Point = tuple[Words, str]
+T = TypeVar("T")
 
 
 def block_of(r: Quantizer) -> tuple[int, int]:
@@ -50,15 +51,15 @@ def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
         ):  # fmt: skip
             for step, beside in ((-1, "one ulp below "), (0, ""), (1, "one ulp above ")):
                 word = _word(factor * two_to(e)) + step
-                if 0 < word <= _FLT_MAX:
+                if 0 < word <= FLT_MAX:
                     yield word, f"amax {beside}{what}"
     for step in (-1, 0, 1):
         for floor in (Fraction(float(np.float32(1e-4))), Fraction(1e-12)):
             yield _word(floor) + step, "amax at a bound of amax"
-        yield min(_word(top) + step, _FLT_MAX), "amax at the largest element"
-    yield _FLT_MAX, "amax FLT_MAX"
+        yield min(_word(top) + step, FLT_MAX), "amax at the largest element"
+    yield FLT_MAX, "amax FLT_MAX"
     for _ in range(40 if level == 1 else 400):
-        yield s.below(_FLT_MAX), "any amax"
+        yield s.below(FLT_MAX), "any amax"
 
 
 def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
@@ -80,6 +81,12 @@ def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
     return words
 
 
+def thinned(items: Sequence[T], most: int) -> list[T]:
+    """Return items from all over a sequence, at most so many."""
+    n = len(items)
+    return list(items) if n <= most else [items[i * n // most] for i in range(most)]
+
+
 def quantizer_points(r: Quantizer, level: int, s: Stream) -> Iterator[Point]:
     """Yield blocks by their largest magnitude, and those of zeros, infinities and NaN."""
     rows, columns = block_of(r)
@@ -87,22 +94,21 @@ def quantizer_points(r: Quantizer, level: int, s: Stream) -> Iterator[Point]:
     half = n // 2 if r.bound is not None else n
     most = max(40, 620_000 // (n * 13)) if level == 1 else 10**9
     found = list(_amaxes(r, s, level))
-    keep = found if len(found) <= most else [found[i * len(found) // most] for i in range(most)]
     specials: list[tuple[list[int], str]] = [
-        ([0] * n, "zeros"), ([_SIGN] * n, "negative zeros"), ([0, _INF] + [0x3F800000] * (n - 2), "Inf"),
-        ([_SIGN | _INF] + [0x3F800000] * (n - 1), "-Inf"), ([0x3F800000] * (n - 1) + [_NAN], "NaN"),
-        ([_SIGN | _NAN] * n, "nothing but NaN"), ([_NAN, _INF] + [1] * (n - 2), "NaN and Inf"),
-        ([1] * n, "least subnormals"), ([0] * (n - 1) + [_SIGN | 1], "one least subnormal"),
-        ([0x7FFFFF] * n, "last subnormals"), ([_FLT_MAX, _SIGN | _FLT_MAX] + [0] * (n - 2), "largest of both signs"),
+        ([0] * n, "zeros"), ([SIGN] * n, "negative zeros"), ([0, INF] + [0x3F800000] * (n - 2), "Inf"),
+        ([SIGN | INF] + [0x3F800000] * (n - 1), "-Inf"), ([0x3F800000] * (n - 1) + [NAN_WORD], "NaN"),
+        ([SIGN | NAN_WORD] * n, "nothing but NaN"), ([NAN_WORD, INF] + [1] * (n - 2), "NaN and Inf"),
+        ([1] * n, "least subnormals"), ([0] * (n - 1) + [SIGN | 1], "one least subnormal"),
+        ([0x7FFFFF] * n, "last subnormals"), ([FLT_MAX, SIGN | FLT_MAX] + [0] * (n - 2), "largest of both signs"),
     ]  # fmt: skip
     for words, label in specials:
         yield tuple(words), label
-    for word, label in keep:
+    for word, label in thinned(found, most):
         body = _rest(word, r, half, s)
         at = s.below(half)
-        body[at] = word | body[at] & _SIGN
+        body[at] = word | body[at] & SIGN
         if r.bound is not None:  # the other block holds the tensor's amax, somewhat larger
-            other = min(word + s.below(10 << 23), _FLT_MAX)
+            other = min(word + s.below(10 << 23), FLT_MAX)
             second = [other, *_rest(other, r, n - half - 1, s)]
             # Blocks lie side by side: rows of the first, then of the second, by turns.
             width = columns // 2
@@ -142,10 +148,7 @@ class QuantizeFamily(Family):
         QUANTIZERS, "there are no vectors of it, nor of any with a Hadamard transform or a history; there are for"
     )),)  # fmt: skip
     about = "quantize: codes and scales of a block (two blocks and the scale above them, where there is one)"
-
-    def listed(self) -> list[str]:
-        """Return every quantizer that the oracle has."""
-        return [f"quantize/{name}" for name in QUANTIZERS]
+    sets = QUANTIZERS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
@@ -237,10 +240,7 @@ class LogfmtFamily(Family):
         Choice("BITS", number(3, 16)), Choice("ROUNDING", one_of(("linear", "log"), "the roundings are"), "linear"),
     )  # fmt: skip
     about = "logfmt: codes (sign above magnitude), ends and values of a tile, as lowprec's mode `paper` defines them"
-
-    def listed(self) -> list[str]:
-        """Return 3 to 16 bits with the two roundings that the oracle has."""
-        return [f"logfmt/{n}/{rounding}" for n in range(3, 17) for rounding in ("linear", "log")]
+    sets = tuple(f"{n}/{rounding}" for n in range(3, 17) for rounding in ("linear", "log"))
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""
@@ -316,8 +316,8 @@ def _tiles(n: int, level: int, s: Stream) -> Iterator[Point]:
                     words[5] = words[7] = 0
                 yield tuple(word | s.bits(1) << 31 for word in words), name + (", near thresholds" if i % 2 else "")
     for words, label in (
-        ([0] * _TILE, "zeros"), ([_SIGN] * _TILE, "negative zeros"), ([0] * (_TILE - 1) + [1], "one least subnormal"),
-        (list(range(1, _TILE + 1)), "least subnormals"), ([_FLT_MAX, 1] * (_TILE // 2), "FLT_MAX, least subnormal"),
+        ([0] * _TILE, "zeros"), ([SIGN] * _TILE, "negative zeros"), ([0] * (_TILE - 1) + [1], "one least subnormal"),
+        (list(range(1, _TILE + 1)), "least subnormals"), ([FLT_MAX, 1] * (_TILE // 2), "FLT_MAX, least subnormal"),
         ([0x3F800000] * _TILE, "all values equal"), ([0x3F800000, 0x3F800001] * (_TILE // 2), "two neighbours"),
     ):  # fmt: skip
         yield tuple(words), label

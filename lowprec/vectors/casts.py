@@ -66,14 +66,18 @@ def default_policy(f: Fields) -> str:
 
 def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
     """Return the codes of what a format cannot hold: all that a policy decides."""
-    beyond = 4 * Fraction(decode(max_code(f), f))
-    tiny = Fraction(1, 1 << 1100)
+    top = Fraction(decode(max_code(f), f))
+    return special_codes(lambda value: casts.cast(value, f, mode, preset), top, f.width + f.signed)
+
+
+def special_codes(cast: Callable[[Exact], int], top: Fraction, bits: int) -> dict[str, str]:
+    """Return the codes of numbers beyond the largest one and beside zero, of Inf and NaN."""
+    beyond, tiny = 4 * top, Fraction(1, 1 << 1100)
     points: dict[str, Exact] = {
         "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,
         "NaN": math.nan, "-NaN": math.copysign(math.nan, -1), "-0": -0.0, "just above 0": tiny, "just below 0": -tiny,
     }  # fmt: skip
-    width = -(-(f.width + f.signed) // 4)
-    return {what: f"0x{casts.cast(value, f, mode, preset):0{width}x}" for what, value in points.items()}
+    return {what: f"0x{cast(value):0{-(-bits // 4)}x}" for what, value in points.items()}
 
 
 def _default_source(f: Fields) -> str:

@@ -11,19 +11,7 @@ from ..oracle import casts
 from ..oracle.logfmt import logfmt_tile
 from ..oracle.quantizers import QUANTIZERS, quantize
 from ..oracle.tiles import tile_scale
-from ..oracle.values import (
-    BFLOAT16,
-    E4M3FN,
-    E5M2,
-    E8M0FNU,
-    FLOAT16,
-    FLOAT32,
-    Exact,
-    Fields,
-    decode,
-    encode,
-    exact,
-)
+from ..oracle.values import BFLOAT16, E4M3FN, E5M2, E8M0FNU, FLOAT16, FLOAT32, Fields, decode, encode, exact
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words, describe
 
@@ -69,7 +57,11 @@ def _rows(codec: Codec, words: Words) -> tuple[Bits, list[Bits], Bits]:
     values = [exact(float(v)) for v in np.array(words, np.uint32).view(np.float32)]
     width = codec.element.width + codec.element.signed
     if not codec.tile:
-        return [], [], [(_cast(v, codec.element, "ieee" if width > 8 else "ocp_sat"), width) for v in values]
+        return (
+            [],
+            [],
+            [(casts.cast(v, codec.element, preset="ieee" if width > 8 else "ocp_sat"), width) for v in values],
+        )
     if codec.logfmt:
         return [], *_logarithmic(codec.logfmt, words)
     assert codec.scale is not None
@@ -87,17 +79,11 @@ def _rows(codec: Codec, words: Words) -> tuple[Bits, list[Bits], Bits]:
         scale = tile_scale(tile, codec.element, "fp32" if codec.scale == FLOAT32 else "ue8m0")
         scaled.append((encode(scale, codec.scale, "nonsaturate"), bits))
         for value in tile:
-            quotient = value if isinstance(value, float) else _f32(value / scale)
-            sent.append((_cast(quotient, codec.element, "ocp_sat"), width))
+            quotient = (
+                value if isinstance(value, float) else decode(encode(value / scale, FLOAT32, "nonsaturate"), FLOAT32)
+            )
+            sent.append((casts.cast(quotient, codec.element, preset="ocp_sat"), width))
     return [], [scaled], sent
-
-
-def _cast(value: Exact, fmt: Fields, preset: str) -> int:
-    return casts.cast(value, fmt, preset=preset)
-
-
-def _f32(value: Exact) -> Exact:
-    return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)
 
 
 def _logarithmic(n: int, words: Words) -> tuple[list[Bits], Bits]:
@@ -140,10 +126,7 @@ class CodecFamily(Family):
     name = "codec"
     choices = (Choice("CODEC", one_of(CODECS, "the oracle has the codecs")),)
     about = "codec: the bytes of a row of 128 values, scales or ends first, codes from the least significant bit"
-
-    def listed(self) -> list[str]:
-        """Return every codec that the oracle has."""
-        return [f"codec/{name}" for name in CODECS]
+    sets = CODECS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""

@@ -231,7 +231,7 @@ def row(s: VectorSet, difference: Difference) -> dict[str, Any]:
     Of many words of a result only those that differ are shown.
     """
     vector, theirs = difference.vector, difference.theirs
-    fields = [field for field in s.results for _ in range(field.count)]
+    fields = spread(s.results)
     at = [i for i, (a, b) in enumerate(zip(vector.results, theirs, strict=True)) if a != b]
     several = f"[{at[0]}] " if len(fields) > 1 else ""
     first = fields[at[0]]

@@ -151,11 +151,14 @@ class Family(ABC):
         The other parts of its sets' names.
     about : str
         One sentence.
+    sets : iterable of str
+        What follows the family's name in the full names of its sets.
     """
 
     name: ClassVar[str]
     choices: ClassVar[tuple[Choice, ...]]
     about: ClassVar[str]
+    sets: ClassVar[Iterable[str]] = ()
 
     @property
     def pattern(self) -> str:
@@ -163,9 +166,9 @@ class Family(ABC):
         words = [choice.word if choice.default is None else f"[/{choice.word}" for choice in self.choices]
         return "".join(words) + "]" * sum(choice.default is not None for choice in self.choices)
 
-    @abstractmethod
     def listed(self) -> list[str]:
         """Return the full names of its sets, without those that only their parameters make."""
+        return [f"{self.name}/{rest}" for rest in self.sets]
 
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return all parts of a name, those that were left out filled in; ValueError for what cannot be."""

@@ -230,27 +230,20 @@ def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fiel
     return code_of(s, c, c.bias + s.pick(some))
 
 
-_SCALES = (
-    "scales near 1",
-    "scales that fall along k",
-    "any scales",
-    "least scales",
-    "largest scales",
-    "scales that are 1",
-)
+#: Kinds of scales, with the least code of each and the code after the last.
+_SCALES: dict[str, Callable[[Fields], tuple[int, int]]] = {
+    "scales near 1": lambda fmt: (encode(Fraction(1, 50), fmt), encode(64, fmt)),
+    "scales that fall along k": lambda fmt: (131, 136) if fmt == E8M0FNU else (0x78, 0x7F),
+    "any scales": lambda fmt: (0, 256),
+    "least scales": lambda fmt: (0, (1 << fmt.width) // 8),
+    "largest scales": lambda fmt: ((1 << fmt.width) - (1 << fmt.width) // 8, 1 << fmt.width),
+    "scales that are 1": lambda fmt: (encode(1, fmt), encode(1, fmt) + 1),
+}
 
 
 def scales(kind: str, s: Stream, count: int, fmt: Fields, block: int) -> Codes:
     """Return codes of scales for one row."""
-    top, one = 1 << fmt.width, encode(1, fmt)
-    low, high = {
-        "scales near 1": (encode(Fraction(1, 50), fmt), encode(64, fmt)),
-        "scales that fall along k": (131, 136) if fmt == E8M0FNU else (0x78, 0x7F),
-        "any scales": (0, 256),
-        "least scales": (0, top // 8),
-        "largest scales": (top - top // 8, top),
-        "scales that are 1": (one, one + 1),
-    }[kind]
+    low, high = _SCALES[kind](fmt)
     codes = [low + s.below(high - low) for _ in range(count)]
     if kind == "scales that fall along k":  # after the first 32 of every 64, by 24 to 52 binades in all
         first, last = (109, 121) if fmt == E8M0FNU else (1, 10)
@@ -277,7 +270,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                 if machine.scales is not None:
                     turn += 1
                     fmt, block = machine.scales
-                    kind = _SCALES[turn % len(_SCALES)]
+                    kind = list(_SCALES)[turn % len(_SCALES)]
                     words += (*scales(kind, s, k // block, fmt, block), *scales(kind, s, k // block, fmt, block))
                     label += f", {kind}"
                 yield words, label

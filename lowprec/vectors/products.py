@@ -62,10 +62,7 @@ class MmaFamily(Family):
         Choice("B_FORMAT", _input, lambda found: found[1]),
     )
     about = "mma: one output, the products of K codes of a and b and c, summed as the accumulator does, k from 0 up"
-
-    def listed(self) -> list[str]:
-        """Return every accumulator with each of its input formats on both sides."""
-        return [f"mma/{name}/{f}/{f}" for name, machine in ACCUMULATORS.items() for f in machine.inputs]
+    sets = tuple(f"{name}/{f}/{f}" for name, machine in ACCUMULATORS.items() for f in machine.inputs)
 
     def _parts(self, parts: Sequence[str]) -> tuple[Accumulator, tuple[Fields, Fields], int]:
         machine = ACCUMULATORS[parts[0]]
@@ -84,11 +81,8 @@ class MmaFamily(Family):
             fmt, block = machine.scales
             inputs += [Field.of("a_scale", fmt, k // block), Field.of("b_scale", fmt, k // block)]
             inputs[-2:] = [dataclasses.replace(field, bits=8) for field in inputs[-2:]]
-            definition |= {
-                "scales": describe(fmt),
-                "scale block": block,
-                "bit 7 of a scale": "ignored where not a bit of it",
-            }
+            definition |= {"scales": describe(fmt), "scale block": block}
+            definition["bit 7 of a scale"] = "ignored where not a bit of it"
         points = product_points(machine, pair, k, level, Stream(seed, "/".join(("mma", *parts))))
         return SetSpec(definition, tuple(inputs), (Field.of("d", c),), points, dot(machine, machine.rule, pair, k))
 
@@ -149,10 +143,7 @@ class GemmFamily(Family):
         Choice("ACCUMULATOR", _unscaled, "hopper_fp8"),
     )
     about = "gemm: one float32 output D = A B^T of codes with float32 scales, no C, alpha 1, in the library's order"
-
-    def listed(self) -> list[str]:
-        """Return every library on Hopper's and Ada's FP8 units."""
-        return [f"gemm/{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8")]
+    sets = tuple(f"{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8"))
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
         """Return a set before its answers."""

@@ -70,12 +70,8 @@ class StochasticFamily(Family):
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield the other variants, wrong rules, and roundings that do not look at R."""
         if parts[0] == "words":
-            yield Rule(
-                "halves of the index swapped", lambda x: (random_word(x[0], x[1] >> 32 | x[1] % 2**32 << 32),), True
-            )
-            yield Rule(
-                "halves of the seed swapped", lambda x: (random_word(x[0] >> 32 | x[0] % 2**32 << 32, x[1]),), True
-            )
+            yield Rule("halves of the index swapped", lambda x: (random_word(x[0], _swapped(x[1])),), True)
+            yield Rule("halves of the seed swapped", lambda x: (random_word(_swapped(x[0]), x[1]),), True)
             yield Rule("without the last xor", lambda x: (random_word(*x) ^ x[1] % 2**32,), True)
             return
         f, mode, n = format_of(parts[1])[1], parts[0].upper(), int(parts[2])
@@ -87,6 +83,10 @@ class StochasticFamily(Family):
                 yield Rule(f"Stochastic{other}", _stochastic(f, other, n))
         for other in FIXED:
             yield Rule(ROUNDING_WORDS[other], _stochastic(f, other, n))
+
+
+def _swapped(word: int) -> int:
+    return word >> 32 | word % 2**32 << 32
 
 
 def _stochastic(f: Fields, mode: str, n: int, rule: casts.Away = casts.away) -> Answer:

@@ -18,7 +18,18 @@ from ..oracle.casts import Away
 from ..oracle.mutants import wrong_rounding
 from ..oracle.tables import Table
 from ..oracle.values import BFLOAT16, FLOAT16, FLOAT32, Exact, Fields, decode, encode, max_code, two_to
-from .casts import FIXED, MACHINES, ROUNDING_WORDS, SOURCE, SOURCES, fixed_rounding, policy, value_of, with_fields
+from .casts import (
+    FIXED,
+    MACHINES,
+    ROUNDING_WORDS,
+    SOURCE,
+    SOURCES,
+    fixed_rounding,
+    policy,
+    special_codes,
+    value_of,
+    with_fields,
+)
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .points import Point, source_points
 from .vectors import Answer, Field, Words, describe
@@ -50,16 +61,6 @@ def _definition(f: Format) -> dict[str, Any]:
     """Return all that decides what codes mean."""
     t = _table(f)
     return {"values": [str(float(v)) for v in t.values], "overflow": f"numbers that round to {float(t.beyond)!r}"}
-
-
-def _specials(t: Table, mode: str, preset: str, bits: int) -> dict[str, str]:
-    beyond = 4 * t.beyond
-    points: dict[str, Exact] = {
-        "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,
-        "NaN": math.nan, "-NaN": math.copysign(math.nan, -1), "-0": -0.0, "just above 0": two_to(-1100),
-        "just below 0": -two_to(-1100),
-    }  # fmt: skip
-    return {what: f"0x{tables.cast(v, t, mode, preset):0{-(-bits // 4)}x}" for what, v in points.items()}
 
 
 def _words_at(value: Fraction, source: Fields) -> Iterator[tuple[int, str]]:
@@ -131,7 +132,7 @@ class TableCastFamily(Family):
         t, stream = _table(f), Stream(seed, "/".join((self.name, *parts)))
         definition = {
             "source": describe(source), "target": _definition(f), "rounding": ROUNDING_WORDS[mode], "policy": preset,
-            "special codes": _specials(t, mode, preset, f.bits),
+            "special codes": special_codes(lambda v: tables.cast(v, t, mode, preset), t.beyond, f.bits),
         }  # fmt: skip
         points = (((word,), label) for word, label in table_points(t, source, level, stream))
         fields_ = (Field.of("x", source),), (Field("y", f.bits),)

@@ -88,7 +88,10 @@ def check(
             )
         if one.has_row_scales:
             raise ValueError(f"check: quantizer must have one scale of the tensor or none, got {one}: a scale a row")
-        _check_width(one, given)
+        if (came := given.dump.codes.dtype) != (needed := one.format.code_dtype):
+            raise ValueError(
+                f"check: codes are {came}; those of {one.name or 'the quantizer'}, {one.format}, are {needed}"
+            )
         made = Expected.of(matrix, one)
         found = _fitting(given.dump, made)
         return _result(made, found, explanations(made, found), ())
@@ -103,14 +106,6 @@ def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity
 
 def _fitting(dump: Observed, made: Expected) -> Observed:
     return replace(dump, scale=match_scales(dump.scale, made.scale.shape))
-
-
-def _check_width(q: Quantizer, given: ParsedInput) -> None:
-    fmt, codes = q.format, given.dump.codes
-    if codes.dtype != fmt.code_dtype:
-        raise ValueError(
-            f"check: codes are {codes.dtype}; those of {q.name or 'the quantizer'}, {fmt}, are {fmt.code_dtype}"
-        )
 
 
 def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> list[Quantizer]:

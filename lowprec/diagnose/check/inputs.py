@@ -149,7 +149,7 @@ def match_codes(given: ParsedInput, shape: tuple[int, ...]) -> ParsedInput:
     halves = matrix_shape(codes.shape)
     if codes.dtype == np.uint8 and (halves[0], 2 * halves[1]) == wanted:
         pairs = np.stack([codes & 15, codes >> 4], axis=-1)
-        return replace(given, dump=replace(given.dump, codes=pairs.reshape(wanted)), format=given.format)
+        return replace(given, dump=replace(given.dump, codes=pairs.reshape(wanted)))
     raise ValueError(
         f"check: codes {codes.shape} for values {shape}; needed is a code for every value, or a byte for every two of "
         "4 bits, along the last axis"

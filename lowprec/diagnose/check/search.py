@@ -288,10 +288,10 @@ def _scales(made: Expected, found: Observed) -> NDArray[Any]:
         return names
 
     def rules() -> Iterator[tuple[Step, Any]]:
-        for stage, own in (("making", made.scale), ("scale", made.scale)):
+        for stage in ("making", "scale"):
             for step, predicted in of_stage(stage, made, found):
                 scale = predicted.scale if isinstance(predicted, Expected) else predicted
-                if scale.shape == own.shape:
+                if scale.shape == made.scale.shape:
                     yield step, scale
 
     _by_rules(names, open_, found.scale, made.scale, rules, np.isfinite(made.scale))
@@ -304,13 +304,9 @@ def _scales(made: Expected, found: Observed) -> NDArray[Any]:
 
 
 def _by_rules(
-    names: NDArray[Any],
-    open_: Mask,
-    found: NDArray[Any],
-    base: NDArray[Any],
-    rules: Callable[[], Iterable[tuple[Step, Any]]],
-    considered: Mask,
-) -> None:
+    names: NDArray[Any], open_: Mask, found: NDArray[Any], base: NDArray[Any],
+    rules: Callable[[], Iterable[tuple[Step, Any]]], considered: Mask,
+) -> None:  # fmt: skip
     """Name what rules explain, in place: the rule with most for it and least against it first."""
     for _ in range(_PASSES):
         best: tuple[int, Step, Mask] | None = None
