@@ -135,39 +135,36 @@ def test_one_code(value: float, code: int, causes: tuple[str, ...], said: str) -
     assert causes or words(found)[0] == {UNEXPLAINED}
 
 
+def _flushed(v: F32) -> NDArray[np.uint8]:
+    codes = lp.encode(v, "e4m3fn", policy="ocp_sat")
+    return np.where(np.abs(lp.decode(codes, "e4m3fn")) < 2.0**-6, codes & 0x80, codes)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["bfloat16", "float16"])
-def test_rounding_twice(first: str) -> None:
+@pytest.mark.parametrize(("cast", "cause"), [
+    (lambda v: lp.encode(lp.round_to(v, "bfloat16"), "e4m3fn", policy="ocp_sat"), "rounded twice: through bfloat16"),
+    (lambda v: lp.encode(lp.round_to(v, "float16"), "e4m3fn", policy="ocp_sat"), "rounded twice: through float16"),
+    (_flushed, "subnormals flushed to zero: after rounding"),
+    (lambda v: lp.encode(v, "e4m3fn", policy="ocp_nonsat"), "overflow not saturated"),
+    (lambda v: lp.encode(np.where(v == 0, 0, v), "e4m3fn", policy="ocp_sat"), "sign of zero dropped"),
+])  # fmt: skip
+def test_another_cast_is_named(cast, cause: str) -> None:
     x = np.random.default_rng(6).standard_normal((128, 1024)).astype(np.float32)
-    q = lp.quantize(x, "mxfp8")
-    scale = np.repeat(q.scale, 32, 1)
-    q.codes[:] = lp.encode(lp.round_to(x / scale, first), "e4m3fn", policy="ocp_sat")
-    found = checked(q, "mxfp8", x)
-    assert f"rounded twice: through {first}" in found.causes  # powers of two: the input may have been rounded as well
+    x[:, ::9] = -0.0
+    q = lp.quantize(x, "mxfp8_floor")
+    q.codes[:] = cast(x / np.repeat(q.scale, 32, 1))
+    found = checked(q, "mxfp8_floor", x)
+    assert cause in found.causes  # scales are powers of two: the input may have been rounded as well
     assert len(found.causes) <= 2
 
 
-@pytest.mark.slow
-def test_subnormals_flushed_and_overflow() -> None:
+def test_codes_that_one_rule_explains_in_part_have_names_of_their_own() -> None:
     x = brain()
-    q = lp.quantize(x, "mxfp8_floor")
-    values = lp.decode(q.codes, "e4m3fn")
-    small = (np.abs(values) < 2.0**-6) & (values != 0)
-    found = tampered(x, "mxfp8_floor", small, q.codes[small] & 0x80)
-    assert found.causes[0] == "subnormals flushed to zero: after rounding"
-    over = np.abs(x / np.repeat(q.scale, 32, 1)) >= 464
+    over = np.abs(x / np.repeat(lp.quantize(x, "mxfp8_floor").scale, 32, 1)) >= 464
     # 0x7F is what an overflow of either sign could become without saturation, but not without its sign.
     assert words(tampered(x, "mxfp8_floor", over, 0x7F))[0] == {"overflow not saturated", "overflow"}
-
-
-@pytest.mark.slow
-def test_zeros_and_codes_of_nan() -> None:
-    x = brain()
-    x[:, ::9] = -0.0
-    zeros = lp.quantize(x, "dsv3_inference").codes == 0x80
-    assert tampered(x, "dsv3_inference", zeros, 0).causes == ("sign of zero dropped",)
-    one = np.zeros_like(zeros)
-    one[2, 9] = True
+    one = np.zeros(x.shape, bool)
+    one[2, 9], x[:, ::9] = True, -0.0
     assert tampered(x, "dsv3_inference", one, 0x00).causes == ("bit flipped: bit 7 at [2, 9]",)
     x[2, 9] = np.inf
     assert words(tampered(x, "dsv3_inference", one, 0x11))[0] == {"NaN or Inf in the block"}
@@ -221,7 +218,6 @@ def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
 def test_two_mistakes_at_once() -> None:
     x = brain((128, 512))
     q = lp.quantize(x, "nvfp4_te", rounding="toward_zero")
-    swapped = q.codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
     found = lp.check(q.codes, x, "nvfp4_te", scale=1 / q.scale, tensor_scale=2 * q.tensor_scale)
     assert found.causes == (
         "rounded in another direction: toward_zero, and scales inverted, and scale of the tensor multiplied: by 2",
@@ -229,7 +225,6 @@ def test_two_mistakes_at_once() -> None:
     own = lp.quantize(x, "nvfp4_te").codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
     found = lp.check(own, x, "nvfp4_te", scale=np.ascontiguousarray(q.scale.T), tensor_scale=q.tensor_scale)
     assert found.causes == ("nibbles swapped, and scales transposed",)
-    assert (swapped != own).any()
 
 
 @pytest.mark.sampled(0, default=4)
@@ -249,13 +244,9 @@ def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
         result = checked(q, name, x, tensor_scale=found)
         assert (result.tensor, result.causes[:1]) == (cause, (cause,) if cause else ()), found
         assert words(result) == (set(), set())
-
-
-def test_a_scale_of_the_tensor_where_there_is_none() -> None:
-    x = brain((32, 256))
-    q = lp.quantize(x, "mxfp8")
-    assert checked(q, "mxfp8", x, tensor_scale=1.0)
-    assert checked(q, "mxfp8", x, tensor_scale=2.0).causes == ("scale of a tensor where there is none: 2",)
+    one = lp.quantize(x, "mxfp8")
+    assert checked(one, "mxfp8", x, tensor_scale=1.0)
+    assert checked(one, "mxfp8", x, tensor_scale=2.0).causes == ("scale of a tensor where there is none: 2",)
 
 
 # --- what is given ---------------------------------------------------------------------------------------------------

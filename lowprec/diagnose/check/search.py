@@ -230,19 +230,19 @@ def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArra
     said = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
             for stage in ("codes", "scale", "tensor scale")}  # fmt: skip
     codes, scales = whole.predicted or (found.codes, found.scale)
-    names = np.where(found.codes != made.codes, said["codes"] or FOLLOWS_SCALE, "").astype(object)
+    differing = found.codes != made.codes
+    names = np.where(differing, said["codes"] or FOLLOWS_SCALE, "").astype(object)
     if codes.shape == found.codes.shape:
-        off = codes != found.codes
+        off = differing & (codes != found.codes)
         flips = (codes ^ found.codes).astype(np.int64)
         names[off] = UNEXPLAINED
         names[off & ((flips & (flips - 1)) == 0)] = "beside that, one bit"
     tensor = said["tensor scale"] if tensor_left(found, made.tensor) else ""
-    if found.scale.shape != made.scale.shape:
-        of_scales = np.full(found.scale.shape, said["scale"], object)
-    else:
-        of_scales = np.where(same_scales(found.scale, made.scale), "", said["scale"]).astype(object)
+    comparable = found.scale.shape == made.scale.shape
+    apart = ~same_scales(found.scale, made.scale) if comparable else np.ones(found.scale.shape, bool)
+    of_scales = np.where(apart, said["scale"], "").astype(object)
     if scales.shape == found.scale.shape:
-        of_scales[~same_scales(scales, found.scale)] = UNEXPLAINED
+        of_scales[apart & ~same_scales(scales, found.scale)] = UNEXPLAINED
     return names, of_scales, tensor
 
 
