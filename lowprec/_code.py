@@ -9,6 +9,10 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.util
+import itertools
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,41 +113,103 @@ def _stub(path: Path) -> dict[str, str]:
 
 
 def hash_of_source(file: str, name: str) -> str:
-    """Return a hash of a function's or class's source and of all that it names at the top of its file, however far.
+    """Return a hash of a function's or class's source and of all module-level names that it uses, however far.
 
-    An edit of anything else in the file changes nothing (twelve hexadecimal digits).
+    Names that come from other modules are followed into them, unless these are installed or of the standard library.
+    Docstrings, comments and other definitions of the files do not count (twelve hexadecimal digits).
 
     Parameters
     ----------
     file : str
         Path of the Python file.
     name : str
-        What the file defines at its top.
+        Module-level name in the file.
     """
-    return _hash_of_source(file, name, Path(file).stat().st_mtime_ns)
+    used: dict[tuple[str, str], list[str]] = {}
+    todo = [(file, name)]
+    while todo:
+        place, one = todo.pop()
+        if (place, one) in used:
+            continue
+        top = _statements(place, Path(place).stat().st_mtime_ns)
+        nodes = top.get(one) or top.get("*", [])  # a name that the file does not define may come by "import *"
+        if one in top:
+            used[place, one] = [ast.unparse(node) for node in nodes]
+        for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
+            if isinstance(node, ast.Import | ast.ImportFrom):  # within functions and blocks, too
+                for bound in _bound(node):
+                    todo += _imported_names(place, node, one if bound == "*" else bound)
+            elif isinstance(node, ast.Name):
+                todo.append((place, node.id))
+    sources = [("" if place == file else Path(place).name, one, text) for (place, one), text in used.items()]
+    return hashlib.sha256(repr(sorted(sources)).encode()).hexdigest()[:12]
 
 
 @functools.lru_cache(64)
-def _hash_of_source(file: str, name: str, changed: int) -> str:
-    top: dict[str, ast.AST] = {}
-    for node in ast.parse(Path(file).read_bytes()).body:
-        for bound in _bound(node):
-            top[bound] = node
-    used: dict[str, str] = {}
-    todo = [name]
-    while todo:
-        if (one := todo.pop()) in top and one not in used:
-            used[one] = ast.unparse(top[one])
-            todo += [item.id for item in ast.walk(top[one]) if isinstance(item, ast.Name)]
-    return hashlib.sha256(repr(sorted(used.items())).encode()).hexdigest()[:12]
+def _statements(file: str, changed: int) -> dict[str, list[ast.stmt]]:
+    """Return the module-level statements of a file that define or change each name, without docstrings."""
+    tree = ast.parse(Path(file).read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    found: dict[str, list[ast.stmt]] = {}
+    for statement in tree.body:
+        for name in _bound(statement):
+            found.setdefault(name, []).append(statement)
+    return found
 
 
-def _bound(node: ast.stmt) -> list[str]:
-    """Return the names that a statement at the top of a file gives a meaning."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(item.asname or item.name).partition(".")[0] for item in node.names]
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        return [item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)]
-    return []
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a module-level statement defines or changes."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {(item.asname or item.name).partition(".")[0] for item in statement.names}
+    nodes = list(ast.walk(statement))  # an assignment, a call that changes its object, or a block of statements
+    changed = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    changed.update(*(_bound(node) for node in nodes if node is not statement and isinstance(node, _DEFINES)))
+    for node in nodes:
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+            if isinstance(node, ast.Name):
+                changed.add(node.id)
+    return changed
+
+
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def _imported_names(file: str, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[tuple[str, str]]:
+    """Yield what an import statement binds to a name, as file and name; of a module, all that it defines."""
+    for item in node.names:
+        if item.name != "*" and (item.asname or item.name).partition(".")[0] != name:
+            continue
+        parent = ""
+        if isinstance(node, ast.ImportFrom):
+            parent = "." * node.level + (node.module or "")
+        if item.name != "*":
+            module = _source_file(file, f"{parent}{'.' if parent.strip('.') else ''}{item.name}")
+            if module is not None:
+                yield from ((module, one) for one in _statements(module, Path(module).stat().st_mtime_ns))
+                continue
+        if parent and (module := _source_file(file, parent)) is not None:
+            yield module, name if item.name == "*" else item.name
+
+
+def _source_file(file: str, module: str) -> str | None:
+    """Return the source of a module that a file imports; None if it is installed, built in, or not found."""
+    level = len(module) - len(module.lstrip("."))
+    if level:
+        base = Path(file).parents[level - 1].joinpath(*filter(None, module[level:].split(".")))
+        places = [base.with_suffix(".py"), base / "__init__.py"]
+        return next((str(place) for place in places if place.is_file()), None)
+    try:
+        spec = getattr(sys.modules.get(module), "__spec__", None) or importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    origin = getattr(spec, "origin", None)
+    if origin is None or not origin.endswith(".py"):
+        return None
+    path = Path(origin).resolve()
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return None if any(path.is_relative_to(folder) for folder in (PACKAGE, *installed)) else str(path)

@@ -63,10 +63,29 @@ def row_scaled(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
     return np.maximum(amax / element.max / rows, scale_format.smallest_subnormal), rows
 
 
-def column_scaled(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
-    """Do the same of each column of blocks, where blocks are pieces of a column."""
-    scales, rows = row_scaled(np.swapaxes(blocks, 0, 1), element, scale_format)
-    return np.swapaxes(scales, 0, 1), np.swapaxes(rows, 0, 1)
+def neighbours(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
+    """Return scales from the largest magnitude of a block and of those before and after it."""
+    amax = np.pad(np.abs(blocks).max(axis=-1), ((0, 0), (1, 1)))
+    widest = np.maximum(np.maximum(amax[:, :-2], amax[:, 1:-1]), amax[:, 2:])
+    return np.maximum(widest / element.max, scale_format.smallest_subnormal)
+
+
+def misspelt(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
+    """Use a name that does not exist."""
+    return undefined_name(blocks)  # type: ignore[name-defined]  # noqa: F821
+
+
+def complex_scales(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
+    """Return scales that are not real."""
+    return np.ones(blocks.shape[:2]) + 1j
+
+
+class Callable:
+    """An object that can be called, which no worker can find by a name."""
+
+    def __call__(self, blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:
+        """Return ones."""
+        return np.ones(blocks.shape[:2])
 
 
 def row_and_column(blocks: Any, element: lp.Format, scale_format: lp.Format) -> Any:

@@ -41,5 +41,6 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
 
 def as_quantized(values: Array, fmt: Format) -> Quantized:
     """Return values that a format can hold as its codes, with a single scale of 1."""
-    one = np.ones((1, 1), np.float32)
-    return Quantized(encode(values, fmt), one, fmt, Granularity(None, None))
+    whole = Granularity(None, None)
+    ones = np.ones(whole.scale_shape((values.shape[0], values.shape[1])), np.float32)
+    return Quantized(encode(values, fmt), ones, fmt, whole)

@@ -113,6 +113,11 @@ def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
         If it returns another shape, or a scale that is not positive and finite.
     """
     assert not isinstance(q.rule, AmaxRule)
+    if lines_axis(q.granularity) == 0:  # rules see blocks along axis 1
+        turned = scales_by_function(q.with_(granularity=q.granularity.T), np.ascontiguousarray(blocks.swapaxes(0, 1)))
+        block, factor = np.ascontiguousarray(turned.block.T), np.ascontiguousarray(turned.factor.T)
+        top = np.ascontiguousarray(turned.tensor.T) if isinstance(turned.tensor, np.ndarray) else turned.tensor
+        return Scales(block, factor, turned.divides, top)
     finite: NDArray[np.bool_] = np.all(np.isfinite(blocks), axis=-1)
     given = q.rule(np.where(finite[..., None], blocks, np.float32(0)), q.format, q.scale_format)
     block, own = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
@@ -150,9 +155,11 @@ def _lines_of(q: Quantizer, tensor: F32, blocks: tuple[int, ...]) -> int | None:
 
 def _numbers(q: Quantizer, what: str, given: Any) -> F32:
     try:
-        return np.array(given, np.float32)
+        if not np.iscomplexobj(given):
+            return np.array(given, np.float32)
     except (TypeError, ValueError):
-        raise ValueError(f"scale rule {q.rule} must return {what} as an array of numbers, got {given!r:.200}") from None
+        pass
+    raise ValueError(f"scale rule {q.rule} must return {what} as an array of real numbers, got {given!r:.200}")
 
 
 def cast(x: F32, scales: Scales, q: Quantizer, out: NDArray[Any], **rounding: Any) -> None:

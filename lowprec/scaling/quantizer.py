@@ -37,7 +37,8 @@ class Quantizer(Value):
         Format that a scale is stored in: float32, powers of two (e8m0fnu), or any other of up to 8 bits (e4m3fn,
         ue5m3 ...), whose sign is not used.
     rule : AmaxRule, or function
-        How a scale comes from a block: from its largest magnitude, or by a Python function, see `PythonRule`.
+        Scale of a block: from its largest magnitude, or by a function ``rule(blocks, element_format, scale_format)``,
+        see `lowprec.scaling.rules.PythonRule`.
     rounding : Rounding or str
         How elements are rounded where a call does not say it.
     negative_zero : {"keep", "positive"}

@@ -211,12 +211,16 @@ class AmaxRule(Value):
 class PythonRule(Value):
     """A scale rule that is a Python function, as a value: equal by where it is defined and by its source.
 
-    The function is called as ``rule(blocks, element_format, scale_format)``. ``blocks`` is a float32 array [block rows,
-    block columns, values of a block] of the whole tensor: ragged ends are filled up with zeros, blocks with NaN or Inf
-    are zeros. So a rule may look at neighbours, rows and the tensor. It returns the block scales [block rows, block
-    columns], or those and a scale of the tensor: a number, one for each row of blocks [block rows, 1], or one for each
-    column of blocks [1, block columns]. Block scales are rounded to the scale format, to nearest and
-    saturating at its smallest and largest number; a rule that rounds another way returns numbers of the format.
+    The function is called as ``rule(blocks, element_format, scale_format)``. ``blocks`` is a float32 array of all
+    blocks of the tensor, [rows of blocks, blocks of a row, values of a block]. Blocks of 1xN and of Nx1 follow one
+    another along axis 1: a matrix with Nx1 blocks comes transposed, so that one rule serves a product and its
+    gradients. Ragged ends are padded with zeros; blocks with NaN or Inf are zeros.
+
+    The function returns positive, finite block scales [rows of blocks, blocks of a row], or a tuple of those and a
+    scale of the tensor: a number, one for each row of blocks [rows of blocks, 1], or one for each column of blocks
+    [1, blocks of a row]. A block of zeros gets the scale 1, whatever it returns. Block scales are rounded to the scale
+    format, to nearest, and saturate at its smallest and largest number; a rule that rounds another way returns numbers
+    of the format.
 
     Parameters
     ----------
@@ -252,11 +256,11 @@ class PythonRule(Value):
         if isinstance(function, PythonRule):
             return function
         module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-        if not callable(function) or isinstance(function, type):
-            raise TypeError(f"Quantizer: rule must be an AmaxRule or a function, got {function!r}")
+        if not callable(function) or not inspect.isfunction(inspect.unwrap(function)):
+            raise TypeError(f"Quantizer: rule must be an AmaxRule or a Python function, got {function!r}")
         if module is None or "<" in name or "." in name:
             raise ValueError(
-                "Quantizer: rule must be a function at the top of a file, where worker processes can find it, "
+                "Quantizer: rule must be a function at module level, where worker processes can find it, "
                 f"got {function!r}"
             )
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -275,7 +279,13 @@ class PythonRule(Value):
         function = self.__dict__.get("_function")
         if function is None:
             function = self.__dict__["_function"] = self._load()
-        return function(*args)
+        try:
+            return function(*args)
+        except Exception as error:
+            raise ValueError(
+                f"scale rule {self} raised {type(error).__name__}: {error} "
+                "(it is called as rule(blocks, element_format, scale_format))"
+            ) from error
 
     def _load(self) -> Callable[..., Any]:
         module = _imported(self.module, self.qualname) or _of_file(self)
@@ -289,7 +299,7 @@ class PythonRule(Value):
         return function
 
     def __str__(self) -> str:
-        return f"{self.module}:{self.qualname}"
+        return f"{Path(self.file).name or self.module}:{self.qualname}"
 
 
 def _imported(module: str, name: str) -> Any:

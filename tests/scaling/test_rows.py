@@ -222,7 +222,7 @@ def test_functions_return_scales_of_rows_or_columns():
     divisor = np.maximum(np.repeat(q.scale, 16, axis=1) * q.tensor_scale, np.float32(2.0**-149))
     assert (q.codes == lp.encode(x / divisor, "e2m1fn", overflow="saturate")).all()
     assert bits(lp.quantize_dequantize(x, mine)) == bits(q.dequantize())
-    turned = lp.quantize(x.T, mine.with_(granularity="16x1", rule=scale_rules.column_scaled))
+    turned = lp.quantize(x.T, mine.with_(granularity="16x1", rule=scale_rules.row_scaled))
     assert turned.T.tensor_scale.shape == (6, 1)
     assert (turned.T.codes == q.codes).all()
     wide = lp.quantize(x, mine.with_(granularity="4x16"))

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from refusals import refusals
 
 import lowprec as lp
+from lowprec import _code
 from lowprec.scaling.job import largest_magnitude
 from lowprec.scaling.passes import amax_of, cast, has_kernel, scales_by_amax
 from lowprec.scaling.rules import AmaxRule, PythonRule, are_powers, arithmetics
@@ -141,6 +143,54 @@ def test_a_rule_is_its_source(tmp_path):
     assert codes[0] == codes[1] != codes[2]
 
 
+def test_a_rule_is_the_source_of_what_it_imports_too(tmp_path, monkeypatch):
+    """An edit of another file of the user's is an edit of the rule; what decides nothing is none."""
+    monkeypatch.syspath_prepend(tmp_path)
+    rule, other = tmp_path / "ruled.py", tmp_path / "widest_of.py"
+    used = "FACTOR = 1\n\n\ndef widest(b):\n    return b * FACTOR\n"
+
+    def hashed(head: str, call: str, text: str) -> str:
+        rule.write_text(f'{head}\n\n\ndef f(b, e, s):\n    """Doc."""\n    return {call}(b)\n')
+        other.write_text(text)
+        _code._statements.cache_clear()  # files change within a tick of the clock
+        return _code.hash_of_source(str(rule), "f")
+
+    heads = {
+        "from widest_of import widest": "widest",
+        "from widest_of import widest as w": "w",
+        "import widest_of": "widest_of.widest",
+        "import widest_of as w": "w.widest",
+        "from widest_of import *": "widest",
+        "try:\n    from widest_of import widest\nexcept ImportError:\n    widest = abs": "widest",
+        "from .widest_of import widest": "widest",
+        "def g(b):\n    import widest_of\n    return widest_of.widest(b)": "g",
+        "from . import widest_of": "widest_of.widest",
+    }
+    for head, call in heads.items():
+        before = hashed(head, call, used)
+        assert hashed(head, call, used.replace("FACTOR = 1", "FACTOR = 64")) != before, head
+        assert hashed(head, call, used.replace("return b", "return 2 * b")) != before, head
+        assert hashed(head, call, "# a comment\n" + used) == before, head
+    blocks = "if True:\n    SHIFT = 2\nTABLE = {}\nTABLE['a'] = 3\nTABLE.update(b=1)"
+    call = "(SHIFT + TABLE['a']) * abs"
+    before = hashed(blocks, call, used)
+    for change in (("SHIFT = 2", "SHIFT = 3"), ("= 3", "= 4"), ("b=1", "b=2")):
+        assert hashed(blocks.replace(*change), call, used) != before, change
+    hashed(blocks, call, used)
+    rule.write_text(rule.read_text().replace("Doc.", "Another text."))
+    _code._statements.cache_clear()
+    assert _code.hash_of_source(str(rule), "f") == before
+
+
+def test_rules_see_blocks_along_axis_1():
+    x = matrix()[:, :256]
+    for rule, stored in (("neighbours", "ue5m3"), ("row_scaled", "e4m3fn")):
+        mine = lp.Quantizer("mine", "e2m1fn", "1x16", stored, getattr(scale_rules, rule))
+        q, turned = lp.quantize(x, mine), lp.quantize(np.ascontiguousarray(x.T), mine.with_(granularity="16x1")).T
+        assert np.array_equal(q.codes, turned.codes)
+        assert np.array_equal(q.scale, turned.scale, equal_nan=True)
+
+
 WORKER = """
 import pickle, sys, numpy as np, lowprec as lp
 mine, x, want = pickle.loads(open(sys.argv[1], "rb").read())
@@ -163,7 +213,7 @@ def test_a_pickled_rule_is_loaded_from_its_file_or_refused(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
     file.write_text(file.read_text().replace("1e-30", "1e-20"))
     failed = subprocess.run(command, capture_output=True, text=True)
-    assert "scale rule own_rules:f: the hash of its source was" in failed.stderr
+    assert "scale rule own_rules.py:f: the hash of its source was" in failed.stderr
     file.unlink()
     failed = subprocess.run(command, capture_output=True, text=True)
     assert "neither the module 'own_rules' nor the file" in failed.stderr
@@ -175,17 +225,38 @@ def names():
     def of(rule, **more):
         return lp.quantize(x, lp.Quantizer("mine", "e2m1fn", "1x16", rule=rule), **more)
 
-    return {"x": x, "of": of, "rules": scale_rules, "AmaxRule": AmaxRule, "Q": lp.Quantizer}
+    return {"x": x, "of": of, "rules": scale_rules, "AmaxRule": AmaxRule, "Q": lp.Quantizer, "partial": partial}
 
 
 test_refused = refusals(
     [
-        ("of(rules.one_short)", r"scale rule scale_rules:one_short must return scales of shape \(2, 4\), got \(2, 3\)"),
-        ("of(rules.negative)", "scale rule scale_rules:negative must return positive, finite scales, got -1.0"),
-        ("of(rules.words)", "scale rule scale_rules:words must return block scales as an array of numbers"),
-        ("of(rules.rms, tensor_amax=1.0)", "tensor_amax must be None with float32 scales by scale_rules:rms, got 1.0"),
-        ("of(lambda b, e, s: 1)", "Quantizer: rule must be a function at the top of a file, where worker processes"),
-        ("Q(rule=3)", TypeError, "Quantizer: rule must be an AmaxRule or a function, got 3"),
+        (
+            "of(rules.one_short)",
+            r"scale rule scale_rules.py:one_short must return scales of shape \(2, 4\), got \(2,",
+        ),
+        ("of(rules.negative)", "scale rule scale_rules.py:negative must return positive, finite scales, got -1.0"),
+        ("of(rules.words)", "scale rule scale_rules.py:words must return block scales as an array of real numbers"),
+        (
+            "of(rules.rms, tensor_amax=1.0)",
+            "must be None with float32 scales by scale_rules.py:rms, got 1.0",
+        ),
+        ("of(lambda b, e, s: 1)", "Quantizer: rule must be a function at module level, where worker processes"),
+        (
+            "of(rules.misspelt)",
+            r"scale_rules.py:misspelt raised NameError: .*rule\(blocks, element_format, sc",
+        ),
+        ("of(rules.complex_scales)", "must return block scales as an array of real numbers, got array"),
+        ("Q(rule=3)", TypeError, "Quantizer: rule must be an AmaxRule or a Python function, got 3"),
+        (
+            "Q(rule=partial(rules.rms))",
+            TypeError,
+            "must be an AmaxRule or a Python function, got functools.partial",
+        ),
+        (
+            "Q(rule=rules.Callable())",
+            TypeError,
+            "must be an AmaxRule or a Python function, got <scale_rules.Callab",
+        ),
         ("Q(rule=rules.rms, history=16)", "history must be None with a scale rule of one's own, got 16"),
         (
             "Q(rule=rules.rms).with_(amax_floor=1.0)",
@@ -208,7 +279,7 @@ test_refused = refusals(
         ),
         (
             "lp.check(of(rules.rms), x)",
-            "check: quantizer must have an AmaxRule, got mine with the rule scale_rules:rms",
+            "check: quantizer must have an AmaxRule, got mine with the rule scale_rules.py:rms",
         ),
     ],
     names,

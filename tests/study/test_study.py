@@ -241,6 +241,7 @@ test_refused = refusals([
     ("ablation(arms=(Arm('a', role='reference'), Arm('b', 'dsv3', 'repeat')))", "its recipe must be the reference's"),
     ("Arm('a/b')", "arm name 'a/b': letters, digits and"),
     ("Arm('')", "arm name '': letters, digits and"),
+    ("Arm('a', change=['x'])", TypeError, "arm 'a': change must be a mapping of fields, got"),
     ("Arm('a', role='best')", "arm 'a': unknown role 'best'; allowed are reference, repeat"),
     ("Arm('a', pairs=0)", "arm 'a': pairs=0: a whole number >= 1 or None is needed"),
     ("lp.study.load('fp8_vs_fb16')", KeyError, "unknown ablation 'fp8_vs_fb16': did you mean 'fp8_vs_bf16'"),

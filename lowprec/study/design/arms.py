@@ -138,6 +138,9 @@ class Arm:
         safe_name("arm", self.name)
         if self.role not in ROLES:
             raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
+        for name, value in (("change", self.change), ("config", self.config)):
+            if not isinstance(value, Mapping):
+                raise TypeError(f"arm {self.name!r}: {name} must be a mapping of fields, got {value!r:.200}")
         whole_or_none(f"arm {self.name!r}", "pairs", self.pairs, 1)
         whole(f"arm {self.name!r}", "calibration", self.calibration, 0)
 
