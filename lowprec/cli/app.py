@@ -31,7 +31,13 @@ from .output import Cell, CommandError, emit, machine_readable
 
 
 class _Commands(click.Group):
-    """A group that turns the library's errors and click's own into one line each."""
+    """A group that lists its commands by section and prints every error as one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(command.name), command.get_short_help_str(limit)) for command in commands])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
@@ -89,7 +95,7 @@ def _words(error: Exception) -> str:
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 @click.version_option(__version__, message="%(version)s")
 def cli(traceback: bool) -> None:
-    """Low-precision training numerics on a CPU, bit for bit."""
+    """Bit-exact emulation of FP8 and FP4 training arithmetic on a CPU."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -106,7 +112,7 @@ def main(args: Sequence[str] | None = None) -> None:
 @cli.command()
 @machine_readable
 def info(as_json: bool, as_csv: bool) -> None:
-    """Tell versions, computer, threads and folders."""
+    """Show versions, CPU, number of threads and folders."""
     from .. import _jit, _threads
     from ..study.design import registration
     from ..study.run import fingerprint
@@ -123,33 +129,38 @@ def info(as_json: bool, as_csv: bool) -> None:
     emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)
 
 
-for _command in (
-    cli_studies.ablate,
-    cli_studies.register,
-    cli_studies.report_command,
-    cli_formats.formats_command,
-    cli_formats.cast,
-    cli_arrays.quantize,
-    cli_convert.convert_command,
-    cli_catalogues.quantizers_command,
-    cli_catalogues.accumulators_command,
-    cli_check.check,
-    cli_arrays.gemm,
-    cli_mma.mma,
-    cli_identify.identify_command,
-    cli_arrays.logfmt,
-    cli_bench.bench,
-    cli_costs.codecs_command,
-    cli_costs.costs,
-    cli_error.error,
-    cli_models.eval_command,
-    cli_models.mismatch_command,
-    cli_models.export_command,
-    cli_recipes.recipes_command,
-    cli_recordings.recordings_command,
-    cli_train.train,
-    cli_vectors.vectors_command,
-    cli_verify.verify,
-    cli_warm.warm,
-):
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Formats and data": (
+        cli_formats.formats_command,
+        cli_formats.cast,
+        cli_catalogues.quantizers_command,
+        cli_arrays.quantize,
+        cli_convert.convert_command,
+        cli_error.error,
+        cli_costs.codecs_command,
+        cli_arrays.logfmt,
+    ),
+    "Matrix products and hardware": (
+        cli_catalogues.accumulators_command,
+        cli_arrays.gemm,
+        cli_mma.mma,
+        cli_identify.identify_command,
+        cli_check.check,
+        cli_vectors.vectors_command,
+        cli_recordings.recordings_command,
+    ),
+    "Training and studies": (
+        cli_recipes.recipes_command,
+        cli_train.train,
+        cli_studies.ablate,
+        cli_studies.report_command,
+        cli_studies.register,
+        cli_models.eval_command,
+        cli_models.mismatch_command,
+        cli_models.export_command,
+        cli_costs.costs,
+    ),
+    "Maintenance": (cli_verify.verify, cli_warm.warm, cli_bench.bench, info),
+}
+for _command in (command for section in SECTIONS.values() for command in section):
     cli.add_command(_command)

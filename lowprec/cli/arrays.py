@@ -82,17 +82,21 @@ def _same_file(path: str, other: str) -> bool:
 @click.command()
 @click.argument("file")
 @click.argument("spec", default="e4m3fn 1x128")
-@click.option("--out", metavar="FILE", help="Save codes, scales and what they are as .npz.")
+@click.option("--out", metavar="FILE", help="Save codes, scales and metadata as .npz.")
 @machine_readable
 def quantize(file: str, spec: str, out: str | None, as_json: bool, as_csv: bool) -> None:
-    """Quantize a matrix (.npy) with block scales.
+    r"""Quantize a matrix (.npy) with block scales.
 
-    SPEC says how, as in lp.quantize: a quantizer (mxfp8, nvfp4_te ...; see lowprec quantizers), or a format with a
-    block ("e4m3fn 128x128 ue8m0"); "e4m3fn 1x128" by default.
+    SPEC is a quantizer (mxfp8, nvfp4_te ...; see lowprec quantizers) or a format with a block and a scale format
+    ("e4m3fn 128x128 ue8m0"). The default is "e4m3fn 1x128".
 
-    The error is reported (columns are the fields of lowprec.compare, sqnr in dB), and what was quantized is saved if
-    asked for: codes, one a value, and scale as float32; tensor_scale where there is one; format, granularity,
-    scale_format and quantizer as text. A value is scale times decode(code), times tensor_scale.
+    Prints the quantization error: the fields of lowprec.compare, sqnr in dB. With --out, saves codes (one per value),
+    float32 scales, tensor_scale where there is one, and format, granularity, scale_format and quantizer as text. A
+    value is scale * decode(code), times tensor_scale.
+
+    \b
+    Example:
+        lowprec quantize x.npy mxfp8 --out q.npz
     """
     _writable_file(out, file)
     x = _load_array(file, dimensions=2)
@@ -131,11 +135,11 @@ def _promotion(text: str) -> Any:
 )
 @click.option("--quantizer", metavar="NAME", help="Quantizer of both operands; see lowprec quantizers.")
 @click.option(
-    "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="Machine; see lowprec accumulators."
+    "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="See lowprec accumulators."
 )
 @click.option(
     "--promote-every", metavar="N|auto|none", default="auto", show_default=True,
-    help="Products between two promotions to FP32; auto: the accumulator's own, or 128.",
+    help="Promote to float32 every N products; auto: the accumulator's default, else 128.",
 )  # fmt: skip
 @click.option("--out", metavar="FILE", help="Save the product as .npy.")
 @machine_readable
@@ -150,11 +154,15 @@ def gemm(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Multiply two matrices (.npy) as a tensor core would.
+    r"""Multiply two matrices (.npy) as a tensor core does.
 
-    A is [M, K] and B [N, K]: the product A B^T is compared with the exact one, or with the one in float64
-    where no sum is exact. Without a quantizer A is quantized in tiles of 1x128, B in blocks of 128x128; formats of more
-    than 8 bits have no scales. Columns are the fields of lowprec.compare, sqnr in dB.
+    A is [M, K] and B is [N, K]. Prints the error of A B^T against the exact product of the quantized operands, or the
+    float64 product where there is no exact one: the fields of lowprec.compare, sqnr in dB. Without --quantizer, A is
+    quantized in tiles of 1x128 and B in blocks of 128x128; formats of more than 8 bits have no scales.
+
+    \b
+    Example:
+        lowprec gemm a.npy b.npy --accumulator hopper_fp8 --promote-every 128
     """
     length = _promotion(promote_every)
     _writable_file(out, a_file, b_file)
@@ -232,7 +240,7 @@ def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
 
 @click.command()
 @click.argument("file")
-@click.option("--bits", type=int, metavar="3..16", help="Bits per value: 8, or 10 in mode deepep, by default.")
+@click.option("--bits", type=int, metavar="3..16", help="Bits per value.  [default: 8; 10 in mode deepep]")
 @click.option(
     "--tile", type=int, default=128, show_default=True, metavar="N", help="Values per tile, along the last axis."
 )
@@ -241,21 +249,21 @@ def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
     type=click.Choice(["paper", "deepep"]),
     default="paper",
     show_default=True,
-    help="The paper's, or DeepEP's kernel.",
+    help="Definition of the paper, or of DeepEP's kernel.",
 )
 @click.option(
     "--rounding", type=click.Choice(["linear", "log", "logmean", "stochastic"]), default="linear", show_default=True,
-    help="Where thresholds lie.",
+    help="Rounding thresholds between two codes.",
 )  # fmt: skip
 @click.option(
     "--clamp-octaves", type=int, default=32, show_default=True, metavar="1..32", help="Largest range of a tile."
 )
 @click.option(
     "--nonfinite", type=click.Choice(["raise", "poison"]), default="raise", show_default=True,
-    help="NaN and Inf are refused, or make their tile NaN.",
+    help="Refuse NaN and Inf, or make their tile NaN.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For stochastic rounding.")
-@click.option("--out", metavar="FILE", help="Save the bytes that lowprec.logfmt.from_bytes reads.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of stochastic rounding.")
+@click.option("--out", metavar="FILE", help="Save bytes for lowprec.logfmt.from_bytes.")
 @machine_readable
 def logfmt(
     file: str, bits: int | None, tile: int, mode: str, rounding: str, clamp_octaves: int, nonfinite: str,
@@ -263,8 +271,8 @@ def logfmt(
 ) -> None:  # fmt: skip
     """Encode an array (.npy) in LogFMT.
 
-    The error and the size are reported (columns are the fields of lowprec.compare, sqnr in dB). Mode deepep first
-    rounds the values to bfloat16.
+    Prints the error, the fields of lowprec.compare with sqnr in dB, and the size. Mode deepep first rounds the values
+    to bfloat16.
     """
     _writable_file(out, file)
     import numpy as np

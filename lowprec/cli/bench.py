@@ -26,7 +26,7 @@ _CONFIG = click.option(
     help="Model: nano, pilot, tiny, small, or FILE.toml.",
 )
 _RECIPES = click.option(
-    "--recipe", "names", multiple=True, metavar="NAME|FILE", help="Precision; may be given again. [default: bf16, dsv3]"
+    "--recipe", "names", multiple=True, metavar="NAME|FILE", help="Recipe; may be repeated.  [default: bf16, dsv3]"
 )
 
 
@@ -34,13 +34,13 @@ _RECIPES = click.option(
 @_CONFIG
 @_RECIPES
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Timed steps.")
-@click.option("--warmup", type=click.IntRange(min=1), default=3, show_default=True, help="Steps before these.")
+@click.option("--warmup", type=click.IntRange(min=1), default=3, show_default=True, help="Untimed steps before them.")
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, ...")
 @machine_readable
 def train_command(
     config: str, names: tuple[str, ...], steps: int, warmup: int, data: str, as_json: bool, as_csv: bool
 ) -> None:
-    """Time training steps: tokens a second, peak memory and phases, recipes taking turns."""
+    """Time training steps of recipes, interleaved: tokens per second, peak memory, phases."""
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import PHASES, training_speed
@@ -86,10 +86,10 @@ def train_command(
 @_CONFIG
 @_RECIPES
 @click.option(
-    "--policy", "policies", multiple=True, metavar="NAME", help="Memory policy; may be given again. [default: all]"
+    "--policy", "policies", multiple=True, metavar="NAME", help="Memory policy; may be repeated.  [default: all]"
 )
-@click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Timed passes of each.")
-@click.option("--kinds", is_flag=True, help="Also what the bytes are.")
+@click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Timed passes of each policy.")
+@click.option("--kinds", is_flag=True, help="Also list the bytes by kind of tensor.")
 @machine_readable
 def memory_command(
     config: str,
@@ -100,7 +100,7 @@ def memory_command(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Count the bytes of activations that wait for the backward pass, by recipe and policy."""
+    """Measure the bytes of activations saved for the backward pass, by recipe and memory policy."""
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import activation_memory
     from ..recipe import load_recipe

@@ -14,7 +14,7 @@ from .output import Cell, emit, machine_readable
 @click.argument("name", required=False)
 @machine_readable
 def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
-    """List the accumulators, or tell all about one."""
+    """List accumulators, or show the details of one."""
     from .._values import deciding
     from ..tensorcore.catalogue import accumulators
 
@@ -42,7 +42,7 @@ def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
 @click.argument("name", required=False)
 @machine_readable
 def quantizers_command(name: str | None, as_json: bool, as_csv: bool) -> None:
-    """List the block quantizers by name, or tell all about one."""
+    """List quantizers, or show the details of one."""
     from ..scaling.quantizer import quantizers
 
     if name is not None:

@@ -1,4 +1,4 @@
-"""The command `check`: which quantizer made these codes and scales, and what was done otherwise."""
+"""The command `check`: the quantizer behind codes and scales, and the cause of differences."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .output import emit, machine_readable, naming
 
 @click.command("check")
 @click.argument("file")
-@click.option("--values", required=True, metavar="FILE", help="The matrix (.npy) that was quantized.")
+@click.option("--values", required=True, metavar="FILE", help="Matrix (.npy) that was quantized.")
 @click.option("--quantizer", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
-@click.option("--granularity", metavar="BLOCK", help="Blocks, if not the quantizer's own.")
-@click.option("--causes", is_flag=True, help="Only what differs and why: with --json or --csv, a row for each cause.")
-@click.option("--exit-zero", is_flag=True, help="Exit code 0 even if something differs.")
+@click.option("--granularity", metavar="BLOCK", help="Blocks, if they are not the quantizer's own.")
+@click.option("--causes", is_flag=True, help="Print causes only; with --json or --csv, one row per cause.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even if something differs.")
 @machine_readable
 def check(
     file: str,
@@ -28,14 +28,18 @@ def check(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Tell which quantizer made codes and what went wrong.
+    r"""Find the quantizer behind codes, and explain differences.
 
-    FILE is what `lowprec quantize --out` or `Quantized.save` wrote, or an .npz with the arrays `codes` and `scale`, and
-    `tensor_scale` for two levels (NVFP4). Without --quantizer it is compared with all of them, the nearest first.
+    FILE is a file of `lowprec quantize --out` or `Quantized.save`, or an .npz with the arrays codes and scale, and
+    tensor_scale for two levels (NVFP4). Without --quantizer, all quantizers are compared, the nearest first.
 
-    Where something differs the cause is named: scales by another arithmetic, inverted, transposed or missing; another
-    rounding, maximum, bound on amax or block; rows in another order; flipped bits, and more. Causes that give the same
-    bits are all named. The exit code is 1 where something differs.
+    Differences are explained by causes: scales from another formula, inverted, transposed or missing; another rounding,
+    maximum, lower bound on amax or block; permuted rows; flipped bits, and more. All causes that give the same bits are
+    listed. The exit code is 1 if anything differs.
+
+    \b
+    Example:
+        lowprec check codes.npz --values x.npy
     """
     from ..diagnose.check.check import check as compare
 

@@ -1,4 +1,4 @@
-"""The command `convert`: codes and scales in another block format, and whether that is exact."""
+"""The command `convert`: codes and scales in another block format."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
 
 @click.command("convert")
 @click.argument("file")
-@click.option("--to", "target", metavar="FORMAT", help="Element format, the same by default.")
-@click.option("--granularity", metavar="BLOCK", help="Blocks of the result, the same by default.")
+@click.option("--to", "target", metavar="FORMAT", help="New element format.  [default: unchanged]")
+@click.option("--granularity", metavar="BLOCK", help="New blocks.  [default: unchanged]")
 @click.option("--scale-format", type=click.Choice(["e8m0fnu", "float32"]), default="e8m0fnu", show_default=True,
               help="Format of the new scales.")  # fmt: skip
-@click.option("--from", "source", metavar="FORMAT", help="What the codes are, where the file does not say it.")
-@click.option("--from-granularity", metavar="BLOCK", help="Their blocks, where the file does not say it.")
-@click.option("--check", "check_only", is_flag=True, help="Only tell: the exit code is 1 where something is lost.")
-@click.option("--out", metavar="FILE", help="Save the result as .npz; refused where something is lost.")
+@click.option("--from", "source", metavar="FORMAT", help="Format of the codes, if the file does not specify it.")
+@click.option("--from-granularity", metavar="BLOCK", help="Blocks of the codes, if the file does not specify them.")
+@click.option("--check", "check_only", is_flag=True, help="Report only; exit with 1 if values would change.")
+@click.option("--out", metavar="FILE", help="Save the result as .npz, unless values would change.")
 @machine_readable
 def convert_command(
     file: str, target: str | None, granularity: str | None, scale_format: str, source: str | None,
@@ -53,9 +53,9 @@ def convert_command(
 ) -> None:  # fmt: skip
     """Convert codes to other blocks and formats, exactly.
 
-    FILE is what `lowprec quantize --out` or `Quantized.save` wrote. Told is how many values and blocks would change,
-    where the first is, and over how many binades the old scales of a new block reach: MXFP4 becomes FP8 in blocks
-    exactly while that is at most 14.
+    FILE is a file of `lowprec quantize --out` or `Quantized.save`. Prints how many values and blocks would change,
+    the first of them, and the range in binades of the old scales within a new block: MXFP4 converts to FP8 blocks
+    exactly if it is at most 14.
     """
     if not check_only:
         _writable_file(out, file)

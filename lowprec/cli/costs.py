@@ -1,4 +1,4 @@
-"""Commands on codecs and what formats cost: codecs, costs."""
+"""Commands on codecs and costs: codecs, costs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _codec(text: str) -> str | float:
 
 
 @click.command("codecs")
-@click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values in a row.")
+@click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values per row.")
 @machine_readable
 def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
-    """List codecs and the bytes that they send."""
+    """List codecs and their encoded size."""
     from ..codec import codecs
 
     rows: list[Sequence[Cell]] = []
@@ -59,13 +59,13 @@ def _refuse_unread(table: str) -> None:
             raise CommandError(f"{option.opts[0]} changes nothing in the table {table}; it is for {tables}")
 
 
-_HELP = """Count what a format buys.
+_HELP = """Estimate memory, FLOPs and traffic by format.
 
 \b
 models     memory and operations of models: parameters, KV cache, training
 wire       dispatch and combine of a model on a machine, for every codec
 nodes      traffic between nodes with and without limited routing
-published  every number that papers print, beside ours
+published  every published number, next to ours
 
 CODEC|BITS is a name of `lowprec codecs`, or bits per value.
 """
@@ -78,13 +78,13 @@ _WHOLE = click.IntRange(min=1)
 @click.option(
     "--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml", help="GPUs and links."
 )
-@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Tokens to experts.")
-@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Experts' outputs back; all codecs by default.")
-@click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="What the KV cache holds.")
+@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Of tokens to experts.")
+@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Of experts' outputs.  [default: all]")
+@click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="Codec of the KV cache.")
 @click.option("--sequence", type=_WHOLE, default=4096, show_default=True, help="Length of training sequences.")
-@click.option("--tokens", type=_WHOLE, help="Tokens of a GPU: 32 in wire, 4096 in nodes.")
-@click.option("--dim", type=_WHOLE, help="Width in place of the model's; the paper takes 7000.")
-@click.option("--effective", is_flag=True, help="Bandwidth that is reached in practice.")
+@click.option("--tokens", type=_WHOLE, help="Tokens per GPU.  [default: 32 in wire, 4096 in nodes]")
+@click.option("--dim", type=_WHOLE, help="Model width to use instead of the model's; the paper uses 7000.")
+@click.option("--effective", is_flag=True, help="Use measured bandwidths instead of peak ones.")
 @machine_readable
 def costs(
     table: str,

@@ -1,4 +1,4 @@
-"""The command that tells what formats do to data: error."""
+"""The command `error`: quantization errors of formats."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-_HELP = """Measure what formats do to data.
+_HELP = """Measure the quantization error of formats on data.
 
-FILE is an array (.npy); tiles run along its last axis. Names: codecs, quantizers, and element formats without scales;
-see `lowprec codecs`, `lowprec quantizers`, `lowprec formats`. Columns and units are those of `lowprec gemm` and
-`lowprec quantize`: the fields of lowprec.compare, sqnr in dB, everything else a share or relative; and
+FILE is an array (.npy); tiles run along its last axis. --format takes codecs, quantizers, and element formats without
+scales (see `lowprec codecs`, `lowprec quantizers`, `lowprec formats`). Columns are the fields of lowprec.compare, sqnr
+in dB, the others as shares or relative errors, and
 
 \b
 gain_bias   sum(result x) / sum(x x) - 1
-saturated   share of values that were held at the largest their tile has
-octaves     log2 of the largest over the smallest magnitude in a tile of 128, mean
+saturated   share of values clamped to the largest number of their tile
+octaves     log2 of the largest over the smallest magnitude in a tile of 128 (mean)
 """
 
 
 @click.command(help=_HELP)
 @click.argument("file", required=False)
-@click.option("--dist", metavar="NAME,...", help="Draw values instead of a file: gauss, laplace, t3 ..., or all.")
+@click.option("--dist", metavar="NAME,...", help="Draw from these instead of a file: gauss, laplace, t3 ..., all.")
 @click.option(
-    "--format", "formats", metavar="NAME,...", help="Codecs, quantizers, element formats; a selection by default."
+    "--format", "formats", metavar="NAME,...", help="Codecs, quantizers or element formats.  [default: a selection]"
 )
 @click.option("--rows", type=click.IntRange(min=1), default=256, show_default=True, help="Rows to draw.")
-@click.option("--columns", type=click.IntRange(min=1), default=1024, show_default=True, help="Values in a row.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn.")
+@click.option("--columns", type=click.IntRange(min=1), default=1024, show_default=True, help="Values per row.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the drawn values.")
 @machine_readable
 def error(
     file: str | None,

@@ -18,10 +18,10 @@ _FACTS = (
 
 @click.command("formats")
 @click.argument("name", required=False)
-@click.option("--grid", is_flag=True, help="All values by code (formats of at most 8 bits).")
+@click.option("--grid", is_flag=True, help="List all values by code (formats of up to 8 bits).")
 @machine_readable
 def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -> None:
-    """List the number formats, or tell all about one.
+    """List number formats, or show the details of one.
 
     Members of the P3109 family are found by name, p3109_k8p4se or binary8p4se.
     """
@@ -60,12 +60,10 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("values", nargs=-1, required=True)
-@click.option("--to", "target", metavar="FORMAT", help="Format to encode in, see lowprec formats.  [required]")
-@click.option("--rounding", metavar="NAME", help="up, toward_zero, stochastic ...; the format's usual one by default.")
-@click.option(
-    "--policy", metavar="NAME", help="Overflow, Inf and NaN: ocp_sat, ml_dtypes, torch_2_13, cuda_satfinite ..."
-)
-@click.option("--seed", type=click.IntRange(min=0), help="For stochastic rounding.")
+@click.option("--to", "target", metavar="FORMAT", help="Format to encode in; see lowprec formats.  [required]")
+@click.option("--rounding", metavar="NAME", help="up, toward_zero, stochastic ...  [default: the format's]")
+@click.option("--policy", metavar="NAME", help="Policy for overflow, Inf and NaN: ocp_sat, ml_dtypes, torch_2_13 ...")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of stochastic rounding.")
 @machine_readable
 def cast(
     values: tuple[str, ...],
@@ -76,7 +74,7 @@ def cast(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Encode VALUES in a format and show the codes.
+    """Encode VALUES in a format and print the codes.
 
     Values are read as float64 and rounded once: decimal (0.1), hexadecimal (0x1.8p3), inf or nan.
     """

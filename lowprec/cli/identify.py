@@ -1,4 +1,4 @@
-"""The command `identify`: which arithmetic made the outputs of a dump."""
+"""The command `identify`: the arithmetic behind the outputs of a dump."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ _SHOWN = 10
 
 @click.command("identify")
 @click.argument("dump")
-@click.option("--format", "target", metavar="NAME[,NAME]", help="What codes mean: of both, or of A and of B.")
-@click.option("--d-format", metavar="NAME", help="What the words of d are: bfloat16, for example.")
-@click.option("--probes", metavar="FILE", help="Write operands that tell apart what the dump does not.")
-@click.option("--with", "also", multiple=True, metavar="FILE", help="Probes with the outputs d that came of them.")
+@click.option("--format", "target", metavar="NAME[,NAME]", help="Format of the codes: of both operands, or of A and B.")
+@click.option("--d-format", metavar="NAME", help="Format of the words of d, such as bfloat16.")
+@click.option("--probes", metavar="FILE", help="Write operands that distinguish the remaining candidates.")
+@click.option("--answers", "also", multiple=True, metavar="FILE", help="Probes with their outputs d; may be repeated.")
 @click.option(
-    "--shown", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Entries, and differences, to show."
+    "--shown", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Entries and differences to print."
 )
 @machine_readable
 def identify_command(
     dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int,
     as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Tell which arithmetic made the outputs of a dump.
+    r"""Find the accumulator behind recorded outputs.
 
-    DUMP is an .npz with a [M, K], b [N, K] and d [M, N] of d = A B^T + C, as codes or as numbers of a type that NumPy
-    has; c, a_scale and b_scale if there are any. With d [M], d[i] is the product of the rows a[i] and b[i].
+    DUMP is an .npz with a [M, K], b [N, K] and d [M, N], where d = A B^T + C, as codes or NumPy numbers; c, a_scale and
+    b_scale are optional. If d is [M], d[i] is the dot product of rows a[i] and b[i].
 
-    The catalogue is ranked by how many outputs differ. What explains all of them is printed as a line of Python; where
-    nothing of the catalogue does, accumulators and orders of operations are searched. Where several do, --probes
-    writes operands for which they differ: run them where the dump came from, put the outputs beside them as d, and
-    give them back with --with. Exit code 1 if nothing explains the dump; then its smallest example is shown.
+    Ranks the catalogue by the number of outputs that differ, and prints the accumulator that reproduces all of them
+    as a line of Python. If no entry does, accumulators and orders of operations are searched. If several do, --probes
+    writes operands on which they differ: run these on the same hardware, add the outputs to the file as d, and pass
+    it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is printed.
+
+    \b
+    Example:
+        lowprec identify dump.npz --format e4m3fn --probes probes.npz
     """
     from ..diagnose.identify.identification import identify
 

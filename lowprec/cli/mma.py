@@ -1,4 +1,4 @@
-"""The command `mma`: one matrix instruction on raw codes, and how its result differs from somebody's."""
+"""The command `mma`: one matrix instruction on raw codes, compared with recorded outputs."""
 
 from __future__ import annotations
 
@@ -74,22 +74,23 @@ def _members(path: str) -> dict[str, NDArray[Any]]:
 @click.option(
     "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="See lowprec accumulators."
 )
-@click.option("--format", "target", metavar="NAME[,NAME]", help="What codes mean: of both, or of A and of B.")
-@click.option("--a-scale", metavar="FILE", help="Codes of the scales inside the instruction.")
-@click.option("--b-scale", metavar="FILE", help="The same of B.")
+@click.option("--format", "target", metavar="NAME[,NAME]", help="Format of the codes: of both operands, or of A and B.")
+@click.option("--a-scale", metavar="FILE", help="Codes of A's scales, for instructions that take scales.")
+@click.option("--b-scale", metavar="FILE", help="Codes of B's scales.")
 @click.option("--out", metavar="FILE", help="Save D as .npy.")
 @machine_readable
 def mma(
     a: str, b: str | None, c: str | None, accumulator: str, target: str | None, a_scale: str | None,
     b_scale: str | None, out: str | None, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Multiply raw codes as one matrix instruction does.
+    """Emulate one matrix instruction on raw codes.
 
     D = A B^T + C, bit for bit.
 
-    A is [M, K], B [N, K], C [M, N] of the result's type or its bits: .npy files, text files of hexadecimal words (a
-    line a row), or the words themselves, 0x38,0x3c/0x40,0x44. DUMP is an .npz with arrays a, b and perhaps c,
-    a_scale, b_scale; with d as well, what differs from it is counted and shown: exit code 1 if anything does.
+    A is [M, K], B is [N, K], C is [M, N], in the format of the result or as its bits: .npy files, text files of
+    hexadecimal words (one row per line), or the words themselves, 0x38,0x3c/0x40,0x44. DUMP is an .npz with the
+    arrays a and b, and optionally c, a_scale, b_scale and d. Outputs that differ from d are counted and printed; the
+    exit code is then 1.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The commands that put recipes into models of other people, and ours into theirs: eval, mismatch, export."""
+"""Commands on language models of transformers: eval, mismatch, export."""
 
 from __future__ import annotations
 
@@ -39,37 +39,38 @@ def _loaded(folder: str, data: str, window: int, most: int | None) -> tuple[Any,
 
 
 _DATA = click.option(
-    "--data", required=True, metavar="FILE", help="Tokens in .npy, or a text for the folder's tokenizer."
+    "--data", required=True, metavar="FILE", help="Tokens (.npy), or text for the tokenizer of the folder."
 )
 _WINDOW = click.option(
-    "--window", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens in a window."
+    "--window", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per window."
 )
-_WINDOWS = click.option("--windows", type=click.IntRange(min=1), help="At most so many windows; all by default.")
-_SKIP = click.option(
-    "--skip", multiple=True, metavar="PATTERN", help="Linear layers that stay torch's; may be repeated."
-)
+_WINDOWS = click.option("--windows", type=click.IntRange(min=1), help="Largest number of windows.  [default: all]")
+_SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear layers not to convert; may be repeated.")
 
 
 @click.command("eval")
 @click.argument("folder")
-@click.option("--recipe", "recipes", required=True, metavar="NAME,...", help="Recipes, or .toml files.")
-@click.option("--against", default="bf16", show_default=True, help="The reference.")
+@click.option("--recipe", "recipes", required=True, metavar="NAME,...", help="Recipes or .toml files.")
+@click.option("--reference", "against", default="bf16", show_default=True, help="Recipe to compare with.")
 @_DATA
 @_WINDOW
 @_WINDOWS
 @_SKIP
-@click.option("--figure", metavar="FILE.png", help="Draw it, too.")
+@click.option("--figure", metavar="FILE.png", help="Save a figure.")
 @click.option("--layers", is_flag=True, help="Print the errors of every block instead.")
 @machine_readable
 def eval_command(
     folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     figure: str | None, layers: bool, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Measure what recipes do to a language model.
+    r"""Evaluate a language model under recipes.
 
-    Perplexity, and KL and flips against a reference.
+    Prints the perplexity of each recipe, and the KL divergence and the share of changed predictions (flips) relative to
+    the reference. FOLDER holds a model saved by transformers (config.json, safetensors); nothing is downloaded.
 
-    FOLDER holds a model as transformers saves it (config.json, safetensors); nothing is downloaded.
+    \b
+    Example:
+        lowprec eval MODEL --recipe dsv3,mxfp8 --data tokens.npy
     """
     from ..recipe import load_recipe
 
@@ -112,25 +113,28 @@ def eval_command(
 @click.command("mismatch")
 @click.argument("train")
 @click.argument("rollout")
-@click.option("--model", "folder", required=True, metavar="FOLDER", help="A model as transformers saves it.")
+@click.option("--model", "folder", required=True, metavar="FOLDER", help="Folder of a model saved by transformers.")
 @_DATA
 @_WINDOW
 @_WINDOWS
 @_SKIP
 @click.option(
-    "--by", type=click.Choice(["layer", "part", "kind", "ingredient", "none"]), default="part", show_default=True,
-    help="What to blame.",
+    "--group-by", "by", type=click.Choice(["layer", "part", "kind", "ingredient", "none"]), default="part",
+    show_default=True, help="Groups of layers to attribute the difference to.",
 )  # fmt: skip
 @machine_readable
 def mismatch_command(
     train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     by: str, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    """Measure how far two recipes of one model disagree.
+    r"""Measure the train-rollout mismatch of two recipes.
 
-    And which of its parts makes them.
+    TRAIN and ROLLOUT are the recipes of the trainer and of the rollout engine. Prints the KL divergence between them,
+    and its part by groups of layers.
 
-    TRAIN and ROLLOUT are recipes: what the trainer computes with, and what the rollout does.
+    \b
+    Example:
+        lowprec mismatch bf16 dsv3 --model MODEL --data tokens.npy
     """
     from ..recipe import load_recipe
 
@@ -153,11 +157,10 @@ def mismatch_command(
 @click.argument("checkpoint")
 @click.argument("folder")
 def export_command(checkpoint: str, folder: str) -> None:
-    """Write a trainer's checkpoint as a model of transformers.
+    """Export a checkpoint as a model of transformers.
 
-    CHECKPOINT is the checkpoint.npz of a training run. FOLDER gets config.json, model.safetensors and tokenizer.json in
-    the layout of the released DeepSeek-V3; `lowprec eval` and `lowprec mismatch` read it, as does everything that
-    reads DeepSeek-V3.
+    CHECKPOINT is the checkpoint.npz of a training run. Writes config.json, model.safetensors and tokenizer.json to
+    FOLDER, in the layout of the released DeepSeek-V3, which `lowprec eval`, `lowprec mismatch` and transformers read.
     """
     try:
         from ..torch.huggingface import export

@@ -11,10 +11,10 @@ from .output import Cell, CommandError, emit, machine_readable
 
 @click.command("recipes")
 @click.argument("name", required=False, metavar="[NAME|FILE.toml]")
-@click.option("--toml", "as_toml", is_flag=True, help="Print the recipe as a file for --recipe FILE.toml.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the recipe as TOML, for --recipe FILE.toml.")
 @machine_readable
 def recipes_command(name: str | None, as_toml: bool, as_json: bool, as_csv: bool) -> None:
-    """List training recipes, or show the precision map of one."""
+    """List recipes, or show the precision map of one."""
     if as_toml and (as_json or as_csv):
         raise CommandError("--toml and --json or --csv exclude each other")
     from ..recipe import load_recipe, recipes

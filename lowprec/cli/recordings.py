@@ -16,12 +16,12 @@ from .output import Cell, emit
 @click.argument("checkout", type=click.Path(exists=True, file_okay=False))
 @click.option("--out", required=True, metavar="DIR", help="Folder for the 48 converted files (14 MB).")
 def recordings_command(checkout: str, out: str) -> None:
-    """Convert recordings of eight GPUs for the tests.
+    """Convert published recordings of eight GPUs for the tests.
 
-    CHECKOUT is one of github.com/north-numerical-computing/MATLAB-tensor-core, with "Accurate Models of NVIDIA Tensor
-    Cores" (arXiv:2512.07004): 48 experiments of 5,000 dot products. Each converted file must have the digest that is
-    known of it. Then `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec verify --recordings DIR`
-    compares every accumulator that was recorded.
+    CHECKOUT is a clone of github.com/north-numerical-computing/MATLAB-tensor-core, published with "Accurate Models of
+    NVIDIA Tensor Cores" (arXiv:2512.07004): 48 experiments of 5,000 dot products. The SHA-256 of each converted file is
+    checked. Afterwards, `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec verify --recordings DIR`
+    compares every recorded accumulator.
     """
     from ..vectors.recordings import RECORDINGS, VARIABLE, write
 

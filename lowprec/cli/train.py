@@ -30,23 +30,21 @@ if TYPE_CHECKING:
     default="bf16",
     show_default=True,
     metavar="NAME|FILE",
-    help="Precision: see lowprec recipes; or FILE.toml.",
+    help="Recipe; see lowprec recipes; or FILE.toml.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Weights and data order.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and data.")
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
-@click.option("--learning-rate", type=float, help="Peak rate; by default chosen from the width.")
+@click.option("--learning-rate", type=float, help="Peak learning rate.  [default: by the model's width]")
+@click.option("--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, deepseek.")
+@click.option("--ema", type=float, help="Decay of an exponential moving average of the weights.  [default: none]")
 @click.option(
-    "--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, or deepseek."
-)
-@click.option("--ema", type=float, help="Decay of a running mean of the weights; none by default.")
-@click.option(
-    "--memory", default="keep", show_default=True, metavar="NAME", help="Policy: keep, dsv3, ...; changes no result."
+    "--memory", default="keep", show_default=True, metavar="NAME", help="Recompute activations: keep (none), dsv3 ..."
 )
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, if it has one.")
-@click.option("--fresh", is_flag=True, help="Move a run that is in the folder aside and start over.")
+@click.option("--resume", is_flag=True, help="Resume from the checkpoint in the folder, if there is one.")
+@click.option("--fresh", is_flag=True, help="Move an existing run aside and start over.")
 @click.option(
     "--evaluate/--no-evaluate", default=True, show_default=True, help="Evaluate the final weights on held-out text."
 )

@@ -13,7 +13,7 @@ from .output import Cell, CommandError, emit, machine_readable
 
 @click.group("vectors")
 def vectors_command() -> None:
-    """Test vectors for other implementations: list, write, check."""
+    """List, write and check test vectors."""
 
 
 _LEVEL = click.option(
@@ -21,16 +21,16 @@ _LEVEL = click.option(
     type=click.IntRange(1, 2),
     default=1,
     show_default=True,
-    help="1: boundaries; 2: pairs, random ones, too.",
+    help="1: boundary values; 2: also pairs and random values.",
 )
-_SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is random.")
+_SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
 
 
 @vectors_command.command("list")
 @click.argument("names", nargs=-1)
 @machine_readable
 def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
-    """List the families of sets, or the sets whose names begin as NAMES do."""
+    """List families of sets, or the sets whose names begin with NAMES."""
     from ..vectors.catalogue import families, listed
 
     if not names:
@@ -51,13 +51,13 @@ def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
 @click.option(
     "--to", "encoding", default="json", show_default=True, metavar="NAME", help="json, npz, hex, testfloat, c or mlir."
 )
-@click.option("--out", metavar="DIR", help="Folder for the files; standard output if left out.")
+@click.option("--out", metavar="DIR", help="Folder for the files.  [default: standard output]")
 @_LEVEL
 @_SEED
 def write_command(names: tuple[str, ...], encoding: str, out: str | None, level: int, seed: int) -> None:
     """Write test vectors.
 
-    SET is a name of `lowprec vectors list`, or its beginning up to a slash and a star: `decode/*`.
+    SET is a name of `lowprec vectors list`, or a prefix that ends with a slash and a star: `decode/*`.
     """
     from .._files import write_bytes
     from ..vectors.catalogue import listed, vectors
@@ -87,21 +87,19 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
 
 @vectors_command.command("check")
 @click.argument("name", metavar="SET")
-@click.option(
-    "--command", metavar="'PROG ARGS'", help="Reads inputs as lines of hexadecimal words, answers with lines."
-)
-@click.option("--results", metavar="FILE", help="Answers in a file, a line a vector.")
-@click.option("--shown", type=click.IntRange(min=0), default=10, show_default=True, help="Differences to show.")
+@click.option("--command", metavar="'PROG ARGS'", help="Program from input lines to output lines of hexadecimal words.")
+@click.option("--results", metavar="FILE", help="File of outputs, one line per vector.")
+@click.option("--shown", type=click.IntRange(min=0), default=10, show_default=True, help="Differences to print.")
 @_LEVEL
 @_SEED
 @machine_readable
 def check_command(
     name: str, command: str | None, results: str | None, shown: int, level: int, seed: int, as_json: bool, as_csv: bool
 ) -> None:
-    """Compare an implementation with a set, line by line, and say what would explain all differences.
+    """Compare an implementation with a set line by line, and explain the differences.
 
-    A line of input holds the hexadecimal words of a vector's inputs, the answer those of its results: what
-    `lowprec vectors write SET --to testfloat` shows side by side. Exit code 1 where something differs.
+    A line of input holds the hexadecimal words of one vector's inputs, a line of output those of its results;
+    `lowprec vectors write SET --to testfloat` prints both. The exit code is 1 if anything differs.
     """
     if (command is None) == (results is None):
         raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")

@@ -1,4 +1,4 @@
-"""The command that checks an installation."""
+"""The command `verify`: a self-test of an installation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .recordings import verify_recordings
 
 
 @click.command()
-@click.option("--exhaustive", is_flag=True, help="All 2^32 float32 inputs of each format (minutes).")
-@click.option("--format", "names", multiple=True, metavar="NAME", help="Only this format; may be repeated.")
-@click.option("--recordings", metavar="DIR", help="Instead every accumulator against what real GPUs returned.")
+@click.option("--exhaustive", is_flag=True, help="Test all 2^32 float32 inputs of each format (minutes).")
+@click.option("--format", "names", multiple=True, metavar="NAME", help="Test this format only; may be repeated.")
+@click.option("--recordings", metavar="DIR", help="Instead compare every accumulator with recordings of GPUs.")
 @machine_readable
 def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None, as_json: bool, as_csv: bool) -> None:
-    """Check the casts on this machine, bit for bit.
+    """Test casts on this machine, bit for bit.
 
-    Against ml_dtypes on every bfloat16 and every code, against exact arithmetic where casts can go wrong; with
-    --exhaustive against ml_dtypes on every float32. With --recordings the accumulators, on the folder that
-    `lowprec recordings` wrote.
+    Casts are compared with ml_dtypes on every bfloat16 value and every code (with --exhaustive on every float32
+    value), and with exact arithmetic at all rounding boundaries. With --recordings, accumulators are compared with
+    the recordings in a folder of `lowprec recordings`.
     """
     if recordings is not None:
         if exhaustive or names:

@@ -1,4 +1,4 @@
-"""The command `warm`: all kernels compiled at once, so that no later call waits for one."""
+"""The command `warm`: compile all kernels in advance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BLOCKS = ("1x16", "1x32", "1x128", "128x1", "128x128", "row", "tensor")
 
 @click.command()
 def warm() -> None:
-    """Compile all kernels and keep them on disk.
+    """Compile all kernels and cache them on disk.
 
-    lowprec compiles a kernel when a call first needs it, once per version of the package on a machine. This does it for
-    everything in the catalogues: some minutes the first time, a few seconds afterwards.
+    A kernel is otherwise compiled when a call first needs it, once per version of the package. Compiling everything
+    in the catalogues takes a few minutes the first time and a few seconds afterwards.
     """
     from rich.console import Console
 

@@ -24,7 +24,7 @@ OF_NPY = {
 OF_NPZ = {
     "check": ["check", "BAD", "--values", "x.npy"], "convert": ["convert", "BAD"], "mma dump": ["mma", "BAD"],
     "convert from": ["convert", "BAD", "--from", "e4m3fn", "--from-granularity", "1x128"],
-    "identify": ["identify", "BAD"], "identify with": ["identify", "dump.npz", "--with", "BAD"],
+    "identify": ["identify", "BAD"], "identify with": ["identify", "dump.npz", "--answers", "BAD"],
 }  # fmt: skip
 OF_TEXT = {
     "recipes": ["recipes", "BAD.toml"], "bench": ["bench", "train", "--recipe", "BAD.toml"],
@@ -119,7 +119,7 @@ RESULTS = {
     "logfmt": ["logfmt", "x.npy", "--out", "OUT"], "convert": ["convert", "q.npz", "--out", "OUT"],
     "mma": ["mma", "codes.npy", "other.npy", "--out", "OUT"], "mma dump": ["mma", "dump.npz", "--out", "OUT"],
     "mma scales": ["mma", "codes.npy", "other.npy", "--a-scale", "x.npy", "--b-scale", "y.npy", "--out", "OUT"],
-    "identify": ["identify", "dump.npz", "--with", "q.npz", "--probes", "OUT"],
+    "identify": ["identify", "dump.npz", "--answers", "q.npz", "--probes", "OUT"],
 }  # fmt: skip
 
 
