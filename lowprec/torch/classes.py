@@ -40,19 +40,11 @@ class Experts(Converted):
     def parts_of(self) -> list[str]:
         """Return the names of the products: both of the first expert, both of the next ..."""
         up = "up_proj" if not self.has_gate else "gate_proj"  # fused, they are one product: the gate's
-        return [f".{e}.{name}" for e in range(len(self._first())) for name in (up, "down_proj")]
-
-    def role_name(self, name: str, part: str) -> str:
-        """Return the name by which a product's layer is found: that of an expert, whatever the module is called."""
-        return f"{name}.experts{part}"
-
-    def _first(self) -> Tensor:
-        weight: Tensor = self.gate_up_proj if self.has_gate else self.up_proj
-        return weight
+        return [f".{e}.{name}" for e in range(len(_first(self))) for name in (up, "down_proj")]
 
     def matrices(self) -> list[Tensor]:
         """Return the weights."""
-        pairs = zip(self._first(), self.down_proj, strict=True)
+        pairs = zip(_first(self), self.down_proj, strict=True)
         return [w.t() if self.is_transposed else w for pair in pairs for w in pair]
 
     def _biases(self) -> list[Tensor | None]:
@@ -66,7 +58,7 @@ class Experts(Converted):
         shape, width = hidden_states.shape, top_k_index.shape[-1]
         tokens = hidden_states.reshape(-1, shape[-1])
         ids, order = torch.sort(top_k_index.reshape(-1), stable=True)
-        counts = torch.bincount(ids, minlength=len(self._first())).tolist()
+        counts = torch.bincount(ids, minlength=len(_first(self))).tolist()
         matrices, biases = self.matrices(), self._biases()
         outputs = [
             # an index beyond the experts there are: those tokens belong to experts that are elsewhere
@@ -83,6 +75,11 @@ class Experts(Converted):
         y = apply(rows, matrices[up], biases[up], self.keys[up], self.slot, up, self.training)
         y = self._apply_gate(y) if self.has_gate else self.act_fn(y)
         return apply(y, matrices[down], biases[down], self.keys[down], self.slot, down, self.training)
+
+
+def _first(module: Any) -> Tensor:
+    weight: Tensor = module.gate_up_proj if module.has_gate else module.up_proj
+    return weight
 
 
 def _is_experts(module: nn.Module) -> bool:
@@ -116,6 +113,13 @@ def becomes(module: nn.Module) -> type[Converted] | None:
     if transformers is not None and kind is transformers.Conv1D:
         return _converted(kind, Conv1D)
     return _converted(kind, Experts) if _is_experts(module) else None
+
+
+def shapes_of(name: str, module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return input and output features of a linear layer's products, by the names of the products."""
+    kind: Any = becomes(module)
+    parts = zip(kind.parts_of(module), kind.matrices(module), strict=True)
+    return {f"{name}{part}": (w.shape[1], w.shape[0]) for part, w in parts}
 
 
 def was(module: Converted) -> type[nn.Module]:

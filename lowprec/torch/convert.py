@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -15,11 +16,11 @@ from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recip
 from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
-from .classes import becomes, was
+from .classes import becomes, shapes_of, was
 from .linear import Converted
 from .ops import Slot
 from .report import Report, describe
-from .roles import Names, block_of, role
+from .roles import Names, block_of, find_roles
 
 M = TypeVar("M", bound=nn.Module)
 Rules = Sequence[tuple[str, LinearSpec | str]]
@@ -49,13 +50,15 @@ def convert(
     skip : sequence of str
         Patterns of names of modules that stay torch's: ``("lm_head",)``.
     names : "auto", mapping or function
-        Which layer of the recipe each module is, see `lowprec.torch.roles`.
+        Which layer of the recipe each module is, see `lowprec.torch.roles`: found from the model's structure; or
+        given, ``{"*.mixer.in_proj": "attn.wq_a"}``.
     rules : sequence of (pattern, LinearSpec or name of a recipe)
         What comes before the recipe, by patterns of names of modules: ``[("*.down_proj", "bf16")]``.
     seed : int
         With step and layer it decides all random bits.
     strict : bool
-        Whether a part of the recipe, or of the model, that has no place is an error.
+        Whether it is an error that a part of the recipe or of the model has no place, that a role is a guess, or that
+        nothing is quantized. The model then has its own classes.
 
     Returns
     -------
@@ -65,11 +68,16 @@ def convert(
     Raises
     ------
     UnknownNameError
-        For a recipe that is not there, or a pattern that no module matches.
+        For a recipe or a role that does not exist, or a pattern that no module matches.
     TypeError
         For the recipe ``float64``, or weights in another type than float32 and bfloat16.
     ValueError
         If nothing is converted, for bfloat16 weights under a recipe with float32 activations, or if `strict`.
+
+    Warns
+    -----
+    UserWarning
+        If the recipe quantizes, but none of the model's products.
 
     Examples
     --------
@@ -94,20 +102,27 @@ def convert(
     layers = max(blocks, default=0) + 1
     for name, module in chosen.items():
         _check(name, module, recipe)
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, module in modules.items():
+        shapes |= shapes_of(name, module)
+    roles = find_roles(model, shapes, names)
     for name, module in modules.items():
         if name not in chosen:
             _restore(module)
     for name, module in chosen.items():
         module.__class__ = becomes(module)
         assert isinstance(module, Converted)
-        roles = [role(module.role_name(name, part), names) for part in module.parts_of()]
-        said = [_precision(recipe, name, layer, layers, rules) for layer in roles]
-        module.set_precision(said, roles, seed)
+        found = [roles[f"{name}{part}"] for part in module.parts_of()]
+        module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
+        module.set_precision([_precision(recipe, name, role.layer, layers, rules) for role in found], seed)
     notes = _take_slow_path(model)
     model._lowprec = recipe, notes
-    told = report(model)
-    if strict and told.unreached:
-        raise ValueError(f"lowprec.torch.convert: strict, and without a place are: {'; '.join(told.unreached)}")
+    described = report(model)
+    if strict and (problems := described.problems()):
+        restore(model)
+        raise ValueError(f"lowprec.torch.convert: strict: {'; '.join(problems)}")
+    if described.idle:
+        warnings.warn(f"lowprec.torch.convert: {described.idle}", stacklevel=2)
     return model
 
 
@@ -144,7 +159,7 @@ def restore(model: M) -> M:
 
 def _restore(module: nn.Module) -> None:
     if isinstance(module, Converted):
-        for name in ("layers", "keys", "slot"):
+        for name in ("layers", "guesses", "keys", "slot"):
             module.__dict__.pop(name, None)
         module.__class__ = was(module)
 

@@ -90,6 +90,8 @@ class Converted(nn.Module):
     ----------
     layers : tuple of str
         What each of its products is to the recipe: ``("layers.3.attn.wo",)``.
+    guesses : tuple of str
+        For each of them why it is a guess; empty if it is not.
     keys : tuple of str
         Their precisions, see `lowprec.torch.ops`.
     slot : Tensor or None
@@ -97,16 +99,13 @@ class Converted(nn.Module):
     """
 
     layers: tuple[str, ...]
+    guesses: tuple[str, ...]
     keys: tuple[str, ...]
     slot: Tensor | None
 
     def parts_of(self) -> list[str]:
         """Return what its products are called, after the module's own name."""
         return [""]
-
-    def role_name(self, name: str, part: str) -> str:
-        """Return the name by which a product's layer is found, see `lowprec.torch.roles`."""
-        return f"{name}{part}"
 
     def matrices(self) -> list[Tensor]:
         """Return the weights [N, K] of its products."""
@@ -117,11 +116,11 @@ class Converted(nn.Module):
         """What the recipe says of its products."""
         return [Precision.from_key(key).spec for key in self.keys]
 
-    def set_precision(self, said: list[Precision], layers: list[str], seed: int) -> None:
+    def set_precision(self, said: list[Precision], seed: int) -> None:
         """Take a precision for each product."""
-        self.layers, self.keys = tuple(layers), tuple(p.key for p in said)
+        self.keys = tuple(p.key for p in said)
         stateful = any(p.spec.stateful for p in said)
-        self.set_slot(Slot([LayerState(layer, seed) for layer in layers]) if stateful else None)
+        self.set_slot(Slot([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
 
     def set_slot(self, slot: Slot | None) -> None:
         """Take a slot; it goes when the module goes."""

@@ -36,11 +36,14 @@ class Row:
         Which layer of the recipe it is; empty if it is not converted.
     precision : str
         What runs, or why nothing of the recipe does.
+    guess : str
+        Why the role is a guess; empty if it follows from the structure of the model, or was given.
     """
 
     name: str
     role: str
     precision: str
+    guess: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,27 @@ class Report:
         Weights that no converted module multiplies, and parts of the recipe that have no place in the model.
     notes : tuple of str
         What else one should know.
+    idle : str
+        That the recipe quantizes no product of the model, and why that may be; empty if it does.
     """
 
     recipe: str
     rows: tuple[Row, ...]
     unreached: tuple[str, ...]
     notes: tuple[str, ...]
+    idle: str = ""
+
+    @property
+    def guesses(self) -> tuple[Row, ...]:
+        """Rows whose role is a guess."""
+        return tuple(row for row in self.rows if row.guess)
+
+    def problems(self) -> list[str]:
+        """Return what `strict` refuses, in words."""
+        guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
+        found = [("", [self.idle] if self.idle else []), ("roles to give by names=", guesses)]
+        found.append(("without a place", list(self.unreached)))
+        return [f"{words}: {', '.join(listed)}".removeprefix(": ") for words, listed in found if listed]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a table."""
@@ -71,31 +89,38 @@ class Report:
         return pd.DataFrame(self.rows)
 
     def __str__(self) -> str:
-        groups: dict[tuple[str, str], list[str]] = {}
+        groups: dict[tuple[str, str, str], list[str]] = {}
         for row in self.rows:
-            groups.setdefault((_pattern(row.role), row.precision), []).append(row.name)
+            groups.setdefault((pattern_of(row.role), row.precision, row.guess), []).append(row.name)
         lines = [f"recipe {self.recipe}: {len(self.rows)} products"]
-        for (role, precision), names in groups.items():
+        for (role, precision, guess), names in groups.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"  {names[0]}{more} as {role}: {precision}")
+            lines.append(f"  {names[0]}{more} as {role}{f' (a guess: {guess})' if guess else ''}: {precision}")
+        if self.guesses:
+            lines.append(f"guessed roles: {len(self.guesses)}; give them by names={{{self.guesses[0].name!r}: ROLE}}")
         if self.unreached:
             lines += ["not reached by the recipe:", *(f"  {what}" for what in self.unreached)]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"note: {note}" for note in (*filter(None, [self.idle]), *self.notes))])
 
 
-def _pattern(role: str) -> str:
+def pattern_of(role: str) -> str:
     """Return a role with its numbers left out, so that blocks and experts of one precision share a line."""
     return ".".join("*" if part.isdigit() else part for part in role.split("."))
 
 
 def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     """Return the report of a converted model."""
-    rows, owned, fused = [], set[int](), False
+    rows, owned, fused, quantized = [], set[int](), False, False
     for name, module in model.named_modules():
         if isinstance(module, Converted):
             owned |= {id(weight) for weight in module.parameters(recurse=False)}
-            for part, layer, spec in zip(module.parts_of(), module.layers, module.specs, strict=True):
-                rows.append(Row(f"{name}{part}", layer, str(spec)))
+            rows += [
+                Row(f"{name}{part}", layer, str(spec), guess)
+                for part, layer, spec, guess in zip(
+                    module.parts_of(), module.layers, module.specs, module.guesses, strict=True
+                )
+            ]
+            quantized |= any(spec.quantized for spec in module.specs)
             fused |= any(layer.endswith("w1") for layer in module.layers) and len(module.layers) > 1
     unreached = [
         f"{name} {tuple(weight.shape)} of {type(owner).__name__}: {_why(owner)}"
@@ -111,7 +136,16 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     more = (
         ["fused gate and up projections are one product: a block of its weights may hold rows of both"] if fused else []
     )
-    return Report(recipe.name, tuple(rows), tuple(unreached), (*notes, *more))
+    idle = "" if quantized or not any(rule.linear.quantized for rule in recipe.rules) else _idle(recipe, rows)
+    return Report(recipe.name, tuple(rows), tuple(unreached), (*notes, *more), idle)
+
+
+def _idle(recipe: Recipe, rows: list[Row]) -> str:
+    layers, precisions = (dict.fromkeys(words) for words in zip(*((r.role, r.precision) for r in rows), strict=True))
+    return (
+        f"recipe {recipe.name} quantizes nothing in this model: {len(rows)} of {len(rows)} products are "
+        f"{', '.join(precisions)}, which its rules keep for {', '.join(list(layers)[:4])}"
+    )
 
 
 def _owner(model: nn.Module, name: str) -> nn.Module:

@@ -1,28 +1,59 @@
-"""Which layer of a recipe a linear layer of a torch model is, by its name.
+"""Which layer of a recipe each linear layer of a torch model is, found from the structure of the model.
 
-Recipes speak of ``layers.3.attn.wo``; models say ``model.layers.3.self_attn.o_proj``, ``transformer.h.3.attn.c_proj``
-and much else. The first number in a name is the block.
+Recipes name layers ``layers.3.attn.wo``; models call them ``o_proj``, ``c_proj``, ``attention.output.dense`` and much
+else. The vocabulary head is the module that the model itself gives as its output embedding, or whose weight is tied to
+an embedding. Attention is recognized by its class, the feed-forward network by shapes that lead from the width of the
+block and back to it, a router by its output, one for each expert beside it. Leaf names decide only between layers that
+the structure leaves alike; everything else is a guess, with its reason. The first number in a name is the block.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
-#: What finds a layer's role: "auto", patterns of module names, or a function; None leaves it to "auto".
+from torch import nn
+
+from lowprec.recipe.names import LINEARS, check_pattern
+from lowprec.registry import UnknownNameError
+
+#: Overrides of roles: "auto", patterns of module names, or a function; None leaves a module to "auto".
 Names = str | Mapping[str, str] | Callable[[str], str | None]
+#: Input and output features of a linear layer.
+Shape = tuple[int, int]
 
 _FEED_FORWARD = {
-    **dict.fromkeys(("gate_proj", "w1", "fc1", "c_fc", "linear1"), "w1"),
-    **dict.fromkeys(("up_proj", "w3"), "w3"),
+    **dict.fromkeys(("gate_proj", "w1", "fc1", "c_fc", "linear1", "wi_0", "gate_up_proj"), "w1"),
+    **dict.fromkeys(("up_proj", "w3", "wi_1"), "w3"),
     **dict.fromkeys(("down_proj", "w2", "fc2", "linear2"), "w2"),
 }
-_AFTER_ATTENTION = ("o_proj", "out_proj", "wo")
+_AFTER_ATTENTION = ("o_proj", "out_proj", "wo", "o", "c_proj", "to_out")
 _HEADS = ("lm_head", "head", "embed_out", "output")
 _GATES = ("gate", "router")
-#: What most linear layers do, and so what an unknown one does.
+#: Role of most linear layers, and so of an unknown one.
 _MOST = "attn.wq_a"
+_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_NETWORK = re.compile(r"mlp|ffn|feed_?forward|dense|expert|glu", re.IGNORECASE)
+#: Most input projections that a feed-forward network has: gate and up.
+_MOST_INPUTS = 2
+
+
+class Role(NamedTuple):
+    """Layer of a recipe.
+
+    Attributes
+    ----------
+    layer : str
+        Its name: ``"layers.3.attn.wo"``.
+    guess : str
+        Why it is a guess; empty if it is not.
+    """
+
+    layer: str
+    guess: str = ""
 
 
 def block_of(name: str) -> int | None:
@@ -37,44 +68,252 @@ def block_of(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
-def role(name: str, names: Names = "auto") -> str:
-    """Return the layer of a recipe that a module of a model is.
+def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "auto") -> dict[str, Role]:
+    """Return the roles of a model's linear layers.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    shapes : mapping of str to (int, int)
+        Input and output features of each linear layer, by module name; those of a module of experts are
+        ``"NAME.3.gate_proj"``.
+    names : "auto", mapping or function
+        Roles that are given: of modules whose name a pattern matches, or that the function returns. A role without a
+        block, ``"ffn.w1"``, is taken in the block of its module.
+
+    Raises
+    ------
+    UnknownNameError
+        If a pattern matches no layer, or a role is not a layer of any recipe.
 
     Examples
     --------
-    >>> role("model.layers.3.self_attn.o_proj"), role("transformer.h.0.mlp.c_proj"), role("lm_head")
-    ('layers.3.attn.wo', 'layers.0.ffn.w2', 'head')
-    >>> role("model.layers.1.mlp.shared_experts.up_proj"), role("net.2", {"net.2": "head"})
-    ('layers.1.ffn.shared.w3', 'head')
+    >>> model = nn.ModuleDict({"fc1": nn.Linear(8, 32), "fc2": nn.Linear(32, 8), "more": nn.Linear(8, 8)})
+    >>> shapes = {"fc1": (8, 32), "fc2": (32, 8), "more": (8, 8)}
+    >>> for name, role in find_roles(model, shapes, {"more": "attn.wo"}).items():
+    ...     print(name, role.layer)
+    fc1 layers.0.ffn.w1
+    fc2 layers.0.ffn.w2
+    more layers.0.attn.wo
     """
-    given = None
-    if isinstance(names, Mapping):
-        given = next((said for pattern, said in names.items() if fnmatchcase(name, pattern)), None)
-    elif callable(names):
-        given = names(name)
-    elif names != "auto":
+    if not (names == "auto" or isinstance(names, Mapping) or callable(names)):
         raise TypeError(f"lowprec.torch: names={names!r}: 'auto', a mapping of patterns to layers, or a function")
-    return given if given is not None else _auto(name)
+    if isinstance(names, Mapping):
+        for pattern in names:
+            if not any(fnmatchcase(name, pattern) for name in shapes):
+                raise UnknownNameError(f"lowprec.torch: names: no linear layer matches {pattern!r}")
+    found = _Structure(model, shapes).roles()
+    for name in shapes:
+        if (given := _given(name, names)) is not None:
+            if not isinstance(given, str):
+                raise TypeError(f"lowprec.torch: names: the role of {name} must be a layer's name, got {given!r}")
+            layer = given if given == "head" or given.startswith("layers.") else _layer(name, given)
+            check_pattern(layer, LINEARS)
+            found[name] = Role(layer)
+    return {name: found[name] for name in shapes}
 
 
-def _auto(name: str) -> str:
-    *path, leaf = name.split(".")
-    block = block_of(name)
-    if block is None and leaf in _HEADS:
-        return "head"
-    where = f"layers.{block or 0}"
-    if leaf == "c_proj":
-        leaf = "wo" if any("attn" in part for part in path) else "w2"
-    if leaf in _AFTER_ATTENTION:
-        return f"{where}.attn.wo"
-    if leaf in _GATES:
-        return f"{where}.ffn.gate"
-    if leaf in _FEED_FORWARD:
-        return f"{where}.ffn.{_network(path)}{_FEED_FORWARD[leaf]}"
-    return f"{where}.{_MOST}"
+def _given(name: str, names: Names) -> str | None:
+    if isinstance(names, Mapping):
+        return next((layer for pattern, layer in names.items() if fnmatchcase(name, pattern)), None)
+    return names(name) if callable(names) else None
 
 
-def _network(path: list[str]) -> str:
+def _layer(name: str, part: str) -> str:
+    return f"layers.{block_of(name) or 0}.{part}"
+
+
+class _Structure:
+    """Modules and shapes of a model, and the roles found so far."""
+
+    def __init__(self, model: nn.Module, shapes: Mapping[str, Shape]) -> None:
+        self.modules = dict(model.named_modules())
+        self.shapes = shapes
+        self.inside: dict[str, list[str]] = {}
+        for name in shapes:
+            for parent in ("", *(name[: dot.start()] for dot in re.finditer(r"\.", name)), name):
+                self.inside.setdefault(parent, []).append(name)
+        self.found: dict[str, Role] = {}
+        widths: dict[str, Counter[int]] = {}
+        for name, (inputs, _) in shapes.items():
+            widths.setdefault(_block_path(name), Counter())[inputs] += 1
+        self.widths = {block: counts.most_common(1)[0][0] for block, counts in widths.items()}
+        self.has_blocks = any(block_of(name) is not None for name in shapes)
+
+    def roles(self) -> dict[str, Role]:
+        """Return the role of every linear layer."""
+        self._find_heads()
+        for name, module in reversed(self.modules.items()):  # children before parents
+            if _ATTENTION.search(type(module).__name__):
+                self._find_attention(name)
+        for container, experts in self._experts():
+            self._find_experts(container, experts)
+        for name in reversed(self.modules):
+            self._find_network(name)
+        for name in self.shapes:
+            if name not in self.found:
+                self.found[name] = self._guess(name)
+        return self.found
+
+    def _open(self, name: str) -> list[str]:
+        """Return the linear layers within a module that have no role yet."""
+        return [layer for layer in self.inside.get(name, ()) if layer not in self.found]
+
+    def _width(self, name: str) -> int:
+        return self.widths[_block_path(name)]
+
+    def _find_heads(self) -> None:
+        embeddings = [m for m in self.modules.values() if isinstance(m, nn.Embedding)]
+        tied = {id(embedding.weight) for embedding in embeddings}
+        outputs = {id(output) for m in self.modules.values() if (output := _output_embeddings(m)) is not None}
+        linears = {name: self.modules[name] for name in self.shapes if name in self.modules}
+        heads = [n for n, m in linears.items() if id(m) in outputs or id(getattr(m, "weight", None)) in tied]
+        if not heads:
+            vocabularies = {(e.embedding_dim, e.num_embeddings) for e in embeddings}
+            heads = [n for n in linears if block_of(n) is None and self.shapes[n] in vocabularies]
+            heads = heads if len(heads) == 1 else []
+        self.found |= dict.fromkeys(heads, Role("head"))
+
+    def _find_attention(self, name: str) -> None:
+        """Give roles to the linear layers of one attention, if the module holds all of them."""
+        unit = self._open(name)
+        has_inner = len(unit) < len(self.inside.get(name, ()))
+        if len(unit) < 2 or has_inner or any(_block_path(layer) != _block_path(unit[0]) for layer in unit):
+            return
+        width = self._width(unit[0])
+        back = [layer for layer in unit if self.shapes[layer][1] == width]
+        outer = name.rpartition(".")[0]
+        if outer in self.modules and _ATTENTION.search(type(self.modules[outer]).__name__):
+            more = [layer for layer in self._open(outer) if layer not in unit]
+            if len(more) == 1 and self.shapes[more[0]][1] == width:
+                return  # the outer module adds the output projection: BERT
+        if any(self.shapes[layer][0] != width for layer in back) and len(back) > 1:
+            return  # a feed-forward network is in it, too
+        output, why = self._output(unit, back)
+        for layer in unit:
+            part = "attn.wo" if layer == output else _MOST
+            self.found[layer] = Role(_layer(layer, part), why if layer in (back or unit) else "")
+
+    def _output(self, unit: list[str], back: list[str]) -> tuple[str | None, str]:
+        """Return the projection after attention, and why it is a guess."""
+        if not back:
+            return None, "an attention without a projection back to the width of its block"
+        if len(back) == 1:
+            return back[0], ""
+        parents = Counter(layer.rpartition(".")[0] for layer in unit)
+        alone = [layer for layer in back if parents[layer.rpartition(".")[0]] == 1]
+        named = [layer for layer in back if layer.rpartition(".")[2] in _AFTER_ATTENTION]
+        for chosen in (alone, named):
+            if len(chosen) == 1:
+                return chosen[0], ""
+        return back[-1], "several projections of an attention have its shape: the last one is taken for the output"
+
+    def _experts(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each module that holds experts, and the experts' names."""
+        for name, module in self.modules.items():
+            children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
+            inside = [self.inside.get(child, []) for child in children]
+            alike = len({tuple(sorted(self.shapes[layer] for layer in layers)) for layers in inside}) == 1
+            if len(children) > 1 and alike and block_of(name) is not None:
+                if all(not self.found.keys() & set(layers) and self._network(layers) for layers in inside):
+                    yield name.rpartition(".")[0], children
+            elif f"{name}.0.down_proj" in self.shapes:
+                yield name.rpartition(".")[0], [f"{name}.{e}" for e in range(len(self.inside[name]) // 2)]
+
+    def _find_experts(self, container: str, experts: list[str]) -> None:
+        """Give roles to experts, to the network that all tokens share beside them, and to their router."""
+        width = self._width(self._open(experts[0])[0])
+        router = len(experts), width
+        routed = any(tuple(weight.shape) == router for weight in self.modules[container].parameters())
+        missing = "" if routed else "several networks of one shape, but no router with one output for each"
+        for e, expert in enumerate(experts):
+            layers = self._open(expert)
+            roles = self._network(layers) or dict(zip(layers, (Role("w1"), Role("w2")), strict=True))
+            self._assign(roles, f"experts.{e}.", missing)
+        for layer in self._open(container):
+            if routed and self.shapes[layer] in ((width, len(experts)), (width, 1)):
+                self.found[layer] = Role(_layer(layer, "ffn.gate"))
+        for name, _ in reversed(list(self.modules[container].named_modules(prefix=container))):
+            if name != container:
+                self._assign(self._network(self._open(name)), "shared.")
+
+    def _find_network(self, name: str) -> None:
+        """Give roles to the linear layers of one feed-forward network, if the module holds it."""
+        layers = self._open(name)
+        same_block = len({_block_path(layer) for layer in layers}) == 1
+        if same_block or all(layer.rpartition(".")[0] == name for layer in layers):
+            self._assign(self._network(layers), "")
+
+    def _assign(self, roles: Mapping[str, Role] | None, prefix: str, why: str = "") -> None:
+        for layer, role in (roles or {}).items():
+            self.found[layer] = Role(_layer(layer, f"ffn.{prefix}{role.layer}"), role.guess or why)
+
+    def _network(self, layers: list[str]) -> dict[str, Role] | None:
+        """Return w1, w3 and w2 of layers that lead from a width to another one and back; None if they do not."""
+        layers = [layer for layer in layers if self.shapes[layer][0] != self.shapes[layer][1]]
+        if len(layers) > 1 + _MOST_INPUTS:
+            return None
+        for down in layers:
+            hidden, width = self.shapes[down]
+            up = [layer for layer in layers if layer != down]
+            if not 1 <= len(up) <= _MOST_INPUTS or any(self.shapes[layer][0] != width for layer in up):
+                continue
+            fused = len(up) == 1 and self.shapes[up[0]][1] == 2 * hidden and self._is_network(down)
+            if not fused and any(self.shapes[layer][1] != hidden for layer in up):
+                continue
+            if len(up) == 1 and self._width(layers[0]) == hidden:
+                continue  # the other one is the way back
+            if len(up) == 1:
+                why = "" if self._width(layers[0]) == width else "a network of another width than its block"
+                return {up[0]: Role("w1", why), down: Role("w2", why)}
+            leaves = [_FEED_FORWARD.get(layer.rpartition(".")[2]) for layer in up]
+            if sorted(map(str, leaves)) == ["w1", "w3"]:
+                return {**{layer: Role(str(leaf)) for layer, leaf in zip(up, leaves, strict=True)}, down: Role("w2")}
+            why = "gate and up have one shape: the first one is taken for the gate"
+            return {up[0]: Role("w1", why), up[1]: Role("w3", why), down: Role("w2")}
+        return None
+
+    def _is_network(self, layer: str) -> bool:
+        parent = layer.rpartition(".")[0]
+        return bool(_NETWORK.search(f"{type(self.modules.get(parent)).__name__} {parent.rpartition('.')[2]}"))
+
+    def _guess(self, name: str) -> Role:
+        *path, leaf = name.split(".")
+        if self.has_blocks and block_of(name) is None:
+            return Role("head", "outside the blocks: taken for the head, which recipes keep apart")
+        if leaf == "c_proj":
+            leaf = "wo" if any("attn" in part for part in path) else "w2"
+        by_name = "only its name says so"
+        if block_of(name) is None and leaf in _HEADS:
+            return Role("head", by_name)
+        if leaf in _AFTER_ATTENTION:
+            return Role(_layer(name, "attn.wo"), by_name)
+        if leaf in _GATES:
+            return Role(_layer(name, "ffn.gate"), by_name)
+        if leaf in _FEED_FORWARD:
+            return Role(_layer(name, f"ffn.{_place(path)}{_FEED_FORWARD[leaf]}"), by_name)
+        return Role(_layer(name, _MOST), "unknown: taken for what most linear layers are")
+
+
+def _output_embeddings(module: nn.Module) -> nn.Module | None:
+    """Return the head of a model of transformers; None if it has no head."""
+    get = getattr(module, "get_output_embeddings", None)
+    try:
+        output = get() if callable(get) else None
+    except (AttributeError, NotImplementedError):
+        return None
+    return output if isinstance(output, nn.Module) else None
+
+
+def _block_path(name: str) -> str:
+    """Return a name up to its block; empty outside of blocks."""
+    number = re.match(r"(?:.*?\.)??\d+(?=\.|$)", name)
+    return number[0] if number else ""
+
+
+def _place(path: list[str]) -> str:
+    """Return by names whether a network is shared, or which expert it is."""
     if any(part.startswith("shared_expert") for part in path):
         return "shared."
     expert = re.search(r"(?:^|\.)experts\.(\d+)$", ".".join(path))

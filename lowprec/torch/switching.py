@@ -52,7 +52,7 @@ def use(model: nn.Module, keys: Keys) -> None:
     """Give a converted model's layers other precisions; state starts afresh."""
     for name, module in model.named_modules():
         if isinstance(module, Converted):
-            module.set_precision([Precision.from_key(key) for key in keys[name]], list(module.layers), 0)
+            module.set_precision([Precision.from_key(key) for key in keys[name]], 0)
 
 
 def log_probabilities(output: Any) -> Tensor:

@@ -67,6 +67,7 @@ def run(module, x, dy, forward=None):
     return y, x.grad, *(p.grad for p in module.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:.*quantizes nothing")  # of a model that is a head
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", EVERY)
 def test_layers_give_the_recipes_bits_over_steps(name, dtype):

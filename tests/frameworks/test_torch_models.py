@@ -14,7 +14,6 @@ from torch import nn  # noqa: E402
 import lowprec.torch as lpt  # noqa: E402
 from lowprec.cli.app import cli  # noqa: E402
 from lowprec.moe.run import optim  # noqa: E402
-from lowprec.torch.roles import role  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -51,24 +50,6 @@ class Model(nn.Module):
 
 def tokens(*shape):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 64, shape))
-
-
-@pytest.mark.parametrize(("name", "layer"), [
-    ("model.layers.3.self_attn.q_proj", "layers.3.attn.wq_a"),
-    ("model.layers.3.self_attn.kv_a_proj_with_mqa", "layers.3.attn.wq_a"),
-    ("model.layers.12.self_attn.o_proj", "layers.12.attn.wo"),
-    ("transformer.h.1.attn.c_proj", "layers.1.attn.wo"),
-    ("transformer.h.1.mlp.c_proj", "layers.1.ffn.w2"),
-    ("transformer.h.1.mlp.c_fc", "layers.1.ffn.w1"),
-    ("model.layers.0.mlp.experts.7.w3", "layers.0.ffn.experts.7.w3"),
-    ("model.layers.0.mlp.shared_expert.down_proj", "layers.0.ffn.shared.w2"),
-    ("model.layers.0.mlp.gate", "layers.0.ffn.gate"),
-    ("lm_head", "head"),
-    ("encoder.layer.0.output", "layers.0.attn.wq_a"),
-    ("anything", "layers.0.attn.wq_a"),
-])  # fmt: skip
-def test_roles(name, layer):
-    assert role(name) == layer
 
 
 def test_names_may_be_given():
@@ -117,7 +98,7 @@ def test_reports_name_what_is_not_reached():
                   "dispatch = fp8_1x128_ue8m0", "moment_m"):  # fmt: skip
         assert words in "\n".join(report.unreached)
     assert [row.name for row in report.rows] == ["linear"]
-    assert list(report.to_pandas().columns) == ["name", "role", "precision"]
+    assert list(report.to_pandas().columns) == ["name", "role", "precision", "guess"]
     assert "1 products" in str(report)
 
 
