@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from lowprec.codec.wire import Codec
 from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recipe
 
 from .arrays import check, tensor, values
-from .ops import Slot, add_slot, product, slots, stored_type
+from .ops import NO_FORWARD_MODE, Slot, add_slot, get_slot, one_by_one, product, stored_type
 
 
 def apply(
@@ -123,14 +122,12 @@ class Converted(nn.Module):
         self.set_slot(Slot([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
 
     def set_slot(self, slot: Slot | None) -> None:
-        """Take a slot; it goes when the module goes."""
+        """Take a slot; it goes when the module and all graphs with it go."""
         self.slot = None if slot is None else add_slot(slot)
-        if self.slot is not None:
-            weakref.finalize(self, slots.pop, int(self.slot), None)
 
     def get_slot(self) -> Slot | None:
         """Return the slot."""
-        return None if self.slot is None else slots[int(self.slot)]
+        return None if self.slot is None else get_slot(self.slot)
 
     def extra_repr(self) -> str:
         """Return what `print` shows of the module."""
@@ -208,13 +205,25 @@ class _Wire(torch.autograd.Function):
     """A codec on x, another one on its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, forward: Codec, backward: Codec) -> Tensor:
-        ctx.codec = backward
+    def forward(x: Tensor, forward: Codec, backward: Codec) -> Tensor:
         return _coded(x, forward)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.codecs = inputs[1:]
+
+    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        return _coded(dy, ctx.codec), None, None
+        forward, backward = ctx.codecs
+        return _Wire.apply(dy, backward, forward), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        return one_by_one(_Wire.apply)(info, in_dims, *args)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise RuntimeError(NO_FORWARD_MODE)
 
 
 def _coded(x: Tensor, codec: Codec) -> Tensor:
@@ -262,6 +271,10 @@ class _Cached(torch.autograd.Function):
         y.backward(dy)
         return None, None, *(x.grad for x in inputs)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise RuntimeError(NO_FORWARD_MODE)
+
 
 def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Tensor:
     """Return ``fn(*inputs)``; its backward pass runs fn again on inputs that were kept coded.
@@ -280,9 +293,13 @@ def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Te
     ------
     UnknownNameError
         For a codec that is not there.
+    RuntimeError
+        Under a transform of torch.func.
     """
     kept = codecs.get(codec)
     for x in inputs:
         check("an input", x)
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError("lowprec.torch: cached keeps its inputs for backward(): it cannot run under torch.func")
     y: Tensor = _Cached.apply(fn, kept, *inputs)
     return y

@@ -5,7 +5,11 @@ Forward keeps x and w as tensors and nothing else; backward quantizes again, to 
 
 A layer's precision is a text, its *key*, which holds all that decides bits: equal layers compile as one graph, and a
 graph means the same in another process. What its bits depend on beside values lies
-in a *slot*, whose number is a tensor: as a number in the graph it would make a graph of every layer.
+in a *slot*, whose number is a tensor: as a number in the graph it would make a graph of every layer. The slot lives as
+long as that tensor, which a graph keeps: a backward pass may outlive its module.
+
+Derivatives are registered for torch's transforms, too: gradients under ``torch.func`` are those of a plain backward
+pass, ``vmap`` takes one example after the other, and forward mode, which no recipe defines, raises.
 """
 
 from __future__ import annotations
@@ -13,12 +17,16 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from lowprec._ieee import is_standard
 from lowprec.format.catalogue import formats
@@ -28,6 +36,9 @@ from lowprec.tensorcore.gemm import matmul_f32
 from .arrays import tensor, values
 
 Array = NDArray[Any]
+NO_FORWARD_MODE = (
+    "lowprec.torch: a recipe defines gradients, not forward mode (jvp, jacfwd, hessian): use vjp, grad or jacrev"
+)
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
@@ -81,19 +92,33 @@ class Slot:
         return Slot, (self.states,)
 
 
-slots: dict[int, Slot] = {}
+_slots: WeakValueDictionary[int, Slot] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
 def add_slot(slot: Slot) -> Tensor:
-    """Return a number for a slot, as a tensor."""
-    number = next(_numbers)
-    slots[number] = slot
-    return torch.tensor(number)
+    """Return a number for a slot, as a tensor that keeps the slot."""
+    tensor: Any = torch.tensor(next(_numbers))
+    _slots[int(tensor)] = tensor.kept_slot = slot
+    return tensor
+
+
+def get_slot(tensor: Tensor) -> Slot:
+    """Return the slot of a number.
+
+    Raises
+    ------
+    RuntimeError
+        If it is gone: the layer was freed, and hooks on saved tensors kept a copy of the number alone.
+    """
+    slot = _slots.get(int(tensor))
+    if slot is None:
+        raise RuntimeError("lowprec.torch: the state of this layer is gone: keep the model until its backward pass")
+    return slot
 
 
 def _found(slot: Tensor | None) -> Slot:
-    return _NONE if slot is None else slots[int(slot)]
+    return _NONE if slot is None else get_slot(slot)
 
 
 _NONE = Slot([])
@@ -111,8 +136,7 @@ def _check_mode() -> None:
         )
 
 
-@torch.library.custom_op("lowprec::linear", mutates_args=(), device_types="cpu")
-def product(
+def _product(
     x: Tensor, w: Tensor, bias: Tensor | None, slot: Tensor | None, part: int, key: str, training: bool
 ) -> Tensor:
     """Return y [..., N] for x [..., K], w [N, K] and a bias [N]."""
@@ -132,13 +156,13 @@ def product(
     return tensor(y, leaving_type(key)).reshape(*x.shape[:-1], w.shape[0])
 
 
-@product.register_fake
-def _(x: Tensor, w: Tensor, bias: Tensor | None, slot: Tensor | None, part: int, key: str, training: bool) -> Tensor:
+def _fake_product(
+    x: Tensor, w: Tensor, bias: Tensor | None, slot: Tensor | None, part: int, key: str, training: bool
+) -> Tensor:
     return x.new_empty((*x.shape[:-1], w.shape[0]), dtype=leaving_type(key))
 
 
-@torch.library.custom_op("lowprec::linear_backward", mutates_args=(), device_types="cpu")
-def gradients(
+def _gradients(
     dy: Tensor, x: Tensor, w: Tensor, slot: Tensor | None, part: int, key: str,
     need_x: bool, need_w: bool, need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -158,8 +182,7 @@ def _optional(gradient: Array | None) -> Tensor:
     return torch.empty(0) if gradient is None else tensor(gradient, torch.float32)
 
 
-@gradients.register_fake
-def _(
+def _fake_gradients(
     dy: Tensor, x: Tensor, w: Tensor, slot: Tensor | None, part: int, key: str,
     need_x: bool, need_w: bool, need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -170,21 +193,87 @@ def _(
     )
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, _, slot, ctx.part, ctx.key, _ = inputs
-    ctx.save_for_backward(x, w, slot)
+class _Derivative(torch.autograd.Function):
+    """What autograd does with an operator: the operator below autograd, and what the derivatives are."""
+
+    operator: Callable[..., Any]
+
+    @classmethod
+    def below(cls, *args: Any) -> Any:
+        """Run the operator; autograd's outer levels under ``torch.func`` go on to see it."""
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+            return cls.operator(*args)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise RuntimeError(NO_FORWARD_MODE)
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-    x, w, slot = ctx.saved_tensors
-    need = ctx.needs_input_grad[:3]
-    found = gradients(dy, x, w, slot, ctx.part, ctx.key, *need)
-    return *(g if needed else None for g, needed in zip(found, need, strict=True)), None, None, None, None
+class _Product(_Derivative):
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _Product.below(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, w, _, slot, ctx.part, ctx.key, _ = inputs
+        ctx.save_for_backward(x, w, slot)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, w, slot = ctx.saved_tensors
+        need = ctx.needs_input_grad[:3]
+        found = gradients(dy, x, w, slot, ctx.part, ctx.key, *need)
+        return *(g if needed else None for g, needed in zip(found, need, strict=True)), None, None, None, None
 
 
-def _no_second_derivative(ctx: Any, *_: Any) -> None:
-    raise RuntimeError("lowprec.torch: products have no second derivative")
+class _Gradients(_Derivative):
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _Gradients.below(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> None:
+        raise RuntimeError("lowprec.torch: products have no second derivative")
 
 
-product.register_autograd(_backward, setup_context=_keep)
-gradients.register_autograd(_no_second_derivative)
+def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule of ``vmap`` that calls a function for one example after the other."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        rows = [
+            function(*(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(rows[0], Tensor):
+            return torch.stack(rows), 0
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0,) * len(rows[0])
+
+    return rule
+
+
+_library = torch.library.Library("lowprec", "DEF")
+
+
+def _operator(name: str, kernel: Any, fake: Any, derivative: type[_Derivative]) -> Any:
+    """Define an operator of torch for the CPU, and its behaviour under compilers and transforms."""
+
+    def differentiable(*args: Any) -> Any:
+        with enable_single_level_autograd_function():  # as an operator's own, not as a user's, under torch.func
+            return super(torch.autograd.Function, derivative).apply(*args)
+
+    _library.define(f"{name}{torch.library.infer_schema(kernel, mutates_args=())}")
+    _library.impl(name, kernel, "CPU")
+    _library.impl(name, differentiable, "Autograd")
+    derivative.operator = operator = getattr(torch.ops.lowprec, name).default
+    torch.library.register_fake(f"lowprec::{name}", fake, lib=_library)
+    torch.library.register_vmap(f"lowprec::{name}", one_by_one(operator), lib=_library)
+    return operator
+
+
+product = _operator("linear", _product, _fake_product, _Product)
+gradients = _operator("linear_backward", _gradients, _fake_gradients, _Gradients)
