@@ -1,13 +1,17 @@
 """Exact recipes in functions of JAX: `linear` and `dot_general`, under jit, grad, vmap and scan.
 
 The bits are those of the recipe's multiplications in NumPy, which run outside of XLA. A function is pure: what is
-rounded stochastically takes the step as an argument, and delayed scaling, which remembers, is refused.
+rounded stochastically takes the step as an argument, and delayed scaling, which remembers, is refused. `report` lists
+the products of a function, with those that XLA computes.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +26,11 @@ from lowprec.recipe import LinearOps, Precision, Recipe, TensorSpec, draw, load_
 from lowprec.scaling.quantize import Quantized
 
 _FLOAT32 = formats["float32"]
-__all__ = ["QwixProvider", "dot_general", "linear"]
+#: Types of operands; all others are left to XLA.
+_DTYPES = (jnp.float32, jnp.bfloat16)
+#: Operations of XLA that multiply matrices.
+_PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
+__all__ = ["QwixProvider", "Report", "Row", "dot_general", "linear", "report"]
 
 
 class _AtStep:
@@ -117,58 +125,214 @@ def linear(
     ValueError
         For shapes that do not fit, delayed scaling, the recipe float64, or a missing step.
     """
-    recipe = load_recipe(recipe)
-    said = Precision.of(recipe, layer, 1000)
     for name, a in (("x", x), ("w", w)):
-        if a.dtype not in (jnp.float32, jnp.bfloat16):
+        if a.dtype not in _DTYPES:
             raise TypeError(f"lowprec.jax: {name} is {a.dtype}; float32 or bfloat16 is needed")
     if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1]:
         raise ValueError(f"lowprec.jax: x is {x.shape}, w is {w.shape}; x [..., K] and w [N, K] are needed")
+    multiply = _multiplication(recipe, layer, seed, step)
+    y = multiply(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), w)
+    return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[0])
+
+
+def _multiplication(
+    recipe: str | Recipe, layer: str, seed: int, step: Any, unrounded: bool = False
+) -> Callable[[Any, Any], Any]:
+    """Return the product of rows [M, K] and [N, K] by a recipe, in the type in which it stores y; float32 unrounded."""
+    recipe = load_recipe(recipe)
+    said = Precision.of(recipe, layer, 1000)
     if recipe.activations == "float64" or said.spec.delayed_tensors():
         raise ValueError(f"lowprec.jax: recipe {recipe.name} needs float64, or scales that remember earlier steps")
     if step is None and said.spec.stateful:
         raise ValueError(f"lowprec.jax: recipe {recipe.name} rounds stochastically: give step=")
-    stored = x.astype(jnp.bfloat16) if recipe.activations == "bfloat16" else x
-    rows = stored.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    y = _product(said.key, layer, seed, rows, w, jnp.int32(0 if step is None else step))
-    if recipe.activations == "bfloat16" and _FLOAT32 not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format):
-        y = y.astype(jnp.bfloat16)  # so is dy on its way back
-    return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[0])
+    if unrounded:
+        said = said._replace(spec=said.spec.with_(out=_FLOAT32))
+    stores_bfloat16 = recipe.activations == "bfloat16"
+    rounds_dy = _FLOAT32 not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format)
+    at = jnp.int32(0 if step is None else step)
+
+    def multiply(x: Any, w: Any) -> Any:
+        rows = (x.astype(jnp.bfloat16) if stores_bfloat16 else x).astype(jnp.float32)
+        y = _product(said.key, layer, seed, rows, w, at)
+        return y.astype(jnp.bfloat16) if stores_bfloat16 and rounds_dy and not unrounded else y  # and so dy
+
+    return multiply
 
 
 def dot_general(
     lhs: Any, rhs: Any, dimension_numbers: Any, precision: Any = None, preferred_element_type: Any = None, *,
-    recipe: str | Recipe = "dsv3", **options: Any,
+    out_sharding: Any = None, recipe: str | Recipe = "dsv3", layer: str = "layers.1.attn.wq_a", seed: int = 0,
+    step: Any = None, strict: bool = False,
 ) -> Any:  # fmt: skip
-    """Return what ``jax.lax.dot_general`` does, exact by a recipe where it is a linear layer's product.
+    """Return ``jax.lax.dot_general`` computed by a recipe.
 
-    That is where the last axis of lhs meets one axis of a matrix, and nothing is batched; all else goes to JAX.
+    Contracted axes are one K, in their order; every index of the batch axes is a product of its own, with the same
+    random bits. lhs is quantized as x, rhs as w. Operands in another type than float32 and bfloat16 are left to XLA.
 
     Parameters
     ----------
-    lhs, rhs, dimension_numbers, precision, preferred_element_type
-        As there; the two last ones are the recipe's in its products.
-    recipe : str or Recipe
-        The precision.
-    **options
+    lhs, rhs, dimension_numbers
+        As there.
+    precision, out_sharding
+        Ignored: the recipe is the precision, and it runs on one CPU.
+    preferred_element_type : dtype, optional
+        Type of the result, by default the promoted type of the operands. Where another one than that or bfloat16 is
+        preferred, the float32 sums are rounded to it, which are otherwise rounded as the recipe stores activations.
+    recipe, layer, seed, step
         As for `linear`.
+    strict : bool
+        Whether a product that would be left to XLA is an error.
+
+    Raises
+    ------
+    TypeError
+        If `strict`, for operands or a result in another type.
+    ValueError
+        As `linear` does.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> heads = dot_general(jnp.ones((2, 3, 64)), jnp.ones((2, 5, 64)), (((2,), (2,)), ((0,), (0,))))
+    >>> heads.shape, heads.dtype
+    ((2, 3, 5), dtype('float32'))
     """
-    (contract_l, contract_r), (batch_l, batch_r) = dimension_numbers
-    known = all(a.dtype in (jnp.float32, jnp.bfloat16) for a in (lhs, rhs))
-    if batch_l or batch_r or tuple(contract_l) != (lhs.ndim - 1,) or rhs.ndim != 2 or not known:
+    natural = jnp.promote_types(lhs.dtype, rhs.dtype)
+    out = natural if preferred_element_type is None else jnp.dtype(preferred_element_type)
+    others = [str(t) for t in (lhs.dtype, rhs.dtype) if t not in _DTYPES]
+    if others or not jnp.issubdtype(out, jnp.floating):
+        if strict:
+            raise TypeError(
+                f"lowprec.jax.dot_general: strict: {lhs.dtype} x {rhs.dtype} to {out} is left to XLA; float32 and "
+                "bfloat16 are computed"
+            )
         return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
-    return linear(lhs, rhs.T if tuple(contract_r) == (0,) else rhs, recipe, **options)
+    contract, batch = dimension_numbers
+    (rows, free_l), (columns, free_r) = (
+        _as_matrices(a, tuple(c), tuple(b)) for a, c, b in zip((lhs, rhs), contract, batch, strict=True)
+    )
+    shape = tuple(lhs.shape[i] for i in batch[0]) + free_l + free_r
+    if rows.shape[::2] != columns.shape[::2]:
+        raise ValueError(f"lowprec.jax.dot_general: {lhs.shape} and {rhs.shape} do not fit for {dimension_numbers}")
+    if 0 in (*rows.shape, *columns.shape):
+        return jnp.zeros(shape, out)
+    multiply = _multiplication(recipe, layer, seed, step, unrounded=out not in (natural, jnp.bfloat16))
+    y = jax.vmap(multiply)(rows, columns)
+    return y.astype(out).reshape(shape)
+
+
+def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
+    """Return an operand as [batch, rows, K], and the shape of its rows."""
+    free = [i for i in range(a.ndim) if i not in (*contract, *batch)]
+    sizes = [math.prod(a.shape[i] for i in axes) for axes in (batch, free, contract)]
+    return a.transpose(*batch, *free, *contract).reshape(sizes), tuple(a.shape[i] for i in free)
+
+
+class Row(NamedTuple):
+    """Product of a function.
+
+    Attributes
+    ----------
+    name : str
+        Scopes of JAX around it: the path of a module in flax, say.
+    role : str
+        Layer of the recipe; empty if XLA computes it.
+    precision : str
+        The recipe's precision of it, or the operation of XLA with its types.
+    """
+
+    name: str
+    role: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of `report`.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        Products that a recipe computes; forward and backward, as they are in the function.
+    unreached : tuple of Row
+        Products of XLA.
+    """
+
+    rows: tuple[Row, ...]
+    unreached: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.rows)} products"]
+        lines += [f"  {row.name or '(no scope)'} as {row.role}: {row.precision}" for row in self.rows]
+        if self.unreached:
+            lines.append("not reached by a recipe:")
+        return "\n".join([*lines, *(f"  {row.name or '(no scope)'}: {row.precision}" for row in self.unreached)])
+
+
+def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwargs: Any) -> Report:
+    """Trace a function and list its products: those computed by a recipe, and those of XLA.
+
+    Parameters
+    ----------
+    function : callable
+        The function, or its gradient.
+    *args, **kwargs
+        Its arguments, or ``jax.ShapeDtypeStruct`` in place of arrays.
+    strict : bool
+        Whether a product of XLA is an error.
+
+    Raises
+    ------
+    ValueError
+        If `strict`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> print(report(lambda x, w: linear(x, w, "bf16") @ w, jnp.ones((4, 16)), jnp.ones((16, 16))))
+    1 products
+      (no scope) as layers.1.attn.wq_a: bfloat16 on float32
+    not reached by a recipe:
+      (no scope): dot_general float32[4,16] x float32[16,16]
+    """
+    rows: list[Row] = []
+    unreached: list[Row] = []
+    for scope, equation in _equations(jax.make_jaxpr(function)(*args, **kwargs).jaxpr, ""):
+        call = getattr(equation.params.get("callback"), "callback_func", None)
+        if isinstance(call, functools.partial) and call.func in (_forward, _backward):
+            key, layer, _ = call.args
+            gemms = "" if call.func is _forward else "backward of "
+            rows.append(Row(scope, layer, f"{gemms}{Precision.from_key(key).spec}"))
+        elif equation.primitive.name in _PRODUCTS:
+            types = " x ".join(f"{v.aval.dtype}[{','.join(map(str, v.aval.shape))}]" for v in equation.invars[:2])
+            unreached.append(Row(scope, "", f"{equation.primitive.name} {types}"))
+    if strict and unreached:
+        products = "; ".join(f"{row.name} {row.precision}".strip() for row in unreached)
+        raise ValueError(f"lowprec.jax.report: strict: XLA computes {products}")
+    return Report(tuple(rows), tuple(unreached))
+
+
+def _equations(jaxpr: Any, outer: str) -> Iterator[tuple[str, Any]]:
+    """Yield all operations of a traced function, those of inner functions too, with their scopes."""
+    for equation in jaxpr.eqns:
+        scope = "/".join(filter(None, (outer, str(equation.source_info.name_stack))))
+        yield scope, equation
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from _equations(getattr(inner, "jaxpr", inner), scope)
 
 
 class QwixProvider:
     """Lets qwix put `dot_general` into a model: ``qwix.quantize_model(model, lowprec.jax.QwixProvider("dsv3"))``.
 
+    All calls of ``jax.lax.dot_general`` are computed by the recipe, those between two activations, too.
+
     Parameters
     ----------
     recipe : str or Recipe
         The precision.
     **options
-        As for `linear`.
+        As for `dot_general`.
 
     Raises
     ------

@@ -70,13 +70,6 @@ def test_vmap_and_scan():
     assert jnp.array_equal(jax.lax.scan(lambda c, xw: (c, lpj.linear(*xw)), 0, (x, w))[1], each)
 
 
-def test_dot_general_takes_what_is_a_linear_layers_and_hands_on_the_rest():
-    x, w, a, b = (jnp.asarray(numbers(*s)) for s in ((4, 128), (128, 16), (2, 4, 8), (2, 8, 4)))
-    assert jnp.array_equal(lpj.dot_general(x, w, (((1,), (0,)), ((), ()))), lpj.linear(x, w.T))
-    batched = (((2,), (1,)), ((0,), (0,)))
-    assert jnp.array_equal(lpj.dot_general(a, b, batched), jax.lax.dot_general(a, b, batched))
-
-
 @pytest.mark.filterwarnings("ignore")  # of qwix and flax
 def test_a_provider_for_qwix():
     qwix, nn = pytest.importorskip("qwix"), pytest.importorskip("flax.linen")
