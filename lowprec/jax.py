@@ -234,7 +234,7 @@ class Row(NamedTuple):
     Attributes
     ----------
     name : str
-        Scopes of JAX around it: the path of a module in flax, say.
+        Scopes of JAX around it: the path of a module in flax, for example.
     role : str
         Layer of the recipe; empty if XLA computes it.
     precision : str

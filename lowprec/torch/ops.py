@@ -194,7 +194,7 @@ def _fake_gradients(
 
 
 class _Derivative(torch.autograd.Function):
-    """What autograd does with an operator: the operator below autograd, and what the derivatives are."""
+    """Base of the autograd rules of an operator."""
 
     operator: Callable[..., Any]
 
@@ -266,7 +266,8 @@ def _operator(name: str, kernel: Any, fake: Any, derivative: type[_Derivative]) 
         with enable_single_level_autograd_function():  # as an operator's own, not as a user's, under torch.func
             return super(torch.autograd.Function, derivative).apply(*args)
 
-    _library.define(f"{name}{torch.library.infer_schema(kernel, mutates_args=())}")
+    schema = torch.library.infer_schema(kernel, mutates_args=())
+    _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, kernel, "CPU")
     _library.impl(name, differentiable, "Autograd")
     derivative.operator = operator = getattr(torch.ops.lowprec, name).default

@@ -76,7 +76,7 @@ class Report:
         return tuple(row for row in self.rows if row.guess)
 
     def problems(self) -> list[str]:
-        """Return what `strict` refuses, in words."""
+        """Return the reasons for which `strict` refuses a conversion."""
         guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
         found = [("", [self.idle] if self.idle else []), ("roles to give by names=", guesses)]
         found.append(("without a place", list(self.unreached)))

@@ -4,7 +4,7 @@ Recipes name layers ``layers.3.attn.wo``; models call them ``o_proj``, ``c_proj`
 else. The vocabulary head is the module that the model itself gives as its output embedding, or whose weight is tied to
 an embedding. Attention is recognized by its class, the feed-forward network by shapes that lead from the width of the
 block and back to it, a router by its output, one for each expert beside it. Leaf names decide only between layers that
-the structure leaves alike; everything else is a guess, with its reason. The first number in a name is the block.
+the structure cannot distinguish; everything else is a guess, with its reason. The first number in a name is the block.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class _Structure:
                 yield name.rpartition(".")[0], [f"{name}.{e}" for e in range(len(self.inside[name]) // 2)]
 
     def _find_experts(self, container: str, experts: list[str]) -> None:
-        """Give roles to experts, to the network that all tokens share beside them, and to their router."""
+        """Give roles to experts, to the network that all tokens share, and to their router."""
         width = self._width(self._open(experts[0])[0])
         router = len(experts), width
         routed = any(tuple(weight.shape) == router for weight in self.modules[container].parameters())
@@ -281,10 +281,10 @@ class _Structure:
     def _guess(self, name: str) -> Role:
         *path, leaf = name.split(".")
         if self.has_blocks and block_of(name) is None:
-            return Role("head", "outside the blocks: taken for the head, which recipes keep apart")
+            return Role("head", "outside the blocks: taken for the head")
         if leaf == "c_proj":
             leaf = "wo" if any("attn" in part for part in path) else "w2"
-        by_name = "only its name says so"
+        by_name = "by its name alone"
         if block_of(name) is None and leaf in _HEADS:
             return Role("head", by_name)
         if leaf in _AFTER_ATTENTION:
@@ -293,7 +293,7 @@ class _Structure:
             return Role(_layer(name, "ffn.gate"), by_name)
         if leaf in _FEED_FORWARD:
             return Role(_layer(name, f"ffn.{_place(path)}{_FEED_FORWARD[leaf]}"), by_name)
-        return Role(_layer(name, _MOST), "unknown: taken for what most linear layers are")
+        return Role(_layer(name, _MOST), "unknown: taken for a projection before attention, as most linear layers are")
 
 
 def _output_embeddings(module: nn.Module) -> nn.Module | None:

@@ -140,7 +140,7 @@ class Block(nn.Module):
 
 
 class Odd(nn.Module):
-    """Names that say nothing, or the wrong thing."""
+    """Model whose names mislead."""
 
     def __init__(self, routed=True):
         super().__init__()
@@ -219,7 +219,7 @@ def test_a_guess_is_settled_in_one_line():
 
 def test_a_report_marks_guesses():
     text = str(lpt.report(lpt.convert(nn.ModuleDict({"0": Square("q")}))))
-    assert "(a guess: unknown: taken for what most linear layers are)" in text
+    assert "(a guess: unknown: taken for a projection before attention, as most linear layers are)" in text
     assert "names={'0.q': ROLE}" in text
 
 

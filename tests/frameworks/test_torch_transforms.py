@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -94,9 +95,10 @@ def in_threads(module):
 
 def without_model(module):
     x, params = X.clone().requires_grad_(), tuple(module.parameters())
-    y = module(x)
+    y, alive = module(x), weakref.ref(module)
     del module
     gc.collect()
+    assert alive() is None
     return y, *torch.autograd.grad(y, (x, *params), DY)
 
 
@@ -110,7 +112,7 @@ def under_autocast(module):
         return run(module)
 
 
-#: What gives the bits of the plain call: output and gradients.
+#: Transforms that give the bits of the plain call: output and gradients.
 SAME = {
     "functional_call": lambda m: run(m, forward=lambda x: call(m)(dict(m.named_parameters()), x)),
     "vjp": by_vjp,
@@ -171,7 +173,7 @@ def dual(module, on_weight=False):
 
 
 FORWARD_MODE, SECOND = "not forward mode", "no second derivative"
-#: What has no meaning for a recipe, and the sentence that says so.
+#: Transforms that a recipe does not define, and words of the message.
 REFUSED = {
     "jvp": (FORWARD_MODE, lambda m: func.jvp(m, (X,), (X,))),
     "jvp of weights": (FORWARD_MODE, lambda m: func.jvp(lambda p: call(m)(p, X), (parameters(m),), (parameters(m),))),
