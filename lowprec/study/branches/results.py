@@ -18,8 +18,7 @@ from ..analysis.recipe_bits import short_k_note
 from ..analysis.variance import pooled_ratio
 from ..design.registration import Registration, registered_in
 from ..report.parts import plural, short_count
-from ..run.fingerprint import check_mixture, unfinished_error
-from ..run.store import RunFolder
+from ..report.results import StoredRuns, collect
 from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged, pairs_with
 from .pairs import ArmRun, EffectSamples, arm_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
@@ -223,15 +222,12 @@ def summarize(ablation: Any, setting: Setting, folder: Path) -> StudySummary:
     StudyError
         If some of its runs are missing, or cannot be compared.
     """
-    runs, records, about, missing = _read_runs(folder, ablation, setting)
-    if missing:
-        raise unfinished_error(folder, missing)
-    return _summary(ablation, setting, runs, records, about, registered_in(folder, ablation.name))
+    return _summary(ablation, setting, *_read_runs(folder, ablation, setting), registered_in(folder, ablation.name))
 
 
 def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
     """Return what the complete pairs of a study say that still runs, None if there is none yet."""
-    runs, records, about, _ = _read_runs(folder, ablation, setting)
+    runs, stored = _read_runs(folder, ablation, setting, partial=True)
     there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
     runs = {
         name: tuple(run for run in found if (run.checkpoint, run.seed) in there) for name, found in runs.items()
@@ -240,44 +236,29 @@ def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySum
     if not any(arm.role == "treatment" for arm in arms):
         return None
     kept = replace(ablation, arms=arms, expectations=(), baseline="")
-    found = _summary(kept, setting, runs, records, about, registered_in(folder, ablation.name))
+    found = _summary(kept, setting, runs, stored, registered_in(folder, ablation.name))
     return replace(
         found, undetected_controls=(), interim_pairs=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment")
     )
 
 
-Records = dict[str, dict[str, Any]]
-
-
 def _read_runs(
-    folder: Path, ablation: Any, setting: Setting
-) -> tuple[dict[str, tuple[ArmRun, ...]], Records, dict[str, Any], list[str]]:
-    """Return the finished runs of every arm, a record of each arm's, the first one, and what is missing."""
-    runs: dict[str, tuple[ArmRun, ...]] = {}
-    about: dict[str, Any] = {}
-    missing = []
+    folder: Path, ablation: Any, setting: Setting, partial: bool = False
+) -> tuple[dict[str, tuple[ArmRun, ...]], StoredRuns]:
+    """Return the finished runs of every arm."""
+    pairs = {run_name(arm, *pair): (arm.name, *pair) for arm in ablation.arms for pair in pairs_of(arm, setting)}
     varied = {f"config.{key}" for arm in ablation.arms for key in arm.config}
-    records: Records = {}
-    for arm in ablation.arms:
-        found = []
-        for checkpoint, seed in pairs_of(arm, setting):
-            name = run_name(arm, checkpoint, seed)
-            run = RunFolder(folder / name)
-            record = run.read()
-            if record is None or not run.finished():
-                missing.append(name)
-                continue
-            about = about or record
-            check_mixture(folder, name, record, about, records.setdefault(arm.name, record), varied)
-            found.append(arm_run(checkpoint, seed, run, record))
-        runs[arm.name] = tuple(found)
-    return runs, records, about, missing
+    stored = collect(folder, pairs, varied, partial=partial)
+    runs: dict[str, list[ArmRun]] = {arm.name: [] for arm in ablation.arms}
+    for name, (run, record) in stored.found.items():
+        arm, checkpoint, seed = pairs[name]
+        runs[arm].append(arm_run(checkpoint, seed, run, record))
+    return {name: tuple(found) for name, found in runs.items()}, stored
 
 
 def _summary(
-    ablation: Any, setting: Setting, runs: dict[str, tuple[ArmRun, ...]], records: Records, about: dict[str, Any],
-    registered: Registration,
-) -> StudySummary:  # fmt: skip
+    ablation: Any, setting: Setting, runs: dict[str, tuple[ArmRun, ...]], stored: StoredRuns, registered: Registration
+) -> StudySummary:
     """Return what runs say."""
     reference = runs[ablation.reference.name]
     arms, contrasts = _compared(ablation, runs, reference)
@@ -285,7 +266,7 @@ def _summary(
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
     adjusted = dict(zip(tested, holm([arms[i].primary.inference.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
-    fingerprint = about["fingerprint"]
+    fingerprint = stored.about["fingerprint"]
     floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
     return StudySummary(
         ablation,
@@ -301,8 +282,8 @@ def _summary(
         int(fingerprint["parameters"]["total"]),
         int(fingerprint["parameters"]["active"]),
         str(fingerprint["data"]),
-        about,
-        {name: _recipe(record["fingerprint"]) for name, record in records.items()},
+        stored.about,
+        {name: _recipe(record["fingerprint"]) for name, record in stored.first.items()},
         damage,
         blind,
         registered,

@@ -19,8 +19,8 @@ from ..design.registration import Registration, registered_in
 from ..measurements.gemms import COLUMNS, PRODUCTS_FILE
 from ..measurements.operands import EXTRAPOLATED_K
 from ..report.parts import plural, short_count
-from ..run.fingerprint import check_mixture, unfinished_error
-from ..run.store import RunFolder, StudyError
+from ..report.results import collect
+from ..run.store import StudyError
 
 #: What is measured of one multiplication on one arm, by its metric.
 Numbers = dict[str, float]
@@ -141,27 +141,14 @@ def summarize(study: Any, setting: Any, folder: Path) -> ReplaySummary:
     StudyError
         If some runs are missing, or cannot be compared.
     """
-    about: dict[str, Any] = {}
-    missing: list[str] = []
-    tables: dict[str, list[list[str]]] = {}
     names = [f"recorded/c{number}" for number in range(setting.checkpoints)]
-    for name in [*names, *(f"synthetic/s{number}" for number in range(setting.seeds))]:
-        run = RunFolder(folder / name)
-        record = run.read()
-        if record is None or not run.finished():
-            missing.append(name)
-            continue
-        about = about or record
-        check_mixture(folder, record["name"], record, about, record)
-        tables[name] = _table(run.path / PRODUCTS_FILE)
-    if missing:
-        raise unfinished_error(folder, missing)
+    stored = collect(folder, [*names, *(f"synthetic/s{number}" for number in range(setting.seeds))])
     gathered: dict[tuple[str, str], dict[Place, list[Numbers]]] = {}
     order: dict[str, tuple[str, int, str]] = {}
     lines: dict[tuple[str, str, int], list[Numbers]] = {}
-    for name, rows in tables.items():
+    for name, (run, _) in stored.found.items():
         checkpoint = int(name.rpartition("/")[2][1:])
-        for product, tokens, kept, layer, _, *rest in rows:
+        for product, tokens, kept, layer, _, *rest in _table(run.path / PRODUCTS_FILE):
             arm, numbers = _numbers(rest)
             if product == "synthetic":
                 lines.setdefault((layer, arm, int(numbers["K"])), []).append(numbers)
@@ -177,7 +164,7 @@ def summarize(study: Any, setting: Any, folder: Path) -> ReplaySummary:
         for of in ((False, False), (True, False), (True, True))
     )  # fmt: skip
     known = registered_in(folder, study.name)
-    return ReplaySummary(study, setting, recorded, far, checks, values, means, about, known)
+    return ReplaySummary(study, setting, recorded, far, checks, values, means, stored.about, known)
 
 
 def class_name(product: str, tokens: int, kept: str) -> str:

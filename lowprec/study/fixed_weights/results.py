@@ -19,8 +19,7 @@ from ..design.registration import registered_in
 from ..design.study import CheckpointSize
 from ..measurements.measurement import ALL_CONDITIONS, LAYERS_FILE, ROWS_FILE, missing_rows, read_rows
 from ..report.parts import plural, short_count
-from ..run.fingerprint import check_mixture, unfinished_error
-from ..run.store import RunFolder
+from ..report.results import collect
 
 Values = NDArray[np.float64]
 #: Arm and condition.
@@ -142,35 +141,24 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
     """
     rows: dict[Key, list[list[float]]] = {}
     layers: dict[Key, dict[Place, list[list[float]]]] = {}
-    about: dict[str, Any] = {}
-    records: dict[str, dict[str, Any]] = {}
     contents: dict[str, list[bytes]] = {}
-    missing, lost = [], []
-    for arm in study.arms:
-        for checkpoint in range(setting.checkpoints):
-            run = RunFolder(folder / f"{arm.name}/c{checkpoint}")
-            record = run.read()
-            if record is None or not run.finished():
-                missing.append(f"{arm.name}/c{checkpoint}")
-                continue
-            about = about or record
-            check_mixture(folder, record["name"], record, about, records.setdefault(arm.name, record))
-            if lacks := missing_rows(run.path, record):
-                lost.append(f"{record['name']} {lacks}")
-                continue
-            files = [
-                run.path / name for name in (ROWS_FILE, *([LAYERS_FILE] if study.measurement.layer_metrics else []))
-            ]
-            contents.setdefault(arm.name, []).extend(path.read_bytes() for path in files)
-            for row in read_rows(files[0]):
-                numbers = [float(checkpoint), float(row["batch"]), *(float(row[name]) for name in study.metrics)]
-                rows.setdefault((arm.name, row["condition"]), []).append(numbers)
-            for row in read_rows(files[1]) if len(files) > 1 else ():
-                numbers = [float(row[name]) for name in study.measurement.layer_metrics]
-                places = layers.setdefault((arm.name, row["condition"]), {})
-                places.setdefault((int(row["layer"]), row["kind"]), []).append(numbers)
-    if missing:
-        raise unfinished_error(folder, missing)
+    lost = []
+    runs = {f"{arm.name}/c{number}": (arm.name, number) for arm in study.arms for number in range(setting.checkpoints)}
+    stored = collect(folder, runs)
+    for name, (run, record) in stored.found.items():
+        arm, checkpoint = runs[name]
+        if lacks := missing_rows(run.path, record):
+            lost.append(f"{name} {lacks}")
+            continue
+        files = [run.path / file for file in (ROWS_FILE, *([LAYERS_FILE] if study.measurement.layer_metrics else []))]
+        contents.setdefault(arm, []).extend(path.read_bytes() for path in files)
+        for row in read_rows(files[0]):
+            numbers = [float(checkpoint), float(row["batch"]), *(float(row[metric]) for metric in study.metrics)]
+            rows.setdefault((arm, row["condition"]), []).append(numbers)
+        for row in read_rows(files[1]) if len(files) > 1 else ():
+            numbers = [float(row[metric]) for metric in study.measurement.layer_metrics]
+            places = layers.setdefault((arm, row["condition"]), {})
+            places.setdefault((int(row["layer"]), row["kind"]), []).append(numbers)
     found = Samples(
         study, setting, tuple(dict.fromkeys(condition for _, condition in rows)),
         {key: np.array(table) for key, table in rows.items()},
@@ -179,7 +167,7 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
                   for place, table in places.items()}
             for key, places in layers.items()
         },
-        about, {name: record["fingerprint"]["recipe"] for name, record in records.items()},
+        stored.about, {name: record["fingerprint"]["recipe"] for name, record in stored.first.items()},
     )  # fmt: skip
     broken = (*lost, *_not_identical(study, contents), *([] if lost else _not_detected(found)))
     known, table = registered_in(folder, study.name), ByVariance(found)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..._files import plain, write_json, write_text
 from ..analysis.findings import Finding
+from ..run.fingerprint import check_mixture, unfinished_error
+from ..run.store import RunFolder
 from . import page
 from .parts import EXPECTED_COLUMNS, Table, environment, expected_table, findings_json, recipe_details
 from .sheet import Figure
@@ -122,6 +124,64 @@ class Results:
 
 
 # --- what reports of studies with runs have in common ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRuns:
+    """Finished runs of one study, which can be compared.
+
+    Attributes
+    ----------
+    found : dict of str to (RunFolder, dict)
+        Folders and `run.json` by name.
+    first : dict of str to dict
+        `run.json` of each arm's first run.
+    missing : list of str
+        Runs that are not finished.
+    """
+
+    found: dict[str, tuple[RunFolder, dict[str, Any]]] = field(default_factory=dict)
+    first: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """`run.json` of the first run; empty without any."""
+        return next((record for _, record in self.found.values()), {})
+
+
+def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *, partial: bool = False) -> StoredRuns:
+    """Read which runs of a study are finished.
+
+    Parameters
+    ----------
+    folder : Path
+        The study's.
+    names : iterable of str
+        Its runs, an arm and a pair or checkpoint each: "dsv3/c0-s1".
+    varied : collection of str
+        Places of the fingerprint in which arms differ on purpose, as of `check_mixture`.
+    partial : bool
+        Whether runs may be missing.
+
+    Raises
+    ------
+    StudyError
+        If runs are missing, or cannot be compared.
+    """
+    runs = StoredRuns()
+    for name in names:
+        run = RunFolder(folder / name)
+        record = run.read()
+        if record is None or not run.finished():
+            runs.missing.append(name)
+            continue
+        first = runs.first.setdefault(name.partition("/")[0], record)
+        check_mixture(folder, name, record, runs.about or record, first, varied)
+        runs.found[name] = run, record
+    if runs.missing and not partial:
+        raise unfinished_error(folder, runs.missing)
+    return runs
 
 
 def expected_blocks(study: Any, findings: Sequence[Finding]) -> list[Block]:
