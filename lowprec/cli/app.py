@@ -20,14 +20,12 @@ from . import formats as cli_formats
 from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
-from . import recipes as cli_recipes
-from . import recordings as cli_recordings
 from . import studies as cli_studies
 from . import train as cli_train
 from . import vectors as cli_vectors
 from . import verify as cli_verify
 from . import warm as cli_warm
-from .output import Cell, CommandError, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, output_format
 
 
 class _Commands(click.Group):
@@ -111,7 +109,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 @cli.command()
 @machine_readable
-def info(as_json: bool, as_csv: bool) -> None:
+def info() -> None:
     """Show versions, CPU, number of threads and folders."""
     from .. import _jit, _threads
     from ..study.design import registration
@@ -126,7 +124,7 @@ def info(as_json: bool, as_csv: bool) -> None:
         ("ablations", str(registration.folder())),
         ("package", str(Path(__file__).parents[1])),
     ]
-    emit(("", "value") if not (as_json or as_csv) else ("name", "value"), rows, "lowprec", as_json, as_csv)
+    emit(("", "value") if not output_format() else ("name", "value"), rows, "lowprec")
 
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -147,10 +145,10 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_identify.identify_command,
         cli_check.check,
         cli_vectors.vectors_command,
-        cli_recordings.recordings_command,
+        cli_verify.recordings_command,
     ),
     "Training and studies": (
-        cli_recipes.recipes_command,
+        cli_catalogues.recipes_command,
         cli_train.train,
         cli_studies.ablate,
         cli_studies.report_command,

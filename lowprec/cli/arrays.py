@@ -84,7 +84,7 @@ def _same_file(path: str, other: str) -> bool:
 @click.argument("spec", default="e4m3fn 1x128")
 @click.option("--out", metavar="FILE", help="Save codes, scales and metadata as .npz.")
 @machine_readable
-def quantize(file: str, spec: str, out: str | None, as_json: bool, as_csv: bool) -> None:
+def quantize(file: str, spec: str, out: str | None) -> None:
     r"""Quantize a matrix (.npy) with block scales.
 
     SPEC is a quantizer (mxfp8, nvfp4_te ...; see lowprec quantizers) or a format with a block and a scale format
@@ -110,7 +110,7 @@ def quantize(file: str, spec: str, out: str | None, as_json: bool, as_csv: bool)
     made_by = "" if q.quantizer is None else q.quantizer.name
     by = made_by and f"{made_by}: "
     title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_format} scales"
-    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
         said = {"format": q.format.name, "granularity": str(q.granularity), "scale_format": q.scale_format.name}
         more = {} if q.tensor_scale is None else {"tensor_scale": q.tensor_scale}
@@ -151,8 +151,6 @@ def gemm(
     accumulator: str,
     promote_every: str,
     out: str | None,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     r"""Multiply two matrices (.npy) as a tensor core does.
 
@@ -187,7 +185,7 @@ def gemm(
         {"against": "float64 product of A and B", **_comparison(compare(d, _float64_product(a, b)))},
     ]
     title = f"{accumulator}, {quantizer or target}"
-    emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title, as_json, as_csv)
+    emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title)
     if out is not None:
         _save(out, d)
 
@@ -267,7 +265,7 @@ def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
 @machine_readable
 def logfmt(
     file: str, bits: int | None, tile: int, mode: str, rounding: str, clamp_octaves: int, nonfinite: str,
-    seed: int, out: str | None, as_json: bool, as_csv: bool,
+    seed: int, out: str | None
 ) -> None:  # fmt: skip
     """Encode an array (.npy) in LogFMT.
 
@@ -294,7 +292,7 @@ def logfmt(
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(z.bits_per_value)}
     row.update(_comparison(compare(z.decode(), x)))
     title = f"{file} in LogFMT-{10 if mode == 'deepep' else z.bits}, mode {mode}, {rounding} rounding"
-    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
         from .._files import write_bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from .output import Cell, emit, machine_readable
+from .output import Cell, emit, machine_readable, output_format
 
 
 @click.group()
@@ -37,9 +37,7 @@ _RECIPES = click.option(
 @click.option("--warmup", type=click.IntRange(min=1), default=3, show_default=True, help="Untimed steps before them.")
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, ...")
 @machine_readable
-def train_command(
-    config: str, names: tuple[str, ...], steps: int, warmup: int, data: str, as_json: bool, as_csv: bool
-) -> None:
+def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, data: str) -> None:
     """Time training steps of recipes, interleaved: tokens per second, peak memory, phases."""
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
@@ -65,11 +63,11 @@ def train_command(
     ]
     columns = ("config", "recipe", "ms/step", "tokens/s", f"x {speeds[0].recipe}", "peak MiB", "page faults/step")
     wide: list[Sequence[Cell]]
-    if as_json or as_csv:
+    if output_format():
         wide = [(*row, *(1e3 * speed.phases[name] for name in PHASES)) for row, speed in zip(rows, speeds, strict=True)]
-        emit((*columns, *(f"{name}, ms" for name in PHASES)), wide, "", as_json, as_csv)
+        emit((*columns, *(f"{name}, ms" for name in PHASES)), wide, "")
         return
-    emit(columns, rows, f"Training, medians of {steps} steps", False, False)
+    emit(columns, rows, f"Training, medians of {steps} steps")
     totals = [sum(speed.phases.values()) for speed in speeds]
     shares: list[Sequence[Cell]] = []
     for name in PHASES:
@@ -79,7 +77,7 @@ def train_command(
         ]
         shares.append((name, *(number for part in parts for number in part)))
     heads = [head for speed in speeds for head in (f"{speed.recipe}, ms", "%")]
-    emit(("phase", *heads), shares, "Phases of a step, processor time on one thread", False, False)
+    emit(("phase", *heads), shares, "Phases of a step, processor time on one thread")
 
 
 @bench.command("memory")
@@ -97,8 +95,6 @@ def memory_command(
     policies: tuple[str, ...],
     rounds: int,
     kinds: bool,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Measure the bytes of activations saved for the backward pass, by recipe and memory policy."""
     from ..moe.model.config_file import check_tiles, get_config
@@ -123,4 +119,4 @@ def memory_command(
         for one in measured
     ]
     columns = ("recipe", "policy", "bytes/token", f"x {first.recipe} {first.policy}", "CPU ms", *found)
-    emit(columns, rows, f"Activations kept by {shape.name}", as_json, as_csv)
+    emit(columns, rows, f"Activations kept by {shape.name}")

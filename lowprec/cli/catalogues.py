@@ -1,4 +1,4 @@
-"""Commands that list what other commands take by name: accumulators, quantizers."""
+"""Commands that list what other commands take by name: accumulators, quantizers, recipes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import click
 
-from .output import Cell, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, output_format
 
 
 @click.command("accumulators")
 @click.argument("name", required=False)
 @machine_readable
-def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
+def accumulators_command(name: str | None) -> None:
     """List accumulators, or show the details of one."""
     from .._values import deciding
     from ..tensorcore.catalogue import accumulators
 
     if name is not None:
         one = accumulators[name]
-        _about(one, accumulators.aliases(one.name), as_json, as_csv, [("how it sums", one.words)])
+        _about(one, accumulators.aliases(one.name), [("how it sums", one.words)])
         return
     rows: list[Sequence[Cell]] = [
         (
@@ -35,18 +35,18 @@ def accumulators_command(name: str | None, as_json: bool, as_csv: bool) -> None:
         for key, a in ((key, accumulators[key]) for key in accumulators)
     ]
     columns = ("accumulator", "takes", "kind", "group", "fraction bits", "output", "scales inside")
-    emit(columns, rows, "Accumulators", as_json, as_csv)
+    emit(columns, rows, "Accumulators")
 
 
 @click.command("quantizers")
 @click.argument("name", required=False)
 @machine_readable
-def quantizers_command(name: str | None, as_json: bool, as_csv: bool) -> None:
+def quantizers_command(name: str | None) -> None:
     """List quantizers, or show the details of one."""
     from ..scaling.quantizer import quantizers
 
     if name is not None:
-        _about(quantizers[name], quantizers.aliases(quantizers[name].name), as_json, as_csv)
+        _about(quantizers[name], quantizers.aliases(quantizers[name].name))
         return
     rows: list[Sequence[Cell]] = [
         (
@@ -59,12 +59,35 @@ def quantizers_command(name: str | None, as_json: bool, as_csv: bool) -> None:
         )
         for key, q in ((key, quantizers[key]) for key in quantizers)
     ]
-    emit(("quantizer", "format", "block", "scales", "arithmetic", "source"), rows, "Quantizers", as_json, as_csv)
+    emit(("quantizer", "format", "block", "scales", "arithmetic", "source"), rows, "Quantizers")
 
 
-def _about(
-    entry: object, aliases: Sequence[str], as_json: bool, as_csv: bool, more: Sequence[Sequence[Cell]] = ()
-) -> None:
+@click.command("recipes")
+@click.argument("name", required=False, metavar="[NAME|FILE.toml]")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the recipe as TOML, for --recipe FILE.toml.")
+@machine_readable
+def recipes_command(name: str | None, as_toml: bool) -> None:
+    """List recipes, or show the precision map of one."""
+    if as_toml and output_format():
+        raise CommandError("--toml and --json or --csv exclude each other")
+    from ..recipe import load_recipe, recipes
+    from ..recipe.table import rows
+
+    if name is None:
+        if as_toml:
+            raise CommandError("--toml needs the name of a recipe")
+        listed: list[Sequence[Cell]] = [(r, recipes[r].description, recipes[r].source) for r in recipes]
+        emit(("recipe", "what it is", "source"), listed, "Training recipes")
+        return
+    recipe = load_recipe(name)
+    if as_toml:
+        click.echo(recipe.to_toml(), nl=False)
+        return
+    table = [(row.part, row.what, row.precision) for row in rows(recipe)]
+    emit(("part", "what", "precision"), table, f"{recipe.name}: {recipe.description}")
+
+
+def _about(entry: object, aliases: Sequence[str], more: Sequence[Sequence[Cell]] = ()) -> None:
     """Print every field of a catalogue's entry, and more."""
     rows: list[Sequence[Cell]] = []
     for field in dataclasses.fields(entry):  # type: ignore[arg-type]  # entries are dataclasses
@@ -75,4 +98,4 @@ def _about(
         )
     rows.insert(1, ("also called", ", ".join(aliases)))
     rows += more
-    emit(("field", "value"), rows, str(rows[0][1]), as_json, as_csv)
+    emit(("field", "value"), rows, str(rows[0][1]))

@@ -7,7 +7,7 @@ import sys
 import click
 
 from .arrays import _load_array
-from .output import emit, machine_readable, naming
+from .output import emit, machine_readable, naming, output_format
 
 
 @click.command("check")
@@ -25,8 +25,6 @@ def check(
     granularity: str | None,
     causes: bool,
     exit_zero: bool,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     r"""Find the quantizer behind codes, and explain differences.
 
@@ -46,15 +44,15 @@ def check(
     x = _load_array(values, dimensions=2)
     with naming(file, values):
         found = compare(file, x, quantizer, granularity=granularity)
-    if as_json or as_csv:
+    if output_format():
         columns, rows = found.differing() if causes else found.nearest()
-        emit(columns, rows, "", as_json, as_csv)
+        emit(columns, rows, "")
     else:
         click.echo(f"{file}: {found.sentence}" if not causes else found.sentence)
         for title, (columns, rows) in found.tables():
-            emit(columns, rows, title, False, False)
+            emit(columns, rows, title)
         if not causes and found and found.ranking:
             columns, rows = found.nearest()
-            emit(columns, rows[:8], "Nearest quantizers", False, False)
+            emit(columns, rows[:8], "Nearest quantizers")
     if not (found or exit_zero):
         sys.exit(1)

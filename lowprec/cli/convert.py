@@ -49,7 +49,7 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
 @machine_readable
 def convert_command(
     file: str, target: str | None, granularity: str | None, scale_format: str, source: str | None,
-    from_granularity: str | None, check_only: bool, out: str | None, as_json: bool, as_csv: bool,
+    from_granularity: str | None, check_only: bool, out: str | None
 ) -> None:  # fmt: skip
     """Convert codes to other blocks and formats, exactly.
 
@@ -77,7 +77,7 @@ def convert_command(
         "most binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
     }  # fmt: skip
     title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_format} scales"
-    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    emit(tuple(row), [tuple(row.values())], title)
     if not found.is_lossless and (check_only or out is not None):
         if out is not None and not check_only:
             raise CommandError(f"{out}: not written, as {int(found.lost.sum())} values would change")

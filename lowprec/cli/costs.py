@@ -22,7 +22,7 @@ def _codec(text: str) -> str | float:
 @click.command("codecs")
 @click.option("--columns", type=click.IntRange(min=1), default=7168, show_default=True, help="Values per row.")
 @machine_readable
-def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
+def codecs_command(columns: int) -> None:
     """List codecs and their encoded size."""
     from ..codec import codecs
 
@@ -34,7 +34,7 @@ def codecs_command(columns: int, as_json: bool, as_csv: bool) -> None:
         share = size / codecs["bf16"].row_bytes(columns) if size else None
         rows.append((name, codec.bits_per_value, size, share, getattr(codec, "about", "")))
     titles = ("codec", "bits per value", f"bytes of {columns}", "of BF16", "what it is")
-    emit(titles, rows, "Codecs: bits with scales, of whole tiles", as_json, as_csv)
+    emit(titles, rows, "Codecs: bits with scales, of whole tiles")
 
 
 #: The options that a table reads; others would change nothing, so they are refused.
@@ -97,8 +97,6 @@ def costs(
     tokens: int | None,
     dim: int | None,
     effective: bool,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Print one of the tables."""
     _refuse_unread(table)
@@ -106,7 +104,7 @@ def costs(
     from ..costs import models
 
     def emit_rows(columns: Sequence[str], rows: list[Sequence[Cell]], title: str) -> None:
-        emit(columns, rows, title, as_json, as_csv)
+        emit(columns, rows, title)
 
     if table == "models":
         emit_rows(*_models(list(names) or list(models), _codec(kv), sequence))

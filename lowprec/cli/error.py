@@ -47,8 +47,6 @@ def error(
     rows: int,
     columns: int,
     seed: int,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Measure and print."""
     if (file is None) == (dist is None):
@@ -80,4 +78,4 @@ def error(
                 "gain_bias": row.gain_bias, "saturated": row.saturated, "octaves": row.octaves,
             }  # fmt: skip
             table.append(said)
-    emit(tuple(table[0]), [tuple(row.values()) for row in table], "Errors", as_json, as_csv)
+    emit(tuple(table[0]), [tuple(row.values()) for row in table], "Errors")

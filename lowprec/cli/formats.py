@@ -20,7 +20,7 @@ _FACTS = (
 @click.argument("name", required=False)
 @click.option("--grid", is_flag=True, help="List all values by code (formats of up to 8 bits).")
 @machine_readable
-def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -> None:
+def formats_command(name: str | None, grid: bool) -> None:
     """List number formats, or show the details of one.
 
     Members of the P3109 family are found by name, p3109_k8p4se or binary8p4se.
@@ -40,13 +40,13 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
             )
             for f in (formats[key] for key in formats)
         ]  # fmt: skip
-        emit(columns, rows, "Formats", as_json, as_csv)
+        emit(columns, rows, "Formats")
         return
     fmt = formats[name]
     if not grid:
         about: list[Sequence[Cell]] = [(fact, None if fact in fmt.undefined else getattr(fmt, fact)) for fact in _FACTS]
         about.insert(1, ("also called", ", ".join(formats.aliases(fmt.name))))
-        emit(("property", "value"), about, fmt.name, as_json, as_csv)
+        emit(("property", "value"), about, fmt.name)
         return
     if fmt.bits > 8:
         raise CommandError(f"--grid is for formats of at most 8 bits, {fmt.name} has {fmt.bits}")
@@ -55,7 +55,7 @@ def formats_command(name: str | None, grid: bool, as_json: bool, as_csv: bool) -
     lines: list[Sequence[Cell]] = [
         (f"0x{start:02x}", *values[start : start + width]) for start in range(0, len(values), width)
     ]
-    emit(("code", *(f"+{i:x}" for i in range(width))), lines, f"{fmt.name}: values by code", as_json, as_csv)
+    emit(("code", *(f"+{i:x}" for i in range(width))), lines, f"{fmt.name}: values by code")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -71,8 +71,6 @@ def cast(
     rounding: str | None,
     policy: str | None,
     seed: int | None,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Encode VALUES in a format and print the codes.
 
@@ -95,7 +93,7 @@ def cast(
     for number, code, result in zip(numbers, codes.tolist(), decode(codes, fmt).tolist(), strict=True):
         error = (result - number) / abs(number) if number and np.isfinite(number) and np.isfinite(result) else None
         rows.append((number, f"0x{code:0{digits}x}", f"{code:0{fmt.bits}b}", result, error))
-    emit(("value", "code", "bits", f"in {fmt.name}", "relative error"), rows, f"Cast to {fmt.name}", as_json, as_csv)
+    emit(("value", "code", "bits", f"in {fmt.name}", "relative error"), rows, f"Cast to {fmt.name}")
 
 
 def _number(text: str) -> float:

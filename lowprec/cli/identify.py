@@ -10,7 +10,7 @@ import click
 
 from .arrays import _writable_file
 from .mma import _members
-from .output import Cell, CommandError, emit, machine_readable, naming
+from .output import Cell, CommandError, emit, machine_readable, naming, output_format
 
 if TYPE_CHECKING:
     from ..diagnose.identify.identification import Identification
@@ -29,8 +29,7 @@ _SHOWN = 10
 )
 @machine_readable
 def identify_command(
-    dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int,
-    as_json: bool, as_csv: bool,
+    dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int
 ) -> None:  # fmt: skip
     r"""Find the accumulator behind recorded outputs.
 
@@ -54,11 +53,11 @@ def identify_command(
     dumps = [_arguments(path) for path in (dump, *also)]
     with naming(dump, *also):
         found = identify(**dumps[0], **formats, also=tuple((arguments | formats) for arguments in dumps[1:]))
-    _report(found, shown, as_json, as_csv)
+    _report(found, shown)
     if probes is not None:
         _write_probes(found, probes)
     if not found.candidates:
-        if not (as_json or as_csv):
+        if not output_format():
             _show_example(found)
         sys.exit(1)
 
@@ -70,12 +69,12 @@ def _arguments(path: str) -> dict[str, Any]:
     return {"c": None, **given}
 
 
-def _report(found: Identification, shown: int, as_json: bool, as_csv: bool) -> None:
+def _report(found: Identification, shown: int) -> None:
     """Print the ranking, what explains the dump, and what it leaves."""
-    machines = as_json or as_csv
+    machines = bool(output_format())
     columns, rows = found.catalogue()
     title = f"The catalogue beside {found.dumps[0].d.size} outputs"
-    emit(columns, rows if machines else rows[:shown], title, as_json, as_csv)
+    emit(columns, rows if machines else rows[:shown], title)
     click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
@@ -112,9 +111,9 @@ def _show_example(found: Identification) -> None:
         (t.k, f"0x{t.a_code:02x}", t.a, f"0x{t.b_code:02x}", t.b, float(t.product), t.exponent) for t in example.terms
     ]
     columns = ("k", "a", "value of a", "b", "value of b", "product", "exponent")
-    emit(columns, rows, f"Output {list(example.place)}, of {len(rows)} products that are not zero", False, False)
+    emit(columns, rows, f"Output {list(example.place)}, of {len(rows)} products that are not zero")
     if example.c is not None:
         click.echo(f"c = {example.c!r}")
     given: list[Sequence[Cell]] = [("the dump", f"0x{example.theirs[0]:0{digits}x}", example.theirs[1])]
     given += [(name, f"0x{bits:0{digits}x}", value) for name, bits, value in example.rules]
-    emit(("rule", "bits", "value"), given, "What it is, and what each rule gives", False, False)
+    emit(("rule", "bits", "value"), given, "What it is, and what each rule gives")

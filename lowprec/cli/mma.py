@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arrays import _save, _writable_file
-from .output import Cell, CommandError, emit, machine_readable, naming
+from .output import Cell, CommandError, emit, machine_readable, naming, output_format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ def _members(path: str) -> dict[str, NDArray[Any]]:
 @machine_readable
 def mma(
     a: str, b: str | None, c: str | None, accumulator: str, target: str | None, a_scale: str | None,
-    b_scale: str | None, out: str | None, as_json: bool, as_csv: bool,
+    b_scale: str | None, out: str | None
 ) -> None:  # fmt: skip
     """Emulate one matrix instruction on raw codes.
 
@@ -122,10 +122,10 @@ def mma(
         raise CommandError(f"{a}: d is {theirs.dtype} {theirs.shape}, the result of {accumulator} {d.dtype} {d.shape}")
     if out is not None:
         _save(out, d)
-    _report(d, theirs, accumulator, as_json, as_csv)
+    _report(d, theirs, accumulator)
 
 
-def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: str, as_json: bool, as_csv: bool) -> None:
+def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: str) -> None:
     """Print outputs, or those that differ from somebody's."""
     import numpy as np
 
@@ -139,17 +139,17 @@ def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: st
         places = np.argwhere(other != bits)
         columns += ("theirs", "their value")
     rows: list[Sequence[Cell]] = []
-    for i, j in places if as_json or as_csv else places[:_SHOWN]:
+    for i, j in places if output_format() else places[:_SHOWN]:
         row: list[Cell] = [f"[{i}, {j}]", f"0x{int(bits[i, j]):0{digits}x}", float(d[i, j])]
         if theirs is not None:
             row += [f"0x{int(other[i, j]):0{digits}x}", float(other[i, j : j + 1].view(d.dtype)[0])]
         rows.append(row)
     title = f"{accumulator}" if theirs is None else f"{accumulator}, where d differs"
-    if rows or theirs is None or as_json or as_csv:
-        emit(columns, rows, title, as_json, as_csv)
+    if rows or theirs is None or output_format():
+        emit(columns, rows, title)
     if len(rows) < len(places):
         click.echo(f"and {len(places) - len(rows)} more: --json, --csv or --out FILE have all", err=True)
     if theirs is not None:
-        click.echo(f"{len(places)} of {d.size} outputs differ", err=as_json or as_csv)
+        click.echo(f"{len(places)} of {d.size} outputs differ", err=bool(output_format()))
         if len(places):
             sys.exit(1)

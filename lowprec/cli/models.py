@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .output import Cell, CommandError, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, output_format
 
 
 @contextmanager
@@ -61,7 +61,7 @@ _SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear la
 @machine_readable
 def eval_command(
     folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
-    figure: str | None, layers: bool, as_json: bool, as_csv: bool,
+    figure: str | None, layers: bool
 ) -> None:  # fmt: skip
     r"""Evaluate a language model under recipes.
 
@@ -93,7 +93,7 @@ def eval_command(
             for e in found[1:]
             for block, (hidden, moved) in enumerate(zip(e.hidden.tolist(), e.routing.tolist(), strict=True))
         ]
-        emit(("recipe", "block", "error %", "routed otherwise %"), rows, "Errors along the blocks", as_json, as_csv)
+        emit(("recipe", "block", "error %", "routed otherwise %"), rows, "Errors along the blocks")
         return
     rows = [
         (
@@ -107,7 +107,7 @@ def eval_command(
         for e in found
     ]
     columns = ("recipe", "perplexity", f"% over {against}", "standard error", "KL nats", "flips %")
-    emit(columns, rows, f"{len(tokens)} windows of {window} tokens", as_json, as_csv)
+    emit(columns, rows, f"{len(tokens)} windows of {window} tokens")
 
 
 @click.command("mismatch")
@@ -125,7 +125,7 @@ def eval_command(
 @machine_readable
 def mismatch_command(
     train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
-    by: str, as_json: bool, as_csv: bool,
+    by: str
 ) -> None:  # fmt: skip
     r"""Measure the train-rollout mismatch of two recipes.
 
@@ -145,12 +145,12 @@ def mismatch_command(
 
     with _progress("passes") as progress:
         found = mismatch(model, tokens, train, rollout, by=None if by == "none" else by, progress=progress, skip=skip)  # type: ignore[arg-type]
-    if not (as_json or as_csv):
+    if not output_format():
         click.echo(str(found))
         return
     whole = Group("everything", found.mean, found.error, found.mean, found.error)
     floor = Group("floor: sums in another order", found.floor, float("nan"), float("nan"), float("nan"))
-    emit(Group._fields, [tuple(g) for g in (whole, *found.groups, floor)], "", as_json, as_csv)
+    emit(Group._fields, [tuple(g) for g in (whole, *found.groups, floor)], "")
 
 
 @click.command("export")

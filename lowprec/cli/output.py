@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+_FORMAT = "lowprec.output"  # the place in click's context of what a table is printed as
 Cell = str | int | float | bool | None
 
 
@@ -52,9 +53,10 @@ def machine_readable(function: F) -> F:
     """Add `--json` and `--csv` to a command that prints a table; both at once are refused before any work."""
 
     @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["as_json"] and kwargs["as_csv"]:
+    def checked(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
+        if as_json and as_csv:
             raise CommandError("--json and --csv exclude each other")
+        click.get_current_context().meta[_FORMAT] = "json" if as_json else "csv" if as_csv else ""
         return function(*args, **kwargs)
 
     command: Any = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with every digit.")(checked)
@@ -62,20 +64,26 @@ def machine_readable(function: F) -> F:
     return command  # type: ignore[no-any-return]
 
 
+def output_format() -> str:
+    """Return what the command prints its table as: "json", "csv", or nothing for people."""
+    found: str = click.get_current_context().meta[_FORMAT]
+    return found
+
+
 def emit(
-    columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, as_json: bool, as_csv: bool, *,
-    right: Sequence[bool] = (), below: Sequence[str] = (),
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, *, right: Sequence[bool] = (),
+    below: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print a table for people, or for machines with every digit.
+    """Print a table for people, or as JSON or CSV with every digit, as the command's options say.
 
     Columns of numbers are aligned to the right, or those that `right` marks; people see the lines `below` it, too.
     """
     rows = [list(row) for row in rows]
-    if as_json:
+    if output_format() == "json":
         from .._files import to_json
 
         click.echo(to_json([dict(zip(columns, row, strict=True)) for row in rows]), nl=False)
-    elif as_csv:
+    elif output_format() == "csv":
         from .._files import to_csv
 
         click.echo(to_csv(columns, rows), nl=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import CommandError, emit, machine_readable
+from .output import CommandError, emit, machine_readable, output_format
 
 if TYPE_CHECKING:
     from ..study.design.registration import Registration
@@ -60,8 +60,6 @@ def ablate(
     data: str,
     changes: tuple[str, ...],
     no_plot: bool,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Run ablations: those NAMEd, or in a Python file, or all.
 
@@ -82,10 +80,10 @@ def ablate(
     registered = {study.name: registered_of(name, study.name) for name, study in found.items()}
     studies = sorted(found.values(), key=lambda item: item.tier)
     if listing:
-        _list(studies, registered, as_json, as_csv)
+        _list(studies, registered)
         return
     if planning:
-        _plan(studies, quick, seeds, checkpoints, changes, data, out, as_json, as_csv)
+        _plan(studies, quick, seeds, checkpoints, changes, data, out)
         return
     if jobs is not None and scheduler is not None:
         raise CommandError("--jobs and --scheduler exclude each other")
@@ -111,18 +109,18 @@ def ablate(
             else:
                 _run(planned, registered[study.name], jobs, executor, not resume, not no_plot)
                 results = catalogue.results(planned.folder)
-            broken |= _tell(results.write(not no_plot), as_json, as_csv)
+            broken |= _tell(results.write(not no_plot))
     if broken:
         sys.exit(1)
 
 
-def _list(ablations: Sequence[Study], registered: Mapping[str, Registration], as_json: bool, as_csv: bool) -> None:
+def _list(ablations: Sequence[Study], registered: Mapping[str, Registration]) -> None:
     rows = [
         (item.tier, item.name, registered[item.name].state(item), item.question,
          ", ".join(arm.name for arm in item.arms), str(item.quick), str(item.full))
         for item in sorted(ablations, key=lambda item: (item.tier, item.name))
     ]  # fmt: skip
-    emit(("tier", "name", "registered", "question", "arms", "quick", "full"), rows, "Ablations", as_json, as_csv)
+    emit(("tier", "name", "registered", "question", "arms", "quick", "full"), rows, "Ablations")
 
 
 def _announce(study: Study, found: Registration, folder: Path) -> None:
@@ -140,7 +138,7 @@ def _announce(study: Study, found: Registration, folder: Path) -> None:
 
 def _plan(
     studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
-    data: str, out: Path, as_json: bool, as_csv: bool,
+    data: str, out: Path
 ) -> None:  # fmt: skip
     """Print what the named branches of trainings would take: at both sizes, with --quick or --set at the one to run."""
     from ..study.run.warm import Estimator
@@ -168,7 +166,7 @@ def _plan(
         "study", "size", "model", "arms", "checkpoints", "seeds", "steps before", "steps", "runs to do",
         "checkpoints to do", "core min, arms", "core min, checkpoints",
     )  # fmt: skip
-    emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once", as_json, as_csv)
+    emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once")
 
 
 def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
@@ -236,15 +234,15 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
         run_study(planned, jobs=jobs, executor=executor, display=shown, ended=ended)
 
 
-def _tell(found: Results, as_json: bool, as_csv: bool) -> bool:
+def _tell(found: Results) -> bool:
     """Print results; return whether they must not be trusted, or a published figure was not reproduced."""
-    if as_json:
+    if output_format() == "json":
         click.echo(found.summary_file.read_text(encoding="utf-8"), nl=False)
-    elif as_csv:
+    elif output_format() == "csv":
         click.echo(found.table_csv(), nl=False)
     else:
         for table in found.shown:
-            emit(table.head, table.rows, table.title, False, False, right=table.right, below=[table.caption])
+            emit(table.head, table.rows, table.title, right=table.right, below=[table.caption])
         for sentence in found.sentences:
             click.echo(f"• {sentence}")
     for path in found.files:
@@ -291,7 +289,7 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUNS...")
 @click.option("--no-plot", is_flag=True, help="No figures and no page (matplotlib is not needed then).")
 @machine_readable
-def report_command(runs: tuple[Path, ...], no_plot: bool, as_json: bool, as_csv: bool) -> None:
+def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
     """Write reports, figures and a page of the studies in RUNS.
 
     Plain training runs are compared: those in RUNS, or RUNS themselves, each a folder that lowprec train wrote.
@@ -307,14 +305,14 @@ def report_command(runs: tuple[Path, ...], no_plot: bool, as_json: bool, as_csv:
 
     trained = [path for folder in runs for path in runs_in(folder)]
     if trained:
-        _compare(trained, runs, not no_plot, as_json, as_csv)
+        _compare(trained, runs, not no_plot)
     if len(runs) == 1 and not trained:
-        _report_studies(runs[0], no_plot, as_json, as_csv)
+        _report_studies(runs[0], no_plot)
     elif not trained:
         raise CommandError("several folders are compared if they hold training runs; studies are reported one by one")
 
 
-def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json: bool, as_csv: bool) -> None:
+def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool) -> None:
     """Compare plain training runs; the report lies beside them."""
     import os
 
@@ -323,25 +321,25 @@ def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool, as_json
     above = given[0] if given[0] not in trained and len(given) == 1 else Path(os.path.commonpath(trained))
     found = compare_runs(trained, (above.parent if above in trained else above) / FOLDER).write(plot)
     (table,) = found.shown
-    emit(table.head, table.rows, table.title, as_json, as_csv)
+    emit(table.head, table.rows, table.title)
     for path in found.files:
         click.echo(f"wrote {path}", err=True)
 
 
-def _report_studies(runs: Path, no_plot: bool, as_json: bool, as_csv: bool) -> None:
+def _report_studies(runs: Path, no_plot: bool) -> None:
     """Report every study in a folder, and write their page."""
     from ..study import catalogue
     from ..study.report import page
     from ..study.run.store import STUDY_FILE
 
     folders = catalogue.studies_in(runs)
-    if len(folders) > 1 and (as_json or as_csv):
+    if len(folders) > 1 and output_format():
         names = ", ".join(path.name for path in folders)
         raise CommandError(f"{runs} holds several studies, --json and --csv need one of them: {names}")
     broken = False
     for folder in folders:
         if (folder / STUDY_FILE).is_file():
-            broken |= _tell(catalogue.report(folder, plot=not no_plot), as_json, as_csv)
+            broken |= _tell(catalogue.report(folder, plot=not no_plot))
     if not no_plot and folders != [runs]:
         click.echo(f"wrote {page.write(folders, runs / page.PAGE, f'Studies in {runs.resolve().name}')}", err=True)
     if broken:

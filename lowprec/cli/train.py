@@ -64,8 +64,6 @@ def train(
     resume: bool,
     fresh: bool,
     evaluate: bool,
-    as_json: bool,
-    as_csv: bool,
 ) -> None:
     """Train one model from scratch and print its losses."""
     from rich.console import Console
@@ -119,7 +117,7 @@ def train(
         raise CommandError(f"stopped; {kept}", 130) from None
     row = _row(run, seed, mean_weights=ema is not None and run.status == "done" and evaluate)
     title = "Training, nats per byte" + (", not evaluated" if run.validation_loss is None else "")
-    emit(tuple(row), [tuple(row.values())], title, as_json, as_csv)
+    emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
         click.echo(f"wrote {out}", err=True)
     if run.status == "diverged":

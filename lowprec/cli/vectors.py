@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .output import Cell, CommandError, emit, machine_readable
+from .output import Cell, CommandError, emit, machine_readable, output_format
 
 
 @click.group("vectors")
@@ -29,7 +29,7 @@ _SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_defau
 @vectors_command.command("list")
 @click.argument("names", nargs=-1)
 @machine_readable
-def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+def list_command(names: tuple[str, ...]) -> None:
     """List families of sets, or the sets whose names begin with NAMES."""
     from ..vectors.catalogue import families, listed
 
@@ -38,12 +38,12 @@ def list_command(names: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
             (f"{name}/{families[name].pattern}", len(families[name].listed()), families[name].about)
             for name in families
         ]
-        emit(("sets", "listed", "what each vector is"), rows, "Families of vector sets", as_json, as_csv)
+        emit(("sets", "listed", "what each vector is"), rows, "Families of vector sets")
         return
     found = [name for name in listed() if name.startswith(tuple(names))]
     if not found:
         raise CommandError(f"no set is called {' or '.join(names)}...; lowprec vectors list shows the families")
-    emit(("set",), [(name,) for name in found], "Vector sets", as_json, as_csv)
+    emit(("set",), [(name,) for name in found], "Vector sets")
 
 
 @vectors_command.command("write")
@@ -93,9 +93,7 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
 @_LEVEL
 @_SEED
 @machine_readable
-def check_command(
-    name: str, command: str | None, results: str | None, shown: int, level: int, seed: int, as_json: bool, as_csv: bool
-) -> None:
+def check_command(name: str, command: str | None, results: str | None, shown: int, level: int, seed: int) -> None:
     """Compare an implementation with a set line by line, and explain the differences.
 
     A line of input holds the hexadecimal words of one vector's inputs, a line of output those of its results;
@@ -117,10 +115,10 @@ def check_command(
         assert command is not None
         answers = ask(s, command)
     found = compare(s, answers)
-    rows = [row(s, difference) for difference in found.differences[: None if as_json or as_csv else shown]]
+    rows = [row(s, difference) for difference in found.differences[: None if output_format() else shown]]
     columns = ("vector", "input", "theirs", "ours", "exercises")
-    if rows or as_json or as_csv:
-        emit(columns, [[r[column] for column in columns] for r in rows], "First differences", as_json, as_csv)
-    click.echo(found.sentence, err=as_json or as_csv)
+    if rows or output_format():
+        emit(columns, [[r[column] for column in columns] for r in rows], "First differences")
+    click.echo(found.sentence, err=bool(output_format()))
     if not found:
         sys.exit(1)

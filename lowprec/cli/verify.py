@@ -1,14 +1,15 @@
-"""The command `verify`: a self-test of an installation."""
+"""The commands `verify`, a self-test of an installation, and `recordings`, which it can compare with."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from .output import CommandError, emit, machine_readable
-from .recordings import verify_recordings
+from .output import Cell, CommandError, emit, machine_readable, output_format
 
 
 @click.command()
@@ -16,7 +17,7 @@ from .recordings import verify_recordings
 @click.option("--format", "names", multiple=True, metavar="NAME", help="Test this format only; may be repeated.")
 @click.option("--recordings", metavar="DIR", help="Instead compare every accumulator with recordings of GPUs.")
 @machine_readable
-def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None, as_json: bool, as_csv: bool) -> None:
+def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> None:
     """Test casts on this machine, bit for bit.
 
     Casts are compared with ml_dtypes on every bfloat16 value and every code (with --exhaustive on every float32
@@ -26,7 +27,7 @@ def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None, as_
     if recordings is not None:
         if exhaustive or names:
             raise CommandError("--recordings compares accumulators; --exhaustive and --format are for casts")
-        verify_recordings(recordings, as_json, as_csv)
+        _verify_recordings(recordings)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -45,7 +46,45 @@ def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None, as_
             total += found
             seconds = round(time.perf_counter() - start, 2)
             rows.append((check.name, check.against, check.inputs, found, seconds))
-    emit(("check", "against", "inputs", "differences", "seconds"), rows, "Casts, bit for bit", as_json, as_csv)
+    emit(("check", "against", "inputs", "differences", "seconds"), rows, "Casts, bit for bit")
     if total:
         click.echo(f"error: {total} differences", err=True)
+        sys.exit(1)
+
+
+@click.command("recordings")
+@click.argument("checkout", type=click.Path(exists=True, file_okay=False))
+@click.option("--out", required=True, metavar="DIR", help="Folder for the 48 converted files (14 MB).")
+def recordings_command(checkout: str, out: str) -> None:
+    """Convert published recordings of eight GPUs for the tests.
+
+    CHECKOUT is a clone of github.com/north-numerical-computing/MATLAB-tensor-core, published with "Accurate Models of
+    NVIDIA Tensor Cores" (arXiv:2512.07004): 48 experiments of 5,000 dot products. The SHA-256 of each converted file is
+    checked. Afterwards, `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec verify --recordings DIR`
+    compares every recorded accumulator.
+    """
+    from ..vectors.recordings import RECORDINGS, VARIABLE, write
+
+    outputs = 0
+    for recording, n in write(Path(checkout), Path(out)):
+        outputs += n
+        click.echo(f"{recording.file}: {n} outputs, as published", err=True)
+    click.echo(f"{len(RECORDINGS)} files, {outputs} outputs in {out}; now: {VARIABLE}={out} pytest")
+
+
+def _verify_recordings(folder: str) -> None:
+    """Run every accumulator over its recordings and print what differs."""
+    from ..vectors.recordings import RECORDINGS, differing
+
+    rows: list[Sequence[Cell]] = []
+    total = compared = 0
+    for recording in RECORDINGS:
+        start = time.perf_counter()
+        outputs, wrong = differing(Path(folder), recording)
+        total, compared = total + wrong, compared + outputs
+        seconds = round(time.perf_counter() - start, 2)
+        rows.append((recording.accumulator, f"recording of {recording.gpu}, {recording.file}", outputs, wrong, seconds))
+    emit(("accumulator", "against", "inputs", "differences", "seconds"), rows, "Recordings, bit for bit")
+    click.echo(f"{total} of {compared} recorded outputs differ", err=bool(output_format()))
+    if total:
         sys.exit(1)

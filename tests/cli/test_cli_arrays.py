@@ -2,6 +2,7 @@
 
 import re
 
+import click
 import numpy as np
 import pytest
 from command_line import csv_rows, rows, run
@@ -107,7 +108,9 @@ def test_numbers_and_names_stay_whole_on_any_terminal(width, monkeypatch, capsys
     monkeypatch.setenv("TERM", "xterm")
     heads = ("name", "a long title of a column", "b", "c", "what it is")
     first = ("first_of_all", 0.123456, 1e-30, None, "words that may be folded anywhere between")
-    cli_output.emit(heads, [first, ("second", 3, 4.5, 7, "")], "Title", False, False)
+    second = ("second", 3, 4.5, 7, "")
+    printed = click.command()(cli_output.machine_readable(lambda: cli_output.emit(heads, [first, second], "Title")))
+    printed.main([], standalone_mode=False)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert {"first_of_all", "0.12346", "1e-30", "second", "4.5", "7", "anywhere"} <= set(shown.split())
     assert all(len(line.rstrip()) <= width for line in shown.splitlines())
