@@ -23,7 +23,7 @@ Prediction = Callable[[Expected, Observed], Iterator[tuple[str, Any]]]
 _MOST = 4096  # rows that are compared with each other
 _COLUMNS = 512  # values of a row that are looked at
 
-MEMORY = "look at memory, transfers and races: no rule gives this"
+MEMORY = "check memory, transfers and races: no rule causes this"
 
 
 @dataclass(frozen=True)

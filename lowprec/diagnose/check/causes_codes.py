@@ -27,7 +27,7 @@ def _zeroed(made: Expected, at: Codes, zeros: Codes | int = 0) -> Codes:
     return np.where(at, zeros, made.codes).astype(made.codes.dtype)
 
 
-add("sign of zero dropped", "codes", "keep the sign of what rounds to zero", needs_majority=False)(
+add("sign of zero dropped", "codes", "keep the sign of values that round to zero", needs_majority=False)(
     lambda m, f: {"": _zeroed(m, m.codes == sign)} if (sign := _sign_of(m)) else {}
 )
 add("overflow not saturated", "codes", "saturate: convert with satfinite", needs_majority=False)(
@@ -65,7 +65,7 @@ def _flushed(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
         yield f"{form}, signs too", _zeroed(made, small)
 
 
-@add("stochastic rounding", "codes", "round to nearest, or compare expectations: no bits can be compared", 1.2)
+@add("stochastic rounding", "codes", "round to nearest, or compare expectations: bits cannot be compared", 1.2)
 def _stochastic(made: Expected, found: Observed) -> Forms:
     if found.codes.shape != made.codes.shape:
         return {}
@@ -104,10 +104,10 @@ def _in_reverse(codes: Codes, word: int) -> Codes:
     return codes.reshape(len(codes), -1, word)[:, :, ::-1].reshape(codes.shape)
 
 
-add("nibbles swapped", "codes", "the low four bits of a byte are the first of its two codes")(
+add("nibbles swapped", "codes", "store the first of two codes in the low four bits of a byte")(
     lambda m, f: {"": _in_reverse(m.codes, 2)} if m.format.bits == 4 and m.codes.shape[1] % 2 == 0 else {}
 )
-add("code in the wrong half of the byte", "codes", "shift the codes: bit 0 of a byte is bit 0 of its code")(
+add("code in the wrong half of the byte", "codes", "shift the codes: bit 0 of a code is bit 0 of its byte")(
     lambda m, f: {"": (m.codes << (8 - m.format.bits)).astype(m.codes.dtype)} if m.format.bits < 8 else {}
 )
 add("bytes of a word in reverse", "codes", "store words little-endian, or view bytes as bytes")(
@@ -130,10 +130,10 @@ def _permuted(made: Expected, found: Observed, axis: int) -> Forms:
 
 for _axis, _name in enumerate(("row", "column")):
     add(f"{_name}s of the codes in another order", "codes",
-        f"mend the index of the {_name}: scales are in their places", 1.5)(
+        f"fix the index of the {_name}: the scales are in place", 1.5)(
         functools.partial(_permuted, axis=_axis)
     )  # fmt: skip
-add("signs inverted", "codes", "the sign bit is set for negative values")(
+add("signs inverted", "codes", "set the sign bit of negative values only")(
     lambda m, f: {
         "": (m.codes ^ sign).astype(m.codes.dtype), "dropped": (m.codes & (sign - 1)).astype(m.codes.dtype),
     } if (sign := _sign_of(m)) else {}
@@ -161,7 +161,7 @@ add("subnormal inputs flushed to zero", "making",
     "compile without flush-to-zero (-ftz=false), or flush the values too")(
     lambda m, f: _of(m, {"": np.where(np.abs(m.x) < _SMALLEST, np.copysign(np.float32(0), m.x), m.x)})
 )  # fmt: skip
-add("NaN or Inf replaced first", "making", "give the values that were quantized; here NaN and Inf reach the scales")(
+add("NaN or Inf replaced first", "making", "pass the original values; NaN and Inf affect the quantizer's scales")(
     lambda m, f: _of(m, {
         "by zero": np.where(np.isfinite(m.x), m.x, np.float32(0)), "as numpy.nan_to_num does": np.nan_to_num(m.x),
     })
@@ -189,7 +189,7 @@ def _meant(made: Expected, found: Observed) -> Iterator[F32]:
 
 for _axis, _name in enumerate(("row", "column")):
     add(f"{_name}s in another order", "making",
-        f"compare with the values in that order, or mend the index of the {_name}", 1.5)(
+        f"compare with the values in that order, or fix the index of the {_name}", 1.5)(
         functools.partial(_reordered, axis=_axis)
     )  # fmt: skip
 add("values transposed", "making", "quantize the matrix, not its transpose")(

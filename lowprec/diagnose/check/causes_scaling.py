@@ -45,7 +45,7 @@ def _has_mantissa(q: Quantizer) -> bool:
     return q.scale_format != FLOAT32 and not are_powers(q.scale_format)
 
 
-@add("scale from another arithmetic", "making", "compute the scale as the quantizer's arithmetic says")
+@add("scale from another arithmetic", "making", "compute the scale with the quantizer's formula")
 def _arithmetic(made: Expected, found: Observed) -> Forms:
     q = made.q
     own = rule_of(q).arithmetic
@@ -64,7 +64,7 @@ def _one_level(made: Expected, found: Observed) -> Forms:
         yield from _changed(made, {"": {"arithmetic": "alone", "choice": None}})
 
 
-@add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal rounds once more")
+@add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal adds a rounding")
 def _divided(made: Expected, found: Observed) -> Forms:
     own = quotient_of(made.q)
     g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
@@ -73,7 +73,7 @@ def _divided(made: Expected, found: Observed) -> Forms:
             yield f"{how} instead of {own}", made.with_scale(made.scale, how=how)
 
 
-@add("another lower bound on amax", "making", "use the quantizer's own bound on amax, which may be none")
+@add("another lower bound on amax", "making", "use the quantizer's lower bound on amax, if it has one")
 def _bound(made: Expected, found: Observed) -> Forms:
     own = rule_of(made.q).amax_floor
     if not _has_mantissa(made.q):
@@ -97,9 +97,7 @@ def _read_bounds(made: Expected, found: Observed) -> set[float]:
     return bounds
 
 
-@add(
-    "epsilon added", "making", "leave the epsilon out: a bound on amax protects from zeros without moving other scales"
-)
+@add("epsilon added", "making", "omit the epsilon: a lower bound on amax handles zeros without changing other scales")
 def _epsilon(made: Expected, found: Observed) -> Forms:
     if made.q.hadamard is not None or rule_of(made.q).choice is not None:
         return
@@ -133,7 +131,7 @@ def _from(made: Expected, q: Quantizer, amax: F32, top: np.float32 | None = None
 @add(
     "scale for the maximum of another format",
     "making",
-    "divide amax by the largest number of the format that is cast to",
+    "divide amax by the largest number of the element format",
 )
 def _maximum(made: Expected, found: Observed) -> Forms:
     own = made.format
@@ -148,7 +146,7 @@ def _maximum(made: Expected, found: Observed) -> Forms:
         yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
 
 
-@add("codes of another format", "making", "convert the codes, or read them as the format that they are of")
+@add("codes of another format", "making", "convert the codes, or decode them in their format")
 def _format(made: Expected, found: Observed) -> Forms:
     own = made.format
     for name in formats:
@@ -166,7 +164,7 @@ def _format(made: Expected, found: Observed) -> Forms:
             yield f"{name}, with scales for {own.name}", kept
 
 
-@add("other blocks", "making", "share scales over the quantizer's blocks: rows x columns of the matrix as it is stored")
+@add("other blocks", "making", "use the quantizer's blocks: rows x columns of the matrix as stored")
 def _blocks(made: Expected, found: Observed) -> Forms:
     own = made.q.granularity
     shape = (made.x.shape[0], made.x.shape[1])
@@ -191,7 +189,7 @@ def _blocks(made: Expected, found: Observed) -> Forms:
 @add(
     "amax of another tensor",
     "making",
-    "take the tensor's amax from this tensor, after whatever changes its values",
+    "compute the tensor's amax from this tensor, after the last change of its values",
     1.1,
 )
 def _calibrated(made: Expected, found: Observed) -> Forms:
@@ -215,7 +213,7 @@ def _amaxes(made: Expected, found: Observed) -> list[np.float32]:
     return [amax for amax in near if tensor_scale(made.q, made.format, amax).scale == found.tensor]
 
 
-@add("another bound on block scales", "making", "aim the largest block's scale at the quantizer's bound")
+@add("another bound on block scales", "making", "scale so that the largest block's scale is the quantizer's bound")
 def _bounds(made: Expected, found: Observed) -> Forms:
     q, rule, bound = made.q, rule_of(made.q), bound_of(made.q)
     if _has_mantissa(q):
@@ -237,7 +235,7 @@ def _bounds(made: Expected, found: Observed) -> Forms:
         yield from _changed(made, {f"2^{other} at least": {"smallest_exponent": other}})
 
 
-@add("blocks of zeros, Inf or NaN otherwise", "making", "give such blocks the quantizer's scale", needs_majority=False)
+@add("blocks of zeros, Inf or NaN otherwise", "making", "give them the quantizer's scale", needs_majority=False)
 def _special(made: Expected, found: Observed) -> Forms:
     changes: dict[str, dict[str, Any]] = {}
     tests: dict[str, Callable[[F32], Any]] = {"zero": lambda a: a == 0, "inf": np.isinf, "nan": np.isnan}
@@ -259,7 +257,7 @@ def _transform(made: Expected, found: Observed) -> Forms:
                                    "of 16 without signs": {"hadamard": 16, "signs": "none"}})  # fmt: skip
 
 
-@add("another quantizer", "making", "say which quantizer is meant", 1.4)
+@add("another quantizer", "making", "compare with the quantizer that was used", 1.4)
 def _another(made: Expected, found: Observed) -> Forms:
     for name in quantizers.names():
         other = quantizers[name]

@@ -29,14 +29,14 @@ def _where_near(found: F32, meant: F32) -> F32:
     return near
 
 
-@add("scales inverted", "scale", "store what multiplies codes back to values; TransformerEngine calls that scale_inv")
+@add("scales inverted", "scale", "store the factor from codes to values; TransformerEngine calls it scale_inv")
 def _inverted(made: Expected, found: Observed) -> Forms:
     yield "", _where_near(found.scale, np.float32(1) / made.scale)
     if made.tensor is not None:
         yield "with the tensor's", _where_near(found.scale, np.float32(1) / (made.scale * made.tensor))
 
 
-add("scales missing", "scale", "store the scales; all that came are 1")(lambda m, f: {"": np.ones_like(m.scale)})
+add("scales missing", "scale", "store the scales; all found are 1")(lambda m, f: {"": np.ones_like(m.scale)})
 
 
 @add(
@@ -52,7 +52,7 @@ def _raw(made: Expected, found: Observed) -> Forms:
         yield "bits of float32 as numbers", made.scale.view(np.uint32).astype(np.float32)
 
 
-@add("scales rounded", "scale", "store scales in the type that they have; or cast with the rounded ones")
+@add("scales rounded", "scale", "store scales in their format, or cast with the rounded scales")
 def _rounded(made: Expected, found: Observed) -> Forms:
     yield from ((f"to {name}", scale) for name, scale in in_16_bits(made.scale).items())
     if made.q.scale_format == FLOAT32:
@@ -62,14 +62,14 @@ def _rounded(made: Expected, found: Observed) -> Forms:
 
 
 add("scales of the tensor multiplied in", "scale",
-    "keep the two levels apart: blocks' scales do not hold the tensor's")(
+    "store the two levels separately: block scales exclude the tensor's scale")(
     lambda m, f: {} if m.tensor is None else {
         "": m.scale * m.tensor, "divided": _where_near(f.scale, m.scale / m.tensor),
     }
 )  # fmt: skip
 
 
-@add("scales multiplied", "scale", "look for a factor: amax doubled, a maximum, an exponent's bias off by one", 1.2)
+@add("scales multiplied", "scale", "find the factor: amax doubled, a wrong maximum, an exponent bias off by one", 1.2)
 def _multiplied(made: Expected, found: Observed) -> Forms:
     if found.scale.shape != made.scale.shape:
         return
@@ -85,7 +85,7 @@ def _plain(factor: float) -> str:
     return f"{factor:.6g}" if not 0 < factor < 0.01 else f"1/{1 / factor:.6g}"
 
 
-@add("scales transposed", "scale", "store scales as the matrix lies: one row of them for each row of blocks")
+@add("scales transposed", "scale", "store scales like the matrix: one row of scales per row of blocks")
 def _transposed(made: Expected, found: Observed) -> Forms:
     turned = np.ascontiguousarray(made.scale.T)
     yield "", turned
@@ -93,7 +93,7 @@ def _transposed(made: Expected, found: Observed) -> Forms:
         yield "and read in the other shape", turned.reshape(made.scale.shape)
 
 
-@add("scales in another shape", "scale", "give one scale a block, in a matrix", 1.1)
+@add("scales in another shape", "scale", "pass a matrix with one scale per block", 1.1)
 def _shaped(made: Expected, found: Observed) -> Forms:
     if found.scale.shape == made.scale.shape:
         return
@@ -104,7 +104,7 @@ def _shaped(made: Expected, found: Observed) -> Forms:
         yield "one for each element", each
 
 
-@add("scales padded", "scale", "cut the padding off: scale[:rows, :columns]")
+@add("scales padded", "scale", "remove the padding: scale[:rows, :columns]")
 def _padded(made: Expected, found: Observed) -> Forms:
     s = made.scale
     shape: tuple[int, ...] = found.scale.shape
@@ -114,7 +114,7 @@ def _padded(made: Expected, found: Observed) -> Forms:
         yield f"to {_by(shape)}", filled
 
 
-@add("scales in tiles of 128 x 4", "scale", "undo the layout that cuBLAS and TransformerEngine take for block scales")
+@add("scales in tiles of 128 x 4", "scale", "undo the layout of block scales of cuBLAS and TransformerEngine")
 def _tiled(made: Expected, found: Observed) -> Forms:
     """Of a tile of 128 rows and 4 columns, row i and column j lie at 16 (i % 32) + 4 (i // 32) + j."""
     s = made.scale
@@ -135,7 +135,7 @@ def _tiled(made: Expected, found: Observed) -> Forms:
         yield form, filled.reshape(found.scale.shape)
 
 
-@add("scales shifted by blocks", "scale", "mend the index of the block, or the pointer that scales are read from")
+@add("scales shifted by blocks", "scale", "fix the index of the block, or the pointer to the scales")
 def _shifted(made: Expected, found: Observed) -> Forms:
     s = made.scale
     if found.scale.shape != s.shape:
@@ -159,7 +159,7 @@ def _slid(s: F32, by: int, axis: int, found: F32) -> F32:
     return moved
 
 
-@add("rows of scales in another order", "scale", "mend the index of the row: codes are in their places", 1.5)
+@add("rows of scales in another order", "scale", "fix the index of the row: the codes are in place", 1.5)
 def _rows(made: Expected, found: Observed) -> Forms:
     for axis, said in ((0, "rows"), (1, "columns")):
         if found.scale.ndim == 2:
@@ -192,7 +192,7 @@ def _by(shape: tuple[int, ...]) -> str:
 
 # --- the tensor's scale ----------------------------------------------------------------------------------------------
 
-_TENSOR = "store the tensor's scale, which multiplies codes and blocks' scales back to values"
+_TENSOR = "store the tensor's scale: code x block scale x tensor's scale is the value"
 
 
 Tensor = dict[str, np.float32 | None]
@@ -224,7 +224,7 @@ def _tensor_amax(made: Expected, found: Observed) -> Tensor:
     return {form: _as_found(found, amax) for form, amax in amaxes.items()}
 
 
-@add("scale of the tensor multiplied", "tensor scale", "look for a factor in the tensor's scale", 1.1)
+@add("scale of the tensor multiplied", "tensor scale", "find the factor in the tensor's scale", 1.1)
 def _tensor_multiplied(made: Expected, found: Observed) -> Tensor:
     if made.tensor is None or found.tensor is None or not _is_scale(found.tensor) or not made.tensor:
         return {}
@@ -240,6 +240,6 @@ add("scale of the tensor is no positive number", "tensor scale", _TENSOR)(
     if m.tensor is not None and f.tensor is not None and not _is_scale(f.tensor) else {}
 )  # fmt: skip
 add("scale of a tensor where there is none", "tensor scale",
-    "the quantizer has one level: leave the tensor's scale out")(
+    "remove the tensor's scale: the quantizer has one level")(
     lambda m, f: {f"{f.tensor:g}": f.tensor} if m.tensor is None and f.tensor is not None else {}
 )  # fmt: skip

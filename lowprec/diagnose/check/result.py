@@ -129,12 +129,12 @@ class Check(ByBits):
         return f"{said}; {'all fit' if not left else f'all but {left} fit'}: {words}{tie}"
 
     def mending(self) -> Table:
-        """Return a row for every cause: what it is, where it happens, how to mend it."""
+        """Return a row for every cause: the cause, its stage and its fix."""
         seen: dict[str, list[Cell]] = {}
         for e in self.explanations:
             for step in e.steps:
                 seen.setdefault(str(step), [str(step), step.cause.stage, step.cause.fix])
-        return ("cause", "in", "how to mend it"), list(seen.values())
+        return ("cause", "stage", "fix"), list(seen.values())
 
     def differing(self) -> Table:
         """Return a row for every cause of codes, of scales and of the tensor's scale, with the first place of each."""
