@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowprec.recipe import recipes
+from lowprec.recipe import Recipe, recipes
 from lowprec.recipe.table import as_text
 
 _HEAD = """# All recipes as tables
@@ -16,13 +16,15 @@ accumulator that it names. Layers without a row run in BF16 on `float32`, one fi
 """
 
 
+def introduction(recipe: Recipe) -> str:
+    """Return the description of a recipe as sentences, with its source; names of other recipes stay in lower case."""
+    first, _, rest = recipe.description.partition(" ")
+    first = f"`{first}`" if first in recipes else first[0].upper() + first[1:]
+    return f"{first} {rest}." + (f"\n\nSource: {recipe.source}." if recipe.source else "")
+
+
 def page() -> str:
     """Return the page."""
     parts = [_HEAD]
-    for name in recipes:
-        recipe = recipes[name]
-        source = f"\n\nSource: {recipe.source}." if recipe.source else ""
-        parts.append(
-            f"## {name}\n\n{recipe.description[0].upper()}{recipe.description[1:]}.{source}\n\n{as_text(recipe)}\n"
-        )
+    parts += [f"## {name}\n\n{introduction(recipes[name])}\n\n{as_text(recipes[name])}\n" for name in recipes]
     return "\n".join(parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import make_accumulators
+import make_recipes
 from pages import table
 
 import lowprec as lp
@@ -136,9 +137,8 @@ def _recipe_row(entry: Any) -> tuple[object, ...]:
 
 
 def _recipe(name: str, entry: lp.Recipe) -> str:
-    source = f"\n\nSource: {entry.source}." if entry.source else ""
     return (
-        f"{entry.description[0].upper()}{entry.description[1:]}.{source}\n\n{_drawn(precision_map(entry))}\n"
+        f"{make_recipes.introduction(entry)}\n\n{_drawn(precision_map(entry))}\n"
         f"As a table: `lowprec recipes {name}`, or [all of them](/recipes.md). As a file to change: "
         f"`lowprec recipes {name} --toml`. To train with it: `lowprec train --recipe {name}`.\n"
     )

@@ -33,7 +33,7 @@ _IN_BF16 = every_block_linear(BF16_LINEAR)
 _add("bf16", "BF16 operands and storage, float32 accumulation: the reference", _IN_BF16)
 _add(
     "float32",
-    "float32 throughout, in fixed order: what rounding is measured against",
+    "float32 throughout, in fixed order: the reference for the effects of rounding",
     (Rule("*", LinearSpec.of("float32", "float32", "float32")),),
     activations="float32",
     moment_m="float32",
@@ -41,7 +41,7 @@ _add(
 )
 _add(
     "float64",
-    "NumPy's float64 throughout, nothing narrower: for gradient checks",
+    "NumPy's float64 throughout, for gradient checks",
     (),
     activations="float64",
     moment_m="float64",
@@ -77,14 +77,14 @@ _add(
 )
 _add(
     "dsv3_ue8m0",
-    "dsv3 with scales that are powers of two everywhere, as DeepSeek-V3.1 has them",
+    "dsv3 with power-of-two scales everywhere, as in DeepSeek-V3.1",
     _dsv3(128, "ue8m0"),
     source="DeepSeek-V3.1, config_v3.1.json: scale_fmt ue8m0",
     **_FP8_WIRES | {"cache_swiglu_input": "fp8_1x128_ue8m0"},
 )
 _add(
     "dsv3_no_promotion",
-    "dsv3 with sums that never leave FP22 registers though their float32 scales change along K: a what-if, no hardware",
+    "dsv3 with sums that never leave FP22 registers, although float32 scales change along K; hypothetical",
     _dsv3(None),
     source=_V3,
     **_FP8_WIRES,
@@ -98,7 +98,7 @@ _add(
 )
 _add(
     "dsv3_tensor_no_promotion",
-    "dsv3 with a scale per tensor, so that sums can stay in FP22 registers to the end: what Hopper's tensor cores do",
+    "dsv3 with one scale per tensor, so that sums stay in FP22 registers, as Hopper's tensor cores allow",
     (
         _V3_PROJECTION,
         *every_block_linear(LinearSpec.of("e4m3fn tensor", "e4m3fn tensor", "e4m3fn tensor", "hopper_fp8")),
@@ -117,7 +117,7 @@ def _dsv4() -> tuple[Rule, ...]:
 
 _add(
     "dsv4",
-    "DeepSeek-V4 as far as it is public: E4M3, power-of-two scales, experts' weights in E2M1 1x32; gradients as V3's",
+    "the public parts of DeepSeek-V4: E4M3, power-of-two scales, experts' weights in E2M1 1x32; gradients as V3's",
     _dsv4(),
     source="DeepSeek-V4, inference/kernel.py, model.py; VeOmni 1089; formats of gradients and sums are not public",
     **_FP8_WIRES | {"cache_swiglu_input": "fp8_1x128_ue8m0"},
@@ -140,19 +140,19 @@ def _hopper(gemms: tuple[Rule, ...]) -> tuple[Rule, ...]:
 _SPLIT: dict[str, Any] = {"accumulator": "hopper_fp8", "promote_every": 128, "library": "cublaslt"}
 _add(
     "te_delayed",
-    "a scale per tensor from the largest amax of 1024 earlier steps; E4M3 forward, E5M2 gradients",
+    "one scale per tensor from the largest amax of 1024 earlier steps; E4M3 forward, E5M2 gradients",
     _hopper(_te("te_delayed", "te_delayed", "te_delayed e5m2", **_SPLIT)),
     source=f"{_TE}: DelayedScaling, HYBRID",
 )
 _add(
     "te_current",
-    "a scale per tensor from its own amax; E4M3 forward, E5M2 gradients; fast accumulation in Fprop",
+    "one scale per tensor from its current amax; E4M3 forward, E5M2 gradients; fast accumulation in Fprop",
     _hopper(_te("te_current", "te_current", "te_current e5m2", **_SPLIT)),
     source=f"{_TE}: Float8CurrentScaling",
 )
 _add(
     "te_block",
-    "E4M3 in tiles of 128 and blocks of 128x128 with power-of-two scales, both directions from the source",
+    "E4M3 in tiles of 128 and blocks of 128x128 with power-of-two scales, both directions quantized from the source",
     _te("te_block", "te_block 128x128", "te_block", accumulator="hopper_fp8", promote_every=128),
     source=f"{_TE}: Float8BlockScaling",
 )
@@ -173,7 +173,7 @@ _add(
 )
 _add(
     "mxfp4_rceil",
-    "E2M1 in blocks of 32 with E8M0 scales rounded up: what NVFP4 is compared with",
+    "E2M1 in blocks of 32 with E8M0 scales rounded up: the baseline of NVFP4",
     _te("mxfp4_rceil", "mxfp4_rceil", "mxfp4_rceil", accumulator="blackwell_mxf4"),
     source="OCP MX v1.0; arXiv 2509.25149, section 5",
 )
@@ -197,7 +197,7 @@ _add(
 _FORWARD, _EDEN = "nvfp4_4over6_mse", "nvfp4_te eden fresh hadamard128"
 _add(
     "quartet2",
-    "NVFP4 to nearest forward, four over six; backward all operands by MS-EDEN, of what Fprop multiplied: Quartet II",
+    "Quartet II: forward NVFP4 to nearest, four over six; backward MS-EDEN of Fprop's dequantized operands",
     every_block_linear(
         LinearSpec.of(_FORWARD, _FORWARD, _FORWARD, dgrad_weight="cached", **_NVFP4).with_(
             dgrad={"a": _EDEN, "b": _EDEN}, wgrad={"a": _EDEN, "b": _EDEN}

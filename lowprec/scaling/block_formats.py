@@ -201,7 +201,7 @@ def _add(entry: BlockFormat) -> None:
 
 
 _HOST = "tt-metal, blockfloat_common.cpp"
-_DEVICE = "tt-isa-documentation; ties as in its text, its emulator's comment says even"
+_DEVICE = "tt-isa-documentation; ties as specified; its emulator's comment specifies even"
 _MSFP = "Microsoft, NeurIPS 2020; rounding not published: nearest even, saturating is our choice"
 _add(HiFx("hif4", 64, 3, source="arXiv:2602.11287 (Huawei HiFloat4), hifx.py"))
 _add(HiFx("hif3", 64, 2, source="hifx.py of the HiFloat4 repository"))

@@ -114,29 +114,29 @@ _MATRIX_CORES: tuple[Accumulator, ...] = (
 )
 # CPUs' dot products.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
-_QEMU = "no hardware; the rule of QEMU's fp8_helper.c (0e81c21), whose sums keep 64 bits and are not exact beyond that"
+_QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
 _CPUS: tuple[Accumulator, ...] = (
     FlushedFmaSum(
         "avx512_bf16", group=2, input_formats=_BF16, source="Intel's manual: VDPBF16PS",
-        verified="AMD Zen 5's own instruction: 0 of 4,194,304 outputs differ, whatever the operands",
+        verified="AMD Zen 5's instruction, on any operands: 0 of 4,194,304 outputs differ",
     ),
     LaneChains(
         "amx_bf16", group=32, run=2, input_formats=_BF16, source=f"{_INTEL}: TDPBF16PS",
-        verified="not run: no CPU with AMX at hand; tiles with fewer than 32 k are other groups",
+        verified="not run: no CPU with AMX available; tiles with fewer than 32 k are other groups",
     ),
     LaneChains(
         "amx_f16", group=32, run=2, input_formats=_F16, source=f"{_INTEL}: TDPFP16PS",
-        verified="not run: no CPU with AMX at hand",
+        verified="not run: no CPU with AMX available",
     ),
     PairedLaneChains(
         "amx_fp8", group=64, run=2, input_formats=_FP8, daz_formats=_formats("e5m2"),
         source="Bochs 0e27578: TDPBF8PS, TDPHF8PS, TDPBHF8PS, TDPHBF8PS",
-        verified="not run; unsettled: E5M2's subnormals are zeros in Bochs, see amx_fp8_subnormals",
+        verified="not run; open: subnormals of E5M2 are zeros in Bochs, see amx_fp8_subnormals",
     ),
     PairedLaneChains(
         "amx_fp8_subnormals", group=64, run=2, input_formats=_FP8,
         source="as amx_fp8, with E5M2's subnormals as numbers: the other reading",
-        verified="not run; unsettled: see amx_fp8",
+        verified="not run; open: see amx_fp8",
     ),
     RoundToOddSum(
         "arm_bf16", group=2, input_formats=_BF16,
@@ -146,7 +146,7 @@ _CPUS: tuple[Accumulator, ...] = (
     RoundedGroupSum(
         "arm_bf16_ebf", group=2, input_formats=_BF16,
         source="Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 1, to nearest, FZ = 0; QEMU's bfdotadd_ebf",
-        verified="no hardware and no emulator run; the rule of QEMU's source alone",
+        verified="not run on hardware or an emulator; the rule of QEMU's source only",
     ),
     ScaledGroupSum(
         "arm_fp8", group=4, input_formats=_FP8, verified=_QEMU,

@@ -25,7 +25,7 @@ class ExactGroupSum(DotSum):
 
     group: int = 4
 
-    words = "a group and C summed exactly, one rounding to nearest even"
+    words = "exact sum of a group and C, one rounding to nearest even"
     oracle = "ExactGroups"
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
@@ -58,7 +58,7 @@ class PairwiseSum(DotSum):
 
     group: int = 4
 
-    words = "float32 additions of neighbours, subnormals flushed"
+    words = "float32 additions of adjacent products, subnormals flushed to zero"
     oracle = "FlushedPairs"
     zero_c_is_positive = True
 
@@ -118,7 +118,7 @@ class TruncateFloorSum(Accumulator):
     fraction_bits: int = 24
     run: int = 1
 
-    words = "products cut toward zero, then joined with C by cutting downwards, one rounding"
+    words = "products truncated toward zero and summed; sum and C truncated down and added; one rounding"
     oracle = "FlooredSum"
     engines = (Columns,)
 

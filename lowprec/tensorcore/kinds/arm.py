@@ -26,7 +26,7 @@ class RoundToOddSum(DotSum):
 
     group: int = 2
 
-    words = "products, their sum and the sum with C rounded to odd, subnormals flushed"
+    words = "products, their sum, and the sum with C each rounded to odd, subnormals flushed to zero"
     oracle = "Odd"
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
@@ -61,7 +61,7 @@ class RoundedGroupSum(DotSum):
 
     group: int = 2
 
-    words = "a group summed exactly and rounded, then added to C and rounded"
+    words = "exact sum of a group, rounded, then added to C and rounded"
     oracle = "RoundedGroups"
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
@@ -106,7 +106,7 @@ class ScaledGroupSum(DotSum):
     product_exponent: int = 0
     saturate: bool = False
 
-    words = "a group's exact sum times a power of two, and C, rounded once"
+    words = "exact sum of a group times a power of two, plus C, one rounding"
     oracle = "ScaledGroups"
     engines = (Dots, ScaledChain)
     output_formats = (FLOAT32, FLOAT16)

@@ -28,7 +28,7 @@ def _sum(state: Sum | str, k: int) -> Sum:
 class ExactSum(Accumulator):
     """The exact sum of all products and C, rounded to float32 once."""
 
-    words = "the exact sum of all, one rounding to float32 at the end"
+    words = "exact sum of all products, one rounding to float32"
     oracle = "ExactSum"
     has_running_sum = False
 

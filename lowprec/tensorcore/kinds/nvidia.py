@@ -64,7 +64,7 @@ def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
 class FusedSum(AlignedSum):
     """Sums of a group and C at once, as NVIDIA's tensor cores do; scales inside the instruction are powers of two."""
 
-    words = "groups of products and C aligned, cut and summed at once"
+    words = "a group of products and C aligned, truncated and summed at once"
     engines = (Float32Lanes, Float64Lanes)
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class GroupedFusedSum(AlignedSum):
 
     run: int = 1
 
-    words = "as fused, for runs of products that are first summed exactly and then scaled"
+    words = "as `FusedSum`, for exact sums of short runs of products, each scaled"
     engines = (Runs,)
 
     def check(self) -> None:
@@ -193,7 +193,7 @@ class SplitF16Sum(Accumulator):
     output_format: Format = FLOAT32
     zero_exponent: int | None = None
 
-    words = "two fused sums from +0 of float16 operands, C added to the second's result"
+    words = "two fused sums of float16 operands, the first from +0, the second from the first; then C is added"
     oracle = "Halves"
     output_formats = (FLOAT32, FLOAT16)
     reference_is_compiled = False

@@ -18,7 +18,7 @@ class SequentialSum(Accumulator):
 
     output_format: Format = FLOAT32
 
-    words = "one fused multiply-add after the other in increasing k"
+    words = "fused multiply-adds in increasing k"
     oracle = "Sequential"
     output_formats = (FLOAT32, FLOAT64)
     multiplies_values = True

@@ -77,7 +77,7 @@ def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matr
 class FlushedFmaSum(_X86Sum):
     """Fused multiply-adds, the last product of each group first: VDPBF16PS."""
 
-    words = "fused multiply-adds, the last product of a group first, subnormals flushed"
+    words = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
     oracle = "FlushedFma"
     form = tile.FlushedFma
 
@@ -114,7 +114,7 @@ class LaneChains(_X86Sum):
 
     run: int = 2
 
-    words = "interleaved chains of fused multiply-adds, their sum added to C, subnormals flushed"
+    words = "interleaved chains of fused multiply-adds, their sum added to C, subnormals flushed to zero"
     oracle = "Lanes"
     form: ClassVar[type[tile.Form]] = tile.Lanes
     together: ClassVar[int] = 1
@@ -161,6 +161,6 @@ class LaneChains(_X86Sum):
 class PairedLaneChains(LaneChains):
     """Interleaved chains of sums of two products, whose sum is added to C: AMX-FP8."""
 
-    words = "interleaved chains of sums of two products, their sum added to C, subnormals flushed"
+    words = "interleaved chains of sums of two products, their sum added to C, subnormals flushed to zero"
     form = tile.PairLanes
     together = 2
