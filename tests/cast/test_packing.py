@@ -26,6 +26,14 @@ def test_the_stream_is_one_little_endian_number(bits: int, count: int, seed: int
     assert back.tolist() == codes.tolist()
 
 
+@pytest.mark.parametrize("bits", [3, 4, 6, 8, 12, 16])
+def test_long_streams_come_back(bits: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, (1 << 18) + 5)
+    packed = lp.pack(codes, bits)
+    assert packed[: 128 * bits].tobytes() == by_hand(codes[:1024].tolist(), bits)
+    assert np.array_equal(lp.unpack(packed, bits, codes.size), codes)
+
+
 def test_nibbles_low_first_and_shapes() -> None:
     assert lp.pack(np.array([[1, 2], [3, 4]]), 4).tolist() == [0x21, 0x43]
     assert lp.pack(np.array([0x3F, 0x01, 0x02, 0x03]), 6).tolist() == [0x7F, 0x20, 0x0C]

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from golden_runs import golden
 from recorded_trainer import Recorder
+from tools import command
 
 import lowprec as lp
 
 torch = pytest.importorskip("torch")
 import lowprec.torch as lpt  # noqa: E402
-from lowprec.cli.app import cli  # noqa: E402
 from lowprec.moe.data.synthetic import synthetic  # noqa: E402
 from lowprec.moe.run.checkpoint import CheckpointError, write  # noqa: E402
 from lowprec.moe.run.schedule import Schedule  # noqa: E402
@@ -117,9 +116,7 @@ def exported(trained, tmp_path_factory):
     pytest.importorskip("transformers")
     pytest.importorskip("safetensors")
     folder = tmp_path_factory.mktemp("exported") / "model"
-    found = CliRunner().invoke(cli, ["export", str(trained[1]), str(folder)])
-    assert found.exit_code == 0, found.output
-    assert found.output == f"wrote {folder}: config.json, model.safetensors, tokenizer.json\n"
+    assert command("export", trained[1], folder) == f"wrote {folder}: config.json, model.safetensors, tokenizer.json\n"
     return folder
 
 
@@ -146,9 +143,7 @@ def test_its_tokens_are_bytes(exported):
 def test_eval_runs_on_it(exported):
     text = exported / "some.txt"
     text.write_bytes(bytes(range(32, 127)) * 4)
-    found = CliRunner().invoke(cli, ["eval", str(exported), "--recipe", "dsv3", "--data", str(text), "--window", "32"])
-    assert found.exit_code == 0, found.output
-    assert "dsv3" in found.output
+    assert "dsv3" in command("eval", exported, "--recipe", "dsv3", "--data", text, "--window", 32)
 
 
 @pytest.mark.parametrize(("change", "words"), [

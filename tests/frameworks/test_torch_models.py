@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tools import command
 
 import lowprec as lp
 
@@ -282,11 +283,9 @@ def test_folders_of_transformers(name, routers, tmp_path):
     data = torch.from_numpy(np.load(tmp_path / "tokens.npy"))[None, :32]
     model(data, labels=data).loss.backward()
     assert all(p.grad is not None for n, p in model.named_parameters() if not n.endswith("bias") or "proj" in n)
-    data, figure = str(tmp_path / "tokens.npy"), tmp_path / "figure.png"
-    words = ["--recipe", "dsv3", "--data", data, "--window", "25", "--csv", "--figure", str(figure)]
-    result = CliRunner().invoke(cli, ["eval", str(tmp_path), *words])
-    assert result.exit_code == 0, result.output
-    lines = [line.split(",") for line in result.stdout.splitlines()]
+    figure, data = tmp_path / "figure.png", tmp_path / "tokens.npy"
+    out = command("eval", tmp_path, "--recipe", "dsv3", "--data", data, "--window", 25, "--csv", "--figure", figure)
+    lines = [line.split(",") for line in out.splitlines()]
     assert [line[0] for line in lines] == ["recipe", "bf16", "dsv3"]
     assert float(lines[1][4]) == 0 < float(lines[2][4])
     assert figure.stat().st_size > 10_000
