@@ -74,6 +74,8 @@ def examples() -> Iterator[tuple[np.generic, str, str, str, int | None, int]]:
 def test_worked_examples(x, fmt, rounding, policy, word, code) -> None:
     how = {"rounding": rounding, "policy": policy} | ({} if word is None else {"random": np.array([word], np.uint32)})
     assert lp.encode(np.array([x]), fmt, **how).tolist() == [code]
+    if word is None:
+        assert casts.cast(float(x), oracle.fields(lp.formats[fmt]), rounding, policy) == code
 
 
 @pytest.mark.parametrize("fmt", ["e4m3fn", "e5m2"])
