@@ -248,7 +248,7 @@ def tables(found: Row, options: Options) -> list[Table]:
         if "blas" in found:
             ours, theirs = (CUBE.work / found["blas"][n] / 1e9 for n in ("ours", "numpy"))
             note += (
-                f" With OPENBLAS_CORETYPE=SkylakeX NumPy does {theirs:.1f} at 1024^3 and hopper_fp8 beside it "
+                f" With OPENBLAS_CORETYPE=SkylakeX NumPy does {theirs:.1f} at 1024^3 and hopper_fp8 in the same run "
                 f"{ours:.1f} ({ours / theirs:.2f}x)."
             )
         out.append(Table("FP8 and float32", columns, cells, note))
@@ -281,8 +281,8 @@ def tables(found: Row, options: Options) -> list[Table]:
             [row["machine"], row["shape"], f"{row['anew'] * 1e3:.2f}", f"{row['kept'] * 1e3:.2f}",
              f"{1 - row['kept'] / row['anew']:.0%}"] for row in rows
         ]  # fmt: skip
-        columns = ["Machine", "M x N x K", "ms", "ms, B kept by pack_operand", "saved"]
-        out.append(Table(f"An operand that is laid out once, {how}", columns, cells))
+        columns = ["Machine", "M x N x K", "ms", "ms, B packed by prepack_b", "saved"]
+        out.append(Table(f"An operand that is packed once, {how}", columns, cells))
     if rows := found.get("latency"):
         cells = [[row["call"], f"{row['seconds'] * 1e6:.0f}"] for row in rows]
         out.append(Table(f"One call of {LATENCY}, {how}", ["Call", "microseconds"], cells))

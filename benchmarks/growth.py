@@ -177,8 +177,8 @@ def _product_table(rows: Sequence[Row]) -> Table:
         "M x N x K", "GMAC/s", "of float32", "cost per MAC against 1024^3", "2 threads", "2 products at once"
     ]  # fmt: skip
     note = (
-        "One thread's CPU time; the last two by the wall clock. What two independent products gain shows how free the "
-        "second core was."
+        "One thread's CPU time; the last two by the wall clock. The gain of two independent products shows how free "
+        "the second core was."
     )
     return Table("hopper_fp8 from small to large", columns, cells, note)
 

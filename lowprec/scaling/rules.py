@@ -8,24 +8,24 @@ element of the format, `emax` its exponent.
 How a scale comes from amax, by the format that it is stored in (`arithmetics`):
 
 ============ ================ =========================================================================================
-scale format arithmetic       s (and what values are multiplied with, where that is not 1 / s)
+scale format arithmetic       s (and the factor of values, if it is not 1 / s)
 ============ ================ =========================================================================================
 float32      amax/max         s = amax / max, at least 2^-149
 float32      amax*(1/max)     s = amax * fl(1 / max), at least 2^-149
 float32      max/amax         m = min(max / amax, FLT_MAX); x * m; s = 1 / m
 float32      amax/max         with division "max/amax": s as above, but x * (max / amax)
 e8m0fnu      floor            s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest may saturate
-e8m0fnu      ceil             the same with ceil
-e8m0fnu      even             the same after amax was rounded to the element's mantissa bits, half up
-e8m0fnu      even_1bit        the same with one mantissa bit, whatever the element
+e8m0fnu      ceil             s = 2^(ceil(log2 amax) - emax)
+e8m0fnu      even             as floor, with amax rounded to the element's mantissa bits, half up
+e8m0fnu      even_1bit        as even, with one mantissa bit for every element format
 e8m0fnu      amax/max         s = the smallest power of two not below amax / max ("round up", RCEIL)
-e8m0fnu      amax*(1/max)     the same of amax * fl(1 / max)
+e8m0fnu      amax*(1/max)     as amax/max, of amax * fl(1 / max)
 e8m0fnu      max/amax         m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
 others       folded           e = bound * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * 1 / (s * g)
 others       plain            e, g as above; s = S(amax / max * e); x * 1 / (s * g)
 others       quotients        g = amax_tensor / (bound * max); s = S(amax / max / g); x * (1 / g / s)
-others       joint            g as above; s = S(amax / (max * g)), of 1 where that is 0; x / (s * g)
-others       alone            s = S(amax / max); x * 1 / s, or x / s; no scale of the tensor
+others       joint            g as above; s = S(amax / (max * g)), S(1) if that is 0; x / (s * g)
+others       alone            s = S(amax / max); x * 1 / s, or x / s; without a scale of the tensor
 ============ ================ =========================================================================================
 
 `amax_tensor` and `g` are the whole tensor's, or each row's with ``tensor_scale="row"``.
