@@ -383,24 +383,3 @@ def _short(number: int) -> str:
         if power > 1 << 32 and power & (power - 1) == 0:
             return text
     return str(number)
-
-
-# --- random numbers --------------------------------------------------------------------------------------------------
-
-
-def halves(seed: int) -> tuple[np.uint32, np.uint32]:
-    """Return the words of a seed, the low one first."""
-    return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
-
-
-def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
-    """Return the words of the seed that `what` needs, and the index of the first element.
-
-    Raises
-    ------
-    ValueError
-        If the seed is missing or has more than 64 bits, or the index is negative or too large.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"{who}: {what} needs a seed from 0 to {_short(LARGEST_SEED)}, not {seed!r}")
-    return *halves(int(seed)), whole(who, "offset", offset, 0, 1 << 62)

@@ -18,7 +18,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import _files
-from lowprec._npy import Archive, read_npy
+from lowprec._files.npy import Archive, read_npy
 
 RNG = np.random.default_rng(3)
 ARRAYS = [
@@ -246,7 +246,7 @@ def test_a_write_that_fails_changes_nothing_and_names_the_file(tmp_path, monkeyp
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_files.os, fails, full)
+    monkeypatch.setattr(os, fails, full)
     with pytest.raises(OSError, match=r"No space left on device: '.*/a'"):
         _files.write_bytes(path, b"new")
     assert path.read_text() == "old"

@@ -18,7 +18,7 @@ FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
-    {"_arrays", "_code", "_files", "_ieee", "_jit", "_npy", "_show", "_values", "registry"},
+    {"_arrays", "_files", "_ieee", "_jit", "_show", "_values", "registry"},
     {"_threads", "definitions", "kernels"},
     {"format"},
     {"cast", "interop", "oracle"},

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import codes_of, halves, random_key, whole
+from .._arrays import LARGEST_SEED, codes_of, whole
 from .._values import plain_fields
 from ..format.rounding import Rounding
 from ..registry import Registry
@@ -22,6 +22,24 @@ from ..registry import Registry
 Words = NDArray[np.uint32]
 _ALL = 0xFFFFFFFF
 _U64 = np.uint64
+
+
+def halves(seed: int) -> tuple[np.uint32, np.uint32]:
+    """Return the words of a seed, the low one first."""
+    return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
+
+
+def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
+    """Return the words of the seed that `what` needs, and the index of the first element.
+
+    Raises
+    ------
+    ValueError
+        If the seed is missing or has more than 64 bits, or the index is negative or too large.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"{who}: {what} needs a seed from 0 to 2^64 - 1, not {seed!r}")
+    return *halves(int(seed)), whole(who, "offset", offset, 0, 1 << 62)
 
 
 def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:

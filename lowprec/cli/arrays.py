@@ -19,7 +19,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
     """Read a .npy file of floats."""
     import numpy as np
 
-    from .._npy import read_npy
+    from .._files.npy import read_npy
 
     array = read_npy(path, "a .npy file of numbers")
     if array.dtype.kind not in "fiu":
@@ -310,7 +310,7 @@ def _comparison(row: Any) -> dict[str, Any]:
 
 def _save(path: str, array: Any = None, **arrays: Any) -> None:
     """Write .npy or .npz in one move."""
-    from .._files import write_npy, write_npz
+    from .._files.npy import write_npy, write_npz
 
     if arrays:
         write_npz(path, arrays)

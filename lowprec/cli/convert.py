@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     """Read what `lowprec quantize --out` or `Quantized.save` wrote; options say what a file does not."""
-    from .._npy import Archive
+    from .._files.npy import Archive
     from ..diagnose.check.inputs import read
     from ..format.catalogue import formats
     from ..scaling.granularity import Granularity

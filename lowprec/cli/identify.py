@@ -86,7 +86,8 @@ def _report(found: Identification, shown: int) -> None:
 
 def _write_probes(found: Identification, path: str) -> None:
     """Write the probes, and say what they tell apart."""
-    from .._files import npz_bytes, write_bytes
+    from .._files import write_bytes
+    from .._files.npy import npz_bytes
 
     probes = found.probes()
     said = f"{probes.tried} outputs of operands made for it"

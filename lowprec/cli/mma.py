@@ -22,7 +22,7 @@ _NEEDED = "codes are a .npy of unsigned integers, a text file of hexadecimal wor
 
 def _codes(given: str) -> NDArray[Any]:
     """Read a matrix of words from a .npy file, from a text of hexadecimal words, or from the argument itself."""
-    from .._npy import is_npy, read_npy
+    from .._files.npy import is_npy, read_npy
 
     if given.startswith("0x"):
         return _words(given.replace(",", " ").split("/"), "what was given")
@@ -56,7 +56,7 @@ def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
 
 def _members(path: str) -> dict[str, NDArray[Any]]:
     """Read a, b and what else there is of c, d, a_scale, b_scale from an archive."""
-    from .._npy import Archive
+    from .._files.npy import Archive
 
     with Archive(path, "an .npz of arrays a, b and perhaps c, d, a_scale, b_scale") as held:
         lower = {name.lower(): name for name in held.names}

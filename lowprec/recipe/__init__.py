@@ -10,7 +10,8 @@ from .binding import BoundRecipe
 from .catalogue import recipes
 from .description import Rule, Storage
 from .linears import AS_ACTIVATIONS, BF16_LINEAR, GemmSpec, LinearSpec
-from .operations import LinearOps, NoState, SavedInput, SavedLinear, TensorState, linear_ops
+from .operands import NoState, TensorState
+from .operations import LinearOps, SavedInput, SavedLinear, linear_ops
 from .precision import Precision
 from .recipe import Recipe, load_recipe
 from .state import LayerState, draw, rounding_seed

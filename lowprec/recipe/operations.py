@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,17 +12,16 @@ from lowprec.cast.casts import round_to
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
-from lowprec.scaling.spec import TensorSpec
 from lowprec.tensorcore.gemm import gemm, matmul_f32
 from lowprec.tensorcore.packed import prepack_b
 from lowprec.tensorcore.problem import canonical_nan
 
 from .linears import OPERANDS, GemmSpec, LinearSpec
-from .operands import as_quantized, quantize_operand
+from .operands import NoState, TensorOperand, TensorState, WeightOperand, as_quantized, bf16_copy, master_copy
 
 Array = NDArray[Any]
 Operand = Array | Quantized
-_BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
+_FLOAT32 = formats["float32"]
 
 
 class SavedInput(NamedTuple):
@@ -95,116 +94,6 @@ class LinearOps(Protocol):
         """Return what ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` computes, as tables print it."""
 
 
-class TensorState(Protocol):
-    """What the operands of one layer's multiplications need beside their values."""
-
-    def seed(self, operand: str) -> int:
-        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example, in the step that runs."""
-
-    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x, ``"dy"`` for example, with the scale that earlier steps gave it."""
-
-
-class NoState:
-    """A layer by itself, in no run: seeds of 0, every scale from the values."""
-
-    def seed(self, operand: str) -> int:
-        """Return 0."""
-        return 0
-
-    def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x with the scale of its own amax."""
-        return quantize_operand(spec, x, seed)
-
-
-class TensorOperand:
-    """One operand of one multiplication of one layer.
-
-    Parameters
-    ----------
-    spec : TensorSpec
-        What it goes through.
-    stored : Format
-        In which layers hand it over.
-    name : str
-        The multiplication and the role, ``"wgrad.dy"``.
-    state : TensorState
-        Whatever is not a pure function of the values.
-    """
-
-    def __init__(self, spec: TensorSpec, stored: Format, name: str, state: TensorState) -> None:
-        self.spec = spec
-        self.stored = stored
-        self.name = name
-        self.state = state
-        self.hadamard = 0 if spec.transform is None else spec.transform[0]
-        self.delayed = spec.delayed
-        self.float32, self.as_stored = (spec.format.same_codes(kept) for kept in (_FLOAT32, stored))
-
-    def rows(self, x: Array) -> Operand:
-        """Return x [rows, K]."""
-        if not self.spec.plain:
-            if self.hadamard and x.shape[1] % self.hadamard:  # as in `columns`
-                x = np.pad(x, [(0, 0), (0, -x.shape[1] % self.hadamard)])
-            return self.quantize(self.spec, x)
-        # What layers hand over is stored already, so that the storage format changes nothing.
-        if self.float32 or self.as_stored:
-            return x
-        return round_to(x, self.spec.format, **self.spec.rounding(self.state.seed(self.name)))
-
-    def columns(self, x: Array) -> Operand:
-        """Return x^T [columns, K] of x [K, columns]: what is summed over lies in the rows of x."""
-        if self.spec.plain:
-            return self.rows(x).T
-        if self.hadamard and len(x) % self.hadamard:  # the rest of the last block are zeros
-            x = np.pad(x, [(0, -len(x) % self.hadamard), (0, 0)])
-        return self.quantize(self.spec.T, x).T
-
-    def quantize(self, spec: TensorSpec, x: Array) -> Quantized:
-        """Quantize x with the seeds of this operand, or with the scale that earlier steps gave it."""
-        seed = self.state.seed(self.name) if spec.stochastic or spec.eden else 0
-        gemm, _, role = self.name.partition(".")
-        if self.delayed:
-            return self.state.delayed(role, spec, x, seed)
-        return quantize_operand(spec, x, seed, self.state.seed(f"{gemm}.signs") if spec.fresh else 0)
-
-
-class _Weight(TensorOperand):
-    """A master weight; `source` is what a quantizer gets of it."""
-
-    def __init__(
-        self, spec: TensorSpec, stored: Format, name: str, state: TensorState, source: Callable[[Array], Array]
-    ) -> None:
-        super().__init__(spec, stored, name, state)
-        self.source = source
-
-    def rows(self, x: Array) -> Operand:
-        if self.spec.plain:
-            seed = self.state.seed(self.name) if self.spec.stochastic else 0
-            return x if self.float32 else round_to(x, self.spec.format, **self.spec.rounding(seed))
-        return super().rows(self.source(x))
-
-    def columns(self, x: Array) -> Operand:
-        if self.spec.plain:
-            return self.rows(x).T
-        return super().columns(self.source(x))
-
-    def again(self, row: Operand) -> Operand:
-        """Return the columns of what Fprop multiplied."""
-        if isinstance(row, np.ndarray):
-            return self.columns(row)
-        values = row.dequantize()
-        return TensorOperand.rows(self, values).T if self.spec.plain else super().columns(values)
-
-
-def _master(w: Array) -> Array:
-    return w
-
-
-def _bf16_copy(w: Array) -> Array:
-    return round_to(w, _BF16)
-
-
 class _Linear:
     """Operands go through what their specs say; the products are exact on the accumulators that they name.
 
@@ -221,14 +110,14 @@ class _Linear:
         self.out = stored if spec.out is None else spec.out
         self.cache = cache
         self.state = state
-        source = _master if "float32" in (activations, weights) else _bf16_copy
+        source = master_copy if "float32" in (activations, weights) else bf16_copy
         tensors = {
             f"{gemm}.{role}": tensor
             for gemm, roles in OPERANDS.items()
             for role, tensor in zip(roles, spec.tensors(gemm), strict=True)
         }
         self.fprop_w, self.dgrad_w = (
-            _Weight(tensors[name], stored, name, state, source) for name in ("fprop.w", "dgrad.w")
+            WeightOperand(tensors[name], stored, name, state, source) for name in ("fprop.w", "dgrad.w")
         )
         self.fprop_x, self.dgrad_dy, self.wgrad_dy, self.wgrad_x = (
             TensorOperand(tensors[name], stored, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")

@@ -11,7 +11,8 @@ from lowprec.codec import Codec
 from . import data
 from .description import Description
 from .linears import LinearSpec
-from .operations import LinearOps, TensorState, linear_ops
+from .operands import TensorState
+from .operations import LinearOps, linear_ops
 
 
 class Precision(NamedTuple):

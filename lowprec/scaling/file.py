@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import matrix_shape
-from .._files import write_npz
-from .._npy import Archive
+from .._files.npy import Archive, write_npz
 from .._values import same
 from ..cast.casts import decode, encode
 from ..cast.packing import pack, packed_size, unpack

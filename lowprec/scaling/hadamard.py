@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import LARGEST_SEED, as_float32, halves, one_of
+from .._arrays import LARGEST_SEED, as_float32, one_of
 from .._ieee import quiet_nan, standard
 from ..cast.casts import round_to
+from ..cast.streams import halves
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
 from .quantizer import Quantizer

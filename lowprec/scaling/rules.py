@@ -50,8 +50,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .._arrays import one_of, positive, positive32, whole
-from .._code import hash_of_source
 from .._values import Value, plain_fields
+from ..definitions.code import hash_of_source
 from ..format.catalogue import Format, formats
 
 Division = Literal["divide", "reciprocal", "max/amax"]

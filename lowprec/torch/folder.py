@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._npy import read_npy
+from .._files.npy import read_npy
 
 
 def transformers_module() -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._files import npz_bytes
+from .._files.npy import npz_bytes
 from ..registry import Registry
 from . import encoding_c, encoding_mlir
 from .vectors import Field, VectorSet, Words

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import npz_bytes, write_bytes
-from .._npy import Archive
+from .._files import write_bytes
+from .._files.npy import Archive, npz_bytes
 from ..format.catalogue import formats
 from ..oracle.values import FLOAT32, decode, encode, fields
 

@@ -6,7 +6,7 @@ import errno
 import os
 from types import SimpleNamespace
 
-from lowprec import _files
+from lowprec._files import writing
 from lowprec.study.run import store
 
 
@@ -78,12 +78,12 @@ class Disk:
 @contextlib.contextmanager
 def using(disk):
     """Let the atomic writer, and what appends to a study's curves, write to such a disk."""
-    real = _files.os
+    real = writing.os
     counted = {name: disk._counted(name) for name in ("write", "fsync", "replace")}
-    _files.os = SimpleNamespace(**{**vars(os), **counted})
-    _files.open = store.open = disk._open
+    writing.os = SimpleNamespace(**{**vars(os), **counted})
+    writing.open = store.open = disk._open
     try:
         yield disk
     finally:
-        _files.os = real
-        del _files.open, store.open
+        writing.os = real
+        del writing.open, store.open

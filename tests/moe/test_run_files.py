@@ -5,13 +5,13 @@ import errno
 import json
 import os
 import signal
+import tempfile
 
 import numpy as np
 import pytest
 from golden_runs import MIXED, golden, short_text
 from small_models import in_bytes
 
-from lowprec import _files
 from lowprec.moe.model.memory import memory_policies
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written(text, tmp_path, monkeypatch):
     def refused(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(_files.tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     with pytest.raises(ValueError, match="cannot be written: Read-only file system"):
         run(text, tmp_path / "out")
 

@@ -14,7 +14,7 @@ from small_models import in_bytes
 
 import lowprec as lp
 from lowprec import recipes
-from lowprec._code import code_hash
+from lowprec.definitions.code import code_hash
 from lowprec.moe.data.corpus import corpus_from_bytes, held_out_windows
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model

@@ -5,7 +5,7 @@ import pytest
 
 import lowprec as lp
 from lowprec.recipe import LinearSpec, Precision, linear_ops
-from lowprec.recipe.operations import NoState
+from lowprec.recipe.operands import NoState
 from lowprec.scaling.eden import parts, quantize_eden
 
 SPEC = lp.recipes["quartet2"].main

@@ -10,8 +10,8 @@ from contract import branches, edited
 from fake_trainer import FAKE
 from toys import SMALL, snapshot, summarize
 
-from lowprec import _code
-from lowprec._code import PACKAGE, ROOTS, code_hash, numeric_sources
+from lowprec.definitions import code as _code
+from lowprec.definitions.code import PACKAGE, ROOTS, code_hash, numeric_sources
 from lowprec.study import run_study
 from lowprec.study.run.fingerprint import differences
 from lowprec.study.run.store import RunFolder, StudyError

@@ -8,7 +8,7 @@ from recordings import FOLDER, needs_recordings
 from tools import command
 
 import lowprec as lp
-from lowprec._files import npz_bytes
+from lowprec._files.npy import npz_bytes
 from lowprec.vectors import recordings
 from lowprec.vectors.recordings import RECORDINGS, Recording, RecordingError, convert, digest, digests, read
 

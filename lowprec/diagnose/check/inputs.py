@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
-from ..._npy import Archive, read_npy
+from ..._files.npy import Archive, read_npy
 from ...cast.arrays import said_format
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer

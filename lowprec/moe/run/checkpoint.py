@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._files import write_npz
-from lowprec._npy import Archive
+from lowprec._files.npy import Archive, write_npz
 
 Array = npt.NDArray[Any]
 

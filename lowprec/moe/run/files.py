@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowprec._code import code_hash
 from lowprec._files import (
     locked,
     make_folder,
@@ -28,10 +27,12 @@ from lowprec._files import (
     write_text,
 )
 from lowprec.definitions import short_hash
+from lowprec.definitions.code import code_hash
 from lowprec.moe.run import saving
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.saving import code_version
-from lowprec.moe.run.trainer import StepRecord, Trainer
+from lowprec.moe.run.step import StepRecord
+from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import Recipe
 from lowprec.recipe.data import differences
 

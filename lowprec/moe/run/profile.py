@@ -27,7 +27,7 @@ from lowprec.moe.run.optim import AdamW
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import Recipe
-from lowprec.recipe.operations import TensorOperand
+from lowprec.recipe.operands import TensorOperand
 from lowprec.scaling.quantize import Quantized
 
 #: Phases of a step, in the order of tables. A method's time is its own, without that of others listed here.

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from lowprec._code import code_hash
+from lowprec.definitions.code import code_hash
 from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig

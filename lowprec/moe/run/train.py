@@ -19,7 +19,8 @@ from lowprec.moe.model.config_file import get_config
 from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
 from lowprec.moe.run.files import RunFiles, interruptible, refuse_to_overwrite, run_files
 from lowprec.moe.run.schedule import MOST_STEPS, Schedule
-from lowprec.moe.run.trainer import Diverged, StepRecord, Trainer
+from lowprec.moe.run.step import Diverged, StepRecord
+from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ...definitions import short_hash
 if TYPE_CHECKING:
     from lowprec.moe.data.corpus import Corpus
     from lowprec.moe.model.config import MoEConfig
-    from lowprec.moe.run.trainer import StepRecord
+    from lowprec.moe.run.step import StepRecord
     from lowprec.moe.run.trainer import Trainer as MoETrainer
     from lowprec.recipe import Recipe
 
@@ -154,7 +154,7 @@ class MoEBackend:
     @property
     def diverged(self) -> type[Exception]:
         """What a step raises where the loss is no longer finite."""
-        from lowprec.moe.run.trainer import Diverged
+        from lowprec.moe.run.step import Diverged
 
         return Diverged
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import lowprec
 
-from ..._code import code_hash as code_hash
 from ...definitions import differing
+from ...definitions.code import code_hash as code_hash
 from .store import StudyError
 
 #: Of a fingerprint: what all runs of one report must have in common.

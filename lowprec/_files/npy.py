@@ -1,4 +1,4 @@
-"""Readers of .npy and .npz files that a damaged or hostile file cannot harm.
+"""Writers of .npy and .npz files, and readers that a damaged or hostile file cannot harm.
 
 `numpy.load` allocates whatever a header claims and raises the errors of its parsers. These readers raise a `ValueError`
 or an `OSError` with one line that names the file, and never allocate more than the file can hold.
@@ -18,14 +18,14 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
+
+from .writing import PathLike, write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
-
-PathLike = str | os.PathLike[str]
+    from numpy.typing import ArrayLike, NDArray
 
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # version: how the length of the header is stored
@@ -209,3 +209,45 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"no shape: {str(shape)[:80]}")
     return dtype, shape, bool(fortran_order), len(start) + field.size + length
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_npy(path: PathLike, array: ArrayLike) -> None:
+    """Write one array in NumPy's format, as `write_bytes` does."""
+    import numpy as np
+
+    content = io.BytesIO()
+    np.save(content, array)
+    write_bytes(path, content.getvalue())
+
+
+def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
+    """Write arrays as members of an archive in NumPy's format, as `write_bytes` does; the path is taken as it is."""
+    import numpy as np
+
+    content = io.BytesIO()
+    np.savez(content, **dict(arrays))  # type: ignore[arg-type]  # a member's name is no option
+    write_bytes(path, content.getvalue())
+
+
+def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:
+    """Return an archive of arrays that is the same bytes whenever and wherever it is made, unlike `numpy.savez`'s.
+
+    Members stand in the given order, stored as they are, little-endian, without a time.
+    """
+    import numpy as np
+
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the first time that an archive can say
+            member.create_system = 3
+            member.external_attr = 0o644 << 16
+            content = io.BytesIO()
+            values = np.asarray(array)
+            little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<")))
+            np.lib.format.write_array(content, little.reshape(values.shape), version=(1, 0), allow_pickle=False)
+            file.writestr(member, content.getvalue())
+    return archive.getvalue()

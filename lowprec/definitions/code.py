@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 #: Folders of the code that executes runs.
 ROOTS = ("moe/run/", "study/run/", "study/measurements/")
 
