@@ -75,6 +75,8 @@ _WRONG_ROUNDING: dict[str, dict[str, Away]] = {
 
 def wrong_rounding(mode: str) -> Mapping[str, Away]:
     """Return the wrong rules next to a rounding, each to take the place of `casts.away`."""
+    if mode not in _WRONG_ROUNDING:
+        raise ValueError(f"no wrong rules next to the rounding {mode!r} are written out in lowprec/oracle/mutants.py")
     return _WRONG_ROUNDING[mode]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from refusals import refusals
 
 import lowprec as lp
-from lowprec import _code
+from lowprec.definitions import code
 from lowprec.scaling.job import largest_magnitude
 from lowprec.scaling.passes import amax_of, cast, has_kernel, scales_by_amax
 from lowprec.scaling.rules import AmaxRule, PythonRule, are_powers, arithmetics
@@ -152,8 +152,8 @@ def test_a_rule_is_the_source_of_what_it_imports_too(tmp_path, monkeypatch):
     def hashed(head: str, call: str, text: str) -> str:
         rule.write_text(f'{head}\n\n\ndef f(b, e, s):\n    """Doc."""\n    return {call}(b)\n')
         other.write_text(text)
-        _code._statements.cache_clear()  # files change within a tick of the clock
-        return _code.hash_of_source(str(rule), "f")
+        code._statements.cache_clear()  # files change within a tick of the clock
+        return code.hash_of_source(str(rule), "f")
 
     heads = {
         "from widest_of import widest": "widest",
@@ -178,8 +178,8 @@ def test_a_rule_is_the_source_of_what_it_imports_too(tmp_path, monkeypatch):
         assert hashed(blocks.replace(*change), call, used) != before, change
     hashed(blocks, call, used)
     rule.write_text(rule.read_text().replace("Doc.", "Another text."))
-    _code._statements.cache_clear()
-    assert _code.hash_of_source(str(rule), "f") == before
+    code._statements.cache_clear()
+    assert code.hash_of_source(str(rule), "f") == before
 
 
 def test_rules_see_blocks_along_axis_1():
