@@ -10,7 +10,7 @@ from ..oracle.block_formats import BLOCK_FORMATS, BlockRule
 from ..oracle.values import FLOAT32, encode, two_to
 from .blocks import FLT_MAX, INF, SIGN, Point, thinned
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of
-from .vectors import Answer, Field, Words
+from .vectors import Field, Words
 
 
 def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
@@ -108,8 +108,4 @@ class BlockFormatFamily(Family):
             if name != parts[0] and other[:3] == r[:3]:
                 yield Rule(f"as {name}", functools.partial(_answer, other))
         for words, wrong in r.wrong.items():
-            yield Rule(words, _wrong(r, wrong), True)
-
-
-def _wrong(r: BlockRule, wrong: Mapping[str, object]) -> Answer:
-    return lambda words: _answer(r, words, **wrong)
+            yield Rule(words, functools.partial(_answer, r, **wrong), True)

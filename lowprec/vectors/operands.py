@@ -59,8 +59,8 @@ def _cancelling(s: Stream, k: int, f: Fields) -> Codes:
     return [code_of(s, f, f.bias - s.between(2, 13)) if s.chance(0.15) else code for code in codes]
 
 
-def _repeated(s: Stream, k: int, f: Fields) -> Codes:
-    return _paired(_near(s, k, f), f, False)
+def _repeated(s: Stream, k: int, f: Fields, sign: bool = False) -> Codes:
+    return _paired(_near(s, k, f), f, sign)
 
 
 def _low(s: Stream, k: int, f: Fields) -> Codes:
@@ -102,10 +102,6 @@ def _vanishing(s: Stream, k: int, f: Fields) -> Codes:
     return [
         code if i % 64 < 32 else new for i, (code, new) in enumerate(zip(_paired(codes, f, True), codes, strict=True))
     ]
-
-
-def _nothing(s: Stream, k: int, f: Fields) -> Codes:
-    return _paired(_near(s, k, f), f, True)
 
 
 def _zeros(s: Stream, k: int, f: Fields) -> Codes:
@@ -159,10 +155,6 @@ def _place(s: Stream, f: Fields) -> int:
     return f.bias + s.between(3, 5)
 
 
-def _bottom(s: Stream, f: Fields) -> int:
-    return 0
-
-
 def _lifting(s: Stream, f: Fields) -> int:
     return min(2 * f.bias - s.below(2), max_code(f) >> f.mantissa_bits)
 
@@ -179,9 +171,9 @@ FAMILIES: dict[str, tuple[Maker, Maker]] = {
     "a subnormal operand": (_subnormal, _any),
     "subnormals lifted by large ones": (_low, _upper),
     "deep cancellation": (_deep(_place, True), _deep(_place, False)),
-    "deep cancellation of subnormals": (_deep(_bottom, True), _deep(_lifting, False)),
+    "deep cancellation of subnormals": (_deep(lambda s, f: 0, True), _deep(_lifting, False)),
     "what cancels within 32 of 64": (_vanishing, _repeated),
-    "all products cancel": (_nothing, _repeated),
+    "all products cancel": (functools.partial(_repeated, sign=True), _repeated),
     "products near the least result": (_least, _least),
     "mostly zeros": (_sparse, _near),
     "zeros": (_zeros, _sparse),
