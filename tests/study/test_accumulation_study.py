@@ -82,7 +82,12 @@ def test_exact_product_is_exact_or_refused():
     assert exact_product(a, b, "e4m3fn").tolist() == expected
 
 
+def test_lengths_are_read_from_a_command():
+    assert SMALL.with_({"lengths": "128,256", "rows": "8"}) == TensorSetting(rows=8, seeds=2, lengths=(128, 256))
+
+
 test_refused = refusals([
+    ("SMALL.with_({'lengths': '128,many'})", "lengths: cannot read '128,many' as whole numbers with commas"),
     ("replace(STUDY.quick, seeds=0)", "seeds=0: a whole number from 1 to 1000000000 is needed"),
     ("TensorSetting(rows=1, seeds=1, lengths=())", r"lengths=\(\): one length at least is needed"),
     ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "every arm must have a name of its own"),

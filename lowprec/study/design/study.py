@@ -65,9 +65,10 @@ class Size:
         for name, value in changes.items():
             kind = types[name]
             try:
-                parsed[name] = kind(value)
+                parsed[name] = tuple(map(int, str(value).split(","))) if kind is tuple else kind(value)
             except ValueError:
-                raise ValueError(f"{name}: cannot read {value!r} as {kind.__name__}") from None
+                what = "whole numbers with commas between them" if kind is tuple else kind.__name__
+                raise ValueError(f"{name}: cannot read {value!r} as {what}") from None
         return replace(self, **parsed)
 
 
