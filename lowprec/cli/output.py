@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FORMAT = "lowprec.output"  # the place in click's context of what a table is printed as
+_FORMAT = "lowprec.output"  # key of the output format in click's context
 Cell = str | int | float | bool | None
 
 
@@ -65,7 +65,7 @@ def machine_readable(function: F) -> F:
 
 
 def output_format() -> str:
-    """Return what the command prints its table as: "json", "csv", or nothing for people."""
+    """Return the output format of the running command: "json", "csv", or "" for a table on screen."""
     found: str = click.get_current_context().meta[_FORMAT]
     return found
 
@@ -74,7 +74,7 @@ def emit(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str, *, right: Sequence[bool] = (),
     below: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print a table for people, or as JSON or CSV with every digit, as the command's options say.
+    """Print a table on screen, or with every digit as JSON or CSV, by the options of the command.
 
     Columns of numbers are aligned to the right, or those that `right` marks; people see the lines `below` it, too.
     """

@@ -186,7 +186,7 @@ def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
 def _sizes(
     studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str]
 ) -> list[Any]:
-    """Return the studies' sizes with what the command changes; a change that only some can have is theirs alone."""
+    """Return the studies' sizes with the changes of the command; a change applies to every size that has the field."""
     wanted: dict[str, str | int | float] = {}
     for change in changes:
         key, equals, value = change.partition("=")

@@ -25,7 +25,7 @@ TIERS = {
     "T3": "branches of a BF16 checkpoint: minutes to hours",
     "T4": "training from scratch",
 }
-#: Classes of studies whose runs are kept in folders, by what `study.json` calls them.
+#: Classes of studies whose runs are kept in folders, by the `kind` in their `study.json`.
 STUDIES: dict[str, type[PlannedStudy]] = {cls.kind: cls for cls in (Ablation, MeasurementStudy, Scaling, Replay)}
 
 
@@ -96,7 +96,7 @@ def read(runs: Path) -> tuple[PlannedStudy, Any]:
     Raises
     ------
     StudyError
-        If the folder holds no study, or a damaged one, or one that another version wrote.
+        If `study.json` is missing, damaged or of another version.
     """
     from .run.store import STUDY_FILE, StudyError, read_study_file
 
@@ -112,12 +112,12 @@ def read(runs: Path) -> tuple[PlannedStudy, Any]:
 
 
 def results(runs: Path) -> Results:
-    """Return what one study found that ran.
+    """Return the results of a study from the folder of its runs.
 
     Raises
     ------
     StudyError
-        If the folder holds no finished study, or runs that cannot be compared.
+        If runs are missing, or cannot be compared.
     """
     study, size = read(runs)
     return study.results(size, runs)
@@ -129,13 +129,13 @@ def report(runs: Path, plot: bool = True) -> Results:
     Raises
     ------
     StudyError
-        If the folder holds no finished study, or runs that cannot be compared.
+        If runs are missing, or cannot be compared.
     """
     return results(runs).write(plot)
 
 
 def interim_results(runs: Path, plot: bool) -> str:
-    """Say in a line what a study that still runs has found, and draw it; nothing, if its kind cannot."""
+    """Return the results so far of a running study as a sentence, and draw them; empty for most kinds."""
     study, size = read(runs)
     return study.interim_results(size, runs, plot)
 

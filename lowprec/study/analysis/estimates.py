@@ -46,7 +46,7 @@ class ConstantMetrics:
         return self.of(metric, arm, stress)
 
     def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
-        """Return that there is none."""
+        """Return zero."""
         return 0.0, math.inf
 
     def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:

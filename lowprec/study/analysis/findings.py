@@ -1,7 +1,7 @@
 """What became of expectations, and what makes a verdict void, in words: the same for all studies.
 
-An expectation is judged by the whole 90 % interval of what was measured: it lies inside a range, outside of it, or
-across one of its ends; then so few samples do not resolve which of the two is true.
+An expectation is judged by the whole 90 % interval of the measured number: inside a range, outside of it, or across one
+of its ends. An interval across an end is not resolved: more samples would be needed.
 
 A verdict is void where the runs that it is made of are incomplete, where the same runs came out otherwise when they
 were done again (A/A), and where a positive control, a recipe known to hurt, was not detected: then nothing else would.
@@ -87,9 +87,9 @@ class Finding:
 
 
 def outcome_of(found: Estimate, expected: Range, published: Range | None = None) -> str:
-    """Return which ranges the 90 % interval of a number lies in.
+    """Return the outcome of an expectation, from the 90 % interval of the measured number.
 
-    A number without an interval is not resolved. A divergence is infinite, and certain.
+    A number without an interval is not resolved; an infinite one, a divergence, is its own interval.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def outcome_of(found: Estimate, expected: Range, published: Range | None = None)
 
 
 def is_as_expected(outcome: str) -> bool:
-    """Tell whether an outcome says that a number came out as expected.
+    """Return whether an outcome means that the expected range holds the whole interval.
 
     Examples
     --------

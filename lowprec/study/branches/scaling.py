@@ -109,7 +109,7 @@ class Scaling(PlannedStudy):
         return Plan(self, size, folder, self.to_json(size), tuple(checkpoints), tuple(arms))
 
     def results(self, size: ScalingSetting, folder: Path) -> Results:
-        """Return what the finished cells say."""
+        """Return the results of the finished cells."""
         from .scaling_report import results
         from .scaling_results import summarize
 

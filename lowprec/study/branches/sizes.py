@@ -1,4 +1,4 @@
-"""What studies of branches tell apart, at which sizes, and in which pairs of runs."""
+"""Effects, sizes and pairs of studies of branches."""
 
 from __future__ import annotations
 

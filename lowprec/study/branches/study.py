@@ -114,14 +114,14 @@ class Ablation(PlannedStudy):
         return plan(self.at(size), size, folder, data, backend)
 
     def results(self, size: Setting, folder: Path) -> Results:
-        """Return what was found."""
+        """Return the results of the finished runs."""
         from .report import results
         from .results import summarize
 
         return results(summarize(self, size, folder), folder)
 
     def interim_results(self, size: Setting, folder: Path, plot: bool) -> str:
-        """Say what the complete pairs say while others still run, and draw them."""
+        """Return the effects of the complete pairs as a sentence, and draw their curves."""
         from .curves import curves, interim_sentence
         from .results import summarize_interim
 

@@ -28,7 +28,7 @@ def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend
     Raises
     ------
     ValueError
-        If there are more seeds than places for them, besides what `PlannedStudy.plan` says.
+        If there are more than `SEEDS_PER_CHECKPOINT` seeds, and as for `PlannedStudy.plan`.
     """
     if setting.seeds > SEEDS_PER_CHECKPOINT:
         raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")

@@ -243,7 +243,7 @@ class PlannedStudy(Study):
 
     @abstractmethod
     def results(self, size: Any, folder: Path) -> Results:
-        """Return what the study found at a size, from the runs in its folder.
+        """Return the results at a size, from the runs in a folder.
 
         Raises
         ------
@@ -252,11 +252,11 @@ class PlannedStudy(Study):
         """
 
     def interim_results(self, size: Any, folder: Path, plot: bool) -> str:
-        """Say in a line what finished runs show while others still run, and draw it; nothing by default."""
+        """Return the results so far as a sentence, and draw them; empty by default."""
         return ""
 
     def to_json(self, size: Any) -> dict[str, Any]:
-        """Return what `study.json` keeps: the study without its recipes' objects, and its size."""
+        """Return the content of `study.json`: kind, study with recipes by name, and size."""
         arms = [arm.to_json() for arm in self.arms]
         content = {item.name: getattr(self, item.name) for item in fields(self)} | {"arms": arms}
         return {"kind": self.kind, "ablation": plain(content), "setting": plain(size)}
@@ -306,7 +306,7 @@ class MeasuredStudy(Study):
         command : str
             How the study was called, for the report.
         progress : callable, optional
-            Called with what is done and what there is.
+            Called with the number of finished steps and of all steps.
 
         Raises
         ------

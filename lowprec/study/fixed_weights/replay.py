@@ -118,7 +118,7 @@ class Replay(PlannedStudy):
         return Plan(self, size, folder, self.to_json(size), tuple(checkpoints), (*runs, *lines))
 
     def results(self, size: ReplaySetting, folder: Path) -> Results:
-        """Return what was found."""
+        """Return the results of the finished runs."""
         from .replay_report import results
         from .replay_results import summarize
 

@@ -98,7 +98,7 @@ class ReplaySummary:
         return found
 
     def sufficient_bits(self, where: str) -> int | None:
-        """Return the least fraction bits from which on sums and their interval lie below `NEGLIGIBLE_RATIO`."""
+        """Return the fewest fraction bits whose error, and that of all wider arms, is below `NEGLIGIBLE_RATIO`."""
         least = None
         for bits, arm in reversed(self.bits):
             if not self.of("over_quantization", arm.name, where).high <= NEGLIGIBLE_RATIO:

@@ -108,14 +108,14 @@ class MeasurementStudy(PlannedStudy):
         return Plan(self, size, folder, self.to_json(size), tuple(checkpoints), tuple(arms))
 
     def results(self, size: CheckpointSize, folder: Path) -> Results:
-        """Return what was found."""
+        """Return the results of the finished runs."""
         from .report import results
         from .results import summarize
 
         return results(summarize(self, size, folder), folder)
 
     def to_json(self, size: CheckpointSize) -> dict[str, Any]:
-        """Return what `study.json` keeps; of the measurement what a report needs to know."""
+        """Return the content of `study.json`, with the attributes of the measurement that a report needs."""
         names = ("metrics", "axis", "panels", "joined", "layer_metrics", "first_alone")
         content = super().to_json(size)
         content["ablation"]["measurement"] = plain({name: getattr(self.measurement, name) for name in names})

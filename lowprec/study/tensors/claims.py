@@ -33,7 +33,7 @@ class ClaimSetting(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class Claims(MeasuredStudy):
-    """One question about tensors alone, answered by a table of what was expected and found.
+    """One question about tensors alone, answered by a table of expected and measured numbers.
 
     Parameters
     ----------
