@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from lowprec.recipe.names import LINEARS, check_pattern
 from lowprec.registry import UnknownNameError
@@ -39,6 +40,8 @@ _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _NETWORK = re.compile(r"mlp|ffn|feed_?forward|dense|expert|glu", re.IGNORECASE)
 #: Most input projections that a feed-forward network has: gate and up.
 _MOST_INPUTS = 2
+#: Axes of the weights of all experts in one parameter.
+_STACKED = 3
 
 
 class Role(NamedTuple):
@@ -147,8 +150,8 @@ class _Structure:
         for name, module in reversed(self.modules.items()):  # children before parents
             if _ATTENTION.search(type(module).__name__):
                 self._find_attention(name)
-        for container, experts in self._experts():
-            self._find_experts(container, experts)
+        for container, count, experts in self._experts():
+            self._find_experts(container, count, experts)
         for name in reversed(self.modules):
             self._find_network(name)
         for name in self.shapes:
@@ -191,9 +194,20 @@ class _Structure:
         if any(self.shapes[layer][0] != width for layer in back) and len(back) > 1:
             return  # a feed-forward network is in it, too
         output, why = self._output(unit, back)
+        if self._has_other_weights(name):
+            back, why = unit, "an attention with weights that no linear layer multiplies"
         for layer in unit:
             part = "attn.wo" if layer == output else _MOST
             self.found[layer] = Role(_layer(layer, part), why if layer in (back or unit) else "")
+
+    def _has_other_weights(self, name: str) -> bool:
+        """Return whether a module has matrices that are neither a known linear layer's nor an embedding's."""
+        return any(
+            weight.dim() > 1
+            for path, module in self.modules[name].named_modules(prefix=name)
+            if path not in self.shapes and not isinstance(module, nn.Embedding)
+            for weight in module.parameters(recurse=False)
+        )
 
     def _output(self, unit: list[str], back: list[str]) -> tuple[str | None, str]:
         """Return the projection after attention, and why it is a guess."""
@@ -209,30 +223,37 @@ class _Structure:
                 return chosen[0], ""
         return back[-1], "several projections of an attention have its shape: the last one is taken for the output"
 
-    def _experts(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each module that holds experts, and the experts' names."""
+    def _experts(self) -> Iterator[tuple[str, int, list[str]]]:
+        """Yield each module that holds experts, how many they are, and their names if they are linear layers."""
         for name, module in self.modules.items():
             children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
             inside = [self.inside.get(child, []) for child in children]
             alike = len({tuple(sorted(self.shapes[layer] for layer in layers)) for layers in inside}) == 1
             if len(children) > 1 and alike and block_of(name) is not None:
                 if all(not self.found.keys() & set(layers) and self._network(layers) for layers in inside):
-                    yield name.rpartition(".")[0], children
+                    yield name.rpartition(".")[0], len(children), children
             elif f"{name}.0.down_proj" in self.shapes:
-                yield name.rpartition(".")[0], [f"{name}.{e}" for e in range(len(self.inside[name]) // 2)]
+                count = len(self.inside[name]) // 2
+                yield name.rpartition(".")[0], count, [f"{name}.{e}" for e in range(count)]
+            elif not isinstance(module, _ConvNd) and block_of(name) is not None:
+                stacked = {len(w) for w in module.parameters(recurse=False) if w.dim() == _STACKED and len(w) > 1}
+                if len(stacked) == 1:
+                    yield name.rpartition(".")[0], stacked.pop(), []
 
-    def _find_experts(self, container: str, experts: list[str]) -> None:
+    def _find_experts(self, container: str, count: int, experts: list[str]) -> None:
         """Give roles to experts, to the network that all tokens share, and to their router."""
-        width = self._width(self._open(experts[0])[0])
-        router = len(experts), width
+        width = self.widths.get(_block_path(container), 0)
+        router = count, width
         routed = any(tuple(weight.shape) == router for weight in self.modules[container].parameters())
         missing = "" if routed else "several networks of one shape, but no router with one output for each"
         for e, expert in enumerate(experts):
             layers = self._open(expert)
             roles = self._network(layers) or dict(zip(layers, (Role("w1"), Role("w2")), strict=True))
             self._assign(roles, f"experts.{e}.", missing)
+        if not routed and not experts:
+            return
         for layer in self._open(container):
-            if routed and self.shapes[layer] in ((width, len(experts)), (width, 1)):
+            if routed and self.shapes[layer] in ((width, count), (width, 1)):
                 self.found[layer] = Role(_layer(layer, "ffn.gate"))
         for name, _ in reversed(list(self.modules[container].named_modules(prefix=container))):
             if name != container:
@@ -241,6 +262,8 @@ class _Structure:
     def _find_network(self, name: str) -> None:
         """Give roles to the linear layers of one feed-forward network, if the module holds it."""
         layers = self._open(name)
+        if self.has_blocks:
+            layers = [layer for layer in layers if block_of(layer) is not None]
         same_block = len({_block_path(layer) for layer in layers}) == 1
         if same_block or all(layer.rpartition(".")[0] == name for layer in layers):
             self._assign(self._network(layers), "")

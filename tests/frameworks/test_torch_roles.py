@@ -75,6 +75,34 @@ MODELS = {
     "Bert": ("BertForMaskedLM", SIZES, {**BERT, "cls.*.transform.dense": GUESS, "cls.predictions.decoder": "head"}),
     "BertClassifier": ("BertForSequenceClassification", {**SIZES, "num_labels": 3},
                        {**BERT, "bert.pooler.dense": GUESS, "classifier": GUESS}),
+    "Albert": (
+        "AlbertForMaskedLM",
+        {**SIZES, "embedding_size": 32},
+        {
+            "*.embedding_hidden_mapping_in": GUESS,
+            "*.attention.*": GUESS,
+            "*.ffn": "ffn.w1",
+            "*.ffn_output": "ffn.w2",
+            "predictions.dense": GUESS,
+            "predictions.decoder": "head",
+        },
+    ),
+    "Electra": (
+        "ElectraForCausalLM",
+        {**SIZES, "embedding_size": 32},
+        {**BERT, "*.embeddings_project": GUESS, "generator_predictions.dense": GUESS, "generator_lm_head": "head"},
+    ),
+    "JetMoe": (
+        "JetMoeForCausalLM",
+        {**SIZES, "num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {"*.mlp.router.layer": "ffn.gate", "*.self_attention.*": GUESS, **HEAD},
+    ),
+    "Llama4Text": ("Llama4TextModel", {**GROUPED, "num_local_experts": 4}, {**ATTENTION, **SHARED}),
+    "XLNet": (
+        "XLNetLMHeadModel",
+        {**SHAPE, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
+        {"*.ff.layer_1": "ffn.w1", "*.ff.layer_2": "ffn.w2", "lm_loss": "head"},
+    ),
     "T5": ("T5ForConditionalGeneration", {**T5_SIZES, "d_kv": 16}, T5),
     "T5v1_1": ("T5ForConditionalGeneration",
                {**T5_SIZES, "d_kv": 8, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, T5),
@@ -147,6 +175,13 @@ class Odd(nn.Module):
         self.table = nn.Embedding(50, 32)
         self.parts = nn.ModuleList(Block(routed) for _ in range(2))
         self.o_proj = nn.Linear(32, 50, bias=False)
+
+
+def test_an_attention_with_other_weights_is_a_guess():
+    model = nn.ModuleDict({"0": Attention(32, 24)})
+    assert roles_of(model) == {"0.first": "attn.wq_a", "0.second": "attn.wo"}
+    lpt.restore(model)["0"].table = nn.Parameter(torch.ones(8, 4))
+    assert roles_of(model) == {"0.first": GUESS, "0.second": GUESS}
 
 
 def roles_of(model, **options):
