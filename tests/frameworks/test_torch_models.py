@@ -315,7 +315,7 @@ def test_mismatch_and_its_messages_on_the_command_line(tmp_path):
         found = CliRunner().invoke(cli, [*words, "--model", str(tmp_path), "--window", "20"])
         return found.exit_code, found.output
 
-    code, output = run("dsv3", "tokens.npy", "--by", "kind")
+    code, output = run("dsv3", "tokens.npy", "--group-by", "kind")
     assert code == 0, output
     assert "sparing it saves" in output
     assert "o_proj" in output
