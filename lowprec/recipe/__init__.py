@@ -1,7 +1,7 @@
 """Training recipes: a run's whole precision as data, and that data bound to a run.
 
-`Recipe` says what, `BoundRecipe` (binding) is what the layers of one run hold, `recipes` (catalogue)
-has the published ones.
+`Recipe` is the data, `BoundRecipe` (binding) is what the layers of one run hold, and `recipes` (catalogue) has the
+published recipes.
 """
 
 from lowprec.scaling.spec import TensorSpec

@@ -1,8 +1,8 @@
-"""A recipe bound to one run: what its layers hold, and the state of what is not a pure function of its input.
+"""A recipe bound to one run: the operations that its layers hold, and the state of those that are not pure functions.
 
-Nearly all of a recipe is stateless. What is not has its state here and nowhere else: scales that follow from the
-amax of earlier steps, and the step that, with the run's seed, the layer and the tensor, decides random bits. So a
-checkpoint that keeps `state_dict` resumes to the same bits.
+Nearly all of a recipe is stateless. All of its state is here: scales that follow from the amax of earlier steps, and
+the step that determines random bits, together with the run's seed, the layer and the tensor. A checkpoint that stores
+`state_dict` therefore resumes to the same bits.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class BoundRecipe:
     Parameters
     ----------
     recipe : Description
-        What to bind; see `Recipe.bind`.
+        Recipe to bind; see `Recipe.bind`.
     seed : int
-        The run's seed.
+        Seed of the run.
     layers : int, optional
-        How many blocks the model has.
+        Number of blocks of the model.
 
     Attributes
     ----------
     recipe : Description
-        The description.
+        The bound recipe.
     step : int
-        Number of the step that runs, from 0.
+        Number of the current step, from 0.
     observing : bool
-        Whether what passes counts for the scales of later steps: from the first `begin_step` on, but for evaluations.
+        Whether amaxes are recorded for scales of later steps: from the first `begin_step` on, except in evaluations.
     nonfinite : set of str
-        Operands of the step that held NaN or infinity, ``"layers.0.attn.wo/dy"``: see `watch`.
+        Operands of the step that held NaN or infinity, such as ``"layers.0.attn.wo/dy"``: see `watch`.
 
     Examples
     --------
@@ -76,11 +76,11 @@ class BoundRecipe:
 
     @property
     def name(self) -> str:
-        """The recipe's name."""
+        """Name of the recipe."""
         return self.recipe.name
 
     def linear(self, layer: str) -> LinearOps:
-        """Return the three multiplications of a linear layer; the same object every time."""
+        """Return the three multiplications of a linear layer; the same object on every call."""
         if layer not in self._linears:
             spec = self.recipe.spec(layer, self.layers)
             cache = self.recipe.input_cache(layer)
@@ -93,13 +93,13 @@ class BoundRecipe:
         return draw(self.seed, tensor, self.step)
 
     def watch(self, operand: str, x: Array) -> None:
-        """Note an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
+        """Record an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
         if self.observing and not np.isfinite(x).all():
             self.nonfinite.add(operand)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the arrays that hold activations."""
+        """Dtype of the arrays that hold activations."""
         return np.dtype(np.float64 if self.recipe.activations == "float64" else np.float32)
 
     @property
@@ -108,9 +108,9 @@ class BoundRecipe:
         return _round_bf16 if self.recipe.activations == "bfloat16" else _keep
 
     def storage(self, name: str, *, passing: bool = False) -> Callable[[Array], Array]:
-        """Return the function that stores a named tensor: it changes an array in place to what is kept of it.
+        """Return the in-place rounding that is applied when a named tensor is stored.
 
-        A tensor that is only `passing`, because what is made of it is stored at once, is left alone without a rule.
+        With `passing=True` (consumed at once, never stored) a tensor is rounded only if a storage rule names it.
         """
         for rule in self.recipe.storage:
             if matches(name, rule.pattern, self.layers) and self.recipe.activations != "float64":
@@ -124,12 +124,12 @@ class BoundRecipe:
         return self._codec(getattr(self.recipe, direction))
 
     def cache(self, role: str) -> Codec | None:
-        """Return the codec of an activation kept for the backward pass, None if it is kept as it is stored.
+        """Return the codec of an activation saved for the backward pass, None if it is saved in the storage format.
 
         Parameters
         ----------
         role : {"attention_output", "swiglu_input"}
-            The input of the linear layer after attention, or one of the two inputs of SwiGLU.
+            Input of the linear layer after attention, or the two inputs of SwiGLU.
         """
         if role not in CACHES:
             raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
@@ -153,7 +153,7 @@ class BoundRecipe:
         return self._delayed[tensor]
 
     def begin_step(self, step: int) -> None:
-        """Start a training step, counted from 0: what the step before observed takes effect."""
+        """Start a training step, counted from 0: amaxes of the previous step take effect."""
         if self.observing:
             for scaling in self._delayed.values():
                 scaling.end_step()
@@ -162,7 +162,7 @@ class BoundRecipe:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within this, nothing that passes is observed: later steps are the same as without it."""
+        """Context manager for evaluations: no amax is recorded, so that later steps are the same as without it."""
         before, self.observing = self.observing, False
         try:
             yield
@@ -170,7 +170,7 @@ class BoundRecipe:
             self.observing = before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state, as numbers, texts and arrays."""
+        """Return all state, as numbers, strings and arrays."""
         arrays = {
             f"{tensor}/{name}": array
             for tensor, scaling in sorted(self._delayed.items())
@@ -179,9 +179,9 @@ class BoundRecipe:
         return {"step": self.step, "observing": self.observing, "delayed": arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned, of the same recipe or another one.
+        """Restore the state that `state_dict` returned, of the same recipe or another one.
 
-        State that this recipe has no use for is ignored; what it needs and does not find starts afresh.
+        State of tensors without delayed scaling in this recipe is ignored; missing state is initialised as at step 0.
 
         Raises
         ------
@@ -200,13 +200,13 @@ class BoundRecipe:
                 self.delayed(tensor, spec).load_state_dict(arrays)
 
     def _delayed_spec(self, tensor: str) -> TensorSpec | None:
-        """Return what this recipe says of a tensor under delayed scaling, ``"head/dy.e5m2"`` for example."""
+        """Return this recipe's specification of a tensor under delayed scaling, such as ``"head/dy.e5m2"``."""
         layer, _, which = tensor.rpartition("/")
         return self.recipe.spec(layer, self.layers).delayed_tensors().get(which)
 
 
 class _StateInRun:
-    """The state of one layer's operands, in the run's."""
+    """The state of one layer's operands, as part of the run's state."""
 
     def __init__(self, run: BoundRecipe, layer: str) -> None:
         self.run = run
@@ -229,7 +229,7 @@ def _round_bf16(x: Array) -> Array:
 
 
 class _Stored:
-    """Puts an array through a codec, in place."""
+    """In-place round trip of an array through a codec."""
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
@@ -240,7 +240,7 @@ class _Stored:
 
 
 class _Lossless:
-    """The codec that changes nothing, whatever the type."""
+    """Codec that changes no value, of any dtype."""
 
     def encode(self, x: Array) -> Array:
         return x

@@ -9,12 +9,12 @@ from .linears import BF16_LINEAR, LinearSpec
 from .recipe import Recipe
 from .recipe import recipes as recipes
 
-#: The router's gate multiplies BF16 values, its gradient as it comes.
+#: The router's gate multiplies BF16 values; its gradient is not rounded.
 GATE = Rule("layers.*.ffn.gate", BF16_LINEAR.with_(dy="float32"))
 _V3 = "DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3"
 #: The released weights have it in BF16: layers.61.eh_proj of deepseek-ai/DeepSeek-V3 has no weight_scale_inv, and
-#: vLLM builds it without a quantization (deepseek_mtp.py). The report does not list it. That of DeepSeek-V4 stays FP8:
-#: vLLM builds it as a quantized layer; the released weights were not looked at.
+#: vLLM builds it without a quantization (deepseek_mtp.py). The report does not list it. In DeepSeek-V4 it stays FP8:
+#: vLLM builds it as a quantized layer; this was not compared with the released weights.
 _V3_PROJECTION = Rule("layers.*.projection", BF16_LINEAR)
 
 
@@ -55,8 +55,8 @@ def _dsv3(promote_every: int | None, scale: str = "") -> tuple[Rule, ...]:
         return LinearSpec.of(x, f"e4m3fn 128x128 {scale}", dy, "hopper_fp8", promote_every)
 
     tile, pow2 = f"e4m3fn 1x128 {scale}", "e4m3fn 1x128 ue8m0"
-    # Experts consume what dispatch delivered: tiles with power-of-two scales, in both directions. What attention gives
-    # to wo has such scales along the channels, along the tokens and as it is kept between.
+    # Experts consume dispatched tokens: tiles with power-of-two scales, in both directions. The output of attention,
+    # wo's input, has such scales along the channels, along the tokens and as saved for the backward pass.
     experts = {"w1": linear(pow2, tile), "w3": linear(pow2, tile), "w2": linear(tile, pow2)}
     wo = Rule("layers.*.attn.wo", linear(pow2, tile))
     return (wo, _V3_PROJECTION, *every_block_linear(linear(tile, tile), **experts))
@@ -110,7 +110,7 @@ _add(
 def _dsv4() -> tuple[Rule, ...]:
     tile, block = "dsv4_inference", "e4m3fn 128x128 ue8m0"
     linear = LinearSpec.of(tile, block, "e4m3fn 1x128 ue8m0", "blackwell_fp8", 128)
-    # Routed experts' weights are E2M1 where they multiply activations, and E4M3 where they multiply gradients.
+    # Routed experts' weights are E2M1 in products with activations, and E4M3 in products with gradients.
     expert = linear.with_(fprop={"b": "dsv4_fp4", "promote_every": 32})
     return every_block_linear(linear, w1=expert, w2=expert, w3=expert)
 
@@ -132,7 +132,7 @@ def _te(x: str, w: str, dy: str, **more: Any) -> tuple[Rule, ...]:
 
 
 def _hopper(gemms: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Let Fprop accumulate fast, in FP22 to the end, and the backward multiplications be promoted every 128."""
+    """Return Hopper's accumulation: FP22 to the end in Fprop, promotion every 128 products in Dgrad and Wgrad."""
     fast = {"fprop": {"library": "cublaslt_fast", "promote_every": None}}
     return tuple(Rule(r.pattern, r.linear.with_(**fast)) if r.linear.quantized else r for r in gemms)
 

@@ -1,7 +1,8 @@
-"""Recipes as plain data: rows in words, and one table that defines what the words stand for.
+"""Recipes as plain data: rows in words, and one table that defines the names in them.
 
-In words ``"e4m3fn 1x128"`` is an operand and ``"hopper_fp8"`` an accumulator; `lowprec.definitions` says of every name
-what it was when the data was written. So what is read back equals what was written, or is refused.
+In words ``"e4m3fn 1x128"`` is an operand and ``"hopper_fp8"`` an accumulator; `lowprec.definitions` records the
+definition of every name when the data is written. A recipe that is read back therefore equals the written one, or is
+refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .reduction import NONE, Reduction
 
 D = TypeVar("D", bound=Description)
 
-#: Catalogues of what a recipe names, by kind.
+#: Catalogues of the objects that a recipe names, by kind.
 CATALOGUES: dict[str, Registry[Any]] = {
     "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": gemm_libraries, "codec": codecs,
     "all_reduce": all_reduces,
@@ -56,17 +57,17 @@ _ABOUT = ("name", "description", "source")
 
 
 def writer(*, full: bool) -> Writer:
-    """Return what names the objects of a recipe."""
+    """Return the writer of the objects that a recipe names."""
     return Writer(CATALOGUES, full=full, reserved=_is_reserved)
 
 
 def _is_reserved(kind: str, word: str) -> bool:
-    """Tell whether a word in an operand means something else than an object of this kind."""
+    """Return whether a word in an operand means something else than an object of the given kind."""
     return is_word(word) or not word or (kind == "format" and word in quantizers) or word != "".join(word.split())
 
 
 def gemm_row(gemm: GemmSpec, w: Writer) -> dict[str, Any]:
-    """Return a multiplication in words."""
+    """Return a multiplication as words."""
     row: dict[str, Any] = {side: getattr(gemm, side).words(w.name, w.names) for side in "ab"}
     row["accumulator"] = w.name("accumulator", gemm.accumulator)
     row["promote_every"] = NEVER if gemm.promote_every is None else gemm.promote_every
@@ -75,7 +76,7 @@ def gemm_row(gemm: GemmSpec, w: Writer) -> dict[str, Any]:
 
 
 def linear_row(spec: LinearSpec, w: Writer) -> dict[str, Any]:
-    """Return a linear layer in words, a mapping for each multiplication."""
+    """Return a linear layer as words, with a mapping for each multiplication."""
     row: dict[str, Any] = {name: gemm_row(getattr(spec, name), w) for name in OPERANDS}
     row["wgrad_input"] = spec.wgrad_input
     row |= {} if spec.dgrad_weight == "source" else {"dgrad_weight": spec.dgrad_weight}
@@ -83,7 +84,7 @@ def linear_row(spec: LinearSpec, w: Writer) -> dict[str, Any]:
 
 
 def rows(recipe: Description, w: Writer) -> dict[str, Any]:
-    """Return a recipe in words: its fields, with a list of mappings for its rules and one for its storage."""
+    """Return a recipe as words: its fields, with a list of mappings for its rules and one for its storage."""
     found: dict[str, Any] = {"activations": recipe.activations, **_states(recipe, w, STATES)}
     found["weights"] = recipe.weights
     found |= {field: w.name("codec", getattr(recipe, field)) for field in CODECS}
@@ -98,7 +99,7 @@ def _reduction_words(reduction: Reduction, w: Writer) -> str:
 
 
 def as_dict(recipe: Description) -> dict[str, Any]:
-    """Return a recipe as JSON's types: who it is, the hash of what decides it, its rows, and all definitions in full.
+    """Return a recipe as JSON types: name, hash of the fields that affect results, rows, and all definitions in full.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def as_dict(recipe: Description) -> dict[str, Any]:
 
 
 def differences(then: Description, now: Description) -> list[str]:
-    """Return a line for every place where two recipes differ, whatever the catalogues have by now.
+    """Return a line for every difference of two recipes, by their definitions, whatever the catalogues contain now.
 
     Examples
     --------
@@ -132,7 +133,7 @@ def differences(then: Description, now: Description) -> list[str]:
 
 
 def moments_as_dict(recipe: Description) -> dict[str, Any]:
-    """Return how a recipe keeps AdamW's moments, as JSON's types."""
+    """Return the storage of AdamW's moments in a recipe, as JSON types."""
     w = writer(full=True)
     return {**_states(recipe, w, STATES[:2]), "definitions": {"version": VERSION, **w.table}}
 
@@ -146,12 +147,12 @@ def _states(recipe: Description, w: Writer, states: Iterable[str]) -> dict[str, 
 
 
 def reader(table: Any, where: str, *, check: bool = True) -> Reader:
-    """Return what finds the objects of a recipe; `table` may be empty, as in a file that was written by hand."""
+    """Return the reader of the objects that a recipe names; `table` may be empty, as in a file written by hand."""
     return Reader(CATALOGUES, CLASSES, table, where, check=check)
 
 
 def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
-    """Return what turns the words of a field into what a recipe holds, by the field's name."""
+    """Return the functions that parse the words of a field, by the field's name."""
 
     def tensor(words: Any) -> TensorSpec:
         return TensorSpec.parse(words, r.names)
@@ -176,7 +177,7 @@ def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
 
 
 def objects(row: Mapping[str, Any], r: Reader) -> dict[str, Any]:
-    """Return a mapping, and those in it, with what the words of its fields mean."""
+    """Return a mapping with the words of its fields, and of mappings in it, replaced by objects."""
     parsers = _parsers(r)
 
     def read(key: str, value: Any) -> Any:
@@ -188,30 +189,30 @@ def objects(row: Mapping[str, Any], r: Reader) -> dict[str, Any]:
 
 
 def linear_of(row: Mapping[str, Any], r: Reader) -> LinearSpec:
-    """Return the layer that `linear_row` wrote; what it does not say is as by default."""
+    """Return the layer that `linear_row` wrote; missing fields get their defaults."""
     found = objects(row, r)
     return LinearSpec(**found | {name: GemmSpec(**found[name]) for name in OPERANDS if name in found})
 
 
 def rule_of(row: Mapping[str, Any], r: Reader) -> Rule:
-    """Return a rule of its row."""
+    """Return the rule of a row."""
     return Rule(row["layers"], linear_of({key: value for key, value in row.items() if key != "layers"}, r))
 
 
 def storage_of(row: Mapping[str, Any], r: Reader) -> Storage:
-    """Return a kept tensor's rule of its row."""
+    """Return the storage rule of a row."""
     return Storage(row["tensors"], r.find("codec", row["codec"]))
 
 
 def moments_of(data: Mapping[str, Any], where: str) -> tuple[State, State]:
-    """Return what `moments_as_dict` wrote."""
+    """Return the storage of AdamW's moments that `moments_as_dict` wrote."""
     kept = {state: data[state] for state in STATES[:2]}
     found = objects(kept, reader(data["definitions"], where, check=False))
     return found["moment_m"], found["moment_v"]
 
 
 def fields_of(data: Mapping[str, Any], r: Reader) -> dict[str, Any]:
-    """Return the fields of a recipe of its rows."""
+    """Return the fields of a recipe from its rows."""
     found = objects({key: value for key, value in data.items() if key not in ("linear", "storage")}, r)
     rules = tuple(rule_of(row, r) for row in data.get("linear", ()))
     return found | {"rules": rules, "storage": tuple(storage_of(row, r) for row in data.get("storage", ()))}
@@ -223,20 +224,20 @@ def from_dict(data: Mapping[str, Any], kind: type[D], where: str, *, check: bool
     Parameters
     ----------
     data : mapping
-        The data. That of earlier versions has no definitions: names are looked up.
+        Data of a recipe. Data of earlier versions has names without definitions, which are looked up.
     kind : type
-        What to make of it.
+        Class of the recipe.
     where : str
-        What is read, for messages.
+        Name of the source, for messages.
     check : bool
-        Whether an entry of a catalogue must still be what it was; otherwise the recipe holds what it was.
+        Whether catalogue entries must have their recorded definitions; otherwise the recipe uses the recorded ones.
 
     Raises
     ------
     DefinitionError
-        If a name stands for something else here.
+        If a name has another definition here.
     ValueError
-        If the data is no recipe's.
+        If the data is not that of a recipe.
     """
     r = reader(data.get("definitions", {}), where, check=check)
     flat = {**data.get("about", {}), **data}
@@ -250,7 +251,7 @@ def from_dict(data: Mapping[str, Any], kind: type[D], where: str, *, check: bool
 
 
 def _check_shipped(r: Reader, where: str) -> None:
-    """Raise a DefinitionError unless names that nothing defines are the package's own."""
+    """Raise a DefinitionError unless names without a definition are the package's own."""
     for kind, word in r.found():
         if not CATALOGUES[kind].is_shipped(word):
             raise DefinitionError(

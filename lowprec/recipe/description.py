@@ -1,16 +1,16 @@
-"""What a recipe says: the whole of a training run's precision as one description.
+"""The fields of a recipe: the precision of a whole training run as one description.
 
-For every linear layer (by the first rule whose pattern matches its name), how the operands of its
-three multiplications are quantized and on which accumulator they run; for every tensor that is kept, by its name, in
-which form; which codecs tensors go through on their way to the experts and back; and in which formats the optimizer
-keeps its state. A layer never asks: it holds what the recipe bound to the run (`BoundRecipe`) gave it.
+For every linear layer (by the first rule whose pattern matches its name), the quantization of the operands of its three
+multiplications, and their accumulators; for every stored tensor, by name, its format; the codecs of tensors that are
+sent to the experts and back; and the formats of the optimizer's state. A layer never looks these up: it holds what the
+recipe bound to the run (`BoundRecipe`) gave it.
 
 Names of linear layers are ``layers.0.attn.wq_a``, ``wq_b``, ``wkv_a``, ``wkv_b``, ``wo``; ``layers.0.ffn.w1``, ``w2``,
 ``w3`` in a dense block; ``layers.1.ffn.gate``, ``layers.1.ffn.shared.w1`` ..., ``layers.1.ffn.experts.0.w1`` ... in a
 block with experts; ``layers.3.projection`` of a multi-token prediction module; ``head``. ``layers.-1`` is the last
-block. Names of kept tensors: ``embed``; the norms, ``layers.0.attn_norm``, ``layers.0.attn.q_norm``, ``norm`` ...; in
-attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``; and what a block adds to the residual stream,
-``layers.0.attn_branch`` and ``ffn_branch``.
+block. Names of stored tensors: ``embed``; the norms, ``layers.0.attn_norm``, ``layers.0.attn.q_norm``, ``norm`` ...; in
+attention ``layers.0.attn.q``, ``k``, ``v``, ``probs``, ``output``; and the outputs that a block adds to the residual
+stream, ``layers.0.attn_branch`` and ``ffn_branch``.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
 from .reduction import Reduction
 
-#: The ways between tokens and experts, and the activations kept for the backward pass, that have a codec.
+#: Transfers between tokens and experts, and activations saved for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 CACHES = ("attention_output", "swiglu_input")
-#: The fields of a recipe that are codecs.
+#: Fields of a recipe that are codecs.
 CODECS = (*DIRECTIONS, *(f"cache_{role}" for role in CACHES))
 ACTIVATIONS = ("bfloat16", "float32", "float64")
 WEIGHTS = ("bfloat16", "float32")
-#: How moments and master weights stay between steps.
+#: Storage of moments and master weights between steps.
 State = TensorSpec | Literal["float64"]
 STATES = ("moment_m", "moment_v", "master")
-#: What `Description.with_` adds to what there is, so that a second change does not replace the first.
+#: Fields that `Description.with_` extends, so that a second change does not replace the first.
 _ADDED = ("protect", "quantize", "layers", "storage")
-#: Of a recipe's fields, those that act after the forward pass.
+#: Fields of a recipe that affect only what follows the forward pass.
 _AFTER_FORWARD = (
     "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
 )  # fmt: skip
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input", "dgrad_weight")
-#: The linear layer whose input is the output of attention.
+#: Linear layer whose input is the output of attention.
 _AFTER_ATTENTION = "layers.*.attn.wo"
-#: The linear layer that stands for most of them: attention's first one, in a middle block.
+#: Linear layer that represents most of them: attention's first one, in a middle block.
 _MAIN = "layers.0.attn.wq_a"
 _BF16, _FLOAT32 = TensorSpec.parse("bfloat16"), TensorSpec.parse("float32")
 _BF16_CODEC = codecs["bf16"]
@@ -66,16 +66,16 @@ _codec_types: set[type] = set()
 
 
 def codec_of(given: Codec | str) -> Codec:
-    """Return a codec by its name, or one that was given.
+    """Return a codec, given by name or as an object.
 
     Raises
     ------
     TypeError
-        If it is none, or cannot be compared with others and written into files: recipes that hold it could not be.
+        If it is not a codec, or cannot be compared and written to files, as recipes require.
     """
     if isinstance(given, str):
         return codecs[given]
-    if type(given) not in _codec_types:  # to ask an object whether it is a codec takes microseconds
+    if type(given) not in _codec_types:  # an isinstance check against the protocol takes microseconds
         hash(codecs.get(given))
         if not dataclasses.is_dataclass(type(given)):
             raise TypeError(f"a codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
@@ -84,13 +84,13 @@ def codec_of(given: Codec | str) -> Codec:
 
 
 def state_of(given: State | str) -> State:
-    """Return how a state stays: ``"float64"``, or the operand that words or an object mean."""
+    """Return the storage of a state: ``"float64"``, or the operand that words or an object define."""
     return given if given == "float64" else TensorSpec.parse(given)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rule(Value):
-    """Linear layers whose names match a pattern (as in a shell, ``*`` for anything) and their precision."""
+    """A pattern of names of linear layers (as in a shell, ``*`` for anything) and the precision of these layers."""
 
     pattern: str
     linear: LinearSpec
@@ -101,7 +101,7 @@ class Rule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Storage(Value):
-    """Kept tensors whose names match a pattern, and the codec that they go through when they are stored."""
+    """A pattern of names of stored tensors, and the codec that these go through when they are stored."""
 
     pattern: str
     codec: Codec
@@ -113,46 +113,46 @@ class Storage(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Description(Value):
-    """The precision of everything in a training run, as data: what a `Recipe` says.
+    """The precision of everything in a training run, as data: the fields of a `Recipe`.
 
     Parameters
     ----------
     name : str
-        How it is called in tables and results.
+        Name shown in tables and results.
     description : str
-        One line on what it is and where it comes from.
+        One line of description, with the origin.
     rules : tuple of Rule
-        The first whose pattern matches a linear layer's name decides; layers that none matches run in BF16.
+        Rules of the linear layers: the first whose pattern matches a layer's name applies. Other layers run in BF16.
     activations : {"bfloat16", "float32", "float64"}
-        Storage format of activations and of the residual stream. In float32 nothing is rounded but float32 itself, in
-        fixed order: the reference of other recipes. float64 is for checks of gradients.
+        Storage format of activations and of the residual stream. With float32 all operations are plain float32 in fixed
+        order: the reference of other recipes. float64 is for checks of gradients.
     storage : tuple of Storage
-        Kept tensors that are stored in another form than `activations`.
+        Tensors that are stored in another format than `activations`, with their codecs.
     moment_m, moment_v : TensorSpec or str
-        Storage of AdamW's moments: a tensor, or one in words, "bfloat16" or "e4m3fn 1x128" for example, or "float64".
+        Storage of AdamW's moments: a tensor specification, such as "bfloat16" or "e4m3fn 1x128", or "float64".
     master : TensorSpec or str
-        Storage of the master weights after every step, in such words; "float32" keeps them whole.
+        Storage of the master weights after every step, also as a specification; "float32" does not round them.
     weights : {"bfloat16", "float32"}
-        What of a master weight is quantized for a multiplication: its rounding to BF16, the copy that training in mixed
-        precision multiplies, or itself, where weights are kept in the narrow format alone.
+        Source that is quantized for each multiplication: "bfloat16", the BF16 copy of the master weight, as in mixed
+        precision, or "float32", the master weight itself, for weights that exist in the narrow format only.
     dispatch, combine : Codec or str
-        Codecs of tokens on their way to the experts, and of the experts' outputs on their way back.
+        Codecs of tokens sent to the experts, and of the experts' outputs sent back.
     dispatch_grad, combine_grad : Codec or str
         Codecs of the two backward directions: `combine_grad` carries output gradients to the experts, and
         `dispatch_grad` the gradients of their inputs back.
     cache_attention_output, cache_swiglu_input : Codec or str
-        Codecs of two activations kept for the backward pass: the input of the linear layer after attention, and the
+        Codecs of two activations saved for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
     all_reduce : Reduction or str, optional
-        How the gradients of data-parallel ranks become one: ranks, algorithm and codec, "16 ring fp8_1x128" for
-        example; None where one rank has the whole batch.
+        All-reduce of the gradients of data-parallel ranks: ranks, algorithm and codec, such as "16 ring fp8_1x128";
+        None if one rank has the whole batch.
     source : str
-        Where the recipe is published.
+        Publication of the recipe.
 
     Raises
     ------
     ValueError
-        For a name that is not in its catalogue, or a pattern that no layer or tensor can match; the message quotes it.
+        If a name is not in its catalogue, or a pattern matches no layer or tensor; the message quotes it.
 
     Examples
     --------
@@ -198,21 +198,21 @@ class Description(Value):
                 raise TypeError(f"{who}: {name} is a tuple of {kind.__name__}, not {given!r}")
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
-        """Return what the rules say of a linear layer.
+        """Return the `LinearSpec` that the rules assign to a linear layer.
 
         Parameters
         ----------
         layer : str
-            Its name.
+            Name of the layer.
         layers : int, optional
-            How many blocks the model has, for rules that count from the last one.
+            Number of blocks of the model, for rules that count from the last one.
         """
         return _spec(self.rules, layer, layers)
 
     def input_cache(self, layer: str) -> Codec | None:
         """Return the codec that a linear layer's input goes through until Wgrad reads it.
 
-        None where Wgrad reads what Fprop made of it: so is it for all layers but the one after attention.
+        It is None for all layers but the one after attention: their Wgrad reads Fprop's operand.
         """
         kept = self.cache_attention_output
         if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # BF16 is how layers store it
@@ -221,9 +221,9 @@ class Description(Value):
 
     @property
     def forward(self) -> Self:
-        """The part of it that a forward pass depends on: recipes of equal `forward` give equal bits there.
+        """The fields that a forward pass depends on: recipes with equal `forward` give equal bits there.
 
-        Scales that follow from earlier values depend on what passed before, backward too: see `remembers`.
+        Scales of delayed scaling depend on earlier values, those of backward passes included: see `remembers`.
 
         Examples
         --------
@@ -235,7 +235,7 @@ class Description(Value):
         """
         without = {name: getattr(BF16_LINEAR, name) for name in ("dgrad", "wgrad", "wgrad_input", "dgrad_weight")}
         rules = [Rule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
-        while rules and rules[-1].linear == BF16_LINEAR:  # as layers that no rule matches
+        while rules and rules[-1].linear == BF16_LINEAR:  # the same as layers without a rule
             rules.pop()
         defaults: dict[str, Any] = {item.name: item.default for item in dataclasses.fields(self)}
         plain: Any = {name: defaults[name] for name in _AFTER_FORWARD}
@@ -248,41 +248,41 @@ class Description(Value):
 
     @property
     def stochastic(self) -> bool:
-        """Whether random bits decide anything in a forward pass."""
+        """Whether a forward pass depends on random bits."""
         noisy = any((item := rule.linear.fprop.disturbance) is not None and item.noise > 0 for rule in self.rules)
         return noisy or any(tensor.random for tensor in self.forward_tensors)
 
     @property
     def remembers(self) -> bool:
-        """Whether scales of a forward pass follow from earlier values (delayed scaling)."""
+        """Whether scales of a forward pass depend on earlier values (delayed scaling)."""
         return any(tensor.delayed for tensor in self.forward_tensors)
 
     @property
     def main(self) -> LinearSpec:
-        """What the rules say of most linear layers: of attention's first one in a middle block."""
+        """The `LinearSpec` of most linear layers: that of attention's first one in a middle block."""
         return self.spec(_MAIN, layers=3)
 
     def with_(self, **changes: Any) -> Self:
-        """Return a recipe that differs.
+        """Return a recipe with changes.
 
         Parameters
         ----------
         **changes
-            Fields of the recipe; `storage` also as a mapping from patterns of kept tensors to codecs, before the rules
-            there are; `moments` for both of them; or of all its quantized linear layers (if none is, of
-            those in the blocks but the gate): `x`, `w`, `dy` (a tensor wherever it is multiplied), `fprop`, `dgrad`,
-            `wgrad` (mappings of what changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `disturbance`, `wgrad_input`, `dgrad_weight`; `protect`: patterns of layers that run in BF16; `quantize`:
-            patterns of layers that run as most quantized layers do; `layers`: from patterns of names to what changes in
-            these, one pattern after the other, in the words above and `out`, the format in which y and dx leave.
-            Without a `name` the new one says what changed.
+            Of the recipe: its fields; `storage` also as a mapping from patterns of stored tensors to codecs, which
+            precede the existing rules; `moments` for both moments. Of all its quantized linear layers, or if none is,
+            of those in the blocks but the gate: `x`, `w`, `dy` (a tensor in all its multiplications), `fprop`, `dgrad`,
+            `wgrad` (mappings of changes in one multiplication), `accumulator`, `promote_every`, `library`,
+            `disturbance`, `wgrad_input`, `dgrad_weight`. Of single layers: `protect`, patterns of layers that run in
+            BF16; `quantize`, patterns of layers that run as most quantized layers do; `layers`, a mapping from patterns
+            of names to changes of these layers, applied in order, with the keys above and `out`, the format of y and
+            dx. Without a `name` the new one lists the changes.
 
         Raises
         ------
         TypeError
-            For something that a recipe does not have.
+            If a recipe has no such field.
         ValueError
-            If a pattern in `layers` selects none, or layers of different precision.
+            If a pattern in `layers` matches no layer, or layers of different precision.
 
         Examples
         --------
@@ -316,7 +316,7 @@ class Description(Value):
         return dataclasses.replace(self, **{**about, "rules": rules, **changes})
 
     def _about(self, changes: Mapping[str, Any]) -> dict[str, str]:
-        """Return name, source and description of what differs from this recipe."""
+        """Return name, source and description of a changed recipe."""
         before = split_name(self.name)[1]
         stated = {key: _label(value) for key, value in changes.items() if key not in ABOUT}
         for key in _ADDED:
@@ -326,7 +326,7 @@ class Description(Value):
 
     @classmethod
     def changes(cls) -> list[str]:
-        """Return the names of all that `with_` takes."""
+        """Return the names of all changes that `with_` takes."""
         return [
             *(f.name for f in dataclasses.fields(cls)), *_LINEAR_CHANGES, "moments", "protect", "quantize", "layers",
         ]  # fmt: skip
@@ -337,7 +337,7 @@ def _patterns(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 
 def _label(value: Any) -> str:
-    """Return a change as the name of a recipe shows it."""
+    """Return a change as shown in the name of a recipe."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}={_label(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -346,12 +346,12 @@ def _label(value: Any) -> str:
 
 
 def _with_linears(rules: tuple[Rule, ...], changes: dict[str, Any]) -> tuple[Rule, ...]:
-    """Return rules with what changes in all quantized layers, which is taken out of `changes`."""
+    """Return rules with the changes of all quantized layers, which are removed from `changes`."""
     linear = {key: changes.pop(key) for key in _LINEAR_CHANGES if key in changes}
     if not linear:
         return rules
     main = None if any(rule.linear.quantized for rule in rules) else _spec(rules, _MAIN, 3)
-    new_of: dict[LinearSpec, LinearSpec] = {}  # rules share their layers' precision
+    new_of: dict[LinearSpec, LinearSpec] = {}  # rules share the specifications of layers
     found = []
     for rule in rules:
         if rule.linear.quantized if main is None else rule.linear == main:

@@ -1,8 +1,8 @@
-"""Errors put into products on purpose, to see what errors of that size do to a training.
+"""Errors injected into products, to measure how errors of a given size affect a training.
 
-A sum in few bits comes out short (truncation is towards zero) and off in a direction that looks random. Where a model
-is too small to make such errors by itself, they are put in: the product D becomes ``(1 + gain) D + noise rms(D) u``
-before it is rounded to the format that it leaves in, u being uniform with mean 0 and variance 1.
+A sum in few bits is too small in magnitude (truncation is towards zero) and off in a direction that looks random. A
+model too small to cause such errors gets them injected: the product D becomes ``(1 + gain) D + noise rms(D) u`` before
+it is rounded to its output format, u being uniform with mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ROOT_3 = 3.0**0.5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Disturbance(Value):
-    """An error of a given size and bias.
+    """An injected error of a given bias and size.
 
     Parameters
     ----------
     gain : float
-        Bias along the product: what its factor differs from 1 by.
+        Bias along the product: its factor minus 1.
     noise : float
-        Frobenius norm of the random part over that of the product.
+        Ratio of the Frobenius norms of the random part and of the product.
 
     Raises
     ------
     ValueError
-        If one is not finite, or the noise is negative.
+        If one of them is not finite, or the noise is negative.
 
     Examples
     --------
@@ -56,12 +56,12 @@ class Disturbance(Value):
 
     @classmethod
     def parse(cls, text: str | Disturbance | None) -> Disturbance | None:
-        """Read it from words such as ``"gain=-0.01 noise=0.02"``; an empty text is no disturbance.
+        """Parse a disturbance such as ``"gain=-0.01 noise=0.02"``; None for an empty string.
 
         Raises
         ------
         ValueError
-            For anything else.
+            If the string has another form.
         """
         if text is None or isinstance(text, Disturbance):
             return text if text and (text.gain or text.noise) else None
@@ -75,9 +75,9 @@ class Disturbance(Value):
         return cls.parse(cls(**found))
 
     def apply(self, product: Matrix, seed: int) -> Matrix:
-        """Return a product [M, N] with the error: bits that follow from the product, the seed and the place alone.
+        """Return a product [M, N] with the error; the bits depend only on the product, the seed and the indices.
 
-        Products whose mean square is not finite get no noise.
+        A product whose mean square is not finite gets no noise.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""How a linear layer's three multiplications are computed, as data.
+"""The three multiplications of a linear layer, as data.
 
 For ``y = x W^T`` with x [T, K] and W [N, K] the multiplications, their operands and the axes they sum over are::
 
@@ -24,41 +24,41 @@ from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 from .disturbance import Disturbance
 
-#: The multiplications of a linear layer, and the roles of the two operands of each.
+#: Multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
 ROLES = ("x", "w", "dy")
-#: What a layer's three multiplications may have in common beside their operands.
+#: Fields that a layer's three multiplications may share, in addition to their operands.
 OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "disturbance")
-#: The word for outputs that are stored as activations are, where data has no None.
+#: Word for outputs in the storage format of activations, where data cannot have None.
 AS_ACTIVATIONS = "activations"
-#: The word for chains that are never promoted, where data has no None.
+#: Word for chains that are never promoted, where data cannot have None.
 NEVER = "never"
-#: The library of multiplications that name none.
+#: GEMM library of multiplications that name none.
 DEEPGEMM = gemm_libraries["deepgemm"]
 _BF16 = TensorSpec.parse("bfloat16")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GemmSpec(Value):
-    """One multiplication: what its operands go through, and the accumulator it runs on.
+    """One multiplication: the quantization of its operands, and its accumulator.
 
     Parameters
     ----------
     a, b : TensorSpec or str
-        The operands, seen with K as columns: x and W in fprop, dy and W^T in dgrad, dy^T and x^T in wgrad.
+        Operands, with K as columns: x and W in fprop, dy and W^T in dgrad, dy^T and x^T in wgrad.
     accumulator : Accumulator or str
-        How products are summed.
+        Summation of the products.
     promote_every : int or None
-        Length of a chain on it, see `lowprec.gemm`; None for chains that never leave the accumulator.
+        Number of products in a chain on the accumulator, see `lowprec.gemm`; None for chains that are never promoted.
     library : Library or str
-        Whose order of operations is followed around it, see `lowprec.gemm_libraries`.
+        GEMM library that defines the order of operations around it, see `lowprec.gemm_libraries`.
     disturbance : Disturbance or str, optional
-        An error that is put into the result on purpose, ``"gain=-0.01 noise=0.02"`` for example.
+        Error injected into the result, such as ``"gain=-0.01 noise=0.02"``.
 
     Raises
     ------
     ValueError
-        If the accumulator does not take such operands, or one of them is transformed and the other is not.
+        If the accumulator does not take such operands, or only one of them is transformed.
 
     Examples
     --------
@@ -86,13 +86,13 @@ class GemmSpec(Value):
             raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")
 
     def with_(self, **changes: Any) -> GemmSpec:
-        """Return a multiplication that differs in the given fields; itself if none does."""
+        """Return a multiplication with the given fields replaced; itself if none differs."""
         new = dataclasses.replace(self, **changes)
         return self if new == self else new
 
     @property
     def place(self) -> str:
-        """The accumulator and how it is used, in words."""
+        """The accumulator and its use, as words."""
         where = str(self.accumulator) if self.library == DEEPGEMM else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
             return f"on {where}, promoted every {self.promote_every}"
@@ -104,26 +104,26 @@ class GemmSpec(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearSpec(Value):
-    """How a linear layer's three multiplications are computed.
+    """The three multiplications of a linear layer.
 
     Parameters
     ----------
     fprop, dgrad, wgrad : GemmSpec
-        The multiplications.
+        Multiplications of the layer.
     wgrad_input : {"cached", "source"}
-        Where Wgrad's x comes from: the quantized x that Fprop multiplied, dequantized, transposed and quantized again
-        (the DeepSeek-V3 report, 3.5.2), or the unquantized source, as TransformerEngine has it. For a plain x the same.
-        Of an x that is computed again for the backward pass, the report says neither: "cached" is dsv3's choice.
+        Source of Wgrad's x: the quantized x of Fprop, dequantized, transposed and requantized (the DeepSeek-V3 report,
+        3.5.2), or the unquantized source, as in TransformerEngine. They are equal for an x without scales. For an x
+        that is recomputed in the backward pass, the report specifies neither: "cached" is dsv3's choice.
     dgrad_weight : {"source", "cached"}
-        Where Dgrad's weight comes from: the source, or the quantized weight that Fprop multiplied, dequantized,
-        transposed and quantized again.
+        Source of Dgrad's weight: the unquantized weight, or the quantized weight of Fprop, dequantized, transposed and
+        requantized.
     out : Format or str, optional
-        Format in which y and dx leave, None for that of the recipe's activations; dW is float32.
+        Format of y and dx, None for that of the recipe's activations; dW is float32.
 
     Raises
     ------
     ValueError
-        For an unknown choice.
+        If a choice is unknown.
     """
 
     fprop: GemmSpec = GemmSpec()
@@ -150,7 +150,7 @@ class LinearSpec(Value):
         library: GemmLibrary | str = "deepgemm",
         **more: Any,
     ) -> LinearSpec:
-        """Return the layer in which each tensor goes through the same wherever it is multiplied.
+        """Return the layer in which each tensor is quantized the same way in all its multiplications.
 
         Examples
         --------
@@ -164,17 +164,17 @@ class LinearSpec(Value):
 
     @property
     def x(self) -> TensorSpec:
-        """What Fprop's input goes through."""
+        """Specification of Fprop's input."""
         return self.fprop.a
 
     @property
     def w(self) -> TensorSpec:
-        """What Fprop's weight goes through."""
+        """Specification of Fprop's weight."""
         return self.fprop.b
 
     @property
     def dy(self) -> TensorSpec:
-        """What Dgrad's output gradient goes through."""
+        """Specification of Dgrad's output gradient."""
         return self.dgrad.a
 
     @functools.cached_property
@@ -184,13 +184,13 @@ class LinearSpec(Value):
 
     @property
     def stateful(self) -> bool:
-        """Whether bits depend on the step: by stochastic rounding, scales from earlier steps, or a disturbance."""
+        """Whether bits depend on the step: by stochastic rounding, delayed scaling, or a disturbance."""
         every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
         disturbed = any(getattr(self, gemm).disturbance is not None for gemm in OPERANDS)
         return disturbed or any(tensor.random or tensor.delayed for tensor in every)
 
     def delayed_tensors(self) -> dict[str, TensorSpec]:
-        """Return the operands under delayed scaling by role and format, ``"dy.e5m2"``: as their scales are kept."""
+        """Return the operands under delayed scaling by role and format, ``"dy.e5m2"``: the keys of their state."""
         named = [(r, t) for gemm, roles in OPERANDS.items() for r, t in zip(roles, self.tensors(gemm), strict=True)]
         return {f"{role}.{tensor.format}": tensor for role, tensor in named if tensor.delayed}
 
@@ -200,14 +200,13 @@ class LinearSpec(Value):
         return spec.a, spec.b
 
     def with_(self, **changes: Any) -> LinearSpec:
-        """Return a layer that differs.
+        """Return a layer with changes.
 
         Parameters
         ----------
         **changes
-            Fields; or `x`, `w`, `dy` (a tensor wherever it is multiplied), `accumulator`, `promote_every`, `library`,
-            `disturbance` (of all three multiplications). A multiplication may be given as a mapping of what changes in
-            it.
+            Fields; or `x`, `w`, `dy` (a tensor in all its multiplications), `accumulator`, `promote_every`, `library`,
+            `disturbance` (of all three multiplications). A multiplication may be a mapping of its changes.
 
         Examples
         --------
@@ -239,7 +238,7 @@ class LinearSpec(Value):
         return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.leaves()
 
     def leaves(self, *tensors: str) -> str:
-        """Return in words how y and dx leave, if a format is named; of `tensors` only, if given."""
+        """Return the output formats of y and dx as words, if a format is named; of `tensors` only, if given."""
         return "" if self.out is None else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out}"
 
 

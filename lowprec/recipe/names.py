@@ -1,4 +1,4 @@
-"""Names of linear layers and kept tensors, and the patterns that rules select them by."""
+"""Names of linear layers and stored tensors, and the patterns by which rules select them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from lowprec.registry import UnknownNameError, suggest
 
 _FEED_FORWARD = ("w1", "w2", "w3")
-#: Linear layers of a model, one block and one expert standing for all.
+#: Linear layers of a model; one block and one expert represent all.
 LINEARS = (
     *(f"layers.0.attn.{name}" for name in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")),
     *(f"layers.0.ffn.{name}" for name in (*_FEED_FORWARD, "gate")),
@@ -17,9 +17,9 @@ LINEARS = (
     "layers.0.projection",
     "head",
 )
-#: Blocks of a model that is deeper than any pattern counts.
+#: Number of blocks of a model that is deeper than any pattern counts.
 DEPTH = 1000
-#: Tensors that are kept.
+#: Tensors that are stored.
 TENSORS = (
     "embed",
     *(f"layers.0.attn.{name}" for name in ("q_norm", "kv_norm", "q", "k", "v", "probs", "output")),
@@ -30,7 +30,7 @@ TENSORS = (
 
 
 def matches(name: str, pattern: str, layers: int | None = None) -> bool:
-    """Whether a pattern selects a name, in a model of so many blocks.
+    """Return whether a pattern matches a name in a model with `layers` blocks.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def matches(name: str, pattern: str, layers: int | None = None) -> bool:
 
 
 def examples(patterns: Iterable[str]) -> list[str]:
-    """Return names of linear layers of a model of `DEPTH` blocks: all that such patterns can tell apart.
+    """Return names of linear layers of a model of `DEPTH` blocks, one for each case that the patterns distinguish.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def _from_the_end(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
-    """Raise an UnknownNameError unless the pattern selects something in some model."""
+    """Raise an UnknownNameError unless the pattern matches a name in some model."""
     if not isinstance(pattern, str):
         raise TypeError(f"a pattern of names is a text such as 'layers.*.attn.w*', not {pattern!r}")
     general = re.sub(r"^layers\.-?\d+(?=\.|$)", "layers.0", pattern)
@@ -83,7 +83,7 @@ def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
 
 
 def check_blocks(patterns: list[str], layers: int | None) -> None:
-    """Raise a ValueError if a pattern names a block that a model of so many blocks lacks."""
+    """Raise a ValueError if a pattern names a block that a model with `layers` blocks lacks."""
     for pattern in patterns:
         place = re.match(r"layers\.(-?\d+)(\.|$)", pattern)
         if place is None:
@@ -92,5 +92,5 @@ def check_blocks(patterns: list[str], layers: int | None) -> None:
         if layers is None:
             if number < 0:
                 raise ValueError(f"pattern {pattern!r} counts from the last block: how many layers has the model?")
-        elif not -layers <= number <= layers:  # a prediction module is one block more
+        elif not -layers <= number <= layers:  # a prediction module has the number after the last block's
             raise ValueError(f"pattern {pattern!r} names a block that a model of {layers} layers lacks")

@@ -1,4 +1,4 @@
-"""Operands of a recipe's multiplications: quantized as a `TensorSpec` says, or cast where it has no scales."""
+"""Operands of a recipe's multiplications: quantized by a `TensorSpec`, or cast if it has no scales."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) -> Quantized:
-    """Quantize a matrix [rows, K] as a recipe does.
+    """Quantize a matrix [rows, K] by a recipe's specification.
 
     Parameters
     ----------
     spec : TensorSpec
-        How. A format without blocks casts. Delayed scaling, whose state a bound recipe has, takes the matrix's own
-        amax.
+        Quantization. A format without blocks is a cast. Delayed scaling, whose state belongs to a bound recipe, uses
+        the matrix's own amax.
     x : ndarray of float32, shape (rows, K)
-        The values.
+        Values to quantize.
     seed, signs : int
-        What decides stochastic rounding, and signs that are drawn.
+        Seeds of stochastic rounding, and of signs that are drawn.
     """
     if spec.plain:
         return as_quantized(round_to(x, spec.format, **spec.rounding(seed)), spec.format)
@@ -43,31 +43,31 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
 
 
 def as_quantized(values: Array, fmt: Format) -> Quantized:
-    """Return values that a format can hold as its codes, with a single scale of 1."""
+    """Return values that a format can represent as its codes, with a single scale of 1."""
     whole = Granularity(None, None)
     ones = np.ones(whole.scale_shape((values.shape[0], values.shape[1])), np.float32)
     return Quantized(encode(values, fmt), ones, fmt, whole)
 
 
 class TensorState(Protocol):
-    """What the operands of one layer's multiplications need beside their values."""
+    """State of the operands of one layer's multiplications."""
 
     def seed(self, operand: str) -> int:
-        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example, in the step that runs."""
+        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example, in the current step."""
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x, ``"dy"`` for example, with the scale that earlier steps gave it."""
+        """Quantize x, ``"dy"`` for example, with the scale from earlier steps."""
 
 
 class NoState:
-    """A layer by itself, in no run: seeds of 0, every scale from the values."""
+    """State of a layer outside a run: all seeds are 0, and all scales follow from the values."""
 
     def seed(self, operand: str) -> int:
         """Return 0."""
         return 0
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x with the scale of its own amax."""
+        """Quantize x with the scale from its amax."""
         return quantize_operand(spec, x, seed)
 
 
@@ -77,13 +77,13 @@ class TensorOperand:
     Parameters
     ----------
     spec : TensorSpec
-        What it goes through.
+        Specification of the operand.
     stored : Format
-        In which layers hand it over.
+        Format in which layers pass it.
     name : str
-        The multiplication and the role, ``"wgrad.dy"``.
+        Name of the multiplication and the role, ``"wgrad.dy"``.
     state : TensorState
-        Whatever is not a pure function of the values.
+        Seeds and scales that do not follow from the values.
     """
 
     def __init__(self, spec: TensorSpec, stored: Format, name: str, state: TensorState) -> None:
@@ -101,21 +101,21 @@ class TensorOperand:
             if self.hadamard and x.shape[1] % self.hadamard:  # as in `columns`
                 x = np.pad(x, [(0, 0), (0, -x.shape[1] % self.hadamard)])
             return self.quantize(self.spec, x)
-        # What layers hand over is stored already, so that the storage format changes nothing.
+        # Layers pass values in the storage format, so a cast to it changes nothing.
         if self.float32 or self.as_stored:
             return x
         return round_to(x, self.spec.format, **self.spec.rounding(self.state.seed(self.name)))
 
     def columns(self, x: Array) -> Operand:
-        """Return x^T [columns, K] of x [K, columns]: what is summed over lies in the rows of x."""
+        """Return x^T [columns, K] of x [K, columns]: the product sums over the rows of x."""
         if self.spec.plain:
             return self.rows(x).T
-        if self.hadamard and len(x) % self.hadamard:  # the rest of the last block are zeros
+        if self.hadamard and len(x) % self.hadamard:  # the last block is padded with zeros
             x = np.pad(x, [(0, -len(x) % self.hadamard), (0, 0)])
         return self.quantize(self.spec.T, x).T
 
     def quantize(self, spec: TensorSpec, x: Array) -> Quantized:
-        """Quantize x with the seeds of this operand, or with the scale that earlier steps gave it."""
+        """Quantize x with the seeds of this operand, or with the scale from earlier steps."""
         seed = self.state.seed(self.name) if spec.stochastic or spec.eden else 0
         gemm, _, role = self.name.partition(".")
         if self.delayed:
@@ -124,7 +124,7 @@ class TensorOperand:
 
 
 class WeightOperand(TensorOperand):
-    """A master weight; `source` is what a quantizer gets of it."""
+    """A master weight; `source` computes the quantizer's input from it."""
 
     def __init__(
         self, spec: TensorSpec, stored: Format, name: str, state: TensorState, source: Callable[[Array], Array]
@@ -140,13 +140,13 @@ class WeightOperand(TensorOperand):
         return super().rows(self.source(x))
 
     def columns(self, x: Array) -> Operand:
-        """Return the weight turned, [K, N]."""
+        """Return the transposed weight [K, N]."""
         if self.spec.plain:
             return self.rows(x).T
         return super().columns(self.source(x))
 
     def again(self, row: Operand) -> Operand:
-        """Return the columns of what Fprop multiplied."""
+        """Return the operand along the columns, requantized from Fprop's operand."""
         if isinstance(row, np.ndarray):
             return self.columns(row)
         values = row.dequantize()
@@ -154,7 +154,7 @@ class WeightOperand(TensorOperand):
 
 
 def master_copy(w: Array) -> Array:
-    """Return a master weight as it is."""
+    """Return a master weight unchanged."""
     return w
 
 

@@ -1,4 +1,4 @@
-"""The three multiplications of a linear layer, as a recipe's data asks for them."""
+"""The three multiplications of a linear layer, computed as a recipe specifies them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _FLOAT32 = formats["float32"]
 
 
 class SavedInput(NamedTuple):
-    """A linear layer's input.
+    """Input of a linear layer, saved for the backward pass.
 
     Attributes
     ----------
     row : Quantized or array [T, K]
-        As Fprop multiplies it.
+        Operand of Fprop.
     kept : Quantized or array
-        What Wgrad reads: the same, or what a cache kept, or the source quantized along the tokens [K, T].
+        Source of Wgrad's operand: the same, or the decoded cache, or the source quantized along the tokens [K, T].
     """
 
     row: Operand
@@ -40,12 +40,12 @@ class SavedInput(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept for the backward pass; a plain array counts as BF16."""
+        """Bytes saved for the backward pass; a plain array counts as BF16."""
         return 2 * self.kept.size if isinstance(self.kept, np.ndarray) else int(self.kept.nbytes)
 
 
 class SavedLinear(NamedTuple):
-    """What the backward multiplications need: the input, and the weight [N, K] that Dgrad turns."""
+    """Data saved for the backward multiplications: the input, and the weight [N, K] that Dgrad transposes."""
 
     x: Any
     w: Any
@@ -56,15 +56,15 @@ class LinearOps(Protocol):
 
     @property
     def input_spec(self) -> Hashable:
-        """Equal for two layers whose `input` of the same x is the same; None if it must not be shared."""
+        """Equal for two layers whose `input` of the same x is equal; None if it must not be shared."""
 
     def input(self, x: Array) -> Any:
-        """Return what `fprop` makes and keeps of x [T, K]."""
+        """Return the operand that `fprop` computes from x [T, K] and saves."""
 
     def fprop(self, x: Array, w: Array, cached: Any = None) -> tuple[Array, SavedLinear]:
-        """Return y [T, N] for x [T, K] and the master weight w [N, K], and what the backward multiplications need.
+        """Return y [T, N] for x [T, K] and the master weight w [N, K], and the data for the backward multiplications.
 
-        `cached` is `input(x)` if there is one already, of this layer or of one with the same `input_spec`.
+        `cached` is `input(x)` if it exists already, of this layer or of one with the same `input_spec`.
         """
 
     def dgrad(self, dy: Array, saved: SavedLinear) -> Array:
@@ -74,32 +74,32 @@ class LinearOps(Protocol):
         """Return dW [N, K], not rounded, for dy [T, N]."""
 
     def cached_input(self, saved: SavedLinear) -> Array:
-        """Return x [T, K] as its cache kept it, of a layer that has one."""
+        """Return x [T, K] as decoded from its cache, of a layer that has one."""
 
     def weight(self, w: Array) -> Any:
-        """Return w [N, K] as Fprop multiplies it, laid out once for many calls of `product`."""
+        """Return Fprop's operand of w [N, K], prepacked for many calls of `product`."""
 
     def product(self, x: Array, w: Any, bias: Array | None = None) -> Array:
-        """Return y [T, N] alone, keeping nothing for a backward pass; w is an array or what `weight` returned.
+        """Return y [T, N] without saving anything for a backward pass; w is an array or a result of `weight`.
 
-        A bias [N] is added to the float32 product, which is rounded once, as a GEMM's epilogue does.
+        A bias [N] is added to the float32 product, and the sum rounded once, as in a GEMM's epilogue.
         """
 
     def gradients(
         self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
     ) -> tuple[Array | None, Array | None]:
-        """Return dx [T, K] and dW [N, K] of x and w, those that are needed: the bits of `dgrad` and `wgrad`."""
+        """Return dx [T, K] and dW [N, K], or those of them that are required: the bits of `dgrad` and `wgrad`."""
 
     def words(self, gemm: str) -> str:
-        """Return what ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` computes, as tables print it."""
+        """Describe ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` for tables."""
 
 
 class _Linear:
-    """Operands go through what their specs say; the products are exact on the accumulators that they name.
+    """Multiplications with operands quantized by their specifications; products are exact on the given accumulators.
 
-    Wgrad's operands lie along the tokens: dy is quantized anew in columns, and x either comes from what was kept of
-    Fprop's, dequantized, transposed and quantized again, or was quantized from its source in both directions. Where a
-    block is the same seen from both sides, codes are turned instead.
+    Wgrad sums over tokens: dy is requantized along that axis, and x either comes from Fprop's saved operand,
+    dequantized, transposed and requantized, or was quantized from its source in both directions. Where a block is its
+    own transpose, codes are transposed instead.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class _Linear:
         if self.spec.fprop.a.random or self.spec.wgrad.b.random:
             return None
         wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "source" else None
-        return self.spec.fprop.a, wgrad, id(self.cache)  # the codec itself: its name says nothing
+        return self.spec.fprop.a, wgrad, id(self.cache)  # the object itself: codecs of one name may differ
 
     def input(self, x: Array) -> SavedInput:
         row = self.fprop_x.rows(x)
         return SavedInput(row, self._kept(x, row))
 
     def _kept(self, x: Array, row: Operand | None = None) -> Any:
-        """Return what Wgrad reads of x; `row` is what Fprop makes of it, if that is there."""
+        """Return the source of Wgrad's operand for x; `row` is Fprop's operand, if already computed."""
         if self.cache is not None:
             return self.cache.encode(x)
         if self.spec.wgrad_input == "cached" or self.same_input:
@@ -194,7 +194,7 @@ class _Linear:
         return f"{getattr(self.spec, gemm)}{more[gemm]}"
 
     def _wgrad_input(self, kept: Any) -> Any:
-        """Return x^T [K, T] from what was kept of x."""
+        """Return x^T [K, T] from the saved x."""
         if self.cache is not None:
             return self.wgrad_x.columns(self.cache.decode(kept))
         if isinstance(kept, np.ndarray):
@@ -213,7 +213,7 @@ class _Linear:
 
 
 def _multiply(spec: GemmSpec, a: Operand, b: Operand, out: Format, bias: Array | None = None) -> Array:
-    """Return a product plus bias as a multiplication's data has it."""
+    """Return a product plus bias as `spec` specifies it."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         if spec.promote_every is None and spec.accumulator.multiplies_values:
             values = [v if isinstance(v, np.ndarray) else v.dequantize() for v in (a, b)]
@@ -277,20 +277,20 @@ def linear_ops(
     state: TensorState | None = None,
     weights: str = "bfloat16",
 ) -> LinearOps:
-    """Return the multiplications of a layer with this precision.
+    """Return the multiplications of a layer with the given precision.
 
     Parameters
     ----------
     spec : LinearSpec
-        The precision.
+        Precision of the layer.
     activations : str
-        Format in which the run keeps its activations.
+        Storage format of the run's activations.
     cache : Codec, optional
-        What the input goes through until Wgrad reads it.
+        Codec of the input that is saved for Wgrad.
     state : TensorState, optional
-        Seeds and scales that follow from earlier steps.
+        Seeds, and scales from earlier steps.
     weights : {"bfloat16", "float32"}
-        What of a master weight is quantized: its rounding to BF16, or itself.
+        Source of quantized weights: the BF16 copy of the master weight, or the master weight itself.
     """
     return (
         _Float64Linear() if activations == "float64" else _Linear(spec, activations, cache, state or NoState(), weights)

@@ -1,4 +1,4 @@
-"""The precision map of a recipe as a picture: a cell for each product of each linear layer, colored by its bits."""
+"""The precision map of a recipe as a picture: one cell per product of each linear layer, colored by its bits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .table import rows
 _NAMES, _CELL, _LINE, _TOP = 215, 250, 34, 46
 #: Colors by the bits of the wider operand: up to 4, up to 8, up to 16, more.
 _COLORS = ((4, "warm"), (8, "box"), (16, "in"), (32, "plain"))
-_BLOCK = DEPTH // 2  # a middle one, which no rule counts
+_BLOCK = DEPTH // 2  # a middle block, which no pattern counts
 
 
 def precision_map(recipe: Description) -> str:
-    """Return the map as an SVG: linear layers of a middle block and the head, then everything that is kept or sent.
+    """Return the map as an SVG: linear layers of a middle block and the head, then all that is stored or sent.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def precision_map(recipe: Description) -> str:
 
 
 def _alike(recipe: Description) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
-    """Return layers that follow each other and are computed alike, with their three multiplications."""
+    """Return runs of consecutive layers with equal computation, and their three multiplications."""
     found: list[tuple[list[str], tuple[GemmSpec, ...]]] = []
     for layer in LINEARS:
         spec = recipe.spec(layer.replace("layers.0.", f"layers.{_BLOCK}."), DEPTH)

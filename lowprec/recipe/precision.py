@@ -1,4 +1,4 @@
-"""The precision of one layer by itself, as a text: for layers that belong to a model of another framework."""
+"""Precision of a single layer, serialized to a string: for layers of models in another framework."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .operations import LinearOps, linear_ops
 
 
 class Precision(NamedTuple):
-    """What a recipe says of a layer.
+    """The part of a recipe that applies to one layer.
 
     Attributes
     ----------
     spec : LinearSpec
-        The multiplications.
+        Multiplications of the layer.
     activations : str
-        Format in which activations are stored.
+        Storage format of activations.
     cache : Codec or None
-        Codec of the input until Wgrad reads it.
+        Codec of the input that is saved for Wgrad.
     weights : str
-        What of a weight is multiplied, see `lowprec.Recipe`.
+        Source of quantized weights, see `lowprec.Recipe`.
 
     Examples
     --------
@@ -44,12 +44,12 @@ class Precision(NamedTuple):
 
     @classmethod
     def of(cls, recipe: Description, layer: str, layers: int | None = None) -> Precision:
-        """Return what a recipe says of a layer, in a model of so many blocks."""
+        """Return the precision of a layer under a recipe, in a model with `layers` blocks."""
         return cls(recipe.spec(layer, layers), recipe.activations, recipe.input_cache(layer), recipe.weights)
 
     @property
     def key(self) -> str:
-        """A text: how activations are stored, and JSON of the rest with what all names stand for."""
+        """The precision as a string: storage format of activations, and JSON of the rest with all definitions."""
         w = data.writer(full=True)
         row, cache = data.linear_row(self.spec, w), None if self.cache is None else w.name("codec", self.cache)
         said = {"linear": row, "weights": self.weights, "cache": cache, "definitions": w.table}
@@ -58,7 +58,7 @@ class Precision(NamedTuple):
 
     @classmethod
     def from_key(cls, key: str) -> Precision:
-        """Return what a key says: objects as they were when it was made, in another process too."""
+        """Return the precision of a key: objects as they were defined when it was made, in other processes too."""
         return _from_key(key)
 
     def ops(self, state: TensorState | None = None) -> LinearOps:

@@ -18,7 +18,7 @@ from .picture import precision_map
 class Recipe(Description):
     """The precision of everything in a training run.
 
-    Its parameters are those of `lowprec.recipe.description.Description`; `with_` gives one that differs.
+    The parameters are those of `lowprec.recipe.description.Description`; `with_` returns a recipe with changes.
 
     Examples
     --------
@@ -30,19 +30,19 @@ class Recipe(Description):
     """
 
     def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
-        """Return the precision of one run: what layers hold, with the state that some of it needs.
+        """Return the precision of one run: operations for its layers, and the state of those that have one.
 
         Parameters
         ----------
         seed : int
-            The run's seed: with step, layer and tensor it decides the bits of everything stochastic.
+            Seed of the run: with step, layer and tensor it determines all random bits.
         layers : int, optional
-            How many blocks the model has; needed if a rule counts from the last one.
+            Number of blocks of the model; required if a rule counts from the last one.
 
         Raises
         ------
         ValueError
-            If it is needed and missing, or a rule names a block that the model lacks.
+            If `layers` is required and missing, or a rule names a block that the model lacks.
         """
         return BoundRecipe(self, seed, layers)
 
@@ -53,7 +53,7 @@ class Recipe(Description):
         return precision_map(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe as JSON's types, as results keep it: in words, and with what every name stands for."""
+        """Return the recipe as JSON types, as results store it: in words, with the definition of every name."""
         return data.as_dict(self)
 
     @classmethod
@@ -63,18 +63,18 @@ class Recipe(Description):
         Parameters
         ----------
         content : mapping
-            The data.
+            Data of the recipe.
         where : str
-            What is read, for messages.
+            Name of the source, for messages.
         check : bool
-            Whether a catalogue's entry must still be what it was; otherwise the recipe holds what it was then.
+            Whether catalogue entries must have their recorded definitions; otherwise the recipe uses the recorded ones.
 
         Raises
         ------
         DefinitionError
-            If a name stands for something else here; the message says which fields differ.
+            If a name has another definition here; the message lists the fields that differ.
         ValueError
-            If the data is no recipe's.
+            If the data is not that of a recipe.
         """
         return data.from_dict(content, cls, where, check=check)
 
@@ -84,12 +84,12 @@ class Recipe(Description):
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
-        """Read a recipe from TOML, whole or as what differs from one of the catalogue.
+        """Read a recipe from TOML, complete or as changes of a recipe of the catalogue.
 
         Raises
         ------
         ValueError
-            If it is no TOML, or names what does not exist; the message quotes it.
+            If it is not TOML, or has an unknown name; the message quotes it.
         """
         return toml.from_toml(text, cls, recipes)
 
@@ -99,14 +99,14 @@ recipes: Registry[Recipe] = Registry("recipe", Recipe)
 
 
 def load_recipe(recipe: Recipe | str) -> Recipe:
-    """Return a recipe: itself, one by its name, or one in a file whose name ends in ``.toml``.
+    """Return a recipe, given as an object, by name, or as a file whose name ends in ``.toml``.
 
     Raises
     ------
     ValueError, OSError
-        As for `Recipe.from_toml`, or if the file cannot be read.
+        See `Recipe.from_toml`; also if the file cannot be read.
     UnknownNameError
-        If there is none of that name.
+        If the catalogue has no recipe of that name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the gradients of data-parallel ranks become one, as data."""
+"""All-reduce of the gradients of data-parallel ranks, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.wire import Codec
 from lowprec.scaling.spec import Lookup
 
-#: The word for one rank that has the whole batch, where data has no None.
+#: Word for one rank that has the whole batch, where data cannot have None.
 NONE = "none"
 _CATALOGUES: Mapping[str, Lookup] = {"all_reduce": all_reduces, "codec": codecs}
 
@@ -27,9 +27,9 @@ class Reduction(Value):
     ranks : int
         Ranks that share a batch evenly, by sequences.
     algorithm : AllReduce or str
-        Who sends what, see `lowprec.codec.reductions`.
+        Algorithm of the all-reduce, see `lowprec.codec.reductions`.
     codec : Codec or str
-        What every message goes through.
+        Codec of every message.
 
     Examples
     --------
@@ -55,14 +55,14 @@ class Reduction(Value):
         given : str, Reduction or None
             The words, or an object.
         names : mapping of str to Lookup, optional
-            Where algorithms and codecs are looked up, by default in the catalogues.
+            Mappings from names to algorithms and codecs, by default the catalogues.
 
         Raises
         ------
         ValueError
-            If it says something else; the message quotes it.
+            If the words have another form; the message quotes them.
         UnknownNameError
-            If there is no such algorithm or codec.
+            If the algorithm or the codec is unknown.
 
         Examples
         --------

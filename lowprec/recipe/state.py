@@ -1,7 +1,7 @@
-"""What decides an operand's bits beside its values: seeds of random bits, scales that follow from earlier steps.
+"""State that determines an operand's bits in addition to its values: seeds, and scales from earlier steps.
 
-A run keeps it for all its layers (`lowprec.recipe.binding`); a layer outside a run, in a model of another framework,
-keeps its own and counts its own steps (`LayerState`).
+A run stores it for all its layers (`lowprec.recipe.binding`); a layer outside a run, in a model of another framework,
+has a state of its own and counts steps separately (`LayerState`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Array = NDArray[Any]
 def draw(seed: int, tensor: str, step: int) -> int:
     """Return the seed of a tensor's random bits in a step, from 0 to 2**64 - 1.
 
-    It follows from a run's seed, the tensor's name and the step, and from nothing else: resuming, threads and the order
-    of layers cannot change it.
+    It depends only on a run's seed, the tensor's name and the step: resuming, threads and the order of layers cannot
+    change it.
 
     Parameters
     ----------
     seed : int
-        The run's.
+        Seed of the run.
     tensor : str
-        For example ``"layers.0.attn.wo/wgrad.dy"``.
+        Name of the tensor, such as ``"layers.0.attn.wo/wgrad.dy"``.
     step : int
-        Counted from 0.
+        Step, counted from 0.
 
     Examples
     --------
@@ -45,9 +45,9 @@ def draw(seed: int, tensor: str, step: int) -> int:
 
 
 def rounding_seed(seed: int, data_seed: int) -> int:
-    """Return the seed of a run's random bits: its own, or one of both where the data have another.
+    """Return the seed of a run's random bits: the run's seed, mixed with the data's seed if that differs.
 
-    Branches of one checkpoint that see other data so draw other bits, and recipes that are compared on the same data
+    So branches of one checkpoint that see other data draw other bits, and recipes that are compared on the same data
     draw the same ones.
 
     Examples
@@ -72,30 +72,30 @@ def _mixed(word: int) -> int:
 
 
 def quantize_delayed(scaling: DelayedScaling, spec: TensorSpec, x: Array, seed: int, observing: bool) -> Quantized:
-    """Quantize x with the scale that earlier steps gave it; its amax counts for later ones if `observing`."""
+    """Quantize x with the scale from earlier steps; its amax is recorded for later ones if `observing`."""
     if observing:
         return scaling.quantize(x, **spec.rounding(seed))
     return quantize(x, spec.without_history, multiplier=float(scaling.multiplier), **spec.rounding(seed))
 
 
 class LayerState:
-    """The state of one layer that belongs to no run, and counts its own steps.
+    """State of one layer outside a run, which counts its steps itself.
 
     A step begins with the layer's first forward pass for training after a backward pass. So several forward passes
-    before their backward passes, evaluations, and forward passes that are computed again inside a backward pass all
-    belong to the step there is, and nobody has to say when one begins.
+    before their backward passes, evaluations, and forward passes that a backward pass recomputes all belong to the
+    current step, and no call has to mark the start of a step.
 
     Parameters
     ----------
     layer : str
-        The layer's name: with seed and step it decides all random bits.
+        Name of the layer: with seed and step it determines all random bits.
     seed : int
-        The run's seed.
+        Seed of the run.
 
     Attributes
     ----------
     step : int
-        Number of the step there is, from 0.
+        Number of the current step, from 0.
 
     Examples
     --------
@@ -112,18 +112,18 @@ class LayerState:
         self.run_seed = seed
         self.step = 0
         self._observing = False
-        self._ended = False  # whether a backward pass has been since the step began
+        self._ended = False  # whether a backward pass has run since the step began
         self._scales: dict[str, DelayedScaling] = {}
 
     def begin_forward(self, training: bool, again: bool = False) -> None:
-        """Note that a forward pass begins.
+        """Record the start of a forward pass.
 
         Parameters
         ----------
         training : bool
-            Whether what passes counts for later steps.
+            Whether amaxes are recorded for later steps.
         again : bool
-            Whether a pass that was made already is repeated, for the backward pass.
+            Whether the backward pass recomputes this pass.
         """
         if training and self._ended and not again:
             for scaling in self._scales.values():
@@ -133,7 +133,7 @@ class LayerState:
         self._observing = training
 
     def begin_backward(self) -> None:
-        """Note that a backward pass begins: the next forward pass for training is the next step's."""
+        """Record the start of a backward pass: the next forward pass for training begins the next step."""
         self._ended = self._observing = True
 
     def seed(self, operand: str) -> int:
@@ -141,7 +141,7 @@ class LayerState:
         return draw(self.run_seed, f"{self.layer}/{operand}", self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x with the scale that earlier steps gave it."""
+        """Quantize x with the scale from earlier steps."""
         name = f"{role}.{spec.format.name}"
         if name not in self._scales:
             self._scales[name] = DelayedScaling(spec.resolved)
@@ -153,19 +153,19 @@ class LayerState:
         return {"step": self.step, "ended": self._ended, "scales": scales}
 
     def load_state_dict(self, state: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> None:
-        """Take over what `state_dict` returned.
+        """Restore the state that `state_dict` returned.
 
         Parameters
         ----------
         state : mapping
-            The state.
+            State of the layer.
         specs : mapping of str to TensorSpec
             The layer's tensors under delayed scaling, by role and format: ``"dy.e5m2"``.
 
         Raises
         ------
         ValueError
-            If it has a scale that this layer has not, or a history of another length.
+            If a scale belongs to another tensor, or a history has another length.
         """
         scales = {}
         for name, kept in state["scales"].items():

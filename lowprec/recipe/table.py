@@ -1,4 +1,4 @@
-"""A recipe as a table, in the form of a precision map: what every part of a training step is computed and kept in."""
+"""A recipe as a table, in the form of a precision map: the precision and storage of every part of a training step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .description import CACHES, Description
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
 
-_MIDDLE = DEPTH // 2  # no rule counts so far
+_MIDDLE = DEPTH // 2  # a block that no pattern counts
 _FLOAT32 = TensorSpec.parse("float32")
 
 _WIRES = {
@@ -30,11 +30,11 @@ class Row:
     Attributes
     ----------
     part : str
-        What it is about, linear layers by their names.
+        Part of the training step; linear layers by their names.
     what : str
         Multiplication, operand or tensor.
     precision : str
-        In words.
+        Precision, as words.
     """
 
     part: str
@@ -43,9 +43,9 @@ class Row:
 
 
 def rows(recipe: Description) -> list[Row]:
-    """Return the table: multiplications of linear layers, what is kept, what is sent, what the optimizer holds.
+    """Return the table: multiplications of linear layers, stored tensors, codecs, optimizer state.
 
-    Layers that share a precision share lines; names without a number stand for every middle block.
+    Layers that share a precision share lines; names without a number represent every middle block.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def rows(recipe: Description) -> list[Row]:
     table = [*_linears(bound), *_special_blocks(bound)]
     store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
     table.append(Row("activations", "residual stream, norms, attention", store))
-    plain = recipe.activations == "float64"  # then nothing is stored otherwise
+    plain = recipe.activations == "float64"  # all storage is float64
     table += [Row(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]
     for name, about in _WIRES.items():
         codec = getattr(recipe, name).name if bound.changes(name) else f"as it is, {store}"
@@ -80,13 +80,13 @@ def rows(recipe: Description) -> list[Row]:
 
 
 def _master(recipe: Description) -> str:
-    """Return how master weights stay: in the type of the moments' arithmetic, unless they are rounded."""
+    """Return the storage of master weights: the type of the moments' arithmetic, unless they are rounded."""
     whole = "float64" if recipe.moment_m == "float64" else "float32"
     return whole if recipe.master in ("float64", _FLOAT32) else str(recipe.master)
 
 
 def _linears(bound: BoundRecipe) -> list[Row]:
-    """Return the multiplications of a middle block's layers and of the head, as the bound recipe does them."""
+    """Return the multiplications of a middle block's layers and of the head, as the bound recipe computes them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in LINEARS:
         middle = name.replace("layers.0.", f"layers.{_MIDDLE}.").replace("experts.0.", f"experts.{_MIDDLE}.")
@@ -109,7 +109,7 @@ def _special_blocks(bound: BoundRecipe) -> list[Row]:
 
 
 def _joined(names: list[str]) -> str:
-    """Return names with what they share said once: attn.wq_a, wq_b."""
+    """Return names with their common prefix written once: attn.wq_a, wq_b."""
     out: list[str] = []
     last = ""
     for name in names:

@@ -1,6 +1,7 @@
-"""Recipes as TOML, whole or as what differs from a recipe of the catalogue.
+"""Recipes as TOML, complete or as changes of a recipe of the catalogue.
 
-A whole one has the fields of `Recipe`, a table ``[[linear]]`` for each rule and ``[[storage]]`` for each kept tensor::
+A complete one has the fields of `Recipe`, a table ``[[linear]]`` for each rule and ``[[storage]]`` for each stored
+tensor::
 
     name = "mine"
     dispatch = "fp8_1x128_ue8m0"
@@ -11,7 +12,7 @@ A whole one has the fields of `Recipe`, a table ``[[linear]]`` for each rule and
     dgrad = { a = "e5m2 1x128", b = "e4m3fn 128x128", accumulator = "hopper_fp8", promote_every = 128 }
     wgrad = { a = "e5m2 1x128", b = "e4m3fn 1x128", accumulator = "hopper_fp8", promote_every = 128 }
 
-and one that differs has a base and what `Recipe.with_` takes::
+and one with changes has a base and the changes that `Recipe.with_` takes::
 
     base = "dsv3"
     name = "mine"
@@ -21,8 +22,8 @@ and one that differs has a base and what `Recipe.with_` takes::
     [layers."layers.*.ffn.gate"]
     out = "float32"
 
-What `to_toml` writes has tables that define every name, and a reader refuses the file where a name stands for something
-else; a file without them is read with the names of the catalogues. A format of one's own is defined by its fields::
+`to_toml` writes tables that define every name, and a reader refuses the file if a name has another definition there; a
+file without them is read with the names of the catalogues. A custom format is defined by its fields::
 
     [definitions.format]
     e4m3fn = "12 digits of a hash"
@@ -99,23 +100,23 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
     Parameters
     ----------
     text : str
-        The TOML.
+        Recipe as TOML.
     kind : type
-        What to make of it.
+        Class of the recipe.
     bases : Registry
-        Where the recipes are that one may differ from.
+        Recipes that `base` may name.
 
     Raises
     ------
     ValueError
-        If it is no TOML, or says something that a recipe does not have.
+        If it is not TOML, or has a field that a recipe does not have.
     TypeError
-        If it is no text.
+        If it is not a string.
     """
     if not isinstance(text, str):
         raise TypeError(f"recipe: TOML is a text, not {text!r}")
     try:
-        content = tomllib.loads(text.removeprefix("\ufeff"))  # a mark of the byte order, which some editors write
+        content = tomllib.loads(text.removeprefix("\ufeff"))  # a byte order mark, which some editors write
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"recipe: this is no TOML: {error}") from None
     try:
@@ -190,7 +191,7 @@ def _check_gemm(row: dict[str, Any], where: str) -> None:
 
 
 def _check(row: Mapping[str, Any], where: str, *tables: str) -> None:
-    """Raise a ValueError unless every value is what its key takes: a text but for a few keys, and for `tables`."""
+    """Raise a ValueError unless every value has the type of its key: a string, but for a few keys and for `tables`."""
     for key, value in row.items():
         takes, needed = _TAKES.get(key, (_is_text, "a text"))
         if key in tables:

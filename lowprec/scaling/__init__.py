@@ -1,1 +1,1 @@
-"""Block scaling: which scale belongs to which element, how scales come about, and codes together with their scales."""
+"""Block scaling: how scales are assigned to elements and computed, and matrices of codes with their scales."""

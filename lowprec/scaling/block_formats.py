@@ -1,7 +1,7 @@
-"""Formats of whole blocks, whose elements mean nothing without what the block shares: HiF4 and block floating point.
+"""Formats of whole blocks, in which elements depend on data that the block shares: HiF4, block floating point.
 
-They differ from a `Quantizer` in that no format of elements stands alone: HiF4 has three levels of scale, and block
-floating point has integers below one exponent. Blocks run along the last axis.
+They differ from a `Quantizer` in that their elements are not codes of a `Format`: HiF4 has three levels of scale, and
+block floating point has integers below one exponent. Blocks run along the last axis.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class BlockCodes(NamedTuple):
     Attributes
     ----------
     elements : ndarray of uint8, shape (..., K padded to whole blocks)
-        A code each: the sign above the magnitude bits.
+        Codes of the elements: the sign bit above the magnitude bits.
     shared : ndarray of uint8, shape (..., blocks)
-        The scale's code, or the exponent.
+        Codes of the scales, or exponents.
     levels : ndarray of uint8, shape (..., blocks, n)
-        Bits of further levels, one an entry; n is 0 where there are none.
+        Bits of further levels, one per entry; n is 0 for a format without them.
     """
 
     elements: NDArray[np.uint8]
@@ -42,18 +42,18 @@ class BlockCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockFormat(ABC):
-    """A format of blocks along the last axis; the last block is filled up with zeros.
+    """A format of blocks along the last axis; the last block is padded with zeros.
 
     Parameters
     ----------
     name : str
-        How it is called; it decides nothing.
+        Name shown in messages; it does not affect the codes.
     block : int
-        Elements that share.
+        Elements per block.
     magnitude_bits : int
-        Bits of an element beside its sign.
+        Bits of an element without its sign.
     source : str
-        Where the definition comes from.
+        Publication of the definition.
     """
 
     name: str
@@ -88,7 +88,7 @@ class BlockFormat(ABC):
             return np.where(negative == 1, -values, values).astype(np.float32).reshape(shape)
 
     def round_to(self, x: ArrayLike) -> Floats:
-        """Return what is left of real numbers, in their shape."""
+        """Return real numbers rounded to the format, in their shape."""
         return self.decode(self.encode(x))[..., : np.shape(x)[-1] if np.ndim(x) else 0]
 
     @abstractmethod
@@ -102,10 +102,10 @@ class BlockFormat(ABC):
 
 @dataclass(frozen=True)
 class HiFx(BlockFormat):
-    """HiF4 and its narrower kin: 64 elements, a scale in E6M2, a bit for every 8 and one for every 4 that doubles.
+    """HiF4 and its variants: 64 elements, a scale in E6M2, a doubling bit for every 8 elements and one for every 4.
 
-    All steps are float32; bf16 roundings are to nearest even, elements' to nearest, ties away, saturating. What NaN and
-    Inf become is not published; here they give what these steps give.
+    All steps are float32; bf16 roundings are to nearest even, elements' to nearest, ties away, saturating. How NaN and
+    Inf are encoded is not published; here it follows from these steps.
 
     Examples
     --------
@@ -147,15 +147,15 @@ class BlockFloat(BlockFormat):
 
     A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, E the largest exponent field of a float32 of the block.
     Significands have 24 bits with the leading one always set, so float32 subnormals count as ``1.f * 2^-127``; they are
-    cut to the shared exponent. There is no -0. NaN and Inf count as numbers of exponent 255.
+    truncated to the shared exponent. -0 does not exist. NaN and Inf count as numbers of exponent 255.
 
     Parameters
     ----------
     first_bits : int
-        0: one rounding, to nearest even, saturating: Tenstorrent's host. Else the device: bfloat16 first, then so many
-        magnitude bits to nearest by `ties`, then cut.
+        0: one rounding, to nearest even, saturating: Tenstorrent's host. Otherwise the device's roundings: to bfloat16,
+        then to `first_bits` magnitude bits to nearest by `ties`, then truncation.
     ties : {"even", "away"}
-        Where two are as near; the device's is "away" by its manual.
+        Rounding of ties; the device's is "away" according to its manual.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a quantizer says of scales, as the numbers that `kernels.scaling.scales` takes."""
+"""Constants that `kernels.scaling.scales` takes for the scales of a quantizer."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _SATURATE = policies["ocp_sat"]
 
 
 def bounded_constants(f: Format) -> tuple[np.uint32, ...]:
-    """Return what `kernels.cast.bounded` takes."""
+    """Return the constants that `kernels.cast.bounded` takes for a format."""
     top = int(np.float32(f.max).view(np.uint32))
     words = ((127 + f.emin) << 23, (23 - f.mantissa_bits) << 23, 23 - f.mantissa_bits, top, 0, f.sign_mask)
     return tuple(np.uint32(word) for word in words)
 
 
 class TensorScale(NamedTuple):
-    """A tensor's scale, its inverse, and the constant that block scales are computed with."""
+    """A tensor scale, its inverse, and the constant that block scales are computed with."""
 
     scale: np.float32
     inverse: np.float32
@@ -57,19 +57,19 @@ NO_TENSOR = TensorScale(_ONE, _ONE, _ONE)
 
 
 def rule_of(q: Quantizer) -> AmaxRule:
-    """Return the rule of a quantizer whose scales come from amax."""
+    """Return the rule of a quantizer that computes scales from amax."""
     assert isinstance(q.rule, AmaxRule)
     return q.rule
 
 
 def bound_of(q: Quantizer) -> float:
-    """Return the block scale that the tensor's own scale aims the largest block at."""
+    """Return the block scale that the tensor scale maps the largest block to."""
     bound = rule_of(q).bound
     return float(q.scale_format.max) if bound is None else bound
 
 
 def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
-    """Return the tensor's scale, its inverse and the constant that block scales are computed with."""
+    """Return the tensor scale, its inverse and the constant that block scales are computed with."""
     largest = np.float32(f.max)
     bound = np.float32(np.float32(bound_of(q)) * largest)
     with np.errstate(all="ignore"):
@@ -85,7 +85,7 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
 
 
 def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.float32 | None = None) -> tuple[Any, ...]:
-    """Return what `kernels.scaling.scales.block_scales` takes; with a multiplier, every block gets it."""
+    """Return the arguments of `kernels.scaling.scales.block_scales`; with a multiplier, every block gets it."""
     head, numbers, words, specials, use_special_zero = _fixed_rule(q, f)
     if (
         head == (block_scale.E4M3_JOINT, block_scale.DIVIDE) and not q.has_tensor_scale

@@ -1,10 +1,11 @@
-"""From one block format to another without a loss, and where there is one: MXFP4 to block FP8, tiles to larger blocks.
+"""Conversion between block formats without loss, where possible: MXFP4 to block FP8, tiles to larger blocks.
 
-A conversion is exact for a tensor or it is not; the formats alone do not decide. A block of the target holds everything
-if its values, over one scale, are numbers of the element format. Of the scales that hold the largest value the smallest
-leaves most room below, so that one need be tried: E2M1 in 1x32 becomes E4M3 in 128x128 exactly while the scales of a
-block span at most 14 binades, as E2M1's values are multiples of 1/2, 6 * 2^6 fits below 448, and E4M3 goes down to
-2^-9. DeepSeek-V4's ``convert.py`` does that with the exponent of the block's largest scale minus 6.
+A conversion is exact for a given tensor or it is not; the formats alone do not decide. A block of the target represents
+all its values if, divided by one scale, they are numbers of the element format. Of the scales that fit the largest
+value the smallest leaves the most range below, so only that one has to be tried: E2M1 in 1x32 becomes E4M3 in 128x128
+exactly while the scales of a block span at most 14 binades, as E2M1's values are multiples of 1/2, 6 * 2^6 fits below
+448, and E4M3 goes down to 2^-9. DeepSeek-V4's ``convert.py`` does that with the exponent of the block's largest scale
+minus 6.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Values = NDArray[np.float64]
 
 
 class Converted(NamedTuple):
-    """Codes and scales of new blocks, which values changed, and the binades of the old scales."""
+    """Codes and scales of new blocks, a mask of changed values, and the binades of the old scales."""
 
     codes: NDArray[Any]
     scale: NDArray[np.float32]
@@ -44,7 +45,7 @@ def converted(
     Raises
     ------
     ValueError
-        For scales that are neither powers of two nor float32.
+        If the target's scales are neither powers of two nor float32.
     """
     kept = one_of("convert", "scale_format", target.scale_format, (E8M0, FLOAT32)) == FLOAT32
     rows, columns = blocks.block((codes.shape[0], codes.shape[1]))
@@ -70,7 +71,7 @@ def reduced(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[
 
 
 def _scales(values: Values, old: Values, target: Format, rows: int, columns: int, keep: bool) -> Values:
-    """Return the least scale with which each block's largest value fits; NaN where a value is none, 1 for zeros."""
+    """Return the least scale that fits each block's largest value: NaN if a value is NaN, 1 for a block of zeros."""
     top = reduced(np.maximum, np.abs(values), rows, columns)
     significand = np.ones_like(top)
     if keep:
@@ -87,7 +88,7 @@ def _scales(values: Values, old: Values, target: Format, rows: int, columns: int
 
 
 def _binades(old: Values, elements: Values, rows: int, columns: int) -> NDArray[np.int64]:
-    """Return how many binades the scales of what is not zero span in each block; 0 where all are zeros."""
+    """Return how many binades the scales of nonzero values span in each block; 0 for a block of zeros."""
     counts = (elements != 0) & np.isfinite(old) & (old > 0)
     exponent = np.frexp(np.where(counts, old, 1.0))[1].astype(np.int64)
     high = reduced(np.maximum, np.where(counts, exponent, -(1 << 20)), rows, columns)

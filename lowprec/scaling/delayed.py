@@ -1,4 +1,4 @@
-"""Delayed scaling: a tensor is quantized with a scale made from the amax of earlier steps.
+"""Delayed scaling: a tensor is quantized with a scale from the amax of earlier steps.
 
 Source: TransformerEngine, ``common/recipe/delayed_scaling.cu``; Micikevicius et al., arXiv:2209.05433, section 3.2.
 """
@@ -25,24 +25,24 @@ _LARGEST = np.finfo(np.float32).max
 class DelayedScaling:
     """The state of one tensor under delayed scaling.
 
-    A step quantizes any number of times with the scale of its beginning and notes the largest amax it sees;
-    `end_step` puts that into the history and makes the next scale: ``m = max / amax * 2^-margin`` of the history's
-    largest (or most recent) amax, FLT_MAX where that overflows, and the one before where the amax is zero or not
-    finite. The first scale is 1.
+    Within a step, any number of tensors is quantized with the scale from the step's start, and the largest amax is
+    recorded. `end_step` appends it to the history and computes the next scale: ``m = max / amax * 2^-margin`` of the
+    history's largest (or most recent) amax, FLT_MAX if that overflows, and the previous scale if the amax is zero or
+    not finite. The first scale is 1.
 
     Parameters
     ----------
-    quantizer : str or Quantizer
+        Quantizer with a `history`, such as ``"te_delayed"``.
         An entry with a `history`, such as ``"te_delayed"``.
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}
-        Which amax of the history counts.
+        Which amax of the history is used.
 
     Raises
     ------
     ValueError
-        For a quantizer without history or an unknown algorithm.
+        If the quantizer has no history, or the algorithm is unknown.
 
     Examples
     --------
@@ -73,12 +73,12 @@ class DelayedScaling:
         self.multiplier = np.float32(1)
 
     def __copy__(self) -> DelayedScaling:
-        """Return a state that goes its own way: two of them are never one history."""
+        """Return an independent copy: two states never share a history."""
         return copy.deepcopy(self)
 
     @standard
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
-        """Quantize with the step's scale and note the amax; options as for `lowprec.quantize`."""
+        """Quantize with the step's scale and record the amax; options as for `lowprec.quantize`."""
         values = as_float32("DelayedScaling", x)
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))
@@ -86,7 +86,7 @@ class DelayedScaling:
         return quantize(values, plain, multiplier=float(self.multiplier), **options)
 
     def end_step(self) -> None:
-        """Make the next step's scale and move the history on by one."""
+        """Compute the next step's scale and advance the history by one step."""
         amax = self.history.max() if self.algorithm == "max" else self.history[0]
         if np.isfinite(amax) and amax > 0:
             largest = np.float32(self.quantizer.format.max)
@@ -101,12 +101,12 @@ class DelayedScaling:
         return {"history": self.history.copy(), "multiplier": np.array(self.multiplier)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state.
+        """Restore a state.
 
         Raises
         ------
         ValueError
-            If it does not fit this quantizer.
+            If the state does not fit this quantizer.
         """
         history = np.asarray(state.get("history"), dtype=np.float32)
         if history.shape != self.history.shape or "multiplier" not in state:

@@ -1,14 +1,14 @@
-"""MS-EDEN: NVFP4 codes to nearest of rotated values, and stochastic block scales that undo the bias of that.
+"""MS-EDEN: codes of rotated values in NVFP4, rounded to nearest, and stochastic block scales that correct the bias.
 
 Quartet II (arXiv:2601.22813; IST-DASLab/Quartet-II 8776a90, ``quartet_2.py``) quantizes the operands of its backward
-multiplications so. Rounding to nearest errs less than stochastic rounding, but shrinks what it rounds; EDEN's factor
-``c = sum(y^2) / sum(y q)`` of each rotated group makes the codes as long as the values along their own direction. It is
-taken into the block scales, and these are rounded stochastically, so that E4M3 does not bring the bias back. Elements
-are deterministic: the only random things are the signs of the rotation and one rounding for each 16 values.
+multiplications in this way. Rounding to nearest has a smaller error than stochastic rounding, but shrinks values;
+EDEN's factor ``c = sum(y^2) / sum(y q)`` of each rotated group restores the length of the codes along the values'
+direction. Block scales are multiplied by it and rounded stochastically, so that E4M3 does not bring the bias back.
+Elements are deterministic: only the signs of the rotation and one rounding for each 16 values are random.
 
-What is theirs and what is ours: the arithmetic is the Triton definition's. Its order of the two sums is the compiler's;
-here they are float64 sums in increasing order. Its random numbers are Triton's; here they are the project's words of
-(seed, index of the block). Their CUDA kernels differ from their own definition and are not reproduced.
+The arithmetic is that of the Triton definition. The order of its two sums is up to the compiler; here they are float64
+sums in increasing order. Its random numbers are Triton's; here they are this project's words of (seed, index of the
+block). The CUDA kernels of Quartet II differ from its definition and are not reproduced.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .quantized import Quantized
 from .quantizer import Quantizer
 from .rules import E4M3
 
-#: (17/16) 0.93: the room that block scales need to grow, and what it costs.
+#: (17/16) 0.93: headroom for block scales to grow, and its cost.
 ROOM = 17 / 16 * 0.93
-LARGEST = 6 / ROOM  # of a block, in units of its scale
-BOUND = 255.99  # largest block scale that a tensor's own aims at: c takes it up to E4M3's 448
+LARGEST = 6 / ROOM  # largest magnitude of a block, in units of its scale
+BOUND = 255.99  # largest block scale that the tensor scale aims at: c can raise it up to E4M3's 448
 BLOCK = 16
 E2M1 = formats["e2m1fn"]
 
@@ -34,7 +34,7 @@ E2M1 = formats["e2m1fn"]
 def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     """Quantize a matrix by MS-EDEN along the blocks of a quantizer, 1x16 or 16x1, rotated by its Hadamard transform.
 
-    What comes is not refused: a group with NaN or Inf has scales of NaN and counts for no other.
+    NaN and Inf are accepted: a group that has one gets scales of NaN, and does not affect the other groups.
     """
     along_rows = q.granularity.columns == 1
     values = x.T if along_rows else x
@@ -53,7 +53,7 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
 
 
 def _wanted(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], np.float32]:
-    """Return codes, what block scales should be, and the tensor's scale."""
+    """Return codes, unrounded block scales, and the tensor scale."""
     codes, scale, factor, tensor = parts(z, size)
     return codes, (scale * np.repeat(factor, size // BLOCK, axis=1)).astype(np.float32), tensor
 

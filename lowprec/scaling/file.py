@@ -1,9 +1,9 @@
 """Quantized matrices in files: an .npz of packed codes, scales as they are stored, and a JSON header.
 
-Scales of rows or columns on top of the blocks' own are an array of float32 more. The header says what everything means
-(format, scale format and quantizer with all their fields, granularity) and holds a SHA-256 of itself and the arrays, so
-that a file damaged on its way is refused, as are other files and versions that this one does not know. What cannot be
-read back is refused when it is written.
+Row or column scales on top of the block scales are one more float32 array. The header specifies the format, the scale
+format and the quantizer with all their fields, and the granularity. It holds a SHA-256 of itself and the arrays: a file
+damaged in transit is refused, as are other files and unknown versions. A matrix that could not be read back is refused
+when it is written.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .quantizer import Quantizer
 from .rules import FLOAT32, AmaxRule, PythonRule
 
 KIND, VERSION = "lowprec.Quantized", 4
-#: What is stored beside the header; the last only where rows or columns have scales on top of the blocks' own.
+#: Arrays stored next to the header; the last only with row or column scales on top of the block scales.
 _ARRAYS = "codes", "scales", "tensor_scales"
-#: What a format can be, as the header calls it.
+#: Classes of formats, by their names in the header.
 _FORMATS: dict[str, type[Format]] = {"fields": Format, "table": TableFormat}
 _RULES: dict[str, type[AmaxRule | PythonRule]] = {"amax": AmaxRule, "function": PythonRule}
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Content(NamedTuple):
-    """What is kept of a quantized matrix: the fields of `lowprec.Quantized`, in their order."""
+    """Stored data of a quantized matrix: the fields of `lowprec.Quantized`, in their order."""
 
     codes: NDArray[Any]
     scale: NDArray[np.float32]
@@ -55,20 +55,20 @@ class Content(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], q: Content) -> None:
-    """Write a quantized matrix; the file appears whole or not at all.
+    """Write a quantized matrix atomically.
 
     Parameters
     ----------
     path : path-like
-        Where to; the name is taken as it is.
+        File to write; the name is used unchanged.
     q : Content
-        What `read` returns, bit for bit.
+        Matrix that `read` returns, bit for bit.
 
     Raises
     ------
     ValueError
-        If `load` could not restore it bit for bit: a scale that its scale format cannot represent, a negative or NaN
-        tensor scale (a NaN among several, too), a format of more than 16 bits, or a subclass of Format.
+        If `read` could not restore it bit for bit: a scale that its scale format cannot represent, a tensor scale that
+        is negative or NaN (one of several included), a format of more than 16 bits, or a subclass of Format.
     OSError
         If the file cannot be written.
     """
@@ -103,7 +103,7 @@ def read(path: str | os.PathLike[str]) -> Content:
     Parameters
     ----------
     path : path-like
-        A file of `write`.
+        File that `write` wrote.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def read(path: str | os.PathLike[str]) -> Content:
     Raises
     ------
     ValueError
-        If the file is damaged, something else, or of an unknown version.
+        If the file is damaged, has another content, or is of an unknown version.
     OSError
         If it cannot be read.
     """
@@ -139,7 +139,7 @@ def read(path: str | os.PathLike[str]) -> Content:
 
 
 def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content:
-    """Return what header and arrays say; every number of the header is checked before it is used."""
+    """Return the content that header and arrays define; every number of the header is checked before it is used."""
     fmt, granularity = _format(header["format"]), Granularity.parse(header["granularity"])
     shape, stored = header["shape"], _format(header["scale_format"])
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
@@ -165,7 +165,7 @@ def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], size: 
 
 
 def _tensor_scale_data(scale: np.float32 | NDArray[np.float32] | None, shape: tuple[int, int]) -> str | None:
-    """Return what the header says of scales on top of the blocks' own: a number, or what has one each."""
+    """Return the header's entry for tensor scales: None, a number, or "rows" or "columns" for an array of them."""
     if isinstance(scale, np.ndarray):
         return "rows" if scale.shape == (shape[0], 1) else "columns"
     return None if scale is None else float(scale).hex()
@@ -174,7 +174,7 @@ def _tensor_scale_data(scale: np.float32 | NDArray[np.float32] | None, shape: tu
 def _tensor_scale(
     said: str | None, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
 ) -> np.float32 | NDArray[np.float32] | None:
-    """Read what stands on top of the blocks' own scales: nothing, a number, or one for each row or column."""
+    """Read the scales on top of the block scales: None, a number, or one for each row or column."""
     if said not in ("rows", "columns"):
         if "tensor_scales" in arrays:
             raise ValueError(f"tensor_scale must be 'rows' or 'columns' with an array of them, got {said!r}")
@@ -188,7 +188,7 @@ def _tensor_scale(
 
 
 def _number(text: str) -> np.float32:
-    """Read a scale of the tensor: 0 is that of zeros, infinity that of an infinity."""
+    """Read a tensor scale: 0 is that of zeros, infinity that of an infinity."""
     exact = float.fromhex(text)
     with np.errstate(over="ignore"):
         scale = np.float32(exact)
@@ -205,7 +205,7 @@ def _format_data(fmt: Format) -> dict[str, Any]:
     if not kinds:
         raise ValueError(f"save: format must be a Format or a TableFormat, got {type(fmt).__name__} {fmt.name!r}")
     data = _fields(fmt)
-    if "table" in data:  # JSON has no words for NaN and Inf
+    if "table" in data:  # JSON cannot represent NaN and Inf
         data["table"] = [value.hex() for value in data["table"]]
     return {"kind": kinds[0], **data}
 
@@ -220,7 +220,7 @@ def _format(data: dict[str, Any]) -> Format:
 
 
 def _quantizer_data(q: Quantizer) -> dict[str, Any]:
-    """Return a quantizer as plain data, with all fields of what it holds."""
+    """Return a quantizer as plain data, with all fields of its rule, formats and roundings."""
     if type(q) is not Quantizer:
         raise ValueError(f"save: quantizer must be a Quantizer, got {q!r}")
     rule = next(kind for kind, of in _RULES.items() if type(q.rule) is of)
@@ -245,7 +245,7 @@ def _quantizer(data: dict[str, Any]) -> Quantizer:
 
 
 def _fields(entry: Any) -> dict[str, Any]:
-    """Return the fields from which a dataclass is made."""
+    """Return the fields that the constructor of a dataclass takes."""
     return {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.init}
 
 
@@ -291,7 +291,7 @@ def _stored_scales(q: Content) -> NDArray[Any]:
 
 
 def _digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of the header without its own entry and of the arrays."""
+    """Return the SHA-256 of the arrays and of the header without the digest."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, default=_no_json).encode())
     for name in [name for name in _ARRAYS if name in arrays]:
         digest.update(f"\0{name}\0{arrays[name].dtype.str}\0{arrays[name].shape}\0".encode())

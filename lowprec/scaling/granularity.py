@@ -40,7 +40,7 @@ class Granularity(Value):
         Raises
         ------
         ValueError
-            If the text is none of these.
+            If the string has another form.
         """
         if isinstance(text, Granularity):
             return text
@@ -58,11 +58,11 @@ class Granularity(Value):
         return Granularity(self.columns, self.rows)
 
     def block(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """Return rows and columns of a block within a matrix of that shape."""
+        """Return rows and columns of a block within a matrix of the given shape."""
         return self.rows or max(shape[0], 1), self.columns or max(shape[1], 1)
 
     def scale_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """Return the shape of the scales of a matrix: edges may be ragged."""
+        """Return the shape of the scales of a matrix, ragged edges included."""
         rows, columns = self.block(shape)
         return -(-shape[0] // rows), -(-shape[1] // columns)
 
@@ -75,7 +75,7 @@ class Granularity(Value):
 
 @functools.lru_cache(256)
 def _read(text: str) -> Granularity | None:
-    """Return the granularity that a text means: a training step asks thousands of times for the same few."""
+    """Parse a granularity; cached, as a training step parses the same few thousands of times."""
     if text in _NAMED:
         return Granularity(*_NAMED[text])
     match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text)

@@ -3,7 +3,7 @@
 With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal of signs, a run x becomes ``H D x / sqrt(n)``.
 Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The order of operations
 is fixed: signs; butterflies ``(a + b, a - b)`` at distances 1, 2, 4, ..., n/2; one multiplication with
-float32(1 / sqrt(n)). A quantizer may round what comes out to a narrower format first (`Quantizer.transform_format`).
+float32(1 / sqrt(n)). A quantizer may round the result to a narrower format first (`Quantizer.transform_format`).
 Source: NVIDIA, arXiv:2509.25149, section 4.2; Tseng et al. (QuIP#), arXiv:2402.04396.
 """
 
@@ -43,7 +43,7 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     Raises
     ------
     ValueError
-        For any other size or signs.
+        For other sizes or signs.
     """
     check_size(size)
     if isinstance(signs, bool) or not isinstance(signs, (str, int)):
@@ -101,7 +101,7 @@ def hadamard(
     Returns
     -------
     ndarray of float32, shape (R, C)
-        A new array. Every NaN in it, that of Inf - Inf too, is the positive quiet one.
+        New array. Every NaN in it, including that of Inf - Inf, is the positive quiet one.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def hadamard(
 
 
 def transformed(x: NDArray[np.float32], q: Quantizer, *, axis: int) -> NDArray[np.float32]:
-    """Return the values that a quantizer quantizes: `x`, or its transform, in the format that the transform has."""
+    """Return `x` or, if the quantizer has a transform, its transform rounded to the transform's format."""
     if q.hadamard is None or x.size == 0:
         return x
     y = hadamard(x, q.hadamard, q.signs, axis=axis)

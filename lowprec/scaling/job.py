@@ -1,4 +1,4 @@
-"""A quantizer and a matrix, as numbers for the kernels: constants of its scale and its cast, segments and threads."""
+"""A quantizer and a matrix as arguments of the kernels: constants of scale and cast, segments and threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .hadamard import transformed
 from .quantizer import Quantizer
 
 STREAMED = 1 << 25
-"""From so many bytes on, values are written past the caches: those of a core hold no more anyway."""
+"""Size in bytes from which values are written past the caches: a core's caches hold no more."""
 
 _ONE = np.float32(1)
 _NEAREST_EVEN = roundings["nearest_even"]
@@ -44,7 +44,7 @@ Constants = tuple[np.uint32, ...]
 
 
 class _Cast(NamedTuple):
-    """Constants of the cast for values that are not NaN, of the general ones, and whether they hold."""
+    """Constants of the cast for values that are not NaN and of the general cast, and whether they are exact."""
 
     bounded: Constants | None
     encode: Constants | None
@@ -73,7 +73,7 @@ def check_element_format(f: Format) -> None:
 
 
 def check_two_levels(q: Quantizer) -> None:
-    """Raise a ValueError unless a scale on top of the blocks' own can be computed in float32."""
+    """Raise a ValueError unless a scale on top of the block scales can be computed in float32."""
     f = q.format
     if bound_of(q) * f.max >= 2.0**128:
         raise ValueError(
@@ -83,12 +83,12 @@ def check_two_levels(q: Quantizer) -> None:
 
 
 def given_amax(tensor_amax: float | None) -> np.float32 | None:
-    """Return the amax that a scale on top of the blocks' own comes from, if it is given.
+    """Return the amax for the scale on top of the block scales, None if it is not given.
 
     Raises
     ------
     ValueError
-        Unless it is a number that is not negative.
+        If it is not a number, or negative.
     """
     amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
     if amax is not None and not amax >= 0:
@@ -108,7 +108,7 @@ class _Element(NamedTuple):
 
 @functools.lru_cache(256)
 def _element(q: Quantizer, mode: Rounding) -> _Element:
-    """Return what is the same for all matrices.
+    """Return the constants that all matrices share.
 
     Raises
     ------
@@ -126,20 +126,20 @@ def _element(q: Quantizer, mode: Rounding) -> _Element:
 
 
 class BlockJob:
-    """One matrix and one quantizer, as numbers for the kernels.
+    """One matrix and one quantizer, as arguments of the kernels.
 
     Parameters
     ----------
     q : Quantizer
-        What to do.
+        Quantizer.
     x : ndarray of float32, shape (R, C)
-        Contiguous.
+        Contiguous matrix.
     tensor_amax, multiplier : float, optional
         See `lowprec.quantize`.
     rounding : str or Rounding, optional
-        How elements are rounded, the quantizer's way by default.
+        Rounding of elements, by default the quantizer's.
     seed, offset : int
-        For stochastic rounding, see `lowprec.quantize`.
+        Seed and offset of stochastic rounding, see `lowprec.quantize`.
 
     Raises
     ------
@@ -160,7 +160,7 @@ class BlockJob:
     ) -> None:
         self.q, self.granularity = q, q.granularity
         self.mode = roundings.get(q.rounding if rounding is None else rounding)
-        made = q if isinstance(q.signs, str) else replace(q, signs="none")  # signs drawn anew are one quantizer's
+        made = q if isinstance(q.signs, str) else replace(q, signs="none")  # constants are the same for all signs
         self.policy, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
         self.format = f = q.format
         shape = (x.shape[0], x.shape[1])
@@ -189,7 +189,7 @@ class BlockJob:
             tensor = tensor_scale(q, f, self.tensor_amax)
             self.tensor_scale = tensor.scale
         self.rule = scale_rule(made, f, tensor, factor)
-        #: What makes the scales, where they are not what the codes were made with.
+        #: Job that computes the scales, if the codes are computed from other multipliers.
         self.quotients: BlockJob | None = None
         if rule_of(q).division == "max/amax" and factor is None:
             plain = replace(rule_of(q), division="divide")
@@ -237,7 +237,7 @@ class BlockJob:
             quiet_nan(values)
 
     def _codes_by_cast(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        """Scale, then cast all values at once: what has no kernel for blocks, such as a table's thresholds."""
+        """Scale, then cast all values at once: for quantizers without a block kernel, such as a table's thresholds."""
         rows, width = self.rows, self.width
         top = np.maximum.reduceat(np.abs(self.x).view(np.uint32), np.arange(0, self.x.shape[0], rows), 0)
         amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))
@@ -285,10 +285,10 @@ class BlockJob:
         return index
 
     def _blocks(self, wanted: int) -> kernels.Blocks:
-        """Return the blocks of `x` as it is now, in segments of about so many columns, or of a strip of at most 4 MiB.
+        """Return the blocks of `x` in segments of about `wanted` columns, or of a strip of at most 4 MiB.
 
-        8 KiB of a row where values come out, 64 KiB where codes come out: there the next segment is fetched while one
-        is cast.
+        A segment has 8 KiB of a row if values are written, 64 KiB if codes are: then the next segment is fetched while
+        one is cast.
         """
         if self.rows > 1:
             wanted = max(256, (1 << 20) // self.rows)
@@ -299,7 +299,7 @@ class BlockJob:
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""
         x, width = self.x, self.width
-        if self.rows == 1 and x.shape[1] % width == 0:  # blocks lie one after another: the matrix is one long row
+        if self.rows == 1 and x.shape[1] % width == 0:  # blocks are contiguous: the matrix is one long row
             flat, into_flat = x.reshape(-1), into.reshape(-1)
             scale_flat = None if scales is None else scales.reshape(-1)
 
@@ -316,11 +316,11 @@ class BlockJob:
         _threads.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
 
 
-_STRIP = 1 << 20  # codes of a strip that is turned, at most
+_STRIP = 1 << 20  # largest number of codes of a strip that is transposed
 
 
 def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
-    """Tell whether `in_one_pass` does what two jobs of one matrix are for."""
+    """Return whether `in_one_pass` computes the results of two jobs of one matrix."""
     simple = not any(
         job.by_words or job.choice is not None or job.q.hadamard is not None or job.quotients is not None
         for job in (rows, columns)
@@ -333,7 +333,7 @@ def in_one_pass(rows: BlockJob, columns: BlockJob) -> tuple[tuple[NDArray[Any], 
     """Return codes [R, C] and scales of `rows`, and codes [C, R] and scales of `columns`, transposed.
 
     A strip of rows is read from memory once: blocks along its rows, blocks along its columns, and the latters' codes
-    are turned while they are in a cache.
+    are transposed while they are in a cache.
     """
     from ..kernels.scaling.turn import turn_rows
 
@@ -371,7 +371,7 @@ def dequantize(
 ) -> None:
     """Write ``float32(scale * decode(code)) * tensor`` for a matrix of codes that is not empty; NaN is 0x7FC00000.
 
-    The kernels take one number of the tensor; scales of rows, [R, 1] or [1, C], are a product of their own.
+    The kernels take one tensor scale; row or column scales, [R, 1] or [1, C], are multiplied in a separate pass.
     """
     rows, columns = block
     if isinstance(tensor, np.ndarray):

@@ -1,11 +1,11 @@
-"""IEEE P3109's blocks: a scale's code beside the codes of elements, and operations on them with one rounding each.
+"""IEEE P3109's blocks: the codes of a scale and of elements, and operations on them with one rounding each.
 
 Values are exact until the one projection (rounding and saturation) at the end of an operation. Quotients and sums are
-taken to odd in float64 first, which no later rounding to a P3109 format can tell from the exact result; products and
-elementwise operations are fractions, some ten microseconds an element.
+rounded to odd in float64 first, which no later rounding to a P3109 format distinguishes from the exact result; products
+and elementwise operations are fractions, some ten microseconds per element.
 
-Read from the draft's formal specification (imandra-ai/ieee-p3109 7b6f5ba, ``specification.iml``, section 5); of the
-standard's own text only abstracts were at hand.
+Source: the draft's formal specification (imandra-ai/ieee-p3109 7b6f5ba, ``specification.iml``, section 5); of the
+standard itself only abstracts are public.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Operation = Literal["add", "subtract", "multiply", "divide"]
 _OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
 }  # fmt: skip
-_FAR = 1000  # powers of two beyond this are beyond, or far below, all that formats have
+_FAR = 1000  # powers of two above this, or below its negative, are out of the range of all formats
 
 
 class Projection(TypedDict, total=False):
-    """How an exact result becomes a code: what `lowprec.encode` takes; ``p3109_satfinite`` where no policy is given."""
+    """Rounding of exact results to codes: options of `lowprec.encode`; the default policy is ``p3109_satfinite``."""
 
     rounding: str | Rounding
     policy: str | Policy
@@ -45,7 +45,7 @@ class Projection(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class ScaledBlocks:
-    """Blocks of P3109: a scale for each, and its elements along the last axis.
+    """Blocks of P3109: a scale for each, and elements along the last axis.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class ScaledBlocks:
     scale : ndarray of unsigned integers, shape (...)
         Codes of `scale_format`.
     format, scale_format : Format
-        Any with single values: the family's members by their names, ``binary8p4se`` for example.
+        Element formats with single values: the family's members by their names, such as ``binary8p4se``.
     """
 
     elements: NDArray[Any]
@@ -67,11 +67,11 @@ class ScaledBlocks:
         """Return scale times element, exactly (DecodeBlock); zero times Inf is NaN."""
         scale = decode(self.scale, self.scale_format).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            return quiet_nan(decode(self.elements, self.format) * scale[..., None] + 0.0)  # there is no -0
+            return quiet_nan(decode(self.elements, self.format) * scale[..., None] + 0.0)  # turns -0 into 0
 
     @standard
     def to(self, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
-        """Return the codes of the values in a format of single values (ConvertFromBlock)."""
+        """Return the codes of the values in an element format (ConvertFromBlock)."""
         return _project(self.values(), formats.get(fmt), how)
 
 
@@ -79,19 +79,19 @@ class ScaledBlocks:
 def block_project(
     x: ArrayLike, scale: ArrayLike, fmt: str | Format, scale_format: str | Format, **how: Unpack[Projection]
 ) -> ScaledBlocks:
-    """Divide numbers by scales that are given, and round once (BlockProject; ConvertToBlock).
+    """Divide numbers by given scales, and round once (BlockProject; ConvertToBlock).
 
     Parameters
     ----------
     x : array_like of real numbers, shape (..., n)
-        Taken as float64.
+        Values, taken as float64.
     scale : array_like of codes of `scale_format`, shape (...)
-        A NaN stays one. Otherwise: where the scale is NaN, elements are NaN; where it is 0, they are 0; where it is
-        infinite, they are 1, whatever `x`.
+        Scales of the blocks. A NaN in `x` remains NaN. Otherwise elements are NaN where the scale is NaN, 0 where it is
+        0, and 1 where it is infinite, whatever `x`.
     fmt, scale_format : str or Format
-        Of elements and of scales.
+        Formats of elements and of scales.
     **how
-        ``rounding``, ``policy`` and ``seed``, as for `lowprec.encode`.
+        ``rounding``, ``policy`` and ``seed``, see `lowprec.encode`.
 
     Raises
     ------
@@ -122,19 +122,19 @@ def block_convert(
     scale_policy: str | Policy = "p3109_satfinite",
     **how: Unpack[Projection],
 ) -> ScaledBlocks:
-    """Take each block's scale from its largest finite magnitude, then `block_project` (ConvertToBlockMaxAbsFinite).
+    """Compute each block's scale from its largest finite magnitude, then `block_project` (ConvertToBlockMaxAbsFinite).
 
-    The scale is that magnitude rounded to its format: it is not divided by the elements' maximum, so that elements are
-    about 1 and less. A block of nothing but NaN has a scale of NaN, one of NaN and Inf a scale of Inf.
+    The scale is that magnitude rounded to the scale format: it is not divided by the elements' maximum, so elements are
+    about 1 and less. A block of only NaN has a scale of NaN, one of NaN and Inf a scale of Inf.
 
     Parameters
     ----------
     x : array_like of real numbers, shape (..., n)
-        Taken as float64.
+        Values, taken as float64.
     fmt, scale_format, **how
-        As for `block_project`.
+        See `block_project`.
     scale_rounding, scale_policy
-        How scales are rounded.
+        Rounding and policy of the scales.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def block_dot(x: ScaledBlocks, y: ScaledBlocks, fmt: str | Format, **how: Unpack
     """
     a, b = _same("block_dot", x, y)
     with np.errstate(invalid="ignore"):
-        high = b * (2.0**27 + 1)  # b has 30 bits at most: two halves, whose products with a's 30 are exact
+        high = b * (2.0**27 + 1)  # b has 30 bits at most: split in two, whose products with a's 30 bits are exact
         high = np.where(np.isfinite(high), high - (high - b), b)
         low = np.where(np.isfinite(b), b - high, 0.0)
         terms = np.concatenate([a * high, np.where(low == 0, 0.0, a * low)], axis=-1)
@@ -201,16 +201,16 @@ def block_apply(
     scale_format: str | Format,
     **how: Unpack[Projection],
 ) -> ScaledBlocks:
-    """Add, subtract, multiply or divide element by element, into blocks whose scales are given.
+    """Add, subtract, multiply or divide element by element, into blocks with given scales.
 
     Parameters
     ----------
     operation : {"add", "subtract", "multiply", "divide"}
-        Of values, exactly; then divided by the scale and rounded once.
+        Operation on the exact values; the result is divided by the scale and rounded once.
     x, y : ScaledBlocks
-        Of the same shape.
+        Operands of the same shape.
     scale, fmt, scale_format, **how
-        The result's, as for `block_project`.
+        Scale and formats of the result, see `block_project`.
 
     Raises
     ------
@@ -270,14 +270,14 @@ def _scaled(x: Floats, codes: NDArray[Any], f: Format, g: Format, how: Projectio
 
 
 def _by_scale(x: float, scale: float) -> float:
-    """Return x over a scale where one of them is zero, infinite or NaN."""
+    """Return x / scale where one of them is zero, infinite or NaN."""
     if math.isnan(x) or math.isnan(scale):
         return math.nan
     return 0.0 if scale == 0 else 1.0 if math.isinf(scale) else x / scale
 
 
 def _quotient(x: Floats, scale: Floats) -> Floats:
-    """Return x / scale to odd: cut towards zero, the last bit set if anything was cut."""
+    """Return x / scale rounded to odd: truncated, with the last bit set if the result is inexact."""
     (m, e), (s, g) = np.frexp(x), np.frexp(scale)
     q = m / s
     high = q * (2.0**27 + 1)
@@ -290,7 +290,7 @@ def _quotient(x: Floats, scale: Floats) -> Floats:
 
 
 def _sum(values: Floats) -> float:
-    """Return the exact sum to odd."""
+    """Return the exact sum rounded to odd."""
     if not np.isfinite(values).all():
         with np.errstate(invalid="ignore"):
             return float(values.sum())
@@ -299,7 +299,7 @@ def _sum(values: Floats) -> float:
 
 
 def _product(values: Floats) -> float:
-    """Return the exact product to odd."""
+    """Return the exact product rounded to odd."""
     if not np.isfinite(values).all():
         with np.errstate(invalid="ignore"):
             return float(values[~np.isfinite(values)].prod() * np.sign(values[np.isfinite(values)]).prod())
@@ -307,7 +307,7 @@ def _product(values: Floats) -> float:
 
 
 def _odd(value: Fraction) -> float:
-    """Return a fraction to odd, what lies beyond all formats as something beyond."""
+    """Return a fraction rounded to odd; magnitudes out of all formats' range remain out of it."""
     if value == 0:
         return 0.0
     size = value.numerator.bit_length() - value.denominator.bit_length()
@@ -319,7 +319,7 @@ def _odd(value: Fraction) -> float:
 
 
 def _with_rest(near: float, rest: float) -> float:
-    """Return to odd what a nearest float64 and the sign of the rest say."""
+    """Return a sum rounded to odd, given its nearest float64 and the sign of the rest."""
     if rest == 0:
         return near
     inside = near if (rest < 0) == (near < 0) and near else math.nextafter(near, 0.0) if near else 0.0

@@ -1,7 +1,7 @@
 """Block scaling in three passes, amax or values -> scales -> cast: the slow path, which any scale rule can take.
 
-`kernels.scaling` does the three in one for an `AmaxRule`; here they are apart, for rules that are functions, and as the
-reference of the kernels.
+`kernels.scaling` fuses the three for an `AmaxRule`; here they are separate, for rules that are Python functions, and as
+the reference of the kernels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ELEMENTS = policies["ocp_sat"].with_(nan="positive")
 
 
 class Scales(NamedTuple):
-    """The scales of a matrix's blocks, what values are multiplied with or divided by, and the scale on top of them.
+    """Block scales of a matrix, the multipliers or divisors of values, and the scale on top of them.
 
-    That is None, a number of the whole tensor, or an array: [R, 1] for the rows of the matrix, [1, C] for its columns.
+    The latter is None, one number for the tensor, or an array: [R, 1] for rows of the matrix, [1, C] for its columns.
     """
 
     block: F32
@@ -41,14 +41,14 @@ class Scales(NamedTuple):
 
 
 def amax_of(x: F32, granularity: Granularity) -> NDArray[np.uint32]:
-    """Return the bits of each block's largest magnitude; a NaN is above Inf, which is above all numbers."""
+    """Return the bits of each block's largest magnitude; a NaN compares above Inf, and Inf above all numbers."""
     rows, columns = granularity.block((x.shape[0], x.shape[1]))
     top = np.maximum.reduceat(np.abs(x).view(np.uint32), np.arange(0, x.shape[0], rows), 0)
     return np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, x.shape[1], columns), 1))
 
 
 def blocks_of(x: F32, granularity: Granularity) -> F32:
-    """Return a matrix [R, C] as blocks [R / r, C / c, r c], ragged ends filled up with zeros."""
+    """Return a matrix [R, C] as blocks [R / r, C / c, r c], ragged ends padded with zeros."""
     rows, columns = granularity.block((x.shape[0], x.shape[1]))
     r, c = -(-x.shape[0] // rows), -(-x.shape[1] // columns)
     padded = np.zeros((r * rows, c * columns), np.float32)
@@ -57,12 +57,12 @@ def blocks_of(x: F32, granularity: Granularity) -> F32:
 
 
 def lines_axis(granularity: Granularity) -> int:
-    """Return the axis along which blocks, and with them lines that have a scale of their own, lie in a matrix."""
+    """Return the axis along which the blocks of a matrix run, and the lines that have row or column scales."""
     return 0 if granularity.columns == 1 and granularity.rows != 1 else 1
 
 
 def line_amax_of(x: F32, granularity: Granularity) -> F32:
-    """Return the largest magnitude of each row [R, 1], or of each column [1, C] where blocks lie along it; no NaN."""
+    """Return the largest magnitude of each row [R, 1], or of each column [1, C] if blocks run along it, without NaN."""
     bits = np.abs(x).view(np.uint32)
     bits = np.where(bits > _INF, np.uint32(0), bits)
     top: NDArray[np.uint32] = bits.max(axis=lines_axis(granularity), keepdims=True, initial=0)
@@ -70,9 +70,9 @@ def line_amax_of(x: F32, granularity: Granularity) -> F32:
 
 
 def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float32 | F32 | None = None) -> Scales:
-    """Return the scales that an `AmaxRule` makes of largest magnitudes, and of the tensor's where it needs one.
+    """Return the scales that an `AmaxRule` computes from the largest magnitudes and, if it needs one, the tensor's.
 
-    Lines with scales of their own are done one by one, as the kernel takes one number of the tensor: some 50 us each.
+    Lines with row or column scales are computed one by one, as the kernel takes one tensor scale: some 50 us each.
     """
     assert isinstance(q.rule, AmaxRule)
     if isinstance(tensor_amax, np.ndarray):
@@ -99,18 +99,18 @@ def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float
 
 
 def _lines(amax: NDArray[np.uint32], top: F32, axis: int) -> Iterator[tuple[NDArray[np.uint32], np.float32]]:
-    """Yield blocks' largest magnitudes of a line, as a matrix, and the line's own."""
+    """Yield, for each line, the largest magnitudes of its blocks as a matrix, and that of the line."""
     for i, line in enumerate(np.split(amax, amax.shape[axis], axis)):
         yield np.ascontiguousarray(line), top.flat[i]
 
 
 def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
-    """Return the scales that a function makes of blocks: 1 for zeros, NaN for blocks with NaN or Inf.
+    """Return the scales that a Python function computes from blocks: 1 for zeros, NaN for blocks with NaN or Inf.
 
     Raises
     ------
     ValueError
-        If it returns another shape, or a scale that is not positive and finite.
+        If the function returns another shape, or a scale that is not positive and finite.
     """
     assert not isinstance(q.rule, AmaxRule)
     if lines_axis(q.granularity) == 0:  # rules see blocks along axis 1
@@ -141,7 +141,7 @@ def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
 
 
 def _lines_of(q: Quantizer, tensor: F32, blocks: tuple[int, ...]) -> int | None:
-    """Return along which axis lines of blocks have scales of their own, None for one scale of the tensor."""
+    """Return the axis along which lines of blocks have scales, None for one tensor scale."""
     for axis, shape in ((1, (blocks[0], 1)), (0, (1, blocks[1]))):
         if tensor.shape == shape:
             return axis
@@ -163,7 +163,7 @@ def _numbers(q: Quantizer, what: str, given: Any) -> F32:
 
 
 def cast(x: F32, scales: Scales, q: Quantizer, out: NDArray[Any], **rounding: Any) -> None:
-    """Write the codes of values; an element is rounded by the random word of its index in `x`, whatever the blocks."""
+    """Write the codes of values; an element is rounded with the random word of its index in `x`, not in its block."""
     rows, columns = q.granularity.block((x.shape[0], x.shape[1]))
     each = spread(spread(scales.factor, rows, x.shape[0], 0), columns, x.shape[1])
     with np.errstate(all="ignore"):
@@ -172,26 +172,26 @@ def cast(x: F32, scales: Scales, q: Quantizer, out: NDArray[Any], **rounding: An
 
 
 def has_kernel(q: Quantizer) -> bool:
-    """Tell whether the kernels of `kernels.scaling` make a quantizer's scales."""
+    """Return whether the kernels of `kernels.scaling` compute a quantizer's scales."""
     stored = not are_powers(q.scale_format) or q.scale_format.same_codes(E8M0)
     return isinstance(q.rule, AmaxRule) and stored and not q.has_row_scales
 
 
 class PassesJob:
-    """One matrix and a quantizer that no kernel does as a whole.
+    """One matrix and a quantizer that no fused kernel supports.
 
-    Its rule is a function or makes a scale of each row, or its scales are powers of two unlike E8M0's.
+    The rule is a Python function or has row scales, or scales are powers of two in another format than E8M0.
 
     Parameters
     ----------
     q : Quantizer
-        What to do.
+        Quantizer.
     x : ndarray of float32, shape (R, C)
         Values.
     tensor_amax : float, optional
-        The amax of every row, where rows have scales; else an option of quantizers that have a kernel.
+        Amax of every row, if rows have scales; otherwise an option of quantizers that have a kernel.
     multiplier : None
-        An option of quantizers that have a kernel.
+        Option of quantizers that have a kernel.
     rounding, seed, offset
         See `lowprec.quantize`.
 
@@ -215,7 +215,7 @@ class PassesJob:
         self.x = transformed(x, q, axis=lines_axis(q.granularity))
         self.options = {"rounding": q.rounding if rounding is None else rounding, "seed": seed, "offset": offset}
         self.tensor_scale: np.float32 | F32 | None = None
-        #: Amaxes of lines that have scales of their own.
+        #: Amaxes of lines with row or column scales.
         self.line_amax: F32 | None = None
         if q.has_row_scales:
             check_two_levels(q)
@@ -235,7 +235,7 @@ class PassesJob:
         cast(self.x, found, self.q, codes, **self.options)
 
     def _spread(self, tensor: np.float32 | F32 | None) -> np.float32 | F32 | None:
-        """Give every row, or every column, of a block the scale that a function made for all of them."""
+        """Return the scales of lines of blocks, repeated for every row, or every column, of a block."""
         if not isinstance(tensor, np.ndarray):
             return tensor
         axis = int(tensor.shape != (self.scale_shape[0], 1))

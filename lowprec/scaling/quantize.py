@@ -1,8 +1,8 @@
 """Block scaling: one scale for a tile, a block, a row or a whole tensor, and codes relative to it.
 
-`quantize` gives codes and scales, `quantize_dequantize` their values in one pass. What happens is said by one
-specification: words (`lowprec.scaling.spec`), a name or an entry of `lowprec.quantizers`, or a `Quantizer` of one's
-own. Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its own.
+`quantize` returns codes and scales, `quantize_dequantize` their values in one pass. One specification defines the
+quantization: words (`lowprec.scaling.spec`), the name or the object of an entry of `lowprec.quantizers`, or a custom
+`Quantizer`. Sources: the DeepSeek-V3 report, 3.3.2; each quantizer names its source.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def quantize(
 ) -> Quantized:
     """Quantize a matrix in blocks that share a scale.
 
-    Of a format and a block, ``s = amax / max`` and ``codes = encode(x / s)``, saturating, to nearest even. A block of
-    zeros gets the scale 1. A block with NaN or Inf gets the scale NaN, so that all of it decodes to NaN: nothing is
-    lost silently. NaN has one code, the positive one, and one value, 0x7FC00000, whatever its sign was. Ragged edges
-    form smaller blocks: 576 columns are four blocks of 128 and one of 64.
+    With a format and a block, ``s = amax / max`` and ``codes = encode(x / s)``, saturating, rounded to nearest even. A
+    block of zeros gets the scale 1. A block with NaN or Inf gets the scale NaN and decodes to NaN, so that nothing is
+    lost silently. NaN has one code, the positive one, and one value, 0x7FC00000, whatever the input's sign. Ragged
+    edges form smaller blocks: 576 columns are four blocks of 128 and one of 64.
 
     Parameters
     ----------
@@ -53,18 +53,19 @@ def quantize(
         Words such as ``"e4m3fn 1x128"``, ``"e4m3fn 128x128 ue8m0"`` or ``"mxfp8 32x1"``, see `lowprec.scaling.spec`; a
         name in `lowprec.quantizers`; or an object. A block is ``"RxC"``, ``"row"``, ``"column"`` or ``"tensor"``.
     rounding : str or Rounding, optional
-        How elements are rounded, as for `lowprec.encode`; by default as `spec` says. Scales are always rounded as
-        their rule says.
+        Rounding of elements, as for `lowprec.encode`; by default that of `spec`. The rule of the scales defines their
+        rounding.
     seed, offset : int
-        For stochastic rounding: element i of `x` in C order is rounded by the random word of (seed, offset + i),
-        whatever the blocks and the number of threads. ``"eden"`` rounds block scales by the words of `seed`.
+        Seed and offset of stochastic rounding: element i of `x` in C order is rounded with the random word of
+        (seed, offset + i), whatever the blocks and the number of threads. ``"eden"`` rounds block scales with the words
+        of `seed`.
     tensor_amax : float, optional
-        The amax, a number >= 0, that a two-level quantizer's tensor scale is computed from, where it was calibrated
-        elsewhere; with scales of rows, every row's.
+        Amax, a number >= 0, from which a two-level quantizer computes the tensor scale, if it was calibrated elsewhere;
+        with row scales, the amax of every row.
     multiplier : float, optional
-        What every value is multiplied with, in place of a scale from its block's amax; the scale is 1 / multiplier.
+        Factor of every value, in place of a scale from its block's amax; the scale is 1 / multiplier.
     out : Quantized, optional
-        An earlier result of the same call on a matrix of the same shape, whose arrays are overwritten.
+        Earlier result of the same call on a matrix of the same shape; its arrays are overwritten.
 
     Returns
     -------
@@ -73,10 +74,9 @@ def quantize(
     Raises
     ------
     ValueError
-        For an unknown word, a format without a block, options that contradict each other, or an `out` that does not
-        fit.
+        If a word is unknown, a format has no block, options contradict each other, or `out` does not fit.
     TypeError
-        If `x` is not numeric, or `spec` neither words nor one of these objects.
+        If `x` is not numeric, or `spec` is neither a string nor one of these objects.
 
     Examples
     --------
@@ -132,11 +132,11 @@ def quantize_dequantize(
     Parameters
     ----------
     x, spec, rounding, seed, offset, tensor_amax, multiplier
-        As for `quantize`.
+        See `quantize`.
     out : ndarray of float32, optional
-        Where to put the values: C-contiguous, of `x`'s shape.
+        Destination of the values: C-contiguous, of `x`'s shape.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Package of the returned array (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def quantize_dequantize(
     Raises
     ------
     ValueError, TypeError
-        As for `quantize`.
+        See `quantize`.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def quantize_dequantize(
 def quantize_both(
     x: ArrayLike, spec: str | Quantizer | TensorSpec, *, tensor_amax: float | None = None, **options: Any
 ) -> tuple[Quantized, Quantized]:
-    """Quantize a matrix and its transpose, each in blocks along its own columns.
+    """Quantize a matrix and its transpose, each in blocks along the columns of its result.
 
     A training step needs both: x for Fprop, x.T for Wgrad. Both come from the same values and, where the quantizer
     has one, the same scale of the tensor; square blocks are quantized once.
@@ -186,7 +186,7 @@ def quantize_both(
     x : array_like, shape (R, C)
         Values.
     spec, tensor_amax, **options
-        As for `quantize`, except `out`. Stochastic rounding uses an element's word for both.
+        See `quantize`; `out` is not accepted. Stochastic rounding uses an element's word in both results.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def quantize_both(
     Raises
     ------
     ValueError, TypeError
-        As for `quantize`; for anything but a matrix.
+        See `quantize`; a ValueError too if `x` is not a matrix.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def quantize_both(
 
 
 def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
-    """Return what `quantize_both` does where strips of rows serve both."""
+    """Return the results of `quantize_both` where strips of rows serve both."""
     (codes, scales), (turned_codes, turned_scales) = in_one_pass(rows, columns)
     return (
         Quantized(codes, scales, rows.format, rows.granularity, q.scale_format, rows.tensor_scale, q),
@@ -234,7 +234,7 @@ def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Q
 
 
 def _eden(x: NDArray[np.float32], spec: TensorSpec, q: Quantizer, seed: int | None, **others: Any) -> Quantized:
-    """Return what MS-EDEN makes of a matrix."""
+    """Return a matrix quantized by MS-EDEN."""
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"quantize: {name} must be left out with eden, which sets scales and codes, got {value!r}")
@@ -248,14 +248,14 @@ def _job(q: Quantizer, x: NDArray[np.float32], **options: Any) -> BlockJob | Pas
 
 
 def specified(who: str, spec: Any) -> TensorSpec:
-    """Return a specification that has scales.
+    """Return the specification of a tensor with scales.
 
     Raises
     ------
     ValueError
-        If it says no block, or what only a recipe has: signs drawn in every step.
+        If it has no block, or signs that are drawn in every step, which only a recipe can do.
     TypeError
-        If it is neither words nor an object that says how to quantize.
+        If it is neither words nor an object that defines a quantization.
     """
     made = TensorSpec.parse(spec)
     if made.plain:
@@ -271,7 +271,7 @@ def specified(who: str, spec: Any) -> TensorSpec:
 
 
 def stateless(who: str, spec: TensorSpec) -> Quantizer:
-    """Return the quantizer of a specification whose scales follow from the values at hand."""
+    """Return the quantizer of a specification that computes scales from the values themselves."""
     if spec.delayed:
         name = spec.resolved.name
         raise ValueError(f"{who}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")

@@ -1,4 +1,4 @@
-"""A quantized matrix: codes, the scales of its blocks, and what both mean."""
+"""A quantized matrix: codes, block scales, and their formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import lowprec  # its public face: quantize and gemm stand above this file
+import lowprec  # the public functions: quantize and gemm are defined above this file
 
 from .._arrays import apart, as_matrix, host, matrix_shape, output, returned
 from .._ieee import standard
@@ -33,35 +33,35 @@ from .spec import TensorSpec
 class Quantized(ByBits):
     """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
 
-    Two of them are equal if all fields are, arrays to the bit. They can be pickled and copied; `copy.copy` shares the
+    Two are equal if all fields are equal, arrays bit for bit. They can be pickled and copied; `copy.copy` shares the
     arrays.
 
     Parameters
     ----------
     codes : ndarray of unsigned integers, shape (..., R, C)
-        In the shape of the source.
+        Codes in the shape of the source.
     scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
-        Values of the scales, however they would be stored. Leading axes of the source count as rows. NaN marks a
-        block that held NaN or Inf, where the quantizer says so.
+        Values of the scales, whatever their storage format. Leading axes of the source count as rows. NaN marks a block
+        that held NaN or Inf, if the quantizer does so.
     format : str or Format
-        What the codes mean; kept as a `Format`.
+        Format of the codes; converted to a `Format`.
     granularity : str or Granularity
-        The block that shares a scale, as in "1x128"; kept as a `Granularity`.
+        Block that shares a scale, such as "1x128"; converted to a `Granularity`.
     scale_format : Format or str
         Format that a scale is stored in: float32 (the default), e8m0fnu for powers of two, e4m3fn ...
     tensor_scale : float32 or ndarray of float32, optional
-        A scale of the whole tensor on top of the blocks' own, as NVFP4 has it, or one for each row, shape (R, 1), as
-        row-scaled NVFP4 has it, or for each column, shape (1, C). Leading axes of the source count as rows.
+        Scale on top of the block scales: one for the whole tensor, as in NVFP4, one for each row, shape (R, 1), as in
+        row-scaled NVFP4, or one for each column, shape (1, C). Leading axes of the source count as rows.
     quantizer : Quantizer, optional
-        What made it.
+        Quantizer that made the codes and scales.
 
     Raises
     ------
     ValueError
-        If the format, granularity or scale format is unknown, the scales are not one for each block, or an array of
-        tensor scales is not one for each row or each column.
+        If the format, granularity or scale format is unknown, if there is not one scale for each block, or if an array
+        of tensor scales has not one for each row or each column.
     TypeError
-        If codes or scales have another type than these; the message quotes it.
+        If codes or scales have another type; the message quotes it.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Quantized(ByBits):
         if not (type(self.codes) is type(self.scale) is np.ndarray and self.codes.dtype == fmt.code_dtype):
             for name in ("codes", "scale"):
                 if hasattr(given := getattr(self, name), "dtype") and not isinstance(given, np.ndarray):
-                    object.__setattr__(self, name, np.asarray(host(given)))  # torch's, JAX's
+                    object.__setattr__(self, name, np.asarray(host(given)))  # arrays of torch and JAX
             if said_format(self.codes) is not None:
                 object.__setattr__(self, "codes", as_codes(self.codes, fmt))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
@@ -112,7 +112,7 @@ class Quantized(ByBits):
             self._check_line_scales()
 
     def _check_line_scales(self) -> None:
-        """Raise unless scales on top of the blocks' own are one for each row or each column."""
+        """Raise unless an array of tensor scales has one for each row or each column."""
         given = self.tensor_scale
         if hasattr(given, "dtype") and not isinstance(given, np.ndarray):
             object.__setattr__(self, "tensor_scale", given := np.asarray(host(given)))
@@ -139,7 +139,7 @@ class Quantized(ByBits):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits for one value, its share of the scales included."""
+        """Bits per value, including its share of the scales."""
         return 8.0 * self.nbytes / max(self.codes.size, 1)
 
     @property
@@ -156,16 +156,16 @@ class Quantized(ByBits):
 
     @standard
     def dequantize(self, out: NDArray[np.float32] | None = None, *, like: Any = None) -> NDArray[np.float32]:
-        """Return the values ``float32(scale * decode(codes))``, times the tensor's or the row's scale if there is one.
+        """Return the values ``float32(scale * decode(codes))``, times the tensor scale or row scale if there is one.
 
         Every NaN is the positive quiet one, 0x7FC00000.
 
         Parameters
         ----------
         out : ndarray of float32, optional
-            Where to put them: C-contiguous, of the codes' shape.
+            Destination of the values: C-contiguous, of the codes' shape.
         like : array or str, optional
-            Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+            Package of the returned array (NumPy, torch or JAX): one of its arrays, or its name.
 
         Raises
         ------
@@ -182,15 +182,15 @@ class Quantized(ByBits):
         return out if like is None else returned("dequantize", out, like)
 
     def requantize(self, spec: str | Quantizer | TensorSpec, **options: Any) -> Quantized:
-        """Quantize the values again: in other blocks, 1x128 to 128x1 for Wgrad's operand, or otherwise.
+        """Requantize the values: in other blocks, such as 1x128 to 128x1 for Wgrad's operand, or in another format.
 
         Parameters
         ----------
         spec : str, Quantizer or TensorSpec
-            As for `lowprec.quantize`. Words that name neither a format nor a quantizer, such as ``"32x1"``, change what
-            made this one: its quantizer, or its formats with ``amax / max``.
+            See `lowprec.quantize`. Words that name neither a format nor a quantizer, such as ``"32x1"``, modify the
+            quantizer of this matrix or, if it has none, its formats with ``amax / max``.
         **options
-            As for `lowprec.quantize`.
+            See `lowprec.quantize`.
 
         Examples
         --------
@@ -202,24 +202,24 @@ class Quantized(ByBits):
         return lowprec.quantize(self.dequantize(), TensorSpec.parse(spec, base=self._made_by), **options)
 
     def convert(self, spec: str | Quantizer | TensorSpec) -> Conversion:
-        """Return the codes and scales in another block format, exactly where that is possible.
+        """Convert codes and scales to another block format, exactly where that is possible.
 
         Parameters
         ----------
         spec : str, Quantizer or TensorSpec
-            A format, a block and the scales, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. Scales are
-            powers of two (``ue8m0``), or those times the significand of the old scale of a block's largest value
-            (``fp32``).
+            Format, block and scale format, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. New scales are
+            powers of two (``ue8m0``), or powers of two times the significand of the old scale of a block's largest
+            value (``fp32``).
 
         Returns
         -------
         Conversion
-            The result, and which values changed; see `lowprec.scaling.convert`.
+            Converted matrix and a mask of the values that changed; see `lowprec.scaling.convert`.
 
         Raises
         ------
         ValueError
-            For an unknown word, or scales of another format.
+            If a word is unknown, or the scales have another format.
 
         Examples
         --------
@@ -245,20 +245,20 @@ class Quantized(ByBits):
 
     @property
     def _made_by(self) -> Quantizer:
-        """The quantizer; where none is known, ``amax / max`` with these formats and blocks."""
+        """Quantizer of this matrix; if unknown, ``amax / max`` with these formats and blocks."""
         if self.quantizer is not None:
             return self.quantizer
         return Quantizer(format=self.format, granularity=self.granularity, scale_format=self.scale_format)
 
     def __getitem__(self, rows: slice) -> Quantized:
-        """Return some rows, a slice of whole blocks of rows; codes and scales share this one's memory.
+        """Return a slice of the rows, whole blocks of them, as views of these codes and scales.
 
         Raises
         ------
         TypeError
-            If `rows` is no slice.
+            If `rows` is not a slice.
         ValueError
-            If this is no matrix, or the slice has a step or cuts a block.
+            If this is not a matrix, or the slice has a step or cuts a block.
 
         Examples
         --------
@@ -290,13 +290,13 @@ class Quantized(ByBits):
         return lowprec.gemm(self, other.T)
 
     def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:
-        """Return codes and scales as arrays of another package; they share this one's memory where that can be.
+        """Return codes and scales as arrays of another package; memory is shared where that can be.
 
         Parameters
         ----------
         like : array or str, optional
-            Whose arrays: NumPy's (the default), torch's or JAX's, by one of them or by name. Codes have the package's
-            own type for the format, where it has one.
+            Package of the arrays (NumPy by default, torch or JAX): one of its arrays, or its name. Codes have the
+            package's dtype for the format, if it has one.
 
         Examples
         --------
@@ -309,12 +309,12 @@ class Quantized(ByBits):
         return returned("arrays", self.codes, like, dtype), returned("arrays", self.scale, like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, see `lowprec.scaling.file`.
+        """Write the matrix to a file, see `lowprec.scaling.file`.
 
         Raises
         ------
         ValueError
-            If a scale is not exact as a power of two or E4M3 number, where it is said to be one.
+            If a scale is not exact in the scale format.
         OSError
             If the file cannot be written.
         """
@@ -323,12 +323,12 @@ class Quantized(ByBits):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Quantized:
-        """Read it from a file.
+        """Read a quantized matrix from a file.
 
         Raises
         ------
         ValueError
-            If the file is damaged, something else, or of an unknown version.
+            If the file is damaged, has another content, or is of an unknown version.
         OSError
             If it cannot be read.
         """
@@ -355,7 +355,7 @@ class Quantized(ByBits):
 
     @property
     def _lines(self) -> str:
-        """What has a scale each on top of the blocks' own: "rows", "columns" or "" for neither."""
+        """Lines that have a scale each on top of the block scales: "rows", "columns", or "" for neither."""
         if not isinstance(self.tensor_scale, np.ndarray):
             return ""
         return "rows" if self.tensor_scale.shape == (matrix_shape(self.shape)[0], 1) else "columns"
@@ -374,16 +374,16 @@ class Quantized(ByBits):
 
 @dataclass(frozen=True, eq=False)
 class Conversion:
-    """A converted matrix, and what of it is not what it was.
+    """Result of `convert`: the converted matrix and a mask of the values that changed.
 
     Attributes
     ----------
     quantized : Quantized
-        What came out: exact where it can be, to the nearest where not.
+        Converted matrix; values that cannot be represented exactly are rounded to nearest.
     lost : bool array [R, C]
-        Values that changed.
+        Mask of the values that changed.
     binades : int array, shape of the new scales
-        How many binades the old scales of what is not zero span within each new block.
+        Binades that the old scales of nonzero values span within each new block.
     """
 
     quantized: Quantized
@@ -392,11 +392,11 @@ class Conversion:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether every value is what it was."""
+        """Whether all values are unchanged."""
         return not self.lost.any()
 
     @property
     def blocks(self) -> NDArray[np.bool_]:
-        """Tell of every new block whether it lost something."""
+        """Mask of the new blocks that hold a changed value."""
         q = self.quantized
         return reduced(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))

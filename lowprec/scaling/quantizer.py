@@ -23,45 +23,45 @@ _EDGES: dict[str, Any] = {"format": formats.get, "scale_format": formats.get, "g
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quantizer(Value):
-    """How values become codes and scales: one entry of the catalogue.
+    """Conversion of values to codes and scales: one entry of the catalogue.
 
     Parameters
     ----------
     name : str
-        Name in results and tables; it decides nothing.
+        Name shown in results and tables; it does not affect the codes.
     format : Format or str
         Element format.
     granularity : Granularity or str
         Block that shares a scale, see `lowprec.Granularity`.
     scale_format : Format or str
         Format that a scale is stored in: float32, powers of two (e8m0fnu), or any other of up to 8 bits (e4m3fn,
-        ue5m3 ...), whose sign is not used.
+        ue5m3 ...), without its sign.
     rule : AmaxRule, or function
         Scale of a block: from its largest magnitude, or by a function ``rule(blocks, element_format, scale_format)``,
         see `lowprec.scaling.rules.PythonRule`.
     rounding : Rounding or str
-        How elements are rounded where a call does not say it.
+        Rounding of elements, unless a call passes another one.
     negative_zero : {"keep", "positive"}
-        What -0 and what underflows from below become.
+        Sign of zeros: kept, or positive for -0 and for negative values that underflow.
     hadamard : int, optional
-        Size of the Hadamard transform that comes first, along the blocks: over the columns, over the rows where a
-        block is a piece of one column (`lowprec.hadamard`). What comes back are transformed values.
+        Size of the Hadamard transform that is applied first, along the blocks: over the columns, or over the rows where
+        a block is a piece of one column (`lowprec.hadamard`). Dequantized values remain transformed.
     signs : {"te", "none"} or int
-        The transform's signs.
+        Signs of the transform.
     transform_format : Format or str, optional
-        Format that transformed values are rounded to before anything else is done to them: TransformerEngine's kernels
-        round to bfloat16, as if the transform had written a tensor to memory.
+        Format that transformed values are rounded to before they are quantized: TransformerEngine's kernels round to
+        bfloat16, as if the transform had written a tensor to memory.
     history : int, optional
-        Number of steps whose amax delayed scaling remembers: such a quantizer has a state, see `DelayedScaling`.
+        Number of steps in delayed scaling's amax history; a quantizer with a history has state, see `DelayedScaling`.
     source : str
-        Where the arithmetic is published.
+        Publication that defines the arithmetic.
     note : str
-        Where vendors differ from it or from each other.
+        Differences between vendors, or between a vendor and the publication.
 
     Raises
     ------
     ValueError
-        If the fields contradict each other; the message quotes them and says what is allowed.
+        If the fields contradict each other; the message quotes them and gives the allowed values.
 
     Examples
     --------
@@ -121,16 +121,16 @@ class Quantizer(Value):
 
     @property
     def has_tensor_scale(self) -> bool:
-        """Whether its rule makes a scale of the tensor, or of each row, too; a function says so when it is called."""
+        """Whether the rule computes a tensor scale or row scales too; a Python function decides that when called."""
         return isinstance(self.rule, AmaxRule) and self.rule.has_tensor_scale
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether its rule makes a scale of each row too; a function says so only when it is called."""
+        """Whether the rule computes row scales too; a Python function decides that when called."""
         return isinstance(self.rule, AmaxRule) and self.rule.has_row_scales
 
     def with_(self, **changes: Any) -> Self:
-        """Return a quantizer that differs in the given fields, of its own or of its `AmaxRule`; see `Value.with_`.
+        """Return a quantizer with the given fields replaced, fields of its `AmaxRule` included; see `Value.with_`.
 
         Examples
         --------
@@ -150,12 +150,12 @@ class Quantizer(Value):
 
 
 quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)
-"""The catalogue: each entry reproduces one published quantizer. What a recipe or codec of the same name does to values
-is the same."""
+"""The catalogue: each entry reproduces one published quantizer. A recipe or codec of the same name uses the same
+quantizer."""
 
 
 def _made(name: str, like: Quantizer, **fields: Any) -> Quantizer:
-    """Return a quantizer that differs from another one; what is not given, its source too, is the other one's."""
+    """Return a copy of `like` under another name with the given fields replaced; the source is copied too."""
     of_rule = {field: fields.pop(field) for field in tuple(fields) if field in _RULE_FIELDS}
     assert isinstance(like.rule, AmaxRule)
     return dataclasses.replace(like, name=name, rule=dataclasses.replace(like.rule, **of_rule), **fields)

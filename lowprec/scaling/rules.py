@@ -1,11 +1,11 @@
-"""Scale rules: how the scale of a block comes from its values. `AmaxRule` has kernels, `PythonRule` is any function.
+"""Scale rules: how the scale of a block is computed. `AmaxRule` has kernels, `PythonRule` is any Python function.
 
 **A scale multiplies codes back to values**: ``x ~ scale * decode(codes)`` (DeepGEMM's ``sf``; TransformerEngine calls
-the inverse of this "scale"). Whatever is written below happens in float32, each operation rounded to nearest even;
-powers of two come from bits, never from a logarithm. `amax` is the largest magnitude of the block, `max` the largest
-element of the format, `emax` its exponent.
+the inverse of this "scale"). All computation below is in float32, each operation rounded to nearest even; powers of two
+are taken from the bits, never from a logarithm. `amax` is the largest magnitude of the block, `max` the largest element
+of the format, `emax` its exponent.
 
-How a scale comes from amax, by the format that it is stored in (`arithmetics`):
+Computation of a scale from amax, by scale format (`arithmetics`):
 
 ============ ================ =========================================================================================
 scale format arithmetic       s (and the factor of values, if it is not 1 / s)
@@ -28,7 +28,7 @@ others       joint            g as above; s = S(amax / (max * g)), S(1) if that 
 others       alone            s = S(amax / max); x * 1 / s, or x / s; without a scale of the tensor
 ============ ================ =========================================================================================
 
-`amax_tensor` and `g` are the whole tensor's, or each row's with ``tensor_scale="row"``.
+`amax_tensor` and `g` are those of the whole tensor, or of each row with ``tensor_scale="row"``.
 
 Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. S(...) rounds to the scale format,
 such as E4M3, and saturates. Inverses that overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so
@@ -62,7 +62,7 @@ FLOAT32, E4M3, E8M0 = formats["float32"], formats["e4m3fn"], formats["e8m0fnu"]
 _OF_FLOAT32 = ("amax/max", "amax*(1/max)", "max/amax")
 _OF_POWERS = ("floor", "ceil", "even", "even_1bit", "amax/max", "amax*(1/max)", "max/amax")
 _OF_OTHERS = ("folded", "plain", "quotients", "joint", "alone")
-SPECIALS: dict[str, tuple[float, float]] = {  # scale, and what values are multiplied with (or divided by)
+SPECIALS: dict[str, tuple[float, float]] = {  # scale, and multiplier (or divisor) of values
     "one": (1.0, 1.0),
     "nan": (np.nan, np.nan),
     "largest": (2.0**127, 2.0**-127),
@@ -70,7 +70,7 @@ SPECIALS: dict[str, tuple[float, float]] = {  # scale, and what values are multi
     "smallest_normal": (2.0**-6, 1.0),
     "saturate": (np.inf, 0.0),  # the largest number of the scale format
 }
-"""What a block of zeros, with Inf or with NaN may get in place of what the arithmetic says."""
+"""Scales that a block of zeros, with Inf or with NaN may get in place of the formula's result."""
 
 
 def special(name: str, scale_format: Format) -> tuple[float, float]:
@@ -79,12 +79,12 @@ def special(name: str, scale_format: Format) -> tuple[float, float]:
 
 
 def are_powers(scale_format: Format) -> bool:
-    """Tell whether scales of a format are powers of two alone, as E8M0's are."""
+    """Return whether all scales of a format are powers of two, as those of E8M0."""
     return scale_format.mantissa_bits == 0 and not scale_format.is_table
 
 
 def arithmetics(scale_format: Format) -> tuple[str, ...]:
-    """Return the arithmetics that make scales of a format.
+    """Return the arithmetics for scales of a format.
 
     Examples
     --------
@@ -100,40 +100,40 @@ def arithmetics(scale_format: Format) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AmaxRule(Value):
-    """A scale from the largest magnitude of its block: what the published quantizers do, with kernels of its own.
+    """A scale from the largest magnitude of its block: the rules of published quantizers, computed by kernels.
 
     Parameters
     ----------
     arithmetic : str
-        How a scale comes from amax: one of ``arithmetics(scale_format)``, see the module's table. By default the first
-        of the scale format.
+        Computation of a scale from amax: one of ``arithmetics(scale_format)``, see the module's table; by default the
+        first for the scale format.
     division : {"divide", "reciprocal", "max/amax"}
-        For float32 scales from a quotient or product: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; from a quotient
-        also ``x * fl(max / amax)``, which is neither.
+        How float32 scales are applied: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; for ``amax/max`` also
+        ``x * fl(max / amax)``, which differs from both.
     amax_floor : float
-        The amax is taken to be at least this. Released kernels use 1e-4, which is harmless for activations and
-        wrong for gradients of 1e-5 to 1e-8; the default is 0.
+        Lower bound of amax. Released kernels use 1e-4, which is harmless for activations and wrong for gradients of
+        1e-5 to 1e-8; the default is 0.
     smallest_exponent : int
-        Of a power-of-two scale: -127, or -126 where it must be a normal float32.
+        Lower bound of the exponent of a power-of-two scale: -127, or -126 if it must be a normal float32.
     smallest_scale : float
-        Smallest scale of a format with mantissa bits.
+        Lower bound of a scale in a format with mantissa bits.
     bound : float, optional
-        The block scale that the tensor's own scale aims the largest block at: by default the largest number of the
-        scale format, such as 448; 256 leaves room for 1.5 times.
+        Block scale that the tensor scale maps the largest block to: by default the largest number of the scale format,
+        such as 448; 256 leaves headroom of 1.5 times.
     tensor_scale : {"tensor", "row"}
-        What shares a scale on top of the blocks' own, where the arithmetic makes one: the whole tensor, or a row. A
-        row runs along the blocks: a column of the matrix where blocks are pieces of one, such as 16x1.
+        Values that share a scale on top of the block scales, if the arithmetic has one: the whole tensor, or a row. A
+        row runs along the blocks: it is a column of the matrix if blocks are pieces of columns, such as 16x1.
     choice : {"mae", "mse"}, optional
-        Four over six: quantize each block with s and with 1.5 s (which puts its largest value on 4 instead of 6), and
-        keep what errs less, by sums of magnitudes or of squares in order.
+        Error measure of four over six: quantize each block with s and with 1.5 s (which maps its largest value to 4
+        instead of 6), and keep the one of smaller error, by sums of magnitudes or of squares in order.
     zero, inf, nan : str
-        What a block of zeros (where `amax_floor` is 0), with Inf, with NaN gets: one of `SPECIALS`, or ``"rule"`` for
-        what the arithmetic says.
+        Scale of a block of zeros (only if `amax_floor` is 0), with Inf, with NaN: a key of `SPECIALS`, or ``"rule"``
+        for the formula's own result.
 
     Raises
     ------
     ValueError
-        If a field is out of its range, or fields contradict each other.
+        If a field is out of range, or fields contradict each other.
     """
 
     arithmetic: str = "amax/max"
@@ -178,7 +178,7 @@ class AmaxRule(Value):
                 raise ValueError(f"AmaxRule: {case} must be one of {', '.join(SPECIALS)}, got 'rule'")
 
     def check(self, scale_format: Format) -> None:
-        """Raise a ValueError unless the rule makes scales of a format."""
+        """Raise a ValueError unless the rule computes scales of a format."""
         if scale_format.is_table:
             raise ValueError(f"AmaxRule: scale_format must have exponent and mantissa, got the table {scale_format}")
         one_of(f"AmaxRule with {scale_format} scales", "arithmetic", self.arithmetic, arithmetics(scale_format))
@@ -195,12 +195,12 @@ class AmaxRule(Value):
 
     @property
     def has_tensor_scale(self) -> bool:
-        """Whether it makes a scale of the whole tensor, or of each row, too, as NVFP4's rules do."""
+        """Whether the rule computes a tensor scale or row scales in addition, as NVFP4's rules do."""
         return self.arithmetic in _OF_OTHERS and self.arithmetic != "alone"
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether it makes a scale of each row too, as row-scaled NVFP4 does."""
+        """Whether the rule computes row scales in addition, as row-scaled NVFP4 does."""
         return self.tensor_scale == "row"
 
     def __str__(self) -> str:
@@ -209,31 +209,31 @@ class AmaxRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PythonRule(Value):
-    """A scale rule that is a Python function, as a value: equal by where it is defined and by its source.
+    """A scale rule given as a Python function: two are equal if its module, name and source are.
 
     The function is called as ``rule(blocks, element_format, scale_format)``. ``blocks`` is a float32 array of all
-    blocks of the tensor, [rows of blocks, blocks of a row, values of a block]. Blocks of 1xN and of Nx1 follow one
-    another along axis 1: a matrix with Nx1 blocks comes transposed, so that one rule serves a product and its
-    gradients. Ragged ends are padded with zeros; blocks with NaN or Inf are zeros.
+    blocks of the tensor, [rows of blocks, blocks of a row, values of a block]. Blocks of 1xN and of Nx1 run along
+    axis 1: a matrix with Nx1 blocks is passed transposed, so that one rule serves a product and its gradients. Ragged
+    ends are padded with zeros; blocks with NaN or Inf are zeros.
 
     The function returns positive, finite block scales [rows of blocks, blocks of a row], or a tuple of those and a
-    scale of the tensor: a number, one for each row of blocks [rows of blocks, 1], or one for each column of blocks
-    [1, blocks of a row]. A block of zeros gets the scale 1, whatever it returns. Block scales are rounded to the scale
-    format, to nearest, and saturate at its smallest and largest number; a rule that rounds another way returns numbers
-    of the format.
+    tensor scale: a number, one for each row of blocks [rows of blocks, 1], or one for each column of blocks
+    [1, blocks of a row]. A block of zeros gets the scale 1, whatever the function returns. Block scales are rounded to
+    the scale format, to nearest, and saturate at its smallest and largest number; a rule with another rounding returns
+    numbers of the format.
 
     Parameters
     ----------
     module, qualname : str
-        Where the function is found.
+        Module and qualified name of the function.
     code : str
-        Hash of its source and of all that it names at the top of its file.
+        Hash of the function's source and of all objects of its file that it names.
     file : str
-        That file, for a process in which the module cannot be imported by its name; decides nothing.
+        File of the function, for a process that cannot import the module by its name; not part of equality.
 
     Notes
     -----
-    A function becomes a rule by `Quantizer` (``Quantizer(rule=f)``). It is pickled by its place; whoever unpickles it
+    `Quantizer` converts a function to a rule (``Quantizer(rule=f)``). A pickle holds the function's name; unpickling
     imports the module or loads the file, and refuses another source.
     """
 
@@ -244,14 +244,14 @@ class PythonRule(Value):
 
     @classmethod
     def of(cls, function: Callable[..., Any] | PythonRule) -> PythonRule:
-        """Return the rule that a function at the top of a file is.
+        """Return the rule of a function that is defined at the top of a file.
 
         Raises
         ------
         ValueError
             If the function cannot be found again: a lambda, a nested or bound function, or one typed into a prompt.
         TypeError
-            If it is no function.
+            If it is not a function.
         """
         if isinstance(function, PythonRule):
             return function
@@ -275,7 +275,7 @@ class PythonRule(Value):
         return rule
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function, which is imported by the first call in a process."""
+        """Call the function; the first call in a process imports it."""
         function = self.__dict__.get("_function")
         if function is None:
             function = self.__dict__["_function"] = self._load()
@@ -303,7 +303,7 @@ class PythonRule(Value):
 
 
 def _imported(module: str, name: str) -> Any:
-    """Return the module that has the function, None if it cannot be imported; ``__main__`` is another one elsewhere."""
+    """Return the module of the function, None if it cannot be imported; ``__main__`` differs between processes."""
     found = None if module == "__main__" else sys.modules.get(module)
     if found is None and module != "__main__":
         try:
@@ -314,7 +314,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _of_file(rule: PythonRule) -> Any:
-    """Load the file of a rule as a module of its own."""
+    """Load the file of a rule as a separate module."""
     name = f"lowprec_rule_{hashlib.sha256(rule.file.encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, rule.file) if Path(rule.file).is_file() else None
     if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""How a tensor is quantized, as one object and as one short text: ``"e4m3fn 1x128 ue8m0"``.
+"""Quantization of a tensor, as one object and as one short string: ``"e4m3fn 1x128 ue8m0"``.
 
 The words, in any order:
 
@@ -7,15 +7,15 @@ word                         meaning
 ============================ ==========================================================================================
 ``e4m3fn``, ``bfloat16`` ... the element format; alone, in a recipe, a plain cast without scales
 ``mxfp8_rceil``, ``te_block``, ``nvfp4_te`` ... a quantizer of `lowprec.quantizers`, with its format and block
-``1x128``, ``128x128`` ...   the block that shares a scale, seen with the multiplication's K as columns
-``fp32``, ``ue8m0``          the kind of scale, float32 unless said otherwise; ``amax / max`` without a quantizer's name
+``1x128``, ``128x128`` ...   the block that shares a scale; columns run along the multiplication's K
+``fp32``, ``ue8m0``          the scale format, float32 by default; ``amax / max`` without a quantizer's name
 ``floor=0.0001``             lower bound on a block's amax
-``stochastic``               rounded stochastically; in a recipe seed, step, layer and element decide the random bits
-``hadamard16``               a Hadamard transform along K comes first
-``fresh``                    its signs are drawn in every step, the same for both operands of a product
-``eden``                     MS-EDEN (`lowprec.scaling.eden`): scales that make up for what rounding to nearest shrinks,
-                             rounded stochastically; with an NVFP4 quantizer and a transform, whose runs share a factor
-``history16``                delayed scaling remembers so many steps (with ``te_delayed``, 1024 unless said otherwise)
+``stochastic``               stochastic rounding; in a recipe seed, step, layer and element determine the random bits
+``hadamard16``               a Hadamard transform along K, applied first
+``fresh``                    signs of the transform are drawn in every step, the same for both operands of a product
+``eden``                     MS-EDEN (`lowprec.scaling.eden`): stochastic block scales that correct the shrinking of
+                             rounding to nearest; with an NVFP4 quantizer and a transform, whose blocks share a factor
+``history16``                length of delayed scaling's amax history (with ``te_delayed``, 1024 by default)
 ============================ ==========================================================================================
 """
 
@@ -41,20 +41,20 @@ _GRANULARITIES = ("tensor", "row", "column")
 _SCALES = {"fp32": formats["float32"], "ue8m0": formats["e8m0fnu"]}
 _EDEN_BLOCKS = (Granularity(1, 16), Granularity(16, 1))
 _FLAGS = ("stochastic", "fresh", "eden")
-#: The quantizer of words that name none.
+#: Quantizer of words that name none.
 _PLAIN_QUANTIZER = Quantizer()
 #: Fields of a quantizer, and of its rule, that have words.
 _WORDED = {"format", "granularity", "scale_format", "amax_floor", "hadamard", "history"}
 
 
 class Lookup(Protocol):
-    """Where a word is looked up: a catalogue, or the names of a file."""
+    """A mapping from words to objects: a catalogue, or the names of a file."""
 
     def __contains__(self, word: object) -> bool:
-        """Tell whether it is there."""
+        """Return whether it has the word."""
 
     def __getitem__(self, word: str) -> Any:
-        """Return what it means."""
+        """Return the object of a word."""
 
 
 _CATALOGUES: Mapping[str, Lookup] = {"format": formats, "quantizer": quantizers}
@@ -62,25 +62,25 @@ _CATALOGUES: Mapping[str, Lookup] = {"format": formats, "quantizer": quantizers}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSpec(Value):
-    """How a tensor is quantized: a format, with the quantizer that makes codes and scales, and what is random.
+    """Quantization of a tensor: a format, the quantizer that computes codes and scales, and the random choices.
 
     Parameters
     ----------
     format : Format or str
         Element format.
     quantizer : Quantizer or str, optional
-        What makes codes and scales, its blocks seen with the multiplication's K as columns; None for a plain cast.
+        Quantizer, its blocks with the multiplication's K as columns; None for a plain cast.
     stochastic : bool
         Whether elements are rounded stochastically.
     fresh : bool
-        Whether the transform's signs are drawn in every step.
+        Whether the signs of the transform are drawn in every step.
     eden : bool
-        Whether block scales and codes are MS-EDEN's.
+        Whether MS-EDEN computes block scales and codes.
 
     Raises
     ------
     ValueError
-        If `fresh` or `eden` lack what they need: a transform, and for `eden` NVFP4 blocks.
+        If `fresh` is set without a transform, or `eden` without a transform or NVFP4 blocks.
 
     Examples
     --------
@@ -129,25 +129,25 @@ class TensorSpec(Value):
         names: Mapping[str, Lookup] | None = None,
         base: Quantizer | None = None,
     ) -> TensorSpec:
-        """Return the specification that words mean, see the table above; or that of a format or of a quantizer.
+        """Return the specification that words define, see the table above; or that of a format or of a quantizer.
 
         Parameters
         ----------
         given : str, Format, Quantizer or TensorSpec
             The words, or objects.
         names : mapping of str to Lookup, optional
-            Where formats and quantizers are looked up, by default in the catalogues.
+            Mappings from names to formats and quantizers, by default the catalogues.
         base : Quantizer, optional
-            What words change that name neither a format nor a quantizer, ``"128x1"`` for example.
+            Quantizer that words modify which name neither a format nor a quantizer, such as ``"128x1"``.
 
         Raises
         ------
         UnknownNameError
-            For a word that is nothing of this.
+            If a word is unknown.
         ValueError
-            For two words of one kind, or none that names a format.
+            If two words set one field, or no word names a format.
         TypeError
-            For anything else.
+            If `given` has another type.
         """
         if isinstance(given, TensorSpec):
             return given
@@ -166,7 +166,7 @@ class TensorSpec(Value):
 
     @property
     def plain(self) -> bool:
-        """Whether values stand in the format itself, without scales."""
+        """Whether the format holds the values themselves, without scales."""
         return self.quantizer is None
 
     @property
@@ -176,12 +176,12 @@ class TensorSpec(Value):
 
     @property
     def tile(self) -> int | None:
-        """Values along K that share a scale; None if all do, or there is none."""
+        """Number of values along K that share a scale; None if all do, or without scales."""
         return None if self.quantizer is None else self.quantizer.granularity.columns
 
     @functools.cached_property
     def T(self) -> TensorSpec:
-        """The same quantization seen from the transposed matrix."""
+        """The same quantization of the transposed matrix."""
         q = self.quantizer
         return self if q is None else replace(self, quantizer=replace(q, granularity=q.granularity.T))
 
@@ -193,18 +193,18 @@ class TensorSpec(Value):
 
     @functools.cached_property
     def without_history(self) -> Quantizer:
-        """The quantizer whose scales follow from the values at hand."""
+        """The quantizer without delayed scaling: its scales follow from the values themselves."""
         return replace(self.resolved, history=None)
 
     @property
     def transform(self) -> tuple[int, str | int] | None:
-        """Size and signs of the Hadamard transform that comes first, None if there is none."""
+        """Size and signs of the Hadamard transform, None without one."""
         size = 0 if self.plain else self.resolved.hadamard or 0
         return (size, "fresh" if self.fresh else self.resolved.signs) if size else None
 
     @property
     def random(self) -> bool:
-        """Whether random bits decide anything."""
+        """Whether the result depends on random bits."""
         return self.stochastic or self.fresh or self.eden
 
     @property
@@ -213,23 +213,23 @@ class TensorSpec(Value):
         return not self.plain and self.resolved.history is not None
 
     def rounding(self, seed: int) -> dict[str, Any]:
-        """Return the options of `quantize` and `round_to` that say how elements are rounded."""
+        """Return the options of `quantize` and `round_to` for the rounding of elements."""
         return {"rounding": "stochastic", "seed": seed} if self.stochastic else {}
 
     def words(self, name: Callable[[str, Any], str], names: Mapping[str, Lookup]) -> str:
-        """Return the words that mean this operand.
+        """Return the words that define this operand.
 
         Parameters
         ----------
         name : callable
-            Returns the word for an object, given its kind, "format" or "quantizer", and the object.
+            Function that returns the word for an object, given its kind, "format" or "quantizer", and the object.
         names : mapping of str to Lookup
-            Where a reader finds objects by these words.
+            Mappings in which a reader finds objects by these words.
         """
         return next(text for text in self._spellings(name) if _means(text, names, self))
 
     def _spellings(self, name: Callable[[str, Any], str]) -> Iterator[str]:
-        """Yield words for this operand, the shortest first: those of a catalogue's quantizer, of none, of its own."""
+        """Yield words for this operand, the shortest first: with a catalogue quantizer, without, with all settings."""
         flags = [flag for flag in _FLAGS if getattr(self, flag)]
         q = self.quantizer
         if q is None:
@@ -246,7 +246,7 @@ class TensorSpec(Value):
 
 
 def _changed(q: Quantizer, base: Quantizer) -> set[str]:
-    """Return the fields in which two quantizers differ; of rules that differ in the amax floor alone, that floor."""
+    """Return the fields in which two quantizers differ; ``amax_floor`` for rules that differ only in it."""
     fields = {field for field in deciding(Quantizer) if getattr(q, field) != getattr(base, field)}
     ours, theirs = q.rule, base.rule
     if "rule" not in fields or not isinstance(ours, AmaxRule) or not isinstance(theirs, AmaxRule):
@@ -261,7 +261,7 @@ def _has_words(q: Quantizer, base: Quantizer) -> bool:
 
 
 def _words_of(q: Quantizer, base: Quantizer, name: Callable[[str, Any], str]) -> tuple[list[str], list[str]]:
-    """Return the words that make one quantizer of another, before and after those that a quantizer has not."""
+    """Return the words that change one quantizer into another, before and after those that only an operand has."""
     changed = _changed(q, base)
     plain = base is _PLAIN_QUANTIZER
     first = [] if plain else [name("quantizer", base)]
@@ -280,7 +280,7 @@ def _means(text: str, names: Mapping[str, Lookup], spec: TensorSpec) -> bool:
         return False
 
 
-@cached(1024)  # words are names: it forgets when an entry of a catalogue is replaced
+@cached(1024)  # words are names: the cache is cleared when an entry of a catalogue is replaced
 def _in_catalogues(text: str) -> TensorSpec:
     return _parsed(text, _CATALOGUES)
 
@@ -312,7 +312,7 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
 
 
 def is_word(word: str) -> bool:
-    """Tell whether a word of an operand means something else than a format or a quantizer.
+    """Return whether a word of an operand is something else than a format or a quantizer.
 
     Examples
     --------
@@ -326,10 +326,10 @@ def is_word(word: str) -> bool:
 
 
 def _setting(word: str, text: str) -> tuple[str, Any] | None:
-    """Return the field that a word sets which names nothing, and its value."""
+    """Return the field that a word sets, and its value, if the word is not a name."""
     if word in _GRANULARITIES or re.fullmatch(r"\d+x\d+", word):
         return "granularity", Granularity.parse(word)
-    if word in _SCALES:  # before formats: the word for scales is another name of a format
+    if word in _SCALES:  # before formats: the word for a scale format is also an alias of a format
         return "scale_format", _SCALES[word]
     if word in _FLAGS:
         return word, True
