@@ -1,1 +1,1 @@
-"""Number formats as data: the layout of codes, how values are rounded, and what becomes of what does not fit."""
+"""Number formats as data: layout of codes, rounding modes, and policies for values that a format cannot represent."""

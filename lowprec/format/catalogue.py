@@ -1,7 +1,7 @@
 """The catalogue of number formats: one line each.
 
 Sources: OCP OFP8 rev 1.0 and MX v1.0; the types of ml_dtypes 0.6; the DeepSeek-V3 report for e5m6 and fp22; IEEE
-P3109 interim report v4.0 for its family, whose members are made when they are asked for (`p3109`).
+P3109 interim report v4.0 for its family, with members created by name on demand (`p3109`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Form
     K : int
         Bits of a code, 3 to 16.
     P : int
-        Precision: bits of the significand, the implied one included; 1 to K - 1, or K for unsigned formats.
+        Precision: bits of the significand, including the implicit one; 1 to K - 1, or K for unsigned formats.
     signed : bool
-        Whether there are negative numbers.
+        Whether the format has negative numbers.
     domain : {"extended", "finite"}
         With or without Inf.
 
     Returns
     -------
     Format
-        Called ``p3109_k{K}p{P}{s|u}{e|f}``; one NaN, no -0, subnormals, bias ``2^(K - P - 1)`` (``2^(K - P)``
-        unsigned).
+        Format named ``p3109_k{K}p{P}{s|u}{e|f}``: one NaN, no -0, subnormals, bias ``2^(K - P - 1)`` (``2^(K - P)``
+        if unsigned).
 
     Raises
     ------
     ValueError
-        For what is no P3109 format, or has values outside float32 (wide exponents of precision 1 to 3).
+        If the arguments do not define a P3109 format, or it has values outside float32 (wide exponents of precision
+        1 to 3).
 
     References
     ----------
@@ -74,7 +75,7 @@ _P3109_NAME = re.compile(r"(?:p3109_k|binary)(\d{1,2})p(\d{1,2})([su])([ef])")
 
 
 def _made_by_name(name: str) -> Format | None:
-    """Return the format that a name of the P3109 family stands for."""
+    """Return the P3109 format with the given name, or None if the name is not of that family."""
     match = _P3109_NAME.fullmatch(name)
     if match is None:
         return None
@@ -94,17 +95,17 @@ formats: Registry[Format] = Registry(
         "fp4": "FP4 is 'e2m1fn'",
     },
 )
-"""The catalogue. ``formats[name]`` finds a format, by ml_dtypes' name too (``float8_e4m3fn``), and any of the P3109
-family by its own (``p3109_k8p4se`` or ``binary8p4se``)."""
+"""Catalogue of number formats. ``formats[name]`` also takes the names of ml_dtypes (``float8_e4m3fn``) and those of the
+P3109 family (``p3109_k8p4se`` or ``binary8p4se``)."""
 
 
 def formats_of(who: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
-    """Return formats that are given by name or as objects, one or several.
+    """Return the formats given as names or objects, one or several.
 
     Raises
     ------
     TypeError
-        If one of them is neither.
+        If an item is neither a format nor a string.
     """
     try:
         return tuple(get(one) for one in ((given,) if isinstance(given, str | Format) else given))

@@ -1,4 +1,4 @@
-"""NumPy types whose elements are a format's codes: of NumPy itself and of ml_dtypes."""
+"""NumPy and ml_dtypes dtypes for the codes of a format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMPYS = ("float16", "float32", "int8")
 
 @functools.cache
 def dtype_of(f: Format) -> np.dtype[Any] | None:
-    """Return the NumPy type whose elements are the codes of a format; None if there is none.
+    """Return the NumPy dtype of a format's codes, or None if NumPy and ml_dtypes lack it.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Number formats as data: a `Format` is a handful of fields, everything else is derived from them.
+"""Number formats as data: a `Format` has a few fields, and all other properties are derived from them.
 
 A format with fields s, e, m encodes ``(-1)^s * 2^(e - bias) * (1 + m / 2^M)`` and, at ``e = 0``, the
-subnormals ``(-1)^s * 2^(1 - bias) * (m / 2^M)``. What its topmost codes mean is told by `specials`:
+subnormals ``(-1)^s * 2^(1 - bias) * (m / 2^M)``. `specials` defines the meaning of the topmost codes:
 
 =========  ====================================================  =========================================
 specials   meaning                                               examples
@@ -10,14 +10,14 @@ ieee       all-ones exponent: Inf at m = 0, NaN elsewhere        e5m2, bfloat16,
 fn         no Inf; all-ones exponent *and* mantissa is NaN       e4m3fn, e8m0fnu, P3109 unsigned finite
 fnuz       no Inf, no -0; the code of -0 is the only NaN         e4m3fnuz, e5m2fnuz, P3109 signed finite
 finite     neither Inf nor NaN                                   e2m1fn, e2m3fn, e3m2fn
-extended   one NaN (the code of -0; all ones where there is no   P3109 extended
+extended   one NaN (the code of -0; all ones if there is no      P3109 extended
            sign), and Inf as the topmost code below it
 integer    no exponent: two's complement multiples of            int8, int4
            ``2^(1 - bias - M)``
-symmetric  the same, but the lowest code is never produced       mxint8
+symmetric  as integer, but the lowest code is never produced     mxint8
 =========  ====================================================  =========================================
 
-Formats whose codes are a list of values, in any order, are `lowprec.format.table.TableFormat`.
+For codes that index a list of values, in any order, see `lowprec.format.table.TableFormat`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "i
 
 
 class FormatParams(NamedTuple):
-    """What the kernels need of a format, as plain integers.
+    """Parameters of a format that the kernels take, as plain integers.
 
-    All codes are magnitudes (without the sign bit) except `nan`, which is the code of a positive NaN.
+    All codes are magnitudes (without the sign bit) except `nan_code`, which is the code of a positive NaN.
     """
 
     mantissa_bits: int
-    emin: int  # exponent of the smallest normal number (of the smallest number, where there are no subnormals)
+    emin: int  # exponent of the smallest normal number (of the smallest number if there are no subnormals)
     max_code: int  # largest finite magnitude
-    inf_code: int  # -1 where there is no Inf
-    nan_code: int  # -1 where there is no NaN
-    sign_mask: int  # 0 where there is no sign
+    inf_code: int  # -1 if there is no Inf
+    nan_code: int  # -1 if there is no NaN
+    sign_mask: int  # 0 if unsigned
     has_zero: int
     negative_zero: int  # 1 if the code of -0 is a zero
 
@@ -64,24 +64,24 @@ class Format(Value):
     Parameters
     ----------
     name : str
-        How it is called in tables and messages.
+        Name in tables and messages.
     exponent_bits, mantissa_bits : int
         Widths of the fields: 1 to 14 (0 for integers), and 0 to 23; all values must be float32 numbers.
     bias : int, optional
-        Exponent bias; ``2^(exponent_bits - 1) - 1`` by default. For integers, what makes the unit 1.
+        Exponent bias; ``2^(exponent_bits - 1) - 1`` by default. The default for integers makes the quantum 1.
     signed : bool
         Whether there is a sign bit.
     specials : {"ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"}
-        What the topmost codes mean, see the module's table.
+        Meaning of the topmost codes; see the module's table.
     has_zero : bool
         False for formats whose code 0 is a power of two (e8m0fnu); they have no subnormals either.
     source : str
-        Where the definition comes from.
+        Reference for the definition.
 
     Raises
     ------
     ValueError
-        If the fields cannot be a format; the message says which and what is allowed.
+        If the fields do not define a format; the message names the field and the values that it may have.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class Format(Value):
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     is_table: ClassVar[bool] = False
-    """Whether the codes are a list of values instead of sign, exponent and mantissa."""
+    """Whether the codes index a list of values instead of having sign, exponent and mantissa fields."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -171,12 +171,12 @@ class Format(Value):
 
     @property
     def inf_code(self) -> int | None:
-        """Code of +Inf, None if there is none."""
+        """Code of +Inf, or None if there is no Inf."""
         return self.max_code + 1 if self.specials in ("ieee", "extended") else None
 
     @property
     def nan_code(self) -> int | None:
-        """Code that NaN is encoded as (positive, quiet), None if there is none."""
+        """Code of the NaN that casts produce (positive, quiet), or None if there is no NaN."""
         if self.specials == "ieee":
             return self.max_code + 1 + (1 << (self.mantissa_bits - 1))
         if self.specials == "fn":
@@ -186,7 +186,7 @@ class Format(Value):
         return self.sign_mask if self.specials in ("fnuz", "extended") else None
 
     def nan_codes(self, which: str) -> tuple[int, int]:
-        """Return the codes of NaN and -NaN for a policy's `nan`, in a format that has NaN."""
+        """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""
         nan = self.nan_code
         assert nan is not None
         if which == "zero":
@@ -211,37 +211,37 @@ class Format(Value):
 
     @property
     def negative_limit(self) -> int:
-        """Smallest magnitude code that no negative number is encoded with."""
+        """Smallest magnitude code that no negative number has."""
         return self.max_code + (2 if self.specials == "integer" else 1) if self.signed else 0
 
     @property
     def lowest_code(self) -> int:
-        """Code of the lowest finite number that is produced: -max, zero, or one below -max for integers."""
+        """Code of the lowest finite number that casts produce: -max, zero, or one below -max for integers."""
         if not self.signed:
             return 0
         return self.with_sign(self.negative_limit - 1)
 
     def with_sign(self, magnitude: int) -> int:
-        """Return the code of the negative number with this magnitude code, which is not zero."""
+        """Return the code of the negative number with the given magnitude code, which must not be zero."""
         return (1 << self.bits) - magnitude if self.is_integer else magnitude | self.sign_mask
 
     @property
     def zeros(self) -> tuple[int, int]:
-        """The sign bit alone, which is -0 where there is one, and the code of zero."""
+        """The sign bit, which is the code of -0 if the format has it, and the code of zero."""
         return self.sign_mask, 0
 
     @standard
     def ulp(self, x: ArrayLike) -> NDArray[np.float64]:
         """Return the distance between neighbouring values in the binade of each number.
 
-        ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x, so the smallest subnormal around zero, and never
-        more than at the format's maximum. Exponents come from the numbers' bits. For a table of values, the distance
-        between the values on either side; at a value, that away from zero.
+        ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x: the smallest subnormal around zero, and at most
+        the ulp of the format's maximum. For a table of values, the distance between the values on either side of x; if
+        x is one of the values, the distance to the next one away from zero.
 
         Parameters
         ----------
         x : array_like of real numbers, any shape
-            Where.
+            Numbers at which to evaluate the ulp.
 
         Returns
         -------
@@ -270,27 +270,27 @@ class Format(Value):
 
     @property
     def usual_rounding(self) -> str:
-        """Rounding of casts to which none is given."""
+        """Default rounding of casts to this format."""
         return "nearest_even"
 
     @property
     def undefined(self) -> frozenset[str]:
-        """Names of properties that mean nothing for this format: integers have no normal numbers."""
+        """Names of properties without a meaning for this format: integers have no normal numbers."""
         return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """All fields that decide what codes mean: everything but the name and the source."""
+        """All fields that determine the values of the codes: all except name and source."""
         return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
 
     def same_codes(self, other: Format) -> bool:
-        """Tell whether codes mean the same as in the other format, whatever the names."""
-        if self is other or self.mantissa_bits != other.mantissa_bits:  # spares the comparison of all
+        """Return whether every code has the same value as in the other format, regardless of names."""
+        if self is other or self.mantissa_bits != other.mantissa_bits:  # cheaper than comparing all fields
             return self is other
         return self.layout == other.layout
 
     def holds(self, other: Format) -> bool:
-        """Tell whether every value of the other format is a value of this one, Inf, NaN and -0 included.
+        """Return whether every value of the other format is a value of this one, including Inf, NaN and -0.
 
         Examples
         --------
@@ -302,7 +302,7 @@ class Format(Value):
         return self.same_codes(other) or other._within(self)
 
     def _within(self, wider: Format) -> bool:
-        """Tell whether every value is a value of another format with fields."""
+        """Return whether every value is a value of another format with exponent and mantissa fields."""
         if self.is_integer or wider.is_integer:
             return False
         coarser = self.mantissa_bits <= wider.mantissa_bits and self.smallest_subnormal >= wider.smallest_subnormal
@@ -311,12 +311,12 @@ class Format(Value):
 
     @property
     def _has(self) -> tuple[bool, ...]:
-        """Whether there are Inf, NaN, 0 and -0."""
+        """Whether the format has Inf, NaN, 0 and -0."""
         return self.inf_code is not None, self.nan_code is not None, self.has_zero, self.has_negative_zero
 
     @property
     def sign_mask(self) -> int:
-        """The sign bit of a code, 0 for unsigned formats."""
+        """Sign bit of a code; 0 for unsigned formats."""
         return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
 
     @property
@@ -326,7 +326,7 @@ class Format(Value):
 
     @property
     def min(self) -> float:
-        """Lowest finite value: -max, 0 or the smallest value of unsigned formats, one unit below -max for integers."""
+        """Lowest finite value: -max; 0 or the smallest value if unsigned; one quantum below -max for integers."""
         return self.value(self.lowest_code)
 
     @property
@@ -341,12 +341,12 @@ class Format(Value):
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value: ``2^-mantissa_bits``, one unit for integers."""
+        """Distance from 1 to the next larger value: ``2^-mantissa_bits``, one quantum for integers."""
         return self.smallest_subnormal if self.is_integer else math.ldexp(1.0, -self.mantissa_bits)
 
     @property
     def dynamic_range(self) -> float:
-        """Binades from the smallest positive to the largest value, ``log2(max / smallest)``."""
+        """Binades between the smallest positive and the largest value, ``log2(max / smallest)``."""
         return math.log2(self.max) - math.log2(self.smallest_subnormal)
 
     @property
@@ -356,7 +356,7 @@ class Format(Value):
 
     @property
     def params(self) -> FormatParams:
-        """The integers that the kernels take."""
+        """Parameters that the kernels take."""
         return FormatParams(
             self.mantissa_bits,
             self.emin,
@@ -369,7 +369,7 @@ class Format(Value):
         )
 
     def _value(self, magnitude: int) -> float:
-        """Value of a finite magnitude code."""
+        """Return the value of a finite magnitude code."""
         field, fraction = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
         if not self.has_zero:
             return math.ldexp(1.0, field + self.emin)
@@ -388,7 +388,7 @@ class Format(Value):
         Raises
         ------
         ValueError
-            If there is no such code.
+            If `code` is out of range.
         """
         code = self._checked(code)
         sign = -1.0 if code & self.sign_mask else 1.0
@@ -408,7 +408,7 @@ class Format(Value):
         return code
 
     def values(self) -> NDArray[np.float32]:
-        """Return the value of every code, in the order of the codes.
+        """Return the values of all codes, in the order of the codes.
 
         Returns
         -------
@@ -417,7 +417,7 @@ class Format(Value):
         Raises
         ------
         ValueError
-            For formats of more than 16 bits, whose table would not be read by anyone.
+            If the format has more than 16 bits.
 
         Examples
         --------
@@ -430,23 +430,23 @@ class Format(Value):
         return _values(self).copy()
 
     def magnitudes(self) -> Sequence[float]:
-        """Return the values that are not negative, in their order."""
+        """Return the nonnegative values in ascending order."""
         return _Magnitudes(self)
 
     def nextafter(self, x: float, toward: float) -> float:
-        """Return the next value of the format from a value of it, in a direction.
+        """Return the neighbour of a value of the format in the direction of `toward`.
 
         Parameters
         ----------
         x : float
-            A value of the format, Inf included where there is one.
+            Value of the format, including Inf if the format has it.
         toward : float
             Any number; if equal to `x`, `x` is returned.
 
         Returns
         -------
         float
-            The neighbour; where there is none (beyond the last value) Inf if the format has it, else `x` itself.
+            The neighbour. Beyond the last value: Inf if the format has it, else `x` itself.
 
         Raises
         ------
@@ -461,7 +461,7 @@ class Format(Value):
         (1.125, -0.001953125, 448.0)
         """
         given, x, toward = x, real(self.name, "x", x), real(self.name, "toward", toward)
-        if x == math.inf and given != x:  # an integer beyond float64
+        if x == math.inf and given != x:  # an integer too large for float64
             raise ValueError(f"{self.name}: x={given!r} is not one of its values")
         position = self._position(x)
         if math.isnan(toward) or toward == x:
@@ -475,7 +475,7 @@ class Format(Value):
         return -magnitude if step < 0 else magnitude
 
     def has_value(self, x: float) -> bool:
-        """Tell whether a number is a value of the format."""
+        """Return whether a number is a value of the format."""
         try:
             self._position(x)
         except ValueError:
@@ -507,7 +507,7 @@ class Format(Value):
 
 
 class _Magnitudes(Sequence[float]):
-    """The values of the magnitude codes."""
+    """Values of the magnitude codes, computed on access."""
 
     def __init__(self, fmt: Format) -> None:
         self._fmt = fmt

@@ -1,4 +1,4 @@
-"""A format as a picture: its bits, and its values on a line; and the table that a notebook shows beside it."""
+"""SVG picture of a format (its bit fields and its values on an axis), and the HTML that notebooks show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from .._show import box, svg, table, text
 
 _WIDTH, _LEFT, _CELL = 720, 20, 22
-_MOST_BITS = 8  # of a format whose values are drawn one by one
+_MOST_BITS = 8  # formats up to this width get one tick per value
 
 
 class _Drawable(Protocol):
-    """What a picture needs of a `lowprec.Format`."""
+    """Properties of a `lowprec.Format` that a picture uses."""
 
     @property
     def name(self) -> str: ...
@@ -49,9 +49,9 @@ class _Drawable(Protocol):
 
 
 def picture(fmt: _Drawable) -> str:
-    """Return a format as an SVG: a cell a bit, and below it its positive values by their logarithm and as they are.
+    """Return an SVG of a format: one cell per bit, and the positive values on a logarithmic and on a linear axis.
 
-    Of formats of more than 8 bits the values would be a black bar; their range is drawn alone.
+    Above 8 bits the ticks would merge into a black bar, so only the range is drawn.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def picture(fmt: _Drawable) -> str:
 
 
 def html(fmt: _Drawable) -> str:
-    """Return what a notebook shows of a format: its numbers and its picture."""
+    """Return the HTML that a notebook shows for a format: its properties and its picture."""
     codes = [("Inf", fmt.inf_code), ("NaN", fmt.nan_code)]
     rows = [
         ("bits", f"{fmt.bits}: sign {int(fmt.signed)}, exponent {fmt.exponent_bits}, mantissa {fmt.mantissa_bits}"),
@@ -96,7 +96,7 @@ def html(fmt: _Drawable) -> str:
 
 
 def _layout(fmt: _Drawable) -> list[str]:
-    """Return a cell for every bit, the fields named."""
+    """Return one cell per bit, and the names of the fields."""
     parts, x = [], float(_LEFT)
     fields = (
         ("sign", int(fmt.signed), "in"), ("exponent", fmt.exponent_bits, "warm"),

@@ -1,6 +1,6 @@
-"""What becomes of numbers that a format cannot hold: overflow, Inf, NaN, -0 and negative ones, as data.
+"""Policies: handling of overflow, Inf, NaN, -0 and negative values that a format cannot represent, as data.
 
-A `Policy` is a few named choices; presets carry the names of those whose behaviour they reproduce:
+A `Policy` is a set of named choices. The presets are named after the software or hardware that they reproduce:
 
 ======================  ====================  ======================  =====================================
 policy                  rounded value > max   Inf                     NaN
@@ -8,7 +8,7 @@ policy                  rounded value > max   Inf                     NaN
 ``ocp_sat``             +-max                 +-max                   NaN with its sign; without NaN: +max
 ``ocp_nonsat``          Inf, else NaN, else   as overflow             NaN with its sign; without NaN: +max
                         +-max
-``ieee``                the same as ``ocp_nonsat``: IEEE 754's own rule where there is an Inf
+``ieee``                identical to ``ocp_nonsat``: the rule of IEEE 754 if the format has Inf
 ``ml_dtypes``           as ``ocp_nonsat``     as overflow             NaN with its sign; without NaN: -0 for
                                                                       NaN, +0 for -NaN
 ``torch_2_11``          as ``ocp_nonsat``     as overflow             all ones after the sign (8 bits)
@@ -16,33 +16,33 @@ policy                  rounded value > max   Inf                     NaN
                         formats as above
 ``cuda_satfinite``      +-max                 +-max                   +all ones; without NaN: +max
 ``onnx_sat``            +-max                 +-max                   as ``ml_dtypes``
-``riscv``               as ``ocp_nonsat``     as overflow             +all ones, after overflow, too
-``riscv_bf16``          as ``ocp_nonsat``     as overflow             +NaN, after overflow, too
+``riscv``               as ``ocp_nonsat``     as overflow             +all ones, also for overflow
+``riscv_bf16``          as ``ocp_nonsat``     as overflow             +NaN, also for overflow
 ``arm_osc0``            as ``riscv_bf16``
 ``arm_osc1``            +-max                 +-max                   +NaN; without NaN: +max
 ``amd``                 as ``ocp_nonsat``     as overflow             -NaN; without NaN: +max
 ``amd_ovfl``            +-max                 Inf, else NaN           as ``amd``
 ``cann_sat``            +-max                 +-max                   +0; without NaN: +max
 ``p3109_satfinite``     +-max                 +-max                   NaN
-``p3109_satpropagate``  +-max                 Inf where there is one  NaN
-``p3109_satnone``       Inf, else NaN; by     Inf, else NaN           NaN
-                        directed roundings
-                        perhaps +-max
+``p3109_satpropagate``  +-max                 Inf if there is one     NaN
+``p3109_satnone``       Inf, else NaN; +-max  Inf, else NaN           NaN
+                        for some directed
+                        roundings
 ======================  ====================  ======================  =====================================
 
-"Overflow" is judged after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. Where overflow becomes Inf or
-NaN, roundings that point away from it give +-max instead, as IEEE 754 has it: toward zero, up for negative values,
-down for positive ones, and to odd; P3109's to odd takes the neighbour whose code is odd.
+Overflow is decided after rounding (OFP8 rev 1.0): 464 still rounds down to E4M3's 448. If overflow gives Inf or NaN,
+a rounding directed away from it gives +-max instead, as in IEEE 754: toward zero, up for negative values, down for
+positive ones, and to odd. Under the P3109 presets, rounding to odd selects the neighbour with the odd code.
 
-Negative values in unsigned formats: NaN (ml_dtypes and the OCP presets); by P3109's presets they are rounded first,
-and what is still below zero becomes zero, or NaN for ``p3109_satnone``.
+Negative values in unsigned formats give NaN (ml_dtypes and the OCP presets). The P3109 presets round first; a result
+that is still negative gives zero, or NaN for ``p3109_satnone``.
 
 Sources: OCP OFP8 rev 1.0; CUDA's ``cvt.rn.satfinite``; ONNX's technical notes and reference on float8; IEEE P3109
 interim report v4.0, 4.7.5; ml_dtypes 0.6 and PyTorch 2.13 by measurement (PyTorch changed e4m3fn's overflow between
 2.11 and 2.13); RISC-V Zvfofp8min 0.9 and Zvfbfmin; Arm's FPMR.OSC; AMD's v_cvt_sr_fp8_f32 with FP16_OVFL = 0 and 1
-(RDNA4); CANN's casts to HiF8 for ``cann_sat``. x86's AVX10.2 conversions are ``ocp_sat`` (the forms with S) and
-``ocp_nonsat``, but for the payload of an E5M2 NaN; RISC-V's saturating forms are ``cuda_satfinite``. ml_dtypes'
-own e8m0fnu is outside this: it rounds ties up, sends 0 to NaN and values between 2^-127 and 1.5 * 2^-127 to 2^-126.
+(RDNA4); CANN's casts to HiF8 for ``cann_sat``. x86's AVX10.2 conversions are ``ocp_sat`` (the saturating forms, S) and
+``ocp_nonsat``, except for the payload of an E5M2 NaN; RISC-V's saturating forms are ``cuda_satfinite``. No policy
+gives the e8m0fnu of ml_dtypes: it rounds ties up, and casts 0 to NaN and (2^-127, 1.5 * 2^-127) to 2^-126.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "unsigned": ("nan", "round_nan", "round_zero", "raise"),
     "to_odd": ("max", "odd_code"),
 }
-"""What each field of a `Policy` may be."""
+"""Allowed values of each field of a `Policy`."""
 OVERFLOWS = CHOICES["overflow"]
 
 
 class SpecialCodes(NamedTuple):
-    """Codes that a policy gives for one format and rounding, signs included."""
+    """Codes, including the sign, that a policy gives for one format and rounding."""
 
     over: int
     negative_over: int
@@ -85,47 +85,47 @@ class SpecialCodes(NamedTuple):
     negative_inf: int
     nan: int
     negative_nan: int
-    negative_zero: int  # code of what is negative and rounds to zero
-    negative_limit: int  # smallest magnitude that no negative number may have; 0: there are no negative numbers
+    negative_zero: int  # code of a negative value that rounds to zero
+    negative_limit: int  # smallest magnitude code that no negative number has; 0: no negative numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Policy(Value):
-    """What becomes of values that a format cannot hold.
+    """Rules for values that a format cannot represent.
 
     Parameters
     ----------
     name : str
-        Name in messages; it decides nothing.
+        Name in messages; it does not affect the codes.
     overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}
-        Rounded magnitudes beyond the maximum: the maximum; Inf, else NaN as `nan` says, else the maximum; the same, but
-        the NaN with the number's sign; NaN, else the maximum; or a `ValueError`.
+        Result for a rounded magnitude above the maximum: the maximum; Inf, else the NaN that `nan` selects, else the
+        maximum; the same, but NaN has the sign of the number; NaN, else the maximum; or a `ValueError`.
     inf : {"overflow", "saturate", "keep", "signed", "nan", "raise"}
-        Inf: as overflow; the maximum; Inf, else the maximum; Inf, else NaN with its sign, else the maximum; NaN, else
-        the maximum; or a `ValueError`.
+        Result for Inf: as for overflow; the maximum; Inf, else the maximum; Inf, else NaN with its sign, else the
+        maximum; NaN, else the maximum; or a `ValueError`.
     nan : {"signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"}
-        Which of a format's NaNs: the quiet one with the sign of the input, the positive or the negative quiet one; all
-        ones after that sign (in formats of more than 8 bits the quiet one); the positive one of all ones; none of them
-        but +0. A `ValueError` for "raise".
+        Result for NaN: the quiet NaN with the sign of the input, the positive or the negative quiet NaN; all ones with
+        the sign of the input (the quiet NaN in formats of more than 8 bits); all ones, positive; +0; or a `ValueError`.
     nan_without_nan : {"max", "negative_zero", "raise"}
-        NaN in a format that has none: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), a `ValueError`.
+        Result for NaN in a format without NaN: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), or a
+        `ValueError`.
     negative_zero : {"keep", "positive"}
-        What -0 and negative underflow become where the format has a -0.
+        Result for -0 and for negative underflow if the format has a -0.
     unsigned : {"nan", "round_nan", "round_zero", "raise"}
-        Negative values in a format without sign: NaN; rounded first, and NaN or zero if still below zero; a
+        Result for a negative value in an unsigned format: NaN; rounded first, and NaN or zero if still negative; or a
         `ValueError`.
     to_odd : {"max", "odd_code"}
-        What rounding to odd gives where overflow would become Inf or NaN: the maximum, or of the maximum and what
-        comes after it the one whose code is odd (P3109).
+        Result of rounding to odd where overflow would give Inf or NaN: the maximum, or whichever of the maximum and
+        the next code is odd (P3109).
     saturating : Format or str, or sequence of them
-        Formats that saturate whatever `overflow` says; PyTorch 2.13 needs it.
+        Formats that saturate regardless of `overflow`; used for PyTorch 2.13.
     source : str
-        Whose behaviour it is.
+        Software, hardware or standard that this policy reproduces.
 
     Raises
     ------
     ValueError
-        If a choice does not exist.
+        If a choice is unknown.
 
     Examples
     --------
@@ -156,24 +156,25 @@ class Policy(Value):
 
     @property
     def raises(self) -> bool:
-        """Whether some input is an error."""
+        """Whether some inputs raise an error."""
         return "raise" in (self.overflow, self.inf, self.nan, self.nan_without_nan, self.unsigned)
 
     def overflow_of(self, fmt: Format) -> Overflow:
-        """Return what overflow means for this format."""
+        """Return the overflow rule for a format."""
         if any(fmt.same_codes(other) for other in self.saturating):
             return "saturate"
         return self.overflow
 
     def codes(self, fmt: Format, *, clamp: tuple[bool, bool] = (False, False)) -> SpecialCodes:
-        """Resolve the policy for a format into codes.
+        """Return the codes of a format's special cases.
 
         Parameters
         ----------
         fmt : Format
             The format.
         clamp : pair of bool
-            Whether the rounding keeps positive and negative overflow at the maximum where it would become Inf or NaN.
+            Whether positive and negative overflow stay at the maximum under the rounding, where they would become Inf
+            or NaN.
         """
         nan, negative_nan = self._nan(fmt)
         limit = (fmt.max_code, fmt.lowest_code)
@@ -194,7 +195,7 @@ class Policy(Value):
         negative_limit = fmt.negative_limit
         if fmt.signed:
             keeps = self.negative_zero == "keep" if fmt.has_negative_zero else not fmt.has_zero
-            zero = minus_zero if keeps else zero  # without a zero both codes are numbers
+            zero = minus_zero if keeps else zero  # in a format without zero both codes are numbers
         else:
             negative_limit = int(self.unsigned in ("round_nan", "round_zero") and fmt.has_zero)
             below = zero if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
@@ -211,7 +212,7 @@ class Policy(Value):
 
 
 policies: Registry[Policy] = Registry("policy", Policy)
-"""The catalogue of policies."""
+"""Catalogue of policies."""
 
 
 def _add(name: str, *aliases: str, **choices: Any) -> None:

@@ -1,7 +1,7 @@
 """Rounding modes as data.
 
-A value between two codes is n + nu quanta, ``0 <= nu < 1``. Every mode adds something to nu and cuts: a `Rounding`
-says what, as the leading bits of a 32-bit word.
+A value between two codes is n + nu quanta, ``0 <= nu < 1``. Every mode adds an increment to nu and truncates; a
+`Rounding` holds the increment as the leading bits of a 32-bit word.
 
 ==================  =====================================  ==============================================
 rounding            away from zero if                      also called
@@ -17,24 +17,24 @@ rounding            away from zero if                      also called
 ``stochastic_c``    rne(nu 2^N) + R >= 2^N
 ==================  =====================================  ==============================================
 
-"n odd" is the parity of the code, which matters for formats without mantissa bits. R are the leading N bits of
+"n odd" is the parity of the code, which matters for formats without fraction bits. R is the leading N bits of
 ``lowprec.kernels.cast.random_bits.random_word`` for the seed and the index of the element: results do not depend on
 threads, chunks or order. The variants are StochasticA, B and C of IEEE P3109 (interim report v4.0, 4.7.4): A never
-rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot tell apart, C rounds the fraction to N
-bits first. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
+rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot distinguish, C first rounds the fraction
+to N bits. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
 
-Machines that are handed their random bits are StochasticA with fewer of them, which a cast takes by ``random=`` (their
-R as the leading bits of a word):
+Instructions that take their random bits as an operand are StochasticA with fewer bits. A cast takes these bits as
+``random=``, with R in the leading bits of a word:
 
 =================  ====  ==========================================================================
-rounding           N     whose, and what R is
+rounding           N     instruction, and its R
 =================  ====  ==========================================================================
 ``avx10_bias``     8     VCVTBIASPH2HF8 and BF8: the low byte of each 16-bit lane
 ``amd_sr_e4m3``    20    v_cvt_sr_fp8_f32: the leading bits of the seed (RDNA4; CDNA3 in FNUZ)
-``amd_sr_e5m2``    21    v_cvt_sr_bf8_f32: likewise
+``amd_sr_e5m2``    21    v_cvt_sr_bf8_f32: as ``amd_sr_e4m3``
 ``ptx_rs_f16``     13    cvt.rs.f16x2: the low 13 bits of each half of rbits, the upper half for a
-``ptx_rs_bf16``    16    cvt.rs.bf16x2: each half of rbits; to FP8 and FP6 four elements share two
-                         halves, and how a pair shares one is not documented
+``ptx_rs_bf16``    16    cvt.rs.bf16x2: each half of rbits; to FP8 and FP6, four elements share two
+                         halves, and PTX does not document how a pair shares one
 =================  ====  ==========================================================================
 """
 
@@ -58,24 +58,25 @@ MAX_RANDOM_BITS = 24
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rounding(Value):
-    """A rounding mode: what is added to a fraction before it is cut, as leading bits of a word of 32.
+    """A rounding mode: an increment of the fraction before truncation, as leading bits of a 32-bit word.
 
     Parameters
     ----------
     name : str
-        How it is called; it decides nothing: ``Rounding("nearest_even")`` without fields adds nothing and so rounds
-        toward zero.
+        Name; it does not affect the result: ``Rounding("nearest_even")`` without further fields has increment 0 and so
+        rounds toward zero.
     plus_word, minus_word : int
-        What is added for positive and negative values; ``2^31`` is one half.
-        A word that ends in a one goes on with ones.
+        Increment for positive and negative values; ``2^31`` is one half. A word that ends in a one continues with ones.
     ties_even : bool
-        Whether a word that ends in a one is completed for odd codes: with ``2^31 - 1``, nearest and ties to even.
+        Whether a word that ends in a one is increased to the next word for odd codes: ``2^31 - 1`` is then round to
+        nearest, ties to even.
     odd : bool
-        Whether an inexact result with an even code goes to the next one; without words and random bits.
+        Whether an inexact result with an even code is changed to the next code (round to odd); excludes the words and
+        random bits.
     random_bits : int
-        How many random bits are added, 0 for none.
+        Number of random bits added; 0 for none.
     variant : {"A", "B", "C"}
-        P3109's stochastic variants.
+        Variant of stochastic rounding in P3109.
 
     Examples
     --------
@@ -106,19 +107,19 @@ class Rounding(Value):
 
     @classmethod
     def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:
-        """Return stochastic rounding with so many random bits.
+        """Return stochastic rounding with `bits` random bits.
 
         Parameters
         ----------
         bits : int
-            1 to 24.
+            Number of random bits, 1 to 24.
         variant : {"A", "B", "C"}
-            P3109's variant.
+            Variant in P3109.
 
         Raises
         ------
         ValueError
-            If there is no such variant or number of bits.
+            If `bits` or `variant` is not one of these.
         """
         bits = whole("stochastic rounding", "bits", bits, 1, MAX_RANDOM_BITS)
         variant = one_of("stochastic rounding", "variant", variant, ("A", "B", "C"))
@@ -126,19 +127,19 @@ class Rounding(Value):
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether it needs a seed."""
+        """Whether the rounding needs a seed."""
         return self.random_bits > 0
 
     @property
     def is_nearest_even(self) -> bool:
-        """Whether it rounds to nearest, ties to even: what the fastest kernels do."""
+        """Whether this is round to nearest, ties to even, for which the fastest kernels exist."""
         fixed = self.ties_even and not (self.odd or self.is_stochastic)
         return fixed and self.plus_word == self.minus_word == _BELOW_HALF
 
     def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
-        """Tell whether positive and negative overflow stay at the maximum where it would become Inf or NaN."""
+        """Return whether positive and negative overflow stay at the maximum where the policy would give Inf or NaN."""
         if self.odd:
-            # The neighbour whose code is odd is the maximum of unsigned formats with Inf, else Inf or NaN.
+            # The neighbour with the odd code is the maximum in unsigned formats with Inf, else Inf or NaN.
             top = policy.to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
             return top, top and fmt.signed
         cuts = not (self.is_stochastic or self.ties_even)
@@ -146,7 +147,7 @@ class Rounding(Value):
 
 
 roundings: Registry[Rounding] = Registry("rounding", Rounding)
-"""The catalogue of rounding modes."""
+"""Catalogue of rounding modes."""
 
 
 def _add(rounding: Rounding, *aliases: str) -> None:
@@ -175,23 +176,23 @@ def resolve(
     policy: str | Policy | None = None,
     overflow: str | None = None,
 ) -> tuple[Rounding, Policy]:
-    """Check a cast's options and return the rounding and the policy they mean.
+    """Return the rounding and the policy that a cast's options select.
 
     Parameters
     ----------
     fmt : Format
-        Decides the default policy: ``ocp_sat`` up to 8 bits, ``ieee`` above.
+        Format of the codes. It sets the default policy: ``ocp_sat`` up to 8 bits, ``ieee`` above.
     rounding : str or Rounding, optional
-        Name in `roundings`, or a rounding of one's own; the format's usual one by default.
+        Name in `roundings`, or a custom `Rounding`; the format's default if omitted.
     policy : str or Policy, optional
-        Name in `policies`, or a policy of one's own.
+        Name in `policies`, or a custom `Policy`.
     overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}, optional
-        Replaces the policy's own.
+        Overflow rule that replaces the policy's.
 
     Raises
     ------
     ValueError
-        For anything unknown; the message quotes it and lists what is allowed.
+        If an option is unknown; the message quotes it and lists the allowed ones.
     """
     mode = roundings.get(fmt.usual_rounding if rounding is None else rounding)
     if policy is None:
@@ -206,5 +207,5 @@ def resolve(
 
 @cached(512)
 def special_codes(fmt: Format, rounding: Rounding, policy: Policy) -> SpecialCodes:
-    """Return the codes of what a format cannot hold."""
+    """Return the codes for values that the format cannot represent."""
     return policy.codes(fmt, clamp=rounding.clamps(fmt, policy))

@@ -1,7 +1,7 @@
-"""Formats that are a list of values: code i stands for the i-th, in whatever order.
+"""Formats defined by a list of values: code i is the i-th value, in any order.
 
-HiF8's codes are not ordered by magnitude, NF4's values lie at quantiles: neither has the fields of a `Format`. Whatever
-asks for an order (next values, ulp, rounding) goes through the values sorted.
+HiF8's codes are not ordered by magnitude and NF4's values are quantiles, so neither has the fields of a `Format`.
+Operations that depend on the order (next values, ulp, rounding) use the sorted values.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ MOST_BITS = 16
 
 
 class Listed(NamedTuple):
-    """A table in the order of its values."""
+    """Values of a table in ascending order, with their codes."""
 
-    values: tuple[float, ...]  # finite, ascending, each once; zero as +0
-    codes: tuple[int, ...]  # the lowest code of each
+    values: tuple[float, ...]  # finite, ascending, no duplicates; zero as +0
+    codes: tuple[int, ...]  # the lowest code of each value
     inf: int | None
     negative_inf: int | None
     nan: int | None
     negative_zero: int | None
-    below: Fraction  # numbers that round to it or beyond overflow
+    below: Fraction  # numbers that round to it, or below it, overflow
     above: Fraction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFormat(Format):
-    """A format whose codes stand for the values of a list.
+    """A format defined by a list of values, indexed by the codes.
 
-    Rounding to nearest takes the arithmetic midpoint of neighbouring values; "even" and "odd" are the codes'. Of a
-    value that is listed twice, the lower code is produced. Stochastic rounding goes up with the distance from the
-    value nearer to zero as a share of the gap.
+    Rounding to nearest decides at the arithmetic midpoint of neighbouring values; "even" and "odd" refer to the codes.
+    If a value is listed twice, casts produce the lower code. Stochastic rounding goes away from zero with probability
+    equal to the distance from the neighbour nearer to zero, divided by the gap.
 
     Parameters
     ----------
     name : str
-        How it is called in tables and messages.
+        Name in tables and messages.
     table : sequence of float
-        The value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. NaN
-        and +-Inf may be among them, and -0 beside 0.
+        Value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. The list
+        may contain NaN, +-Inf, and -0 in addition to 0.
     beyond : float, optional
-        The value that would come after the largest: finite numbers that round to it overflow. By default as far from
-        the largest as that is from the one before. The lowest has the opposite of it if it is the opposite of the
-        largest, else its own distance again.
+        Hypothetical next value above the largest: finite numbers that round to it overflow. By default its distance to
+        the largest equals that between the two largest. The corresponding value below the lowest is ``-beyond`` if the
+        lowest is minus the largest; otherwise the distance between the two lowest is used.
     rounding : str
-        Name in ``lowprec.roundings``: rounding of casts to which none is given.
+        Name in ``lowprec.roundings``: default rounding of casts to this format.
     source : str
-        Where the definition comes from.
+        Reference for the definition.
 
     Raises
     ------
     ValueError
-        If the values cannot be a format; the message says which and what is allowed.
+        If the values do not define a format; the message names the fault and the allowed values.
 
     Examples
     --------
@@ -115,11 +115,11 @@ class TableFormat(Format):
             )
 
     def _deciding(self) -> tuple[Any, ...]:
-        return self.layout, self.rounding  # by the bits of the values: 0 is not -0, NaN is NaN
+        return self.layout, self.rounding  # values are compared by their bits: 0 differs from -0, NaN equals NaN
 
     @functools.cached_property
     def listed(self) -> Listed:
-        """The values in their order."""
+        """Values in ascending order, with their codes."""
         codes: dict[float, int] = {}
         for code, value in reversed(list(enumerate(self.table))):
             if not (value == 0 and math.copysign(1, value) < 0):
@@ -137,7 +137,7 @@ class TableFormat(Format):
 
     @functools.cached_property
     def layout(self) -> tuple[Any, ...]:
-        """All that decides what codes mean: everything but the name, the source and the usual rounding."""
+        """All fields that determine the values of the codes: all except name, source and default rounding."""
         return "table", np.array(self.table, np.float32).tobytes(), self.beyond
 
     @property
@@ -147,27 +147,27 @@ class TableFormat(Format):
 
     @property
     def usual_rounding(self) -> str:
-        """Rounding of casts to which none is given."""
+        """Default rounding of casts to this format."""
         return self.rounding
 
     @property
     def undefined(self) -> frozenset[str]:
-        """Names of properties that mean nothing for a table."""
+        """Names of properties without a meaning for a table."""
         return frozenset(("exponent_bits", "mantissa_bits", "bias", "smallest_normal", "emin"))
 
     @property
     def emin(self) -> int:
-        """Nothing: a table has no exponents of its own."""
+        """Undefined: a table has no exponent field."""
         raise TypeError(f"{self.name} is a table of values, without exponent and mantissa fields")
 
     @property
     def params(self) -> FormatParams:
-        """Nothing: the kernels that take it know only formats with fields."""
+        """Undefined: the kernels that take parameters support formats with exponent and mantissa fields only."""
         raise TypeError(f"{self.name} is a table of values, without exponent and mantissa fields")
 
     @property
     def sign_mask(self) -> int:
-        """Nothing: a table has no sign bit of its own."""
+        """Undefined: a table has no sign bit."""
         raise TypeError(f"{self.name} is a table of values, without a sign field")
 
     @property
@@ -187,38 +187,38 @@ class TableFormat(Format):
 
     @property
     def inf_code(self) -> int | None:
-        """Code of +Inf, None if there is none."""
+        """Code of +Inf, or None if there is no Inf."""
         return self.listed.inf
 
     @property
     def nan_code(self) -> int | None:
-        """Code that NaN is encoded as, None if there is none."""
+        """Code of the NaN that casts produce, or None if there is no NaN."""
         return self.listed.nan
 
     @property
     def is_integer(self) -> bool:
-        """Whether codes are two's complement integers: a table's are not."""
+        """Whether codes are two's complement integers; always False for a table."""
         return False
 
     @property
     def has_negative_zero(self) -> bool:
-        """Whether -0 is listed."""
+        """Whether the table contains -0."""
         return any(value == 0 and math.copysign(1, value) < 0 for value in self.table)
 
     @property
     def zeros(self) -> tuple[int, int]:
-        """Codes of -0 and 0; where one is missing, what stands nearest to it."""
+        """Codes of -0 and 0; the value nearest to zero replaces a missing one."""
         near = min(range(len(self.listed.values)), key=lambda i: abs(self.listed.values[i]))
         zero = self.listed.codes[near]
         return zero if self.listed.negative_zero is None else self.listed.negative_zero, zero
 
     @property
     def negative_limit(self) -> int:
-        """0: thresholds, not magnitudes, say what a negative number becomes."""
+        """Always 0: thresholds, not magnitudes, determine the codes of negative numbers."""
         return 0
 
     def with_sign(self, magnitude: int) -> int:
-        """Return the code of the opposite of a code's value."""
+        """Return the code of the negated value of a code."""
         wanted = -self.value(magnitude)
         if wanted == -math.inf and self.listed.negative_inf is not None:
             return self.listed.negative_inf
@@ -227,7 +227,7 @@ class TableFormat(Format):
         raise ValueError(f"{self.name}: {wanted:g} is not one of its values")
 
     def nan_codes(self, which: str) -> tuple[int, int]:
-        """Return the codes of NaN and -NaN for a policy's `nan`, in a format that has NaN."""
+        """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""
         nan = self.listed.nan
         assert nan is not None
         code = self.zeros[1] if which == "zero" else nan
@@ -245,7 +245,7 @@ class TableFormat(Format):
 
     @property
     def smallest_normal(self) -> float:
-        """NaN: a table does not tell normal numbers from others."""
+        """NaN: a table does not distinguish normal numbers."""
         return math.nan
 
     @property
@@ -255,11 +255,11 @@ class TableFormat(Format):
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value; NaN where 1 is no value, or the largest."""
+        """Distance from 1 to the next larger value; NaN if 1 is not a value or is the largest."""
         return self.nextafter(1.0, math.inf) - 1 if 1.0 in self.listed.values[:-1] else math.nan
 
     def holds(self, other: Format) -> bool:
-        """Tell whether every value of the other format is a value of this one, Inf, NaN and -0 included."""
+        """Return whether every value of the other format is a value of this one, including Inf, NaN and -0."""
         if self.same_codes(other):
             return True
         if other.bits > MOST_BITS or (other.has_negative_zero and not self.has_negative_zero):
@@ -268,7 +268,7 @@ class TableFormat(Format):
         return all(v in mine or (math.isnan(v) and self.nan_code is not None) for v in other.values().tolist())
 
     def _within(self, wider: Format) -> bool:
-        """Tell whether every value is a value of another format with fields."""
+        """Return whether every value is a value of another format with exponent and mantissa fields."""
         if (self.has_negative_zero and not wider.has_negative_zero) or (
             self.listed.nan is not None and wider.nan_code is None
         ):
@@ -276,15 +276,15 @@ class TableFormat(Format):
         return all(wider.has_value(v) for v in self.table if not math.isnan(v))
 
     def value(self, code: int) -> float:
-        """Return the value of one code; a `ValueError` if there is no such code."""
+        """Return the value of one code; raise `ValueError` if it is out of range."""
         return self.table[self._checked(code)]
 
     def magnitudes(self) -> Sequence[float]:
-        """Return the values that are not negative, in their order."""
+        """Return the nonnegative values in ascending order."""
         return tuple(value for value in self.listed.values if value >= 0)
 
     def nextafter(self, x: float, toward: float) -> float:
-        """Return the next value of the table from a value of it, in a direction; see `Format.nextafter`."""
+        """Return the neighbour of a value in the direction of `toward`; see `Format.nextafter`."""
         start, toward = real(self.name, "x", x), real(self.name, "toward", toward)
         ends = (
             [-math.inf] if self.listed.negative_inf is not None else [],
@@ -316,14 +316,14 @@ def _number(who: str, value: object) -> float:
 
 
 HIF8_BEYOND = 1.5 * 2.0**15
-"""What HiF8's code of Inf would be: numbers from the midpoint between it and 2^15 on overflow."""
+"""Value that HiF8's code of Inf would have otherwise: numbers from the midpoint between 2^15 and this overflow."""
 
 _PREFIXES = ((3, 2, 4), (2, 2, 3), (1, 2, 2), (1, 3, 1), (1, 4, 0))
-"""HiF8's prefixes: value, width, and how many bits of exponent follow."""
+"""HiF8's prefixes: value, width in bits, and number of exponent bits that follow."""
 
 
 def hif8_values() -> Iterable[float]:
-    """Return the values of HiF8's 256 codes: after the sign a prefix says how many bits the exponent has."""
+    """Return the values of HiF8's 256 codes: a prefix after the sign gives the number of exponent bits."""
     for code in range(256):
         sign, b = (-1.0 if code & 0x80 else 1.0), code & 0x7F
         if b < 8:
@@ -334,7 +334,7 @@ def hif8_values() -> Iterable[float]:
         places = 7 - width - digits
         field, fraction = b >> places & ((1 << digits) - 1), b & ((1 << places) - 1)
         exponent = 0
-        if digits:  # the first bit is the exponent's sign, and a leading one goes without saying
+        if digits:  # the first bit is the exponent's sign; its leading one is implicit
             half = 1 << (digits - 1)
             exponent = half + field % half if field < half else -(half + field % half)
         largest = b == 0x6F  # would be 1.5 * 2^15
