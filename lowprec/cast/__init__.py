@@ -1,1 +1,1 @@
-"""Casts of arrays: values to codes, codes to values, values onto a grid; codes packed into bits."""
+"""Casts of arrays: encode, decode and round to a format's grid; pack codes into bits."""

@@ -1,4 +1,4 @@
-"""What casts are given: values, codes of a format, a seed."""
+"""Conversion and checks of the arrays that casts take: values, codes and seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_EXACT_INTEGER = 1 << 53
 
 
 def as_values(who: str, x: ArrayLike) -> NDArray[Any]:
-    """Return `x` as a contiguous array of a type that float64 holds exactly."""
+    """Return `x` as a contiguous array of a type that converts to float64 exactly."""
     a = real_numbers(who, x)
     if a.dtype.kind in "iu":
         if a.dtype.itemsize == 8 and a.size and (a.max() > _MAX_EXACT_INTEGER or a.min() < -_MAX_EXACT_INTEGER):
@@ -27,9 +27,9 @@ def as_values(who: str, x: ArrayLike) -> NDArray[Any]:
 
 
 def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[Any]:
-    """Return contiguous codes of the format's own type, or raise if one lies outside the format.
+    """Return contiguous codes in the format's code type, or raise if one is out of range.
 
-    Codes that have the type already are not looked at unless `check` says so.
+    Codes that already have this type are checked only if `check` is set.
     """
     c = np.asarray(host(codes))
     if (said := said_format(c)) is not None:
@@ -40,6 +40,6 @@ def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[An
 
 
 def said_format(codes: ArrayLike) -> str | None:
-    """Return the format that an array's type says its codes are of, as those of ml_dtypes do; None if it says none."""
-    dtype = getattr(host(codes), "dtype", None)  # `isbuiltin` is 2 for types that others add to NumPy's
+    """Return the format implied by the array's dtype (an ml_dtypes type), or None."""
+    dtype = getattr(host(codes), "dtype", None)  # `isbuiltin` is 2 for types that extensions register with NumPy
     return dtype.name if isinstance(dtype, np.dtype) and dtype.isbuiltin == 2 and dtype.name in formats else None

@@ -1,4 +1,4 @@
-"""Casts on arrays: `encode` values to codes, `decode` codes to values, `round_to` values on a format's grid."""
+"""Casts of arrays: `encode` values to codes, `decode` codes to values, `round_to` the values of a format."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ def encode(
     out: NDArray[Any] | None = None,
     like: Any = None,
 ) -> NDArray[Any]:
-    """Encode values as codes of a format, with one rounding from whatever type they come in.
+    """Encode values as codes of a format, with a single rounding from the type of `x`.
 
     Parameters
     ----------
     x : array_like, any shape
         float16, float32, float64, an ml_dtypes type, or integers of magnitude up to 2^53.
     fmt : str or Format
-        Name in ``lowprec.formats``, or a format of one's own.
+        Name in ``lowprec.formats``, or a custom `Format`.
     rounding : str or Rounding, optional
-        How values between two codes are rounded: ``nearest_even`` (the default, unless a table of values has another:
-        hif8's is ``nearest_away``), ``nearest_away``, ``toward_zero``, ``up``, ``down``, ``to_odd``, ``stochastic``,
-        or another of `lowprec.format.rounding`.
+        Rounding mode: ``nearest_even`` (the default, unless a table of values has another: hif8's is ``nearest_away``),
+        ``nearest_away``, ``toward_zero``, ``up``, ``down``, ``to_odd``, ``stochastic``, or another of
+        `lowprec.format.rounding`.
     policy : str or Policy, optional
-        What becomes of overflow, Inf and NaN (`lowprec.policies`); ``ocp_sat`` for formats of up to 8 bits,
-        ``ieee`` above.
+        Rules for overflow, Inf and NaN (a name in `lowprec.policies`); ``ocp_sat`` by default for formats of up to 8
+        bits, ``ieee`` above.
     overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}, optional
-        Replaces the policy's own rule.
+        Overflow rule that replaces the policy's.
     seed : int, optional
-        For stochastic rounding, which needs it: 0 to 2^64 - 1. Element i of `x` in C order is rounded by the bits of
-        (seed, offset + i), whatever the number of threads.
+        Seed of stochastic rounding, which requires one: 0 to 2^64 - 1. Element i of `x` in C order is rounded with the
+        random bits of (seed, offset + i), for any number of threads.
     offset : int
-        Index of the first element, for an array that is worked on in parts.
+        Index of the first element, for an array that is encoded in parts.
     random : str, Stream or array_like of uint32, optional
-        Whose random words: a name in ``lowprec.streams``, or a word for each element instead of a seed. The leading
-        bits of a word are an element's R.
+        Source of the random words: a name in ``lowprec.streams``, or one word per element instead of a seed. R is the
+        leading bits of a word.
     out : ndarray, optional
-        Where to put the codes: C-contiguous, of `x`'s shape and of the format's ``code_dtype``. Nothing is allocated
-        then for contiguous float32 or float64 values.
+        Destination of the codes: C-contiguous, with the shape of `x` and the format's ``code_dtype``. For contiguous
+        float32 or float64 values the cast then allocates no memory.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
-        Codes then have that package's type for the format, where it has one.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name. Codes then have the package's
+        dtype for the format, if it has one.
 
     Returns
     -------
     ndarray of uint8, uint16 or uint32, shape of `x`
-        The codes; narrower ones sit in the low bits.
+        The codes, in the low bits of each element.
 
     Raises
     ------
     ValueError
-        For an unknown format, rounding or policy, a missing seed, an `out` that does not fit, or values that the
-        policy refuses.
+        If the format, rounding or policy is unknown, the seed is missing, `out` does not fit, or the policy rejects a
+        value.
     TypeError
-        For values of a type that is not a number.
+        If the values are not of a numeric type.
 
     Examples
     --------
@@ -112,21 +112,21 @@ def decode(
     codes : array_like of integers, any shape
         Bit patterns; each must be a code of the format.
     fmt : str or Format
-        Name in ``lowprec.formats``, or a format of one's own.
+        Name in ``lowprec.formats``, or a custom `Format`.
     out : ndarray of float32, optional
-        Where to put the values: C-contiguous, of the codes' shape.
+        Destination of the values: C-contiguous, with the shape of the codes.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
     Returns
     -------
     ndarray of float32, shape of `codes`
-        The values. NaN comes out quiet, with the code's sign.
+        The values. NaN is quiet, with the sign of its code.
 
     Raises
     ------
     ValueError
-        If a code lies outside the format (what was written to `out` until then stays), or `out` does not fit.
+        If a code is out of range (values already written to `out` remain), or `out` does not fit.
     TypeError
         If the codes are not integers.
 
@@ -175,7 +175,7 @@ def round_to(
     out: NDArray[np.float32] | None = None,
     like: Any = None,
 ) -> NDArray[np.float32]:
-    """Round values to the grid of a format: ``decode(encode(x))`` without the codes.
+    """Round values to a format: ``decode(encode(x))`` without the codes.
 
     Parameters
     ----------
@@ -184,9 +184,9 @@ def round_to(
     fmt, rounding, policy, overflow, seed, offset, random
         As for `encode`.
     out : ndarray of float32, optional
-        Where to put the values: C-contiguous, of `x`'s shape; `x` itself is allowed.
+        Destination of the values: C-contiguous, with the shape of `x`; may be `x` itself.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
     Returns
     -------
@@ -229,7 +229,7 @@ def round_to(
 
 @standard
 def round_in_place(x: NDArray[np.float32], fmt: Format) -> NDArray[np.float32]:
-    """Do ``round_to(x, fmt, out=x)`` for a float32 array, with fewer checks: for what is called all the time."""
+    """Perform ``round_to(x, fmt, out=x)`` on a float32 array with fewer checks, for hot callers."""
     constants = nearest_constants(fmt)
     if constants is None or x.dtype != np.float32 or not x.flags.c_contiguous:
         return round_to(x, fmt, out=x)

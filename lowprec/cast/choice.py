@@ -1,4 +1,4 @@
-"""Which kernels a cast takes, with which constants, and how arrays of any type go through them."""
+"""Selection of the kernels and constants of a cast, and their application to arrays of any type."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .constants import (
 from .streams import Key
 from .tables import table_encoder
 
-GRAIN = 1 << 16  # elements per piece of work: enough to be worth a thread
+GRAIN = 1 << 16  # elements per chunk: large enough to repay a thread
 
 Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
-"""Works on values, writes into an array of their length; the third is the index of the first value."""
+"""Function (values, out, start): processes values into an array of the same length; `start` is the first index."""
 
 
 class Plan(NamedTuple):
-    """The kernels for a format, a rounding and a policy, and their constants; None where one does not hold."""
+    """Constants of each kernel for a format, rounding and policy; None where the kernel is not exact."""
 
     near: Constants | None
     short: Constants | None
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 @cached(512)
 def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
-    """Return the kernels that hold and their constants."""
+    """Return the plan for a format, rounding and special codes."""
     nearest = mode.is_nearest_even
     return Plan(
         near_constants(f, special) if nearest else None,
@@ -71,14 +71,14 @@ def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
 
 @cached(256)
 def nearest_constants(fmt: Format) -> Constants | None:
-    """Return what `kernels.cast.nearest.round_bits` needs to do as plain `round_to` does; None where it cannot."""
+    """Return the constants with which `kernels.cast.nearest.round_bits` equals `round_to` with defaults, or None."""
     mode, policy = resolve(fmt)
     return None if fmt.is_table else plan_of(fmt, mode, special_codes(fmt, mode, policy)).round_nearest
 
 
 @functools.singledispatch
 def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
-    """Return what encodes a piece: values, where their codes go, index of the first."""
+    """Return the `Piece` that encodes values into codes."""
     plan, (lo, hi, offset, *_) = plan_of(f, mode, special), key
 
     def given(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
@@ -111,7 +111,7 @@ encoder.register(TableFormat, table_encoder)
 
 
 def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
-    """Return what rounds a piece; only for formats with a kernel for float32."""
+    """Return the `Piece` that rounds values; only for formats with a float32 kernel."""
     plan, (lo, hi, offset, *_), encode = plan_of(f, mode, special), key, encoder(f, mode, special, key)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
@@ -132,14 +132,14 @@ def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece
 
 
 def word_kernels() -> Any:
-    """Return `kernels.cast.rounding`, imported when it is first needed: most casts are to nearest even."""
+    """Return `kernels.cast.rounding`, imported on first use because most casts round to nearest even."""
     from ..kernels.cast import rounding
 
     return rounding
 
 
 def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mode: Rounding) -> None:
-    """Work on all values; those of other types are turned into float32 or float64, whichever is exact, in parts."""
+    """Apply a piece to all values; other types are converted in chunks to float32 or float64, whichever is exact."""
     flat, into = values.reshape(-1), result.reshape(-1)
     to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
     if flat.dtype == np.float64 or not takes_float32(f, mode):
@@ -149,7 +149,7 @@ def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mod
         return
 
     def convert(a: int, b: int) -> None:
-        with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
+        with np.errstate(invalid="ignore"):  # signalling NaNs are valid inputs
             for start in range(a, b, GRAIN):
                 stop = min(b, start + GRAIN)
                 piece(flat[start:stop].astype(to), into[start:stop], start)
@@ -158,7 +158,7 @@ def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mod
 
 
 def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: Key) -> None:
-    """Raise for the first value that the policy does not take: encode twice, with two codes for what it refuses."""
+    """Raise for the first value that the policy rejects: encode twice, with two codes for rejected values."""
     usual = special_codes(f, mode, policy)
     no_nan = policy.nan_without_nan if f.nan_code is None else policy.nan
     raising = {

@@ -1,4 +1,4 @@
-"""What the cast kernels need of a format, a rounding and a policy: tuples of 32-bit words, made once and kept."""
+"""Constants that the cast kernels take for a format, rounding and policy: tuples of 32-bit words, cached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUIET_NAN = 0x7FC00000
 
 @functools.lru_cache(maxsize=512)
 def encode_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.nearest.encode_bits` needs, in its order, or None if it does not hold."""
+    """Return the arguments of `kernels.cast.nearest.encode_bits`, in order, or None if it is not exact."""
     if not _has_nearest_kernel(fmt, special):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -41,11 +41,11 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.nearest.encode_near` needs, in its order, or None if it does not hold."""
+    """Return the arguments of `kernels.cast.nearest.encode_near`, in order, or None if it is not exact."""
     m, emin = fmt.mantissa_bits, fmt.emin
     if not (_has_nearest_kernel(fmt, special) and special.negative_zero and not fmt.is_integer):
         return None
-    if m == 23:  # the addend would lie one binade above the value, where the quantum is twice as large
+    if m == 23:  # the addend would be one binade above the value, where the quantum is twice as large
         return None
     if special.negative_nan != special.nan | fmt.sign_mask or fmt.emax + 1 + 23 - m > 127 or emin == -126:
         return None
@@ -62,7 +62,7 @@ def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.nearest.encode32_short` needs, in its order, or None if it does not hold."""
+    """Return the arguments of `kernels.cast.nearest.encode32_short`, in order, or None if it is not exact."""
     m = fmt.mantissa_bits
     like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
     if not (like_float32 and _symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
@@ -72,7 +72,7 @@ def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
-    """Return what `kernels.cast.rounding.encode_random` needs, in its order, or None if it does not hold."""
+    """Return the arguments of `kernels.cast.rounding.encode_random`, in order, or None if it is not exact."""
     if not (_has_nearest_kernel(fmt, special) and rounding.is_stochastic and special.negative_zero):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -97,7 +97,7 @@ def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> 
 
 @functools.lru_cache(maxsize=512)
 def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return what `kernels.cast.nearest.round_bits` needs, in its order, or None if it does not hold."""
+    """Return the arguments of `kernels.cast.nearest.round_bits`, in order, or None if it is not exact."""
     if not _has_nearest_kernel(fmt, special):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -119,7 +119,7 @@ def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def decode_constants(fmt: Format) -> Constants:
-    """Return what `kernels.cast.nearest.decode_bits` needs, in its order; only for formats that `has_word_kernel`."""
+    """Return the arguments of `kernels.cast.nearest.decode_bits`, in order; only for formats that `has_word_kernel`."""
     m, emin = fmt.mantissa_bits, fmt.emin
     subnormal = 1 << m if emin > -126 else 0
     minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN
@@ -141,7 +141,7 @@ def decode_constants(fmt: Format) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants:
-    """Return what `kernels.cast.rounding.encode_word` needs, in its order; any format for `encode_word64`."""
+    """Return the arguments of `kernels.cast.rounding.encode_word`, in order; any format for `encode_word64`."""
     m = fmt.mantissa_bits
     return _words(
         23 - m,
@@ -162,7 +162,7 @@ def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Co
 
 @functools.cache
 def rounding_words(rounding: Rounding) -> Constants:
-    """Return the words of a rounding for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
+    """Return a rounding's words for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
     n = rounding.random_bits
     extra = 1 << (31 - n) if n and rounding.variant == "B" else 0
     return _words(rounding.plus_word, rounding.minus_word, _ALL << (32 - n) & _ALL if n else 0, extra)
@@ -171,7 +171,7 @@ def rounding_words(rounding: Rounding) -> Constants:
 def has_word_kernel(fmt: Format) -> bool:
     """Return whether the float32 kernels `encode_word` and `decode_bits` are exact for a format.
 
-    Other formats are encoded from float64, and decoded by a table or code by code.
+    Other formats are encoded from float64, and decoded with a table or code by code.
     """
     return not fmt.is_table and fmt.has_zero and fmt.emin >= -126
 
@@ -179,8 +179,8 @@ def has_word_kernel(fmt: Format) -> bool:
 def takes_float32(fmt: Format, rounding: Rounding) -> bool:
     """Return whether a cast can work on float32 values directly instead of widening them to float64.
 
-    `encode_word` keeps 31 bits below the quantum, the last one sticky. It decides as all bits would if a rounding's
-    words end in 00 or in 11.
+    `encode_word` keeps 31 bits below the quantum, the last one sticky. Its result equals that of all bits if a
+    rounding's words end in 00 or in 11.
     """
     words = (rounding.plus_word, rounding.minus_word)
     return fmt.is_table or (has_word_kernel(fmt) and all(word & 3 in (0, 3) for word in words))
@@ -198,7 +198,7 @@ def _has_nearest_kernel(fmt: Format, special: SpecialCodes) -> bool:
 
 
 def _symmetric(fmt: Format, special: SpecialCodes) -> bool:
-    """Tell whether both signs overflow to one magnitude, Inf with them: the maximum or the code after it."""
+    """Return whether both signs and Inf overflow to one magnitude: the maximum or the next code."""
     after = special.over == fmt.max_code + 1 < fmt.sign_mask
     return (
         (special.over == fmt.max_code or after)
@@ -210,7 +210,7 @@ def _symmetric(fmt: Format, special: SpecialCodes) -> bool:
 
 
 def _value_bits(fmt: Format, code: int) -> int:
-    """Return the float32 bits of a code's value; NaNs come out quiet, with the sign that the code has."""
+    """Return the float32 bits of a code's value; NaN is quiet, with the sign of the code."""
     value = fmt.value(code)
     if value != value:
         negative = code & fmt.sign_mask and fmt.nan_code != fmt.sign_mask
@@ -219,7 +219,7 @@ def _value_bits(fmt: Format, code: int) -> int:
 
 
 def _bits_of(fmt: Format, magnitude: int) -> int:
-    """Return the float32 bits of a magnitude code as if the exponents went on beyond the maximum."""
+    """Return the float32 bits of a magnitude code, extending the exponents beyond the maximum."""
     m = fmt.mantissa_bits
     if magnitude == fmt.max_code:
         return _value_bits(fmt, magnitude)

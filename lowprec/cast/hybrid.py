@@ -1,4 +1,4 @@
-"""HiF8's hybrid rounding, as CANN's reference data have it: the number's own low bits stand in for random ones."""
+"""HiF8's hybrid rounding, as in CANN's reference data: low bits of the number itself replace the random bits."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from .casts import encode
 def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Policy | None = None) -> NDArray[np.uint8]:
     """Encode numbers in HiF8 by CANN's CAST_HYBRID.
 
-    Exponents of magnitude below 4 round to nearest, ties away. Beyond, a float32 goes away from zero if the first 14 of
-    the bits that are cut, as a number, are at least the last 14 of its fraction; a float16, if the first 2 are at least
-    twice its last bit and one. With 2^-23 as leading one, below the least value, that one is the first of those bits.
+    Exponents of magnitude below 4 round to nearest, ties away. Above, a float32 rounds away from zero if the first 14
+    of the discarded bits, as an integer, are at least the last 14 bits of its fraction; a float16, if the first 2 are
+    at least twice its last bit plus one. In [2^-23, 2^-22), below the smallest value, the leading one is the first of
+    the discarded bits.
 
-    By that rule a float32 that needs no rounding goes up if it lies at an exponent beyond +-3 and ends in 14 zeros: 70
-    of the 126 positive values do, 2^15 to Inf even when saturating. Whether the chip compares so is not known; CANN's
-    data do. For subnormal float16 numbers "last bit" is read as that of the stored fraction.
+    By that rule a float32 that needs no rounding is increased if its exponent is beyond +-3 and its fraction ends in 14
+    zeros: this holds for 70 of the 126 positive values, and 2^15 becomes Inf even when saturating. CANN's data do so;
+    whether the chip does is unknown. For subnormal float16 numbers "last bit" is read as that of the stored fraction.
 
     Parameters
     ----------
     x : array_like of float32 or float16, any shape
-        Other types are not published.
+        Numbers to encode; CANN publishes no rule for other types.
     everywhere : bool
-        Whether small exponents are rounded so, too (CANN's storound).
+        Whether small exponents use the rule as well (CANN's storound).
     policy : str or Policy, optional
-        What becomes of overflow, from 1.25 * 2^15 on, and of NaN; ``ocp_sat`` by default.
+        Rules for overflow, from 1.25 * 2^15 on, and for NaN; ``ocp_sat`` by default.
 
     Returns
     -------
@@ -73,7 +74,7 @@ def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Polic
     up &= exponent >= -23
     usual = encode(values, f, rounding="nearest_away", policy=policy)
     floor = encode(values, f, rounding="toward_zero", policy=policy)
-    after = np.array([*range(256)], np.uint8)  # the code next to each, away from zero
+    after = np.array([*range(256)], np.uint8)  # the next code away from zero
     order = encode(np.array(f.magnitudes()), f)
     after[order[:-1]] = order[1:]
     after[order[1:-1] | 0x80] = order[2:] | 0x80

@@ -1,7 +1,7 @@
-"""Packed storage: codes of b bits as one stream of bytes, nothing between them.
+"""Packed storage: codes of b bits as one byte stream without padding.
 
 Element i takes bits ``[i*b, (i+1)*b)`` of the stream, least significant bit first, so byte j holds the stream's bits
-``8j`` to ``8j + 7``. For 4 bits the even element is the low nibble, as in ``float4_e2m1fn_x2`` and NVFP4 tensors;
+``8j`` to ``8j + 7``. With 4 bits, the even element is the low nibble, as in ``float4_e2m1fn_x2`` and NVFP4 tensors;
 four 6-bit codes are three bytes.
 """
 
@@ -16,25 +16,25 @@ from .. import _threads
 from .._arrays import apart, codes_of, output, whole
 from ..kernels.cast import packing as kernels
 
-_GRAIN = 1 << 17  # codes per piece of work; a multiple of 8 codes fills whole bytes
+_GRAIN = 1 << 17  # codes per chunk; a multiple of 8 codes fills whole bytes
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return the bytes that `count` codes of `bits` bits take, ``ceil(count * bits / 8)``."""
+    """Return the size in bytes of `count` packed codes of `bits` bits, ``ceil(count * bits / 8)``."""
     return -(-count * bits // 8)
 
 
 def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-    """Pack codes into a stream of bytes.
+    """Pack codes into a byte stream.
 
     Parameters
     ----------
     codes : array_like of integers, any shape
         Codes below ``2^bits``, taken in C order.
     bits : int
-        Bits of a code, 1 to 16.
+        Width of a code, 1 to 16.
     out : ndarray of uint8, optional
-        Where to put the bytes: contiguous, ``ceil(size * bits / 8)`` of them.
+        Destination of the bytes: contiguous, of size ``ceil(size * bits / 8)``.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -
     Raises
     ------
     ValueError
-        If a code needs more bits, `bits` is impossible, or `out` does not fit.
+        If a code does not fit in `bits`, `bits` is out of range, or `out` does not fit.
     TypeError
         If the codes are not integers.
 
@@ -82,18 +82,18 @@ def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -
 
 
 def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Unpack a stream of bytes into codes.
+    """Unpack a byte stream into codes.
 
     Parameters
     ----------
     packed : array_like of uint8
-        What `pack` returned, ``ceil(count * bits / 8)`` bytes.
+        Result of `pack`: ``ceil(count * bits / 8)`` bytes.
     bits : int
-        Bits of a code, 1 to 16.
+        Width of a code, 1 to 16.
     count : int
-        How many codes there are.
+        Number of codes.
     out : ndarray of uint8 (uint16 above 8 bits), optional
-        Where to put the codes: contiguous, of `count` elements.
+        Destination of the codes: contiguous, of size `count`.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     Raises
     ------
     ValueError
-        If the number of bytes does not fit `bits` and `count`, or `out` does not fit.
+        If the number of bytes does not match `bits` and `count`, or `out` does not fit.
     TypeError
         If `packed` does not hold bytes.
     """
@@ -142,28 +142,29 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
 
 
 def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
-    """Pack codes of 12 bits as DeepSeek's TileKernels store E5M6: eight in three words, the first in the highest bits.
+    """Pack 12-bit codes in the E5M6 layout of DeepSeek's TileKernels: eight codes in three words, from the highest bit.
 
     Parameters
     ----------
     codes : array_like of integers, shape (..., 8 n)
-        Codes below 2^12, `lowprec.formats`' ``e5m6``, for example.
+        Codes below 2^12, for example of ``e5m6`` in `lowprec.formats`.
 
     Returns
     -------
     ndarray of uint32, shape (..., 3 n)
-        As words; in memory little-endian.
+        Words, in memory little-endian.
 
     Raises
     ------
     ValueError
-        If a code needs more bits, or the last axis is no multiple of 8.
+        If a code does not fit in 12 bits, or the last axis is not a multiple of 8.
     TypeError
         If the codes are not integers.
 
     Notes
     -----
-    TileKernels 1.0.0, ``cast_e5m6``. Its rounding, by way of float16, is not ours below 2^-14: the layout alone is.
+    TileKernels 1.0.0, ``cast_e5m6``. Only the layout is the same: its rounding goes through float16 and differs below
+    2^-14.
 
     Examples
     --------
@@ -198,7 +199,7 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
     Raises
     ------
     ValueError
-        If the last axis is no multiple of 3.
+        If the last axis is not a multiple of 3.
     TypeError
         If the words are not uint32.
 

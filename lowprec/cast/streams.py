@@ -1,8 +1,8 @@
-"""Random words by name: lowprec's own for (seed, index), and those of other people's generators.
+"""Streams of random words by name: lowprec's own function of (seed, index), and third-party generators.
 
-A stochastic cast gives element i the word of index i, whose leading bits are its R. Other generators are here so that
-a cast of theirs can be repeated: what is documented is which words there are and in which order; which element of a
-tensor a kernel gives which word is a property of its tiling, and `random=` of a cast takes words in any order.
+In a stochastic cast, element i takes the word of index i, and R is its leading bits. The other generators serve to
+reproduce casts of other software. The words and their order are documented there; which word a kernel assigns to which
+element of a tensor depends on its tiling, so a cast's `random=` takes the words in any order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
     key : array_like of uint32, shape (..., 2)
         Keys; they broadcast with the counters.
     rounds : int
-        10 everywhere.
+        Number of rounds; 10 in practice.
 
     Returns
     -------
@@ -77,12 +77,12 @@ _THREEFRY_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
-    """Return the blocks of Threefry2x32 with 20 rounds (Salmon et al., SC 2011), JAX's generator.
+    """Return the blocks of Threefry2x32 with 20 rounds (Salmon et al., SC 2011), the generator of JAX.
 
     Parameters
     ----------
     counter, key : array_like of uint32, shape (..., 2)
-        Counters and keys, which broadcast.
+        Counters and keys; they broadcast.
 
     Returns
     -------
@@ -108,14 +108,14 @@ def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
 
 @dataclass(frozen=True)
 class Stream(ABC):
-    """A sequence of random words for every seed.
+    """A sequence of random words for each seed.
 
     Parameters
     ----------
     name : str
-        How it is called; it decides nothing.
+        Name; it does not affect the words.
     source : str
-        Whose it is.
+        Software or standard that defines it.
     """
 
     name: str
@@ -126,15 +126,15 @@ class Stream(ABC):
 
     @abstractmethod
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of indices `start`, start + 1, ..."""
+        """Return the words of indices `start`, ``start + 1``, ..."""
 
 
 @dataclass(frozen=True)
 class Own(Stream):
-    """lowprec's words, `lowprec.kernels.cast.random_bits.random_word`."""
+    """lowprec's words: `lowprec.kernels.cast.random_bits.random_word`."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of indices `start`, start + 1, ..."""
+        """Return the words of indices `start`, ``start + 1``, ..."""
         from ..kernels.cast.random_bits import fill_words
 
         words = np.empty(size, np.uint32)
@@ -144,17 +144,17 @@ class Own(Stream):
 
 @dataclass(frozen=True)
 class Philox(Stream):
-    """Philox4x32-10 as cuRAND and PyTorch's CUDA kernels count: four words a block, then the next block.
+    """Philox4x32-10 in the order of cuRAND and PyTorch's CUDA kernels: four words per block, then the next block.
 
-    The counter is (block, subsequence), both of 64 bits, the low word first; the key is the seed. Index i is word
+    The counter is (block, subsequence), each of 64 bits, low word first; the key is the seed. Index i is word
     ``i % 4`` of block ``first_block + i // 4``.
 
     Parameters
     ----------
     subsequence : int
-        The thread, in kernels of PyTorch and TransformerEngine.
+        Thread number in kernels of PyTorch and TransformerEngine.
     first_block : int
-        The block of the first word: an offset in blocks, as in ``at::Philox4_32``.
+        Block of the first word: an offset in blocks, as in ``at::Philox4_32``.
     """
 
     subsequence: int = 0
@@ -167,7 +167,7 @@ class Philox(Stream):
             object.__setattr__(self, name, value)
 
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of indices `start`, start + 1, ..."""
+        """Return the words of indices `start`, ``start + 1``, ..."""
         first, last = start // 4, (start + size + 3) // 4
         with np.errstate(over="ignore"):
             block = np.arange(last - first, dtype=_U64) + _U64((self.first_block + first) % (1 << 64))
@@ -179,10 +179,10 @@ class Philox(Stream):
 
 @dataclass(frozen=True)
 class Triton(Stream):
-    """``tl.randint(seed, offset)`` of Triton: the first word of the block whose counter is the offset."""
+    """``tl.randint(seed, offset)`` of Triton: the first word of the block with the offset as counter."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of offsets `start`, start + 1, ..."""
+        """Return the words of offsets `start`, ``start + 1``, ..."""
         if start + size > 1 << 32:
             raise ValueError(f"stream {self.name}: offsets to {start + size - 1}: Triton's have 32 bits")
         counter = np.zeros((size, 4), np.uint32)
@@ -190,7 +190,7 @@ class Triton(Stream):
         return philox4x32(counter, halves(seed))[:, 0].copy()
 
     def uniform(self, seed: int, start: int, size: int) -> NDArray[np.float32]:
-        """Return ``tl.rand(seed, offset)``: the words as float32 from 0 to below 1."""
+        """Return ``tl.rand(seed, offset)``: the words as float32 in [0, 1)."""
         signed = self.words(seed, start, size).view(np.int32)
         magnitude = np.where(signed < 0, ~signed, signed)
         return magnitude.astype(np.float32) * np.float32(4.6566127342e-10)
@@ -198,23 +198,23 @@ class Triton(Stream):
 
 @dataclass(frozen=True)
 class Threefry(Stream):
-    """Threefry2x32-20, two words a block; the counter is the block's number, high half first, the key the seed's."""
+    """Threefry2x32-20, two words per block; counter: block number; key: seed; both with the high half first."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of indices `start`, start + 1, ..."""
+        """Return the words of indices `start`, ``start + 1``, ..."""
         first, last = start // 2, (start + size + 1) // 2
         return _threefry(seed, first, last - first).reshape(-1)[start - 2 * first :][:size]
 
 
 @dataclass(frozen=True)
 class Jax(Stream):
-    """``jax.random.bits(jax.random.key(seed))``: both words of the block of an index, added by xor.
+    """``jax.random.bits(jax.random.key(seed))``: the exclusive or of both words of the block of an index.
 
-    This is JAX's partitionable order, its default from 0.5 on: an element's word does not depend on the shape.
+    This is JAX's partitionable order, the default since 0.5: the word of an element does not depend on the shape.
     """
 
     def words(self, seed: int, start: int, size: int) -> Words:
-        """Return the words of indices `start`, start + 1, ..."""
+        """Return the words of indices `start`, ``start + 1``, ..."""
         both = _threefry(seed, start, size)
         return both[:, 0] ^ both[:, 1]
 
@@ -227,7 +227,7 @@ def _threefry(seed: int, first: int, size: int) -> Words:
 
 
 streams: Registry[Stream] = Registry("stream", Stream)  # type: ignore[type-abstract]  # for isinstance only
-"""The catalogue of random streams."""
+"""Catalogue of random streams."""
 
 
 def _add(stream: Stream) -> None:
@@ -243,21 +243,21 @@ _add(Jax("jax", source="jax.random, threefry2x32, partitionable"))
 
 
 class Key(NamedTuple):
-    """Which random words a cast takes: of a stream by halves of the seed, or given; the index of the first element."""
+    """Random words of a cast: a stream with a split seed, or given words; and the index of the first element."""
 
     low: np.uint32
     high: np.uint32
     offset: int
-    stream: Stream | None = None  # lowprec's own
+    stream: Stream | None = None  # None: lowprec's own
     given: Words | None = None
 
     @property
     def own(self) -> bool:
-        """Whether the words are lowprec's, which kernels compute as they go."""
+        """Whether the words are lowprec's own, which the kernels compute themselves."""
         return self.stream is None and self.given is None
 
     def words(self, start: int, size: int) -> Words:
-        """Return the words of `size` elements, the first of which is the cast's `start`-th."""
+        """Return the words of `size` elements, beginning at element `start` of the cast."""
         if self.given is not None:
             return self.given[start : start + size]
         stream = streams["lowprec"] if self.stream is None else self.stream
@@ -272,7 +272,7 @@ def key_of(
     random: str | Stream | ArrayLike = "lowprec",
     shape: tuple[int, ...] | None = None,
 ) -> Key:
-    """Return the words that a rounding of an array of some shape takes."""
+    """Return the key of a cast of an array with the given shape."""
     no_seed = np.uint32(0), np.uint32(0), 0
     if isinstance(random, str | Stream):
         stream = None if isinstance(random, str) and random == "lowprec" else streams.get(random)

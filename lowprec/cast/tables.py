@@ -1,4 +1,4 @@
-"""Casts to formats that are a table of values: roundings and policies turned into thresholds between codes."""
+"""Casts to formats that are a table of values: roundings and policies as thresholds between codes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..format.table import HIF8_BEYOND, TableFormat, hif8_values
 from .streams import Key
 
 _BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
-_SHIFTS = range(23, 15, -1)  # an exponent of its own for Inf and NaN; tables that stay in the second cache
-_SPARE = 25  # bits below a gap's last: every share of it that a random word stands for is whole then
+_SHIFTS = range(23, 15, -1)  # finite numbers never share a bucket with Inf or NaN; tables fit in the L2 cache
+_SPARE = 25  # bits below a gap's last bit: then every fraction of the gap that a random word denotes is an integer
 _VARIANTS = {"A": 0, "B": 1, "C": 2}
 
 
 class Interval(NamedTuple):
-    """Numbers from `low` to `high` that become one of two codes: `base`, whose value is nearer to zero, or `away`."""
+    """Numbers from `low` to `high`, which round to one of two codes: `base`, nearer to zero, or `away`."""
 
     low: Fraction
     high: Fraction
@@ -35,15 +35,15 @@ class Interval(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """A step function of the number: the code after each threshold, numbers as integers of their order."""
+    """A step function of the number: the code after each threshold; `keys` are numbers as order-preserving integers."""
 
     keys: NDArray[Any]
     starts: NDArray[np.int32]
-    codes: NDArray[Any]  # one more than keys
+    codes: NDArray[Any]  # one more than `keys`
 
 
 class Steps(NamedTuple):
-    """The same as `kernels.cast.tables.encode32_steps` takes it: buckets of float32 numbers by their leading bits."""
+    """Thresholds as `kernels.cast.tables.encode32_steps` takes them: buckets of float32 numbers by leading bits."""
 
     buckets: NDArray[np.uint32]
     codes: NDArray[Any]
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
 
 
 class RandomGrid(NamedTuple):
-    """What `kernels.cast.tables.encode64_random` takes: in the unit 1/scale an interval's ends are whole numbers."""
+    """Arguments of `kernels.cast.tables.encode64_random`: in units of 1/scale the ends of an interval are integers."""
 
     keys: NDArray[np.uint64]
     starts: NDArray[np.int32]
@@ -63,14 +63,14 @@ class RandomGrid(NamedTuple):
 
 
 def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
-    """Return the intervals between neighbouring values, and those beyond the ends, in their order."""
+    """Return the intervals between neighbouring values and those beyond the ends, in ascending order."""
     listed = f.listed
     points = [Fraction(value) for value in listed.values]
     codes = dict(zip(points, listed.codes, strict=True))
     found = []
     if f.signed:
         steps = [(listed.below, special.negative_over)]
-    else:  # by some policies what is below zero is rounded before it is refused
+    else:  # some policies round negative values before they reject them
         steps = [(-next(p for p in points if p > 0), special.negative_over)] if special.negative_limit else []
         if steps and 0 not in codes:
             steps = []
@@ -86,7 +86,7 @@ def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
 
 
 class _Order:
-    """Numbers of a type as integers that are in their order; NaNs are outermost, -0 comes before +0."""
+    """Order-preserving integers for the numbers of a type; NaNs are outermost, -0 comes before +0."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype, self.word = dtype, _BITS[dtype]
@@ -99,7 +99,7 @@ class _Order:
         number, word = self.packed
         try:
             (u,) = struct.unpack(word, struct.pack(number, value))
-        except OverflowError:  # beyond float32
+        except OverflowError:  # too large for float32
             return self.inf if value > 0 else self.negative_inf
         return int(2 * self.sign - 1 - u if u >= self.sign else u | self.sign)
 
@@ -110,7 +110,7 @@ class _Order:
         return Fraction(value) if math.isfinite(value) else float(value)
 
     def first(self, point: Fraction, *, after: bool) -> int:
-        """Return the key of the first number at a point, or after it."""
+        """Return the key of the first number >= a point."""
         key = self.key(float(point))
 
         def reached(k: int) -> bool:
@@ -125,9 +125,9 @@ class _Order:
 
 
 def _turn(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
-    """Return where an interval turns from its base to the code away from it, and whether the point itself does.
+    """Return the point where an interval switches from `base` to `away`, and whether the point itself gives `away`.
 
-    A rounding adds its word to the fraction and cuts; a word that ends in a one goes on with ones.
+    A rounding adds its word to the fraction and truncates; a word that ends in a one continues with ones.
     """
     word = mode.minus_word if i.negative else mode.plus_word
     odd = i.base & 1 == 1
@@ -140,7 +140,7 @@ def _turn(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
 
 @functools.lru_cache(maxsize=64)
 def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.dtype[Any]) -> Thresholds:
-    """Return a cast by a rounding without chance as a step function."""
+    """Return a deterministic cast as a step function."""
     order, steps = _Order(dtype), [(0, special.negative_nan)]
     steps += [(order.negative_inf, special.negative_inf), (order.negative_inf + 1, special.negative_over)]
     zero, minus_zero = order.key(0.0), order.key(-0.0)
@@ -158,7 +158,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
     keys: list[int] = []
     codes = [steps[0][1]]
     for key, code in steps[1:]:
-        while keys and keys[-1] >= key:  # a later step takes the place of those that it overtakes
+        while keys and keys[-1] >= key:  # a later step replaces those that it overtakes
             keys.pop()
             codes.pop()
         if code != codes[-1]:
@@ -169,7 +169,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
 
 
 def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
-    """Return how many keys lie below each value of their leading 16 bits, and how many there are."""
+    """Return the number of keys below each value of their leading 16 bits, and the number of keys with these bits."""
     shift = keys.dtype.type(8 * keys.itemsize - 16)
     counts = np.bincount((keys >> shift).astype(np.int64), minlength=1 << 16)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -177,11 +177,11 @@ def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def steps_by_bits(f: TableFormat, mode: Rounding, special: SpecialCodes) -> Steps | None:
-    """Return the thresholds of float32 in the order of its bits; None where they lie too close for buckets."""
+    """Return the thresholds of float32 in the order of its bits, or None if they are too close for buckets."""
     keys, _, codes = thresholds(f, mode, special, np.dtype(np.float32))
     sign, far = 1 << 31, keys.astype(np.int64)
     positive, negative = far > sign, far < sign
-    # Below zero numbers fall as their bits rise: the code before a threshold comes from the number below it on.
+    # Negative numbers decrease as their bits increase: the code before a threshold holds from the number below it.
     at = np.concatenate([[0], far[positive] - sign, [sign], 2 * sign - far[negative][::-1]])
     first = [np.count_nonzero(far <= sign), np.count_nonzero(negative)]  # codes of 0 and of -0
     after = np.concatenate([codes[first[:1]], codes[1:][positive], codes[first[1:]], codes[:-1][negative][::-1]])
@@ -204,7 +204,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
     Raises
     ------
     ValueError
-        If neighbours lie too many binades apart for whole numbers of 63 bits.
+        If the gaps of neighbours span too many binades for 63-bit integers.
     """
     order = _Order(np.dtype(np.float64))
     zero, minus_zero = order.key(0.0), order.key(-0.0)
@@ -223,7 +223,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
                 f"{f}: {float(i.low):g} and {float(i.high):g} lie too many binades apart for stochastic rounding"
             )
         scale = math.ldexp(1.0, -unit)
-        if i.low < 0 < i.high:  # no zero: from below it goes down, from above up
+        if i.low < 0 < i.high:  # no zero: negative numbers go down, positive ones up
             rows.append((order.key(float(i.low)), i.away, i.base, (scale, -high, high - low)))
             rows.append((zero, i.base, i.away, (scale, low, high - low)))
         elif i.negative:
@@ -242,7 +242,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
 
 
 def _last_bit(value: Fraction) -> int:
-    """Return the exponent of a number's last one; a large one for zero."""
+    """Return the exponent of a number's lowest set bit; a large value for zero."""
     if value == 0:
         return 1 << 10
     n, d = value.numerator, value.denominator
@@ -256,7 +256,7 @@ def _hif8() -> TableFormat:
 
 @functools.lru_cache(maxsize=64)
 def hif8_rule(f: TableFormat, mode: Rounding, special: SpecialCodes) -> tuple[tuple[np.uint32, ...], bool] | None:
-    """Return what `kernels.cast.tables.encode32_hif8` takes; None where it does not hold."""
+    """Return the arguments of `kernels.cast.tables.encode32_hif8`, or None if it is not exact."""
     plain = replace(mode, name="")
     even = plain == Rounding("", (1 << 31) - 1, (1 << 31) - 1, ties_even=True)
     nearest = even or plain == Rounding("", 1 << 31, 1 << 31)
@@ -265,12 +265,12 @@ def hif8_rule(f: TableFormat, mode: Rounding, special: SpecialCodes) -> tuple[tu
     over = special.over
     if over not in (0x6E, 0x6F) or special[:4] != (over, over | 0x80) * 2:
         return None
-    clamp = 0x471FFFFF if over == 0x6E else 0x47200000 + even  # just below 1.25 * 2^15, or where that overflows
+    clamp = 0x471FFFFF if over == 0x6E else 0x47200000 + even  # below 1.25 * 2^15, or where that overflows
     return tuple(np.uint32(word) for word in (0x34000000 + even, 0x34400000 + even, clamp, special.nan)), even
 
 
 def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Key) -> Any:
-    """Return what encodes a piece: values, where their codes go, index of the first."""
+    """Return the `Piece` that encodes values into codes."""
     from ..kernels.cast import tables as kernels
 
     if mode.is_stochastic:
@@ -279,7 +279,7 @@ def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Ke
 
         def at_random(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
             words = key.words(start, x.size)
-            with np.errstate(invalid="ignore"):  # signalling NaNs are values like others
+            with np.errstate(invalid="ignore"):  # signalling NaNs are valid inputs
                 wide = x.astype(np.float64, copy=False)
             kernels.encode64_random(wide, into, tuple(grid), words, np.int64(mode.random_bits), variant)
 
