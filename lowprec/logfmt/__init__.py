@@ -1,19 +1,19 @@
-"""LogFMT-nBit: blocks of a sign and an (n-1)-bit code on a logarithmic grid that spans the block's own range.
+"""LogFMT-nBit: tiles of a sign and an (n-1)-bit code on a logarithmic grid that spans the range of the tile.
 
 From "Insights into DeepSeek-V3" (arXiv 2505.09343, section 3.2), which proposes it for the combine step of expert
 parallelism. A tile of 128 values has K = 2^(n-1) - 1 magnitudes: code 1 is the smallest non-zero magnitude of the
-tile, code K the largest, those between stand at equal ratios, and code 0 is zero. The paper leaves several things
-open; in mode `paper` they are settled so that every bit is defined:
+tile, code K the largest, the codes between them have a constant ratio, and code 0 is zero. The paper leaves some
+details open; mode `paper` settles them so that every bit is defined:
 
-* Both ends are exact. The decoder gets the tile's (amin, amax) pair; the lower end is max(amin, amax * 2^-32).
+* Both ends are exact. The decoder receives the tile's (amin, amax) pair; the lower end is max(amin, amax * 2^-32).
 * Code k decodes to float32(low * (amax / low)^((k-1) / (K-1))), computed by a fixed sequence of float64 operations.
-* Encoding rounds to nearest in *linear* space, as the paper asks: a magnitude takes the larger of two codes when it is
-  at or above the exact mean of what they decode to; below half of code 1 it becomes 0. No logarithm decides anything.
-* Zeros do not count for the smallest magnitude. The sign of zeros, and of what becomes zero, is kept.
-* A tile of equal magnitudes takes code K. A short last tile is a tile of its own length.
-* NaN and infinities are refused, or poison their tile (it decodes to NaN): never dropped silently.
+* Encoding rounds to nearest in *linear* space, as in the paper: a magnitude takes the larger of two codes if it is at
+  or above the exact mean of their decoded values; below half of code 1 it becomes 0. No decision uses a logarithm.
+* The smallest magnitude excludes zeros. Zeros, and values that round to zero, keep their sign.
+* A tile of equal magnitudes takes code K. A short last tile is encoded at its own length.
+* NaN and infinities raise an error or poison their tile (it decodes to NaN): never dropped silently.
 
-Mode `deepep` is the arithmetic that DeepEP ships, with what it does otherwise (`lowprec.logfmt.deepep`).
+Mode `deepep` is the arithmetic of DeepEP, including its differences from the paper (`lowprec.logfmt.deepep`).
 """
 
 from __future__ import annotations
@@ -79,55 +79,56 @@ def encode(
     offset: int = 0,
     units: Units | None = None,
 ) -> LogFMT | DeepEPMessage:
-    """Encode an array in LogFMT, tiles running along an axis.
+    """Encode an array in LogFMT, with tiles along an axis.
 
     Parameters
     ----------
     x : array of one or more axes
-        float32, float16 or bfloat16; other real types if float32 holds their values exactly.
+        Input as float32, float16 or bfloat16; other real types if float32 holds their values exactly.
     bits : int
-        Bits per value, sign included, 3 to 16; 8 by default. The paper uses 8 and 10.
+        Bits per value, including the sign, 3 to 16; 8 by default. The paper uses 8 and 10.
     tile : int
         Values per tile; the last tile along the axis may be shorter.
     mode : {"paper", "deepep"}
-        The definition above, or what DeepEP ships: bfloat16 numbers [..., channels] in 10 bits and tiles of 128. There
-        every option but `units` keeps its default, and NaN and infinities fare as DeepEP treats them.
+        The definition above, or the arithmetic of DeepEP: bfloat16 numbers [..., channels] in 10 bits and tiles of 128.
+        Mode "deepep" accepts only the defaults of the other options except `units`, and treats NaN and infinities as
+        DeepEP does.
     axis : int
-        Axis that tiles run along.
+        Axis of the tiles.
     rounding : {"linear", "log", "logmean", "stochastic"}
-        Where the threshold between two grid values lies: at their arithmetic mean (the paper's choice; magnitudes come
-        out s^2/12 too small on average for a smooth density, s the step in nats), their geometric mean (s^2/24 too
-        large), or their logarithmic mean (neither). "stochastic" takes the upper one with the probability that makes
-        the mean of the outcomes the value itself. Below code 1 all but the last round to the nearer of it and zero.
+        Threshold between two grid values: their arithmetic mean (the paper's choice; for a smooth density the decoded
+        magnitudes are on average s^2/12 too small, s being the step in nats), their geometric mean (s^2/24 too large),
+        or their logarithmic mean (unbiased). "stochastic" takes the upper one with the probability that makes the
+        expected result equal to the value. Below code 1, all but "stochastic" round to the nearer of code 1 and zero.
     clamp_octaves : int
-        Largest range of a tile, 1 to 32. The paper's 32 keeps every magnitude of most tiles; fewer make the steps finer
-        and flush the smallest values.
+        Largest range of a tile, 1 to 32. The paper's 32 keeps every magnitude of most tiles; a smaller range makes the
+        steps finer and flushes the smallest values.
     meta : {None, "bf16", "fp32"}
-        What the ends of a tile are sent as. None: bfloat16 if every one is such a number, as for bfloat16 input, else
-        float32. "bf16" moves ends that are not outwards to the next that is, so that they are exact no longer.
+        Format of the ends of a tile. None: bfloat16 if it holds all ends exactly, as for bfloat16 input, else float32.
+        "bf16" rounds the other ends outwards to bfloat16, so that they are no longer exact.
     fallback : {None, "bf16"}
-        "bf16": chunks of 8 tiles, any of which has amax >= 1 or equal magnitudes, are sent as bfloat16 numbers. Finite
-        values that round to no finite one are refused.
+        "bf16": a chunk of 8 tiles is sent as bfloat16 numbers if any of them has amax >= 1 or equal magnitudes. Finite
+        values that overflow bfloat16 are rejected.
     nonfinite : {"raise", "poison"}
-        What to do with NaN and infinities: refuse the array, or make their tile decode to NaN (in a chunk that falls
-        back, as theirs does, only they are what they are).
+        Treatment of NaN and infinities: raise, or make their tile decode to NaN. With a fallback, their chunk falls
+        back instead, and the finite values in it are kept.
     seed, offset : int
-        For "stochastic": random words are those of (seed, offset + index), where the index counts values in C order
-        with `axis` moved last.
+        Seed and index of the random words of "stochastic": those of (seed, offset + index), with the index over values
+        in C order and `axis` moved last.
     units : Units, optional
-        For mode "deepep": tables of a GPU's log2 and 2**y in place of correctly rounded ones.
+        Tables of a GPU's log2 and 2**y that mode "deepep" uses instead of correctly rounded functions.
 
     Returns
     -------
     LogFMT or DeepEPMessage
-        Codes and metadata; its ``decode()`` gives the values, its ``pack()`` the wire's bytes.
+        Codes and metadata; ``decode()`` returns the values, ``pack()`` the bytes to send.
 
     Raises
     ------
     ValueError
-        If a number is out of range, an option is unknown, or a value is not finite or not a float32 number.
+        If a number is out of range, an option is unknown, or a value is not finite or not exact in float32.
     TypeError
-        If `x` does not hold real numbers.
+        If the values of `x` are not real numbers.
 
     Examples
     --------
@@ -165,14 +166,14 @@ _OF_DEEPEP = {
 
 
 def from_bytes(data: bytes, units: Units | None = None) -> LogFMT | DeepEPMessage:
-    """Read back what `to_bytes` of an encoded array wrote.
+    """Decode the bytes that `to_bytes` of an encoded array returned.
 
     Parameters
     ----------
     data : bytes
         Header and payload.
     units : Units, optional
-        For mode "deepep", as given to `encode`.
+        Tables for mode "deepep", as in `encode`.
 
     Returns
     -------
@@ -182,7 +183,7 @@ def from_bytes(data: bytes, units: Units | None = None) -> LogFMT | DeepEPMessag
     Raises
     ------
     ValueError
-        If the bytes are something else, cut short or changed.
+        If the bytes have another format, are truncated or are corrupt.
     """
     header, payload = read_header(data)
     if header.mode == 0:

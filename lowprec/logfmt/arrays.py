@@ -1,4 +1,4 @@
-"""Arrays as LogFMT's kernels want them: float32 numbers, rows of tiles."""
+"""Conversion of arrays for LogFMT's kernels: exact float32 numbers, in rows of tiles."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lowprec._arrays import Array, Floats, real_numbers
 
 
 def exact_float32(x: npt.ArrayLike) -> Floats:
-    """Return a float32 array with exactly the same numbers; the array itself if it is one.
+    """Return the array as float32 with exactly the same values, without a copy if it is float32.
 
     Raises
     ------
     TypeError
-        If `x` does not hold real numbers.
+        If the values of `x` are not real numbers.
     ValueError
-        If it is a single number, or holds one that float32 cannot.
+        If `x` is a scalar, or float32 cannot represent a value exactly.
     """
     given = real_numbers("logfmt", x)
     if given.ndim < 1:
@@ -36,12 +36,12 @@ def exact_float32(x: npt.ArrayLike) -> Floats:
 
 
 def as_rows(array: Array, axis: int) -> Array:
-    """Return a contiguous array [rows, columns] whose columns run along an axis; a view where that is possible."""
+    """Return a contiguous array [rows, columns] with the axis as columns; a view where possible."""
     moved = np.ascontiguousarray(np.moveaxis(array, axis, -1))
     return moved.reshape(int(np.prod(moved.shape[:-1], dtype=np.int64)), moved.shape[-1])
 
 
 def from_rows(rows: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return rows [rows, n] as a view in the shape of an array whose `axis` has n elements now."""
+    """Return rows [rows, n] as a view in the shape of an array, with n elements along `axis`."""
     moved = [*shape[:axis], *shape[axis + 1 :], rows.shape[1]]
     return np.moveaxis(rows.reshape(moved), -1, axis)

@@ -1,19 +1,19 @@
-"""LogFMT-10 bit for bit as DeepEP's low-latency combine ships it (`use_logfmt`, csrc/kernels/legacy/internode_ll.cu).
+"""LogFMT-10 of DeepEP's low-latency combine, bit for bit (`use_logfmt`, csrc/kernels/legacy/internode_ll.cu).
 
-Tokens are bfloat16 numbers. A tile has 128 channels; a chunk has 1024 (or 512, if 1024 do not divide the channels) and
-is sent either in 10 bits or, if one of its tiles is not fit, as bfloat16. Where it differs from the paper's definition
-(`lowprec.logfmt.paper`), on purpose or not:
+Tokens are bfloat16 numbers. A tile has 128 channels; a chunk has 1024 (or 512, if 1024 does not divide the channels)
+and is sent in 10 bits or, if one of its tiles does not qualify, as bfloat16. It differs from the paper's definition
+(`lowprec.logfmt.paper`), intentionally or not, as follows:
 
-* Zeros count for a tile's smallest magnitude: one exact zero stretches the grid to 32 octaves.
-* Tiles are fit if all magnitudes are below 1 and not all are equal; a chunk that is not falls back to bfloat16.
-* All arithmetic is float32; log2 and 2**y are approximate units of the GPU. Here they are correctly rounded, unless
-  `Units` says otherwise.
-* Rounding is linear by formula, ``floor(log2|x| / step + offset)``, not by comparison with decoded values; the ends
-  come back to within some units in float32's last place, not exactly.
-* NaN becomes zero where its chunk is cast: minimum and maximum pass over it, and so does the rounding. Infinity makes
-  its chunk fall back.
-* A code of 512 can come out where two magnitudes are neighbours; its tenth bit is not masked and falls on the next
-  code, or on the first sign of the sixteen. Only tiles below 1.3e-29 do that.
+* A tile's smallest magnitude includes zeros: one exact zero stretches the grid to 32 octaves.
+* Tiles qualify if all magnitudes are below 1 and not all are equal; otherwise their chunk falls back to bfloat16.
+* All arithmetic is float32; log2 and 2**y are the GPU's approximate instructions. Here they are correctly rounded,
+  unless `Units` holds tables.
+* Rounding is linear by the formula ``floor(log2|x| / step + offset)``, not by comparison with decoded values; the
+  ends decode to within some ulps of float32, not exactly.
+* NaN becomes zero if its chunk is encoded: minimum, maximum and rounding ignore it. Infinity makes its chunk fall
+  back.
+* Code 512 can result if two magnitudes are neighbours; its tenth bit is not masked and corrupts the next code, or the
+  first sign of the sixteen. This occurs only in tiles below 1.3e-29.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .wire import Bytes, Flags, any_pairs_from_bytes, join_rows, pairs_to_bytes,
 Words = npt.NDArray[np.uint16]
 
 TILE = kernels.TILE
-_GRAIN = 128  # tiles per piece of work
+_GRAIN = 128  # tiles per chunk of work
 _NONE: Floats = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Units(ByBits):
-    """What stands for the GPU's lg2.approx and ex2.approx: correctly rounded results where there is no table.
+    """Tables that emulate the GPU's lg2.approx and ex2.approx; without a table, the result is correctly rounded.
 
     Attributes
     ----------
     log2 : float32 array [32768], optional
-        log2 of the bfloat16 magnitudes 0 .. 0x7FFF, NaN included.
+        Table of log2 of the bfloat16 magnitudes 0 .. 0x7FFF, including NaN.
     log2_significands : float32 array [2**23], optional
-        log2 of 1 + i / 2^23; one such number a tile is asked for.
+        Table of log2 of 1 + i / 2^23; one such number is looked up per tile.
     exp2_fractions : float32 array [2**23], optional
-        2^(i / 2^23). An argument is cut into a whole number and such a fraction, rounded down: an assumption about
-        the unit that a table cannot tell.
+        Table of 2^(i / 2^23). An argument is split into an integer and such a fraction, rounded down: an assumption
+        about the instruction that no table can verify.
 
     Raises
     ------
     ValueError
-        If a table has another size or type.
+        If a table has the wrong size or type.
     """
 
     log2: Floats | None = field(default=None, repr=False)
@@ -76,7 +76,7 @@ class Units(ByBits):
         return hash(tuple(getattr(self, f.name) is None for f in fields(self)))
 
     def tables(self) -> tuple[Floats, Floats, Floats]:
-        """Return log2 of all magnitudes and the other two tables, empty where there is none."""
+        """Return log2 of all magnitudes and the other two tables; a missing table is empty."""
         log2 = _rounded_log2() if self.log2 is None else self.log2
         significands, fractions = self.log2_significands, self.exp2_fractions
         return log2, _NONE if significands is None else significands, _NONE if fractions is None else fractions
@@ -97,19 +97,19 @@ def _rounded_log2() -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class DeepEPMessage(ByBits):
-    """Tokens as they leave for combine.
+    """Tokens encoded for combine.
 
     Attributes
     ----------
     codes : uint16 array [..., channels]
-        What the receiver reads: sign in bit 9 and magnitude below it, or the bfloat16 numbers of a chunk that fell
-        back.
+        Codes that the receiver reads: sign in bit 9 and magnitude below it, or the bfloat16 numbers of a chunk that
+        fell back.
     amin, amax : float32 arrays [..., channels / 128]
-        Smallest and largest magnitude of each tile, zeros included.
+        Smallest and largest magnitude of each tile, including zeros.
     units : Units
-        What log2 and 2**y are.
+        Tables of log2 and 2**y.
     overflows : int
-        How many codes did not fit and changed a neighbour; not known of a message that was read from bytes.
+        Number of codes that overflowed into a neighbour; unknown if the message was read from bytes.
     """
 
     codes: Words = field(repr=False)
@@ -125,30 +125,30 @@ class DeepEPMessage(ByBits):
 
     @property
     def cast(self) -> Flags:
-        """Which chunks are in 10 bits: bool array [..., chunks]. The receiver finds it from the ends."""
+        """Whether each chunk is in 10 bits: bool array [..., chunks]. The receiver derives it from the ends."""
         flags = _chunks_fit(_words(self.amin), _words(self.amax), self.shape[-1], self.units)
         return flags.reshape(*self.shape[:-1], flags.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """Length of `pack()`."""
+        """Size of `pack()` in bytes."""
         chunk = chunk_of(self.shape[-1])
         cast = int(self.cast.sum())
         return 4 * self.amax.size + cast * chunk * 10 // 8 + (self.cast.size - cast) * chunk * 2
 
     @property
     def bits_per_value(self) -> float:
-        """Bits on the wire per value, metadata included."""
+        """Bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
     @standard
     def decode(self, out: Floats | None = None) -> Floats:
-        """Return the float32 values that the receiver multiplies by its weights and adds up.
+        """Return the float32 values that the receiver weights and sums.
 
         Parameters
         ----------
         out : float32 array, optional
-            Where to put them: C-contiguous, of the same shape.
+            Destination of the values: C-contiguous, of the same shape.
 
         Returns
         -------
@@ -174,10 +174,10 @@ class DeepEPMessage(ByBits):
         return out
 
     def pack(self) -> Bytes:
-        """Return the bytes of the messages, token after token.
+        """Return the bytes of the messages, one token after another.
 
-        A token is the (amax, amin) pairs of its tiles, bfloat16, and then its chunks: 160 bits for every 16 channels,
-        their 9-bit magnitudes from the lowest bit on and then their signs, or 16 bfloat16 numbers.
+        A token is the (amax, amin) pairs of its tiles, bfloat16, and then its chunks: for every 16 channels either 160
+        bits, the 9-bit magnitudes from the lowest bit and then the signs, or 16 bfloat16 numbers.
 
         Returns
         -------
@@ -200,19 +200,19 @@ class DeepEPMessage(ByBits):
         return join_rows(pairs_to_bytes(amax, amin, 32), cast, encoded, raw)
 
     def to_bytes(self) -> bytes:
-        """Return a header that tells the shape, and then `pack()`: `lowprec.logfmt.from_bytes` needs no more."""
+        """Return a header with the shape, followed by `pack()`: all that `lowprec.logfmt.from_bytes` needs."""
         return with_header(Header(1, 10, 32, 32, True, len(self.shape) - 1, TILE, self.shape), self.pack())
 
 
 def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
-    """Encode tokens for combine.
+    """Encode tokens for combine with DeepEP's arithmetic.
 
     Parameters
     ----------
     x : array [..., channels]
-        bfloat16 numbers, in that type or another; channels a multiple of 512.
+        Numbers that bfloat16 represents exactly, of any real type; channels a multiple of 512.
     units : Units
-        What log2 and 2**y are.
+        Tables of log2 and 2**y.
 
     Returns
     -------
@@ -222,9 +222,9 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
     Raises
     ------
     ValueError
-        If a value is no bfloat16 number, or the channels are not a multiple of 512.
+        If bfloat16 cannot represent a value, or the channels are not a multiple of 512.
     TypeError
-        If `x` does not hold real numbers.
+        If the values of `x` are not real numbers.
     """
     shape, words = _as_words(x)
     chunk = chunk_of(shape[-1])
@@ -252,7 +252,7 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
 
 
 def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
-    """Read back what `DeepEPMessage.pack` wrote: tokens [tokens, channels].
+    """Decode the bytes of `DeepEPMessage.pack` into tokens [tokens, channels].
 
     Raises
     ------
@@ -268,7 +268,7 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
     if not data.size:
         ends = np.empty((0, channels // TILE), np.float32)
         return DeepEPMessage(np.empty((0, channels), np.uint16), ends, ends, units)
-    if data.size < channels // TILE * 4:  # before any work that grows with the channels
+    if data.size < channels // TILE * 4:  # checked before any work that grows with the channels
         raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
 
     def fit(meta: Bytes) -> Flags:
@@ -287,7 +287,7 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
 
 
 def deepep_from_bytes(header: Header, payload: Bytes, units: Units = ROUNDED) -> DeepEPMessage:
-    """Read the payload of mode deepep."""
+    """Decode the payload of mode deepep."""
     message = unpack(payload, header.shape[-1], units)
     if message.codes.shape[0] != _rows(header.shape) and header.shape[-1]:
         raise ValueError(
@@ -299,12 +299,12 @@ def deepep_from_bytes(header: Header, payload: Bytes, units: Units = ROUNDED) ->
 
 
 def chunk_of(channels: int) -> int:
-    """Return how many channels are cast or not together: 1024, or 512 if those do not divide the channels.
+    """Return the number of channels per chunk: 1024, or 512 if 1024 does not divide the channels.
 
     Raises
     ------
     ValueError
-        If 512 do not either.
+        If 512 does not divide them.
     """
     if channels % 512:
         raise ValueError(f"logfmt: mode 'deepep' sends chunks of 1024 or 512 channels; {channels} are not a multiple")
@@ -312,7 +312,7 @@ def chunk_of(channels: int) -> int:
 
 
 def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
-    """Return the shape of an array of bfloat16 numbers and, contiguous, their bit patterns."""
+    """Return the shape of an array of bfloat16 numbers, and contiguous bit patterns."""
     given = np.asarray(x)
     if given.dtype.name == "bfloat16" and given.ndim:
         return given.shape, np.ascontiguousarray(given).view(np.uint16)
@@ -325,7 +325,7 @@ def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
             " round the array first, with lowprec.round_to(x, 'bfloat16')"
         )
     words = (patterns >> np.uint32(16)).astype(np.uint16)
-    words[np.isnan(values)] |= np.uint16(0x40)  # a NaN whose bits are all low ones stays one
+    words[np.isnan(values)] |= np.uint16(0x40)  # a NaN with only low fraction bits would become Inf
     return values.shape, words
 
 
@@ -334,7 +334,7 @@ def _rows(shape: tuple[int, ...]) -> int:
 
 
 def _words(ends: Floats) -> Words:
-    """Return the bit patterns of bfloat16 numbers."""
+    """Return the bit patterns of numbers that bfloat16 represents exactly."""
     return (np.ascontiguousarray(ends).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
@@ -343,7 +343,7 @@ def _from_words(words: Words) -> Floats:
 
 
 def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
-    """Return which chunks [rows, chunks] may be cast, from the ends of their tiles."""
+    """Return whether each chunk [rows, chunks] qualifies for 10 bits, from the ends of its tiles."""
     log2 = units.tables()[0]
     magnitude = np.uint16(0x7FFF)
     high = log2[amax & magnitude]
@@ -357,17 +357,17 @@ def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
 
 
 def _tiles_fit(cast: Flags, channels: int) -> Flags:
-    """Return for each tile whether its chunk is cast."""
+    """Return whether the chunk of each tile is in 10 bits."""
     return np.repeat(cast.reshape(-1), chunk_of(channels) // TILE)
 
 
 def same_units(units: object) -> Units:
-    """Return units, or the correctly rounded ones for None.
+    """Return `units`, or the correctly rounded functions for None.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        If `units` is neither `Units` nor None.
     """
     if units is None:
         return ROUNDED

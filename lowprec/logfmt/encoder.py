@@ -1,4 +1,4 @@
-"""From values to LogFMT as the paper defines it: tiles, their ends, and what happens to values that are not finite."""
+"""Encoder of LogFMT as the paper defines it: tiles, their ends, and the treatment of non-finite values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .paper import LogFMT, Meta
 Rounding = Literal["linear", "log", "logmean", "stochastic"]
 
 _BF16_INF = 0x7F80
-_GRAIN = 512  # tiles per piece of work
+_GRAIN = 512  # tiles per chunk of work
 _RULES = {
     "linear": logfmt_encode.LINEAR,
     "log": logfmt_encode.LOG,
@@ -43,7 +43,7 @@ def encode_paper(
     seed: int,
     offset: int,
 ) -> LogFMT:
-    """Encode an array as `lowprec.logfmt.encode` says."""
+    """Encode an array in mode "paper"; see `lowprec.logfmt.encode`."""
     bits, tile, octaves = (
         whole("logfmt", "bits", bits, 3, 16),
         whole("logfmt", "tile", tile, 1, LARGEST_TILE),
@@ -62,7 +62,7 @@ def encode_paper(
     amin, amax = (np.empty((len(rows), tiles), np.float32) for _ in range(2))
     flat, flat_codes, mins, maxs = (array.reshape(-1) for array in (rows, codes, amin, amax))
     bad: list[int] = []
-    width = min(tile, max(1, rows.shape[1]))  # of the longest tile that there is
+    width = min(tile, max(1, rows.shape[1]))  # of the longest tile
 
     def piece(start: int, stop: int) -> None:
         if rule == logfmt_encode.STOCHASTIC:
@@ -103,7 +103,7 @@ def encode_paper(
 def _refuse_or_poison(
     first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, meta: Meta | None
 ) -> None:
-    """Raise for a tile that is not finite, unless it is to be poisoned; bfloat16 ends that overflowed always raise."""
+    """Raise for a non-finite tile, unless it is to be poisoned; bfloat16 ends that overflow always raise."""
     overflowed = np.isinf(amax)
     if overflowed.any():
         row, part = (int(i) for i in np.argwhere(overflowed)[0])

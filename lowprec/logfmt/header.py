@@ -1,4 +1,4 @@
-"""A header before LogFMT's rows, for files and messages that travel alone."""
+"""Header in front of LogFMT's rows that makes files and messages self-describing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lowprec._arrays import LARGEST_TILE
 
 from .wire import Bytes
 
-# Magic, CRC-32 of all that follows it, version, mode, bits, octaves, meta bits, fallback, axis, axes, tile; then the
-# shape, 8 bytes an axis; all little-endian.
+# Magic, CRC-32 of the rest, version, mode, bits, octaves, meta bits, fallback, axis, number of axes, tile; then the
+# shape, 8 bytes per axis; all little-endian.
 _HEADER = struct.Struct("<4sIBBBBBBBBI")
 _MAGIC, _VERSION = b"LFMT", 1
-_MOST_AXES = 64  # as NumPy's arrays have
+_MOST_AXES = 64  # NumPy's limit
 
 
 class Header(NamedTuple):
-    """What the receiver of `to_bytes` has to know."""
+    """Fields that the receiver of `to_bytes` needs."""
 
-    mode: int  # 0 paper, 1 deepep
+    mode: int  # 0: paper, 1: deepep
     bits: int
     octaves: int
     meta_bits: int
@@ -39,7 +39,7 @@ def with_header(header: Header, payload: Bytes) -> bytes:
     Raises
     ------
     ValueError
-        If `read_header` would not take them.
+        If `read_header` would reject them.
     """
     _check(header, payload.size)
     shape = struct.pack(f"<{len(header.shape)}Q", *header.shape)
@@ -52,12 +52,12 @@ def with_header(header: Header, payload: Bytes) -> bytes:
 
 
 def read_header(data: bytes) -> tuple[Header, Bytes]:
-    """Return the header and the payload of what `with_header` made.
+    """Return the header and the payload from the bytes of `with_header`.
 
     Raises
     ------
     ValueError
-        If it is something else, cut short or changed.
+        If the bytes have another format, are truncated or are corrupt.
     """
     raw = bytes(data)
     if len(raw) < _HEADER.size or raw[:4] != _MAGIC:
@@ -75,7 +75,7 @@ def read_header(data: bytes) -> tuple[Header, Bytes]:
 
 
 def _check(header: Header, size: int) -> None:
-    """Raise a ValueError unless every field is one that encoders write and the payload can hold such an array."""
+    """Raise ValueError unless every field is one that encoders write and the payload can hold such an array."""
     mode, bits, octaves, meta_bits, fallback, axis, tile, shape = header
     if mode not in (0, 1) or not 0 <= axis < len(shape) <= _MOST_AXES:
         raise ValueError(f"logfmt: a header of mode {mode}, axis {axis} of {len(shape)} axes is not known here")
@@ -89,6 +89,6 @@ def _check(header: Header, size: int) -> None:
             f"logfmt: mode {'paper' if mode == 0 else 'deepep'} with {bits} bits, {octaves} octaves, ends of "
             f"{meta_bits} bits, tiles of {tile}, axis {axis} is not known here"
         )
-    # Three bits a value are the least that there are. Arrays without values are possible.
+    # Every value takes at least three bits. An array may be empty.
     if math.prod(shape) > 8 * size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 56:
         raise ValueError(f"logfmt: {size} bytes cannot hold an array of shape {shape}")

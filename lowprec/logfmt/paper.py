@@ -1,4 +1,4 @@
-"""LogFMT as the paper defines it, with what the paper leaves open settled so that every bit is defined."""
+"""LogFMT as the paper defines it; details that the paper leaves open are settled so that every bit is defined."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .wire import (
 
 Meta = Literal["bf16", "fp32"]
 
-_GRAIN = 512  # tiles per piece of work
-TILES_OF_A_CHUNK = 8  # that are sent as bfloat16 together, if one of them is not fit for LogFMT
+_GRAIN = 512  # tiles per chunk of work
+TILES_OF_A_CHUNK = 8  # sent as bfloat16 together if one of them does not qualify for LogFMT
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +42,20 @@ class LogFMT(ByBits):
     Attributes
     ----------
     codes : uint8 (bits <= 8) or uint16 array, the shape of the values
-        Sign in bit `bits` - 1, magnitude code below it. With a fallback always uint16, and in a chunk that fell back
-        the bfloat16 numbers' own codes.
+        Sign in bit `bits` - 1, magnitude code below it. With a fallback always uint16; a chunk that fell back holds the
+        codes of its bfloat16 numbers.
     amin, amax : float32 arrays, the shape of the values with `axis` counting tiles
         Smallest non-zero and largest magnitude of each tile; 0 and 0 for a tile of zeros, amax NaN for a poisoned one.
     bits : int
-        Bits per value, sign included.
+        Bits per value, including the sign.
     tile : int
         Values per tile.
     octaves : int
-        Largest distance of the two ends: the lower one is at least amax * 2^-octaves.
+        Largest ratio of the ends as a power of two: the lower one is at least amax * 2^-octaves.
     axis : int
-        Axis that tiles run along.
+        Axis of the tiles.
     meta : {None, "bf16", "fp32"}
-        What the ends are sent as; None: bfloat16 if every one is such a number.
+        Format of the ends; None: bfloat16 if it holds all of them exactly, else float32.
     fallback : {None, "bf16"}
         Whether chunks of 8 tiles may have fallen back to bfloat16.
     """
@@ -77,7 +77,7 @@ class LogFMT(ByBits):
 
     @property
     def meta_bits(self) -> int:
-        """Bits of a tile's (amin, amax) pair: 32 for bfloat16 numbers, 64 for float32."""
+        """Bits of a tile's (amin, amax) pair: 32 in bfloat16, 64 in float32."""
         if self.meta is not None:
             return 32 if self.meta == "bf16" else 64
         for ends in (self.amin, self.amax):
@@ -87,10 +87,10 @@ class LogFMT(ByBits):
 
     @property
     def cast(self) -> npt.NDArray[np.bool_]:
-        """Which chunks of 8 tiles are in LogFMT: bool, the shape of `amax` with `axis` counting chunks.
+        """Whether each chunk of 8 tiles is in LogFMT: bool, the shape of `amax` with `axis` counting chunks.
 
-        All without a fallback; with one, those whose tiles all have amax < 1 and amin < amax, which is what DeepEP
-        asks of 1024 channels. The receiver knows it from the metadata.
+        Without a fallback all are; with it, those whose tiles all have amax < 1 and amin < amax, DeepEP's condition for
+        1024 channels. The receiver derives it from the metadata.
         """
         amin, amax = as_rows(self.amin, self.axis), as_rows(self.amax, self.axis)
         fit = (amax < 1) & (amin < amax) if self.fallback else np.ones(amax.shape, bool)
@@ -102,7 +102,7 @@ class LogFMT(ByBits):
 
     @property
     def nbytes(self) -> int:
-        """Length of `pack()`, or the sum of the lengths of its rows."""
+        """Size of `pack()` in bytes, or the total size of its rows."""
         rows, columns = as_rows(self.codes, self.axis).shape
         if not self.fallback or not self.codes.size:
             return int(rows * row_bytes(columns, self.bits, self.tile, self.meta_bits))
@@ -113,17 +113,17 @@ class LogFMT(ByBits):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits on the wire per value, metadata included."""
+        """Bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
     @standard
     def decode(self, out: Floats | None = None) -> Floats:
-        """Return the values that the codes stand for.
+        """Return the decoded values.
 
         Parameters
         ----------
         out : float32 array, optional
-            Where to put them: C-contiguous, of the same shape.
+            Destination of the values: C-contiguous, of the same shape.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class LogFMT(ByBits):
         Raises
         ------
         ValueError
-            If `out` does not fit, or a code has more than `bits` bits.
+            If `out` does not fit, or a code exceeds `bits` bits.
         """
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
         if out is not None:
@@ -166,17 +166,17 @@ class LogFMT(ByBits):
         return out
 
     def pack(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes that go over the wire, row by row.
+        """Return the encoded bytes, row by row.
 
-        A row is the (amin, amax) pairs of its tiles, little-endian bfloat16 or float32 by `meta_bits`, and then the
-        tiles, each a little-endian stream of its codes from the least significant bit on, padded to whole bytes
-        (16 * bits bytes for 128 values). A chunk that fell back is its bfloat16 numbers instead.
+        A row is the (amin, amax) pairs of its tiles, little-endian bfloat16 or float32 according to `meta_bits`, and
+        then the tiles, each a little-endian stream of its codes from the least significant bit, padded to whole bytes
+        (16 * bits bytes for 128 values). A chunk that fell back is stored as its bfloat16 numbers.
 
         Returns
         -------
         uint8 array [..., bytes of a row]
-            Leading axes as the values', without the tiles' axis. With a fallback, where rows may differ in length: one
-            dimension, row after row.
+            Leading axes as those of the values, without the axis of the tiles. With a fallback the rows may differ in
+            length, so they are concatenated into one dimension.
         """
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
         metas = pairs_to_bytes(amin, amax, self.meta_bits)
@@ -189,13 +189,13 @@ class LogFMT(ByBits):
         encoded, raw = [], []
         for c, first in enumerate(range(0, codes.shape[1], size)):
             part = codes[:, first : first + size]
-            # What stands in a chunk that fell back is no code of `bits` bits.
+            # The words of a chunk that fell back are not codes of `bits` bits.
             encoded.append(to_streams(np.where(cast[:, c : c + 1], part, np.uint16(0)), self.bits, self.tile))
             raw.append(np.ascontiguousarray(part, dtype="<u2").view(np.uint8))
         return join_rows(metas, cast, encoded, raw)
 
     def to_bytes(self) -> bytes:
-        """Return a header that tells all of bits, tiles and shape, and then `pack()`: `from_bytes` needs no more."""
+        """Return a header with bits, tiles and shape, followed by `pack()`: all that `from_bytes` needs."""
         axis = self.axis % len(self.shape)
         header = Header(
             0, self.bits, self.octaves, self.meta_bits, self.fallback is not None, axis, self.tile, self.shape
@@ -203,7 +203,7 @@ class LogFMT(ByBits):
         return with_header(header, self.pack().reshape(-1))
 
     def fallen(self) -> npt.NDArray[np.bool_] | None:
-        """Return which values [rows, columns] are bfloat16 numbers, or None if there are none."""
+        """Return whether each value [rows, columns] is a bfloat16 number, or None without a fallback."""
         if not self.fallback:
             return None
         cast_chunks = as_rows(self.cast, self.axis)
@@ -221,29 +221,29 @@ def unpack(
     clamp_octaves: int = 32,
     fallback: Literal["bf16"] | None = None,
 ) -> LogFMT:
-    """Read back what `LogFMT.pack` wrote.
+    """Decode the bytes of `LogFMT.pack`.
 
     Parameters
     ----------
     wire : uint8 array [..., bytes of a row]
-        The bytes; with a fallback of one dimension, row after row.
+        Encoded bytes; with a fallback one-dimensional, row after row.
     columns : int
         Values in a row.
     bits, tile, clamp_octaves, fallback
-        As given to `encode`.
+        Options that `encode` was given.
     meta_bits : {32, 64}
-        As `LogFMT.meta_bits` was.
+        `LogFMT.meta_bits` of the encoded array.
 
     Returns
     -------
     LogFMT
-        The same codes and metadata, tiles along the last axis.
+        The same codes and metadata, with tiles along the last axis.
 
     Raises
     ------
     ValueError
-        If a number is out of range, there are too few or too many bytes, a tile's ends are no ends, or padding bits are
-        not zero.
+        If a number is out of range, the number of bytes is wrong, a tile's (amin, amax) pair is invalid, or padding
+        bits are not zero.
 
     Examples
     --------
@@ -283,7 +283,7 @@ def unpack(
 
 
 def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
-    """Read the payload of mode paper."""
+    """Decode the payload of mode paper."""
     shape, axis = header.shape, header.axis
     columns = shape[axis]
     lead = (*shape[:axis], *shape[axis + 1 :])
@@ -307,7 +307,7 @@ def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
 
 
 def _chunk_widths(columns: int, bits: int, tile: int) -> list[tuple[int, int]]:
-    """Return for each chunk of a row how many bytes it takes in LogFMT and in bfloat16."""
+    """Return the size in bytes of each chunk of a row in LogFMT and in bfloat16."""
     size = TILES_OF_A_CHUNK * tile
     counts = [min(size, columns - first) for first in range(0, columns, size)]
     return [(row_bytes(n, bits, tile, 0), 2 * n) for n in counts]
@@ -317,7 +317,7 @@ def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: 
     tiles = -(-columns // tile)
     if not tiles and data.size:
         raise ValueError(f"logfmt: {data.size} bytes; rows of 0 values take none")
-    if data.size < tiles * meta_bits // 8:  # before any work that grows with the columns
+    if data.size < tiles * meta_bits // 8:  # checked before any work that grows with the columns
         if data.size:
             raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
         ends = np.empty((0, tiles), np.float32)

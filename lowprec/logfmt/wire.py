@@ -1,4 +1,4 @@
-"""Codes and ends as bytes: rows of metadata and bit streams, of one length or of several."""
+"""Serialization of codes and ends: rows of metadata and bit streams, of equal or different lengths."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Flags = npt.NDArray[np.bool_]
 
 
 def row_bytes(columns: int, bits: int, tile: int, meta_bits: int) -> int:
-    """Return the bytes of a row in which nothing fell back."""
+    """Return the size in bytes of a row without fallback."""
     whole_tiles, rest = divmod(columns, tile)
     streams = whole_tiles * packing.packed_size(tile, bits) + packing.packed_size(rest, bits)
     return (whole_tiles + (rest > 0)) * meta_bits // 8 + streams
 
 
-# --- rows of one length ----------------------------------------------------------------------------------------------
+# --- rows of equal length --------------------------------------------------------------------------------------------
 
 
 def to_streams(codes: Array, bits: int, tile: int) -> Bytes:
-    """Return each row's tiles as bit streams, every tile padded to whole bytes."""
+    """Return each row's tiles as bit streams, with every tile padded to whole bytes."""
     rows, columns = codes.shape
     parts = []
     edge = columns // tile * tile
     for part, n in ((codes[:, :edge], tile), (codes[:, edge:], columns - edge)):
         if not part.size:
             continue
-        # Eight codes fill whole bytes whatever their bits, so tiles padded to a multiple of eight follow each other.
+        # Eight codes fill whole bytes at any width, so tiles padded to a multiple of eight can be packed in one stream.
         padded, size = -(-n // 8) * 8, packing.packed_size(n, bits)
         tiles = part.reshape(-1, n)
         if padded != n:
@@ -43,7 +43,7 @@ def to_streams(codes: Array, bits: int, tile: int) -> Bytes:
 
 
 def from_streams(rows: Bytes, columns: int, bits: int, tile: int) -> Array:
-    """Return the codes of `to_streams`.
+    """Return the codes from the streams of `to_streams`.
 
     Raises
     ------
@@ -71,22 +71,22 @@ def from_streams(rows: Bytes, columns: int, bits: int, tile: int) -> Array:
 
 
 def pairs_to_bytes(first: Array, second: Array, meta_bits: int) -> Bytes:
-    """Return pairs of float32 numbers [rows, tiles] as little-endian bytes, bfloat16 numbers for 32 bits a pair."""
+    """Return pairs of float32 numbers [rows, tiles] as little-endian bytes; in bfloat16 if a pair has 32 bits."""
     words = np.stack([first, second], axis=-1).view(np.uint32)
     halves = (words >> np.uint32(16)).astype("<u2") if meta_bits == 32 else words.astype("<u4")
     return halves.reshape(-1).view(np.uint8).reshape(len(first), first.shape[1] * meta_bits // 8)
 
 
 def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
-    """Return the (amin, amax) pairs of `pairs_to_bytes`.
+    """Return the (amin, amax) pairs from the bytes of `pairs_to_bytes`.
 
     Raises
     ------
     ValueError
-        If a pair cannot be the ends of a tile.
+        If a pair is not a valid (amin, amax).
     """
     amin, amax = any_pairs_from_bytes(rows, meta_bits)
-    # A tile of zeros has the ends +0 and +0, as they are written.
+    # The encoder writes +0 for both ends of a tile of zeros.
     in_order = (amin >= 0) & (amin <= amax) & (amax < np.inf) & ((amin > 0) == (amax > 0))
     in_order &= ~(np.signbit(amin) & np.signbit(amax))
     bad = ~(in_order | (np.isnan(amax) & (amin == 0)))
@@ -100,7 +100,7 @@ def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
 
 
 def any_pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
-    """Return pairs of float32 numbers, whatever they are."""
+    """Return pairs of float32 numbers without validation."""
     raw = np.ascontiguousarray(rows).reshape(-1)
     words = raw.view("<u4") if meta_bits == 64 else raw.view("<u2").astype(np.uint32) << np.uint32(16)
     pairs = (
@@ -115,7 +115,7 @@ def any_pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
 
 
 def join_rows(metas: Bytes, cast: Flags, encoded: Sequence[Bytes], raw: Sequence[Bytes]) -> Bytes:
-    """Return rows of metadata and, for each chunk, its encoded or its raw bytes, one after another."""
+    """Return rows of metadata followed by the encoded or the raw bytes of each chunk."""
     widths = np.array([(a.shape[1], b.shape[1]) for a, b in zip(encoded, raw, strict=True)], np.int64).reshape(-1, 2)
     sizes = np.where(cast, widths[:, 0], widths[:, 1])
     lengths = metas.shape[1] + sizes.sum(axis=1)
@@ -135,9 +135,9 @@ def join_rows(metas: Bytes, cast: Flags, encoded: Sequence[Bytes], raw: Sequence
 def split_rows(
     data: Bytes, meta_size: int, widths: Sequence[tuple[int, int]], fit: Callable[[Bytes], Flags]
 ) -> tuple[Bytes, Flags, list[Bytes], list[Bytes]]:
-    """Take apart what `join_rows` made; `fit` tells from a row's metadata which of its chunks are encoded.
+    """Split the bytes of `join_rows`; `fit` returns from a row's metadata which of its chunks are encoded.
 
-    Bytes of the other kind of a chunk are zero in the result.
+    The result has zeros for the other representation of each chunk.
 
     Raises
     ------
