@@ -95,8 +95,7 @@ def quantize(file: str, spec: str, out: str | None) -> None:
     value is scale * decode(code), times tensor_scale.
 
     \b
-    Example:
-        lowprec quantize x.npy mxfp8 --out q.npz
+    Example: lowprec quantize x.npy mxfp8 --out q.npz
     """
     _writable_file(out, file)
     x = _load_array(file, dimensions=2)
@@ -159,8 +158,7 @@ def gemm(
     quantized in tiles of 1x128 and B in blocks of 128x128; formats of more than 8 bits have no scales.
 
     \b
-    Example:
-        lowprec gemm a.npy b.npy --accumulator hopper_fp8 --promote-every 128
+    Example: lowprec gemm a.npy b.npy --accumulator hopper_fp8 --promote-every 128
     """
     length = _promotion(promote_every)
     _writable_file(out, a_file, b_file)

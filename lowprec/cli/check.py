@@ -36,8 +36,7 @@ def check(
     listed. The exit code is 1 if anything differs.
 
     \b
-    Example:
-        lowprec check codes.npz --values x.npy
+    Example: lowprec check codes.npz --values x.npy
     """
     from ..diagnose.check.check import check as compare
 

@@ -42,8 +42,7 @@ def identify_command(
     it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is printed.
 
     \b
-    Example:
-        lowprec identify dump.npz --format e4m3fn --probes probes.npz
+    Example: lowprec identify dump.npz --format e4m3fn --probes probes.npz
     """
     from ..diagnose.identify.identification import identify
 

@@ -69,8 +69,7 @@ def eval_command(
     the reference. FOLDER holds a model saved by transformers (config.json, safetensors); nothing is downloaded.
 
     \b
-    Example:
-        lowprec eval MODEL --recipe dsv3,mxfp8 --data tokens.npy
+    Example: lowprec eval MODEL --recipe dsv3,mxfp8 --data tokens.npy
     """
     from ..recipe import load_recipe
 
@@ -133,8 +132,7 @@ def mismatch_command(
     and its part by groups of layers.
 
     \b
-    Example:
-        lowprec mismatch bf16 dsv3 --model MODEL --data tokens.npy
+    Example: lowprec mismatch bf16 dsv3 --model MODEL --data tokens.npy
     """
     from ..recipe import load_recipe
 
