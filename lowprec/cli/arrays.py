@@ -85,7 +85,7 @@ def _same_file(path: str, other: str) -> bool:
 @click.option("--out", metavar="FILE", help="Save codes, scales and metadata as .npz.")
 @machine_readable
 def quantize(file: str, spec: str, out: str | None) -> None:
-    r"""Quantize a matrix (.npy) with block scales.
+    """Quantize a matrix (.npy) with block scales.
 
     SPEC is a quantizer (mxfp8, nvfp4_te ...; see lowprec quantizers) or a format with a block and a scale format
     ("e4m3fn 128x128 ue8m0"). The default is "e4m3fn 1x128".
@@ -94,7 +94,6 @@ def quantize(file: str, spec: str, out: str | None) -> None:
     float32 scales, tensor_scale where there is one, and format, granularity, scale_format and quantizer as text. A
     value is scale * decode(code), times tensor_scale.
 
-    \b
     Example: lowprec quantize x.npy mxfp8 --out q.npz
     """
     _writable_file(out, file)
@@ -151,13 +150,12 @@ def gemm(
     promote_every: str,
     out: str | None,
 ) -> None:
-    r"""Multiply two matrices (.npy) as a tensor core does.
+    """Multiply two matrices (.npy) as a tensor core does.
 
     A is [M, K] and B is [N, K]. Prints the error of A B^T against the exact product of the quantized operands, or the
     float64 product where there is no exact one: the fields of lowprec.compare, sqnr in dB. Without --quantizer, A is
     quantized in tiles of 1x128 and B in blocks of 128x128; formats of more than 8 bits have no scales.
 
-    \b
     Example: lowprec gemm a.npy b.npy --accumulator hopper_fp8 --promote-every 128
     """
     length = _promotion(promote_every)

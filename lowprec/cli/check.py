@@ -26,7 +26,7 @@ def check(
     causes: bool,
     exit_zero: bool,
 ) -> None:
-    r"""Find the quantizer behind codes, and explain differences.
+    """Find the quantizer behind codes, and explain differences.
 
     FILE is a file of `lowprec quantize --out` or `Quantized.save`, or an .npz with the arrays codes and scale, and
     tensor_scale for two levels (NVFP4). Without --quantizer, all quantizers are compared, the nearest first.
@@ -35,7 +35,6 @@ def check(
     maximum, lower bound on amax or block; permuted rows; flipped bits, and more. All causes that give the same bits are
     listed. The exit code is 1 if anything differs.
 
-    \b
     Example: lowprec check codes.npz --values x.npy
     """
     from ..diagnose.check.check import check as compare

@@ -31,7 +31,7 @@ _SHOWN = 10
 def identify_command(
     dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int
 ) -> None:  # fmt: skip
-    r"""Find the accumulator behind recorded outputs.
+    """Find the accumulator behind recorded outputs.
 
     DUMP is an .npz with a [M, K], b [N, K] and d [M, N], where d = A B^T + C, as codes or NumPy numbers; c, a_scale and
     b_scale are optional. If d is [M], d[i] is the dot product of rows a[i] and b[i].
@@ -41,7 +41,6 @@ def identify_command(
     writes operands on which they differ: run these on the same hardware, add the outputs to the file as d, and pass
     it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is printed.
 
-    \b
     Example: lowprec identify dump.npz --format e4m3fn --probes probes.npz
     """
     from ..diagnose.identify.identification import identify

@@ -63,12 +63,11 @@ def eval_command(
     folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     figure: str | None, layers: bool
 ) -> None:  # fmt: skip
-    r"""Evaluate a language model under recipes.
+    """Evaluate a language model under recipes.
 
     Prints the perplexity of each recipe, and the KL divergence and the share of changed predictions (flips) relative to
     the reference. FOLDER holds a model saved by transformers (config.json, safetensors); nothing is downloaded.
 
-    \b
     Example: lowprec eval MODEL --recipe dsv3,mxfp8 --data tokens.npy
     """
     from ..recipe import load_recipe
@@ -126,12 +125,11 @@ def mismatch_command(
     train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
     by: str
 ) -> None:  # fmt: skip
-    r"""Measure the train-rollout mismatch of two recipes.
+    """Measure the train-rollout mismatch of two recipes.
 
     TRAIN and ROLLOUT are the recipes of the trainer and of the rollout engine. Prints the KL divergence between them,
     and its part by groups of layers.
 
-    \b
     Example: lowprec mismatch bf16 dsv3 --model MODEL --data tokens.npy
     """
     from ..recipe import load_recipe
