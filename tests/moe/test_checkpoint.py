@@ -105,6 +105,11 @@ def test_foreign_files(tmp_path, make, message):
         read(tmp_path / "b.npz")
 
 
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(CheckpointError, match=r"checkpoint '.*c.npz' cannot be written: No such file or directory"):
+        write(tmp_path / "absent" / "c.npz", {}, {})
+
+
 @pytest.mark.slow
 def test_a_branch_may_route_otherwise_and_nothing_else(tmp_path):
     """Groups shape no parameter: a checkpoint goes on with others, and what has other parameters is refused."""
