@@ -12,6 +12,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -84,10 +85,6 @@ def sources(x: F64) -> Iterator[NDArray[np.generic]]:
     yield whole.astype(np.int64)
     yield whole[np.abs(whole) < 128].astype(np.int8)
     yield whole[(whole >= 0) & (whole < 65536)].astype(np.uint16)
-
-
-def bits(x: NDArray[np.floating]) -> NDArray[np.unsignedinteger]:
-    return x.view({4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
 
 
 def check(f: lp.Format, mode: lp.Rounding, policy: Policy, x: F64) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from floats import bits
 from golden_runs import golden
 from recorded_trainer import recorded
 
@@ -13,10 +14,6 @@ from lowprec.torch import ops  # noqa: E402
 
 pytestmark = pytest.mark.torch
 RECIPES = ("bf16", "float32", "dsv3", "dsv3_ue8m0", "te_delayed", "te_current", "mxfp8", "nvfp4")
-
-
-def bits(a):
-    return np.ascontiguousarray(a, np.float32).view(np.uint32)
 
 
 class Replay:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -33,10 +34,6 @@ FIELDS = [
     for arithmetic, division in itertools.product(arithmetics(lp.formats[scale]), DIVISIONS)
     if division != "max/amax" or (scale, arithmetic) == ("float32", "amax/max")
 ]
-
-
-def bits(x: F32) -> NDArray[np.uint32]:
-    return np.ascontiguousarray(x, np.float32).view(np.uint32)
 
 
 def values(rng: np.random.Generator, shape: tuple[int, int] = (35, 75)) -> F32:

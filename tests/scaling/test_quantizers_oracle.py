@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import refresh
 from answers import once
+from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -16,10 +17,6 @@ from lowprec.oracle import quantizers as oracle
 
 F32 = NDArray[np.float32]
 NAMES = [name for name in lp.quantizers if lp.quantizers[name].history is None]
-
-
-def bits(a: F32) -> NDArray[np.uint32]:
-    return np.ascontiguousarray(a).view(np.uint32)
 
 
 def check(x: F32, name: str, granularity: str | None = None) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -14,11 +15,6 @@ from lowprec.tensorcore.problem import GemmProblem
 
 #: Names of the kernels that this CPU can run, the fastest first.
 KERNELS = machines("auto")
-
-
-def bits(x: NDArray[Any]) -> NDArray[Any]:
-    """Return the bits of floats as unsigned integers."""
-    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
 
 
 def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from fast_kernels import bits
+from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
@@ -12,11 +12,6 @@ from lowprec.testing import assert_bits_equal
 
 F32 = NDArray[np.float32]
 Pair = tuple[lp.Quantized, lp.Quantized]
-
-
-def normal(rng: np.random.Generator | int, *shape: int) -> F32:
-    """Float32 numbers of the normal distribution, of a generator or a seed."""
-    return np.random.default_rng(rng).standard_normal(shape).astype(np.float32)
 
 
 def operands(

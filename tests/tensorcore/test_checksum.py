@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gemms import normal
+from floats import normal
 from refusals import refusals
 
 import lowprec as lp

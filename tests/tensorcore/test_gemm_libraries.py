@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fast_kernels import bits
-from gemms import assert_same, both_scales, chain, fma, normal, operands, rounded, scaled_chain, summed
+from floats import bits, normal
+from gemms import assert_same, both_scales, chain, fma, operands, rounded, scaled_chain, summed
 from refusals import refusals
 
 import lowprec as lp

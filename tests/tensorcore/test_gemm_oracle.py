@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from answers import once
 from fast_kernels import agree, bits
-from gemms import assert_same, normal, operands
+from floats import normal
+from gemms import assert_same, operands
 from numpy.typing import NDArray
 
 import lowprec as lp

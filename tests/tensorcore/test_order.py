@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fast_kernels import bits
+from floats import bits
 from test_machines import multiply, operands
 
 import lowprec as lp

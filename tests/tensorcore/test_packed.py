@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fast_kernels import KERNELS
-from gemms import assert_same, normal
+from floats import normal
+from gemms import assert_same
 from refusals import refusals
 
 import lowprec as lp

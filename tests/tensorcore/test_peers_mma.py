@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fast_kernels import bits
+from floats import bits
 from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
 from numpy.typing import NDArray
 from peers import bits_of, peer, sampled, tensor

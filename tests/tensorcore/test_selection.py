@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fast_kernels import KERNELS as RUNNABLE
-from gemms import normal
+from floats import normal
 
 import lowprec as lp
 from lowprec import _threads
