@@ -208,7 +208,7 @@ def _blocks(
         raise ValueError(f"gemm: promote_every={length} is not a multiple of {name}'s group of {step}")
     elif not constant and span % length:
         raise ValueError(
-            f"gemm: promote_every={length} does not divide {span}, the k over which scales are constant"
+            f"gemm: promote_every must divide {span}, the k over which scales are constant, got {length}"
             f"{_takers(a, b, span)}"
         )
     blocks = -(-k // length)
