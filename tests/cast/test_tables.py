@@ -51,7 +51,7 @@ def test_hif8_is_its_paper() -> None:
     ours, exact = f.values().astype(float), np.array([float(v) for v in t.values])
     assert np.array_equal(ours, exact, equal_nan=True)
     assert (f.max, f.max_code, f.inf_code, f.nan_code, f.smallest_subnormal) == (2.0**15, 0x6E, 0x6F, 0x80, 2.0**-22)
-    assert (f.lowest_code, f.has_negative_zero, f.eps, f.emax) == (0xEE, False, 0.125, 15)
+    assert (f.lowest_code, f.min, f.has_negative_zero, f.eps, f.emax) == (0xEE, -f.max, False, 0.125, 15)
     steps = [(15.0, 99.0), (16.0, 0.0), (16.0, 99.0), (0.0, 1.0), (2.0**15, 1e9)]
     assert [f.nextafter(*step) for step in steps] == [16.0, 15.0, 20.0, 2.0**-22, math.inf]
     assert f.ulp([0.0, 1.0, 15.5, 16.0, -16.0, 300.0, 1e9, math.inf]).tolist()[:-1] == [
