@@ -1,1 +1,1 @@
-"""What is trained on: texts, a synthetic source, and the windows that a step reads."""
+"""Training data: texts, a synthetic source, and the windows of each step."""

@@ -1,8 +1,8 @@
-"""Text to train on, as bytes, and the windows that a step reads.
+"""Training text, as bytes, and the windows of each step.
 
-A result is comparable with another one only if the corpus hashes agree, so the hash travels with every checkpoint and
-run. Which bytes a step sees follows from (seed, step) alone: a resumed run, a branch and a run on another machine read
-the same windows, and nothing of a generator has to be saved.
+Results are comparable only if the corpus hashes agree, so every checkpoint and run stores the hash. The bytes of a step
+depend only on (seed, step): a resumed run, a branch and a run on another machine read the same windows, without any
+generator state to save.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from lowprec._arrays import whole
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 
-#: Bytes at the end of a text file that are held out.
+#: Bytes held out at the end of a text file.
 HELD_OUT_BYTES = 65_536
-#: The shortest corpus: as much to learn from as to be tested on.
+#: Length of the shortest corpus: as many bytes to train on as are held out.
 MINIMUM_BYTES = 2 * HELD_OUT_BYTES
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text in two parts, one to train on and one that training does not read.
+    """A text in two parts, one for training and one held out.
 
     Attributes
     ----------
     name : str
-        "stdlib", "bible", "synthetic" or the path it was read from: `load_corpus(name)` gives it again.
+        "stdlib", "bible", "synthetic" or the path of the file: the argument with which `load_corpus` reads it again.
     bytes : int
         Length of both parts together.
     sha256 : str
-        Hash over both parts; results are comparable only where it is equal.
+        Hash of both parts; results are comparable only if it is equal.
     train, held_out : uint8 array
         The two parts, read-only.
     origin : str
-        Where the text came from, in words ("standard library of CPython 3.11.7, 452 files").
+        Origin of the text, such as "standard library of CPython 3.11.7, 452 files".
     oracle : float64 array, optional
-        For a source that is known: -log of its own probability of each held-out byte, given all before it, in nats.
+        For a source with known probabilities: -log of that of each held-out byte, given all before it, in nats.
 
     Examples
     --------
@@ -64,34 +64,34 @@ class Corpus:
 
 
 def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, oracle: Floats | None = None) -> Corpus:
-    """Return the corpus of two texts."""
-    # Lengths first, so that no two divisions of one text have the same hash.
+    """Return the corpus of a training text and a held-out text."""
+    # Lengths first, so that no two splits of one text have the same hash.
     digest = hashlib.sha256(f"{len(train)} {len(held_out)}\n".encode() + train + held_out).hexdigest()
     parts = [np.frombuffer(part, dtype=np.uint8) for part in (train, held_out)]
     return Corpus(name, len(train) + len(held_out), digest, parts[0], parts[1], origin, oracle)
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
-    """Make a corpus of a byte string, its end held out.
+    """Make a corpus from a byte string whose end is held out.
 
     Parameters
     ----------
     name : str
-        What to call it.
+        Name of the corpus.
     text : bytes
         The text.
     held_out : int
-        How many bytes at the end are held out.
+        Number of bytes held out at the end.
 
     Returns
     -------
     Corpus
-        The two parts.
+        Corpus of the two parts.
 
     Raises
     ------
     ValueError
-        If the text is too short to leave as much for training as it holds out.
+        If the text is too short: the training part must be at least as long as the held-out part.
     """
     if held_out < 1:
         raise ValueError(f"corpus {name!r}: {held_out} bytes held out: at least 1 is needed")
@@ -105,16 +105,16 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """The windows of every step; `batches[step]` reads step number `step`.
+    """Windows of every step; `batches[step]` returns those of step number `step`.
 
     Attributes
     ----------
     text : uint8 array
-        Where windows are cut from.
+        Text that windows are cut from.
     seed : int
-        Decides, with the number of the step, which windows.
+        Seed that, with the step number, chooses the windows.
     batch, sequence : int
-        Windows a step, and predicted bytes a window.
+        Windows per step, and predicted bytes per window.
     """
 
     text: Bytes = field(repr=False)
@@ -123,10 +123,10 @@ class Batches:
     sequence: int
 
     def __getitem__(self, step: int) -> Bytes:
-        """Return the windows of a step, uint8 [batch, sequence + 1]: inputs and, one further, targets."""
+        """Return the windows of a step, uint8 [batch, sequence + 1]: inputs and, shifted by one, targets."""
         if step < 0:
             raise IndexError(f"step {step}: steps count from 0")
-        # Raw Philox words are the part of NumPy's generators whose stream never changes.
+        # Raw Philox words: NumPy guarantees their stream, unlike that of the generators' methods.
         generator = np.random.Philox(
             key=np.array([self.seed, 0], np.uint64), counter=np.array([0, step, 0, 0], np.uint64)
         )
@@ -141,23 +141,23 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     Parameters
     ----------
     corpus : Corpus
-        The text; only its training part is read.
+        Corpus; only its training part is read.
     seed : int
-        Chooses the windows, from 0 to 2**64 - 1.
+        Seed that chooses the windows, from 0 to 2**64 - 1.
     batch : int
-        Windows a step.
+        Windows per step.
     sequence : int
-        Predicted bytes a window.
+        Predicted bytes per window.
 
     Returns
     -------
     Batches
-        `batches[step]` is a uint8 array [batch, sequence + 1]; the same (seed, step) gives the same windows always.
+        `batches[step]` is a uint8 array [batch, sequence + 1], which depends only on (seed, step).
 
     Raises
     ------
     ValueError
-        If a number is out of range or the training text is shorter than one window.
+        If a number is out of range, or the training text is shorter than one window.
 
     Examples
     --------
@@ -176,22 +176,22 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
 
 
 def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
-    """Return the fixed windows that validation reads, evenly spread over the held-out part.
+    """Return the fixed windows for validation, spread evenly over the held-out part.
 
     Parameters
     ----------
     corpus : Corpus
-        The text.
+        Corpus.
     sequence : int
-        Predicted bytes a window.
+        Predicted bytes per window.
     total : int
         Predicted bytes in all, rounded down to whole windows (at least one).
 
     Returns
     -------
     uint8 array [windows, sequence + 1]
-        The same for every arm, seed and step. They do not overlap as long as the held-out part is long enough for
-        them, and are never more than it holds side by side.
+        Windows, the same for every recipe, seed and step. They do not overlap if the held-out part is long enough, and
+        are never more than fit into it without overlap.
 
     Raises
     ------
@@ -202,12 +202,12 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
 
 
 def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
-    """Return the mean of -log of the source's own probability over the bytes predicted in `held_out_windows`, in nats.
+    """Return the mean of -log of the source's probability over the bytes predicted in `held_out_windows`, in nats.
 
     Raises
     ------
     ValueError
-        If the source is not known.
+        If the source's probabilities are not known.
     """
     if corpus.oracle is None:
         raise ValueError(f"corpus {corpus.name!r} has no known source; 'synthetic' has one")
@@ -223,6 +223,6 @@ def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
         raise ValueError(
             f"corpus {corpus.name!r} is too short: {corpus.held_out.size} bytes held out, one window has {sequence + 1}"
         )
-    # Inputs may not be shared between windows; one's last target may be the next one's first input.
+    # Windows do not share inputs; the last target of one may be the first input of the next.
     count = max(1, min(total, corpus.held_out.size - 1) // sequence)
     return [last * i // max(1, count - 1) for i in range(count)]

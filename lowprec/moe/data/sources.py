@@ -1,7 +1,7 @@
-"""Where a corpus comes from: its name, or the path of a file.
+"""Loading of a corpus, by name or from a file.
 
-The default one needs no download: the `.py` sources of the standard library that runs this very program, some 9 MB of
-English-like text and code.
+The default needs no download: the `.py` sources of the running Python's standard library, some 9 MB of English-like
+text and code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lowprec.moe.data.corpus import MINIMUM_BYTES, Corpus, corpus_from_bytes
 from lowprec.moe.data.synthetic import synthetic
 from lowprec.moe.data.texts import bible, standard_library
 
-#: Corpora that have a name.
+#: Names of corpora.
 SOURCES: dict[str, Callable[[], Corpus]] = {"stdlib": standard_library, "bible": bible, "synthetic": synthetic}
 
 
@@ -25,20 +25,20 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     ----------
     source : str or path
         "stdlib" for the sources of the running Python's standard library; "bible" for three translations of the
-        Bible (extra ``data``), the same bytes everywhere; "synthetic" for a source of known entropy; else the path of
-        any text file (one that is really called so: "./stdlib").
+        Bible (extra ``data``), the same bytes everywhere; "synthetic" for a source of known entropy; otherwise the path
+        of a text file ("./stdlib" for a file with one of these names).
 
     Returns
     -------
     Corpus
-        The text, its hash and its fixed held-out part: about 5 % of the files of the standard library, chosen by the
+        Corpus with its hash and a fixed held-out part: about 5 % of the files of the standard library, chosen by the
         hash of their names, or the last 65,536 bytes of a file.
 
     Raises
     ------
     ValueError
-        If the file does not exist, is no file, is empty or shorter than 131,072 bytes; if the packages of a corpus are
-        missing or hold another text.
+        If the file does not exist, is not a file, is empty or shorter than 131,072 bytes; if the packages of a corpus
+        are missing or have another text.
 
     Examples
     --------

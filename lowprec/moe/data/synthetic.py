@@ -1,11 +1,11 @@
-"""A corpus from a source whose entropy is known exactly, so that a run can say how much of its loss is its own.
+"""A corpus from a source of exactly known entropy, which separates a model's own loss from that of the data.
 
-Eight domains, each a Markov chain of order two over 64 symbols whose contexts have eight successors each; now and then,
-with probability 1/256 a symbol, the domain changes, unseen. And with probability 1/64 a copy begins: what follows
-repeats what stood 1 to 64 places earlier, and ends with probability 1/16 at every symbol. Domains are for experts to
-specialise in, copies for attention. The chance of every symbol given all before it follows from the forward algorithm
-over 8 x 65 hidden states, and its mean is a floor that no model can get below but by luck.
-
+The source has eight domains, each a Markov chain of order two over 64 symbols whose contexts have eight successors
+each. With probability 1/256 per symbol the domain changes, without a mark. With probability 1/64 a copy begins: the
+following symbols repeat those 1 to 64 places earlier, and the copy ends with probability 1/16 at every symbol. Experts
+can specialise in domains, and attention can find copies. The forward algorithm over 8 x 65 hidden states gives the
+probability of every symbol given all before it; the mean of -log of it is a lower bound that a model can only beat by
+luck.
 All of it is integer and IEEE arithmetic on counter-based random words: the same bytes on every machine.
 """
 
@@ -19,19 +19,19 @@ from lowprec.kernels.model import synthetic as kernels
 from lowprec.moe.data.corpus import Corpus, make_corpus
 
 DOMAINS, SYMBOLS, SUCCESSORS, REACH = 8, 64, 8, 64
-#: Probabilities in units of 2^-32: a change of domain, the beginning of a copy, its end.
+#: Probabilities in units of 2^-32: a change of domain, the start of a copy, its end.
 SWITCH, START, STOP = np.uint32(2**32 // 256), np.uint32(2**32 // 64), np.uint32(2**32 // 16)
 TRAIN_BYTES, HELD_OUT_BYTES = 4_000_000, 131_072
-#: Symbol 0 is this byte.
+#: Byte of symbol 0.
 FIRST = ord("0")
 
 Chains = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]
 
 
 def chains(seed: int) -> Chains:
-    """Return the successors of every context [domain, earlier, before] and cumulative thresholds of their chances.
+    """Return the successors of every context [domain, earlier, before] and cumulative thresholds of probabilities.
 
-    Chances are as the cubes of uniform numbers: one or two successors of a context are likely, the others rare.
+    Probabilities are proportional to cubes of uniform numbers: one or two successors are likely, the others rare.
     """
     shape = (DOMAINS, SYMBOLS, SYMBOLS, SUCCESSORS)
     words = np.empty(2 * DOMAINS * SYMBOLS * SYMBOLS * SUCCESSORS, np.uint32)
@@ -45,14 +45,14 @@ def chains(seed: int) -> Chains:
 
 
 def generate(source: Chains, seed: int, length: int) -> npt.NDArray[np.uint8]:
-    """Return symbols, from 0."""
+    """Return symbols, numbered from 0."""
     symbols = np.empty(length, np.uint8)
     kernels.generate(*source, np.uint32(seed), np.uint32(2), SWITCH, START, STOP, symbols)
     return symbols
 
 
 def surprise(source: Chains, symbols: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """Return -log of the source's chance of each symbol given all before it, in nats."""
+    """Return -log of the source's probability of each symbol given all before it, in nats."""
     losses = np.empty(symbols.size)
     room = np.empty((DOMAINS, REACH + 1))
     kernels.surprise(*source, float(SWITCH), float(START), float(STOP), symbols, room, losses)
@@ -60,7 +60,7 @@ def surprise(source: Chains, symbols: npt.NDArray[np.uint8]) -> npt.NDArray[np.f
 
 
 def synthetic(seed: int = 0) -> Corpus:
-    """Return the corpus: what training sees and what is held out are two runs of the same source.
+    """Return the corpus: the training text and the held-out text are two samples of the same source.
 
     Examples
     --------

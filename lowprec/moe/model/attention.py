@@ -1,6 +1,6 @@
 """Multi-head latent attention (MLA), forward and backward.
 
-Queries and keys/values pass through narrow latents, each with an RMSNorm of its own; position enters by rotating a few
+Queries and keys/values pass through narrow latents, each with its RMSNorm; positions are encoded by rotating a few
 extra channels, which for keys are shared by all heads (arXiv 2412.19437, section 2.1.1)::
 
     c_q = RMSNorm(wq_a x)                 q      = wq_b c_q          # [T, H * (n + r)], the last r of a head rotated
@@ -8,7 +8,7 @@ extra channels, which for keys are shared by all heads (arXiv 2412.19437, sectio
     o = softmax(q k^T / sqrt(n + r)) v    y      = wo o
 
 The backward pass reads o too: the gradient of a row of scores loses the row's sum of do * o, as in fused kernels. So
-the form in which o is kept until then, E5M6 in DeepSeek-V3 (section 3.3.3), acts on attention's gradients as on wo's.
+the format in which o is saved, E5M6 in DeepSeek-V3 (section 3.3.3), affects attention's gradients as well as wo's.
 
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.float32) -> tuple[Array, Array]:
-    """Return cosine and sine [S, r/2] of position * theta**(-2 i / r), the angle by which channels 2i, 2i+1 turn.
+    """Return cosine and sine [S, r/2] of position * theta**(-2 i / r), the angle that rotates channels 2i, 2i+1.
 
-    Computed in float64 and rounded once.
+    They are computed in float64 and rounded once.
 
     Examples
     --------
@@ -50,12 +50,12 @@ def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.fl
 
 
 def _kernels(dtype: Any) -> ModuleType:
-    """Return the products for arrays of a type: those in float64 are for gradient checks and need no speed."""
+    """Return the matrix products for a dtype: those in float64 are for gradient checks and need not be fast."""
     return attention_f32 if dtype == np.float32 else plain_kernels
 
 
 def _kept_only(saved: Any) -> Any:
-    """Return what a linear layer saved without the input as it was multiplied, if something else waits for Wgrad."""
+    """Return a linear layer's saved data without Fprop's operand, if Wgrad reads another one."""
     return saved._replace(x=saved.x._replace(row=None)) if saved.x.kept is not saved.x.row else saved
 
 
@@ -73,19 +73,19 @@ class _Saved(NamedTuple):
 
 
 class LatentAttention:
-    """The attention of one block.
+    """Attention of one block.
 
     Parameters
     ----------
     name : str
-        Prefix of its parameters.
+        Prefix of the parameters' names.
     config : MoEConfig
         Sizes.
     recipe : BoundRecipe
-        Binds the GEMMs of the five linear layers; says how activations are stored. The products of attention itself
-        are BF16 times BF16 summed in float32, as everywhere in the reports.
+        Precision of the GEMMs of the five linear layers, and of stored activations. The products of attention itself
+        are BF16 times BF16 summed in float32, as in all the reports.
     memory : MemoryPolicy
-        What is computed again in the backward pass.
+        Activations that the backward pass recomputes.
     """
 
     def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
@@ -107,12 +107,12 @@ class LatentAttention:
         return self._angles[key]
 
     def forward(self, params: Params, x: Array, sequence: int, *, keep_input: bool = True) -> tuple[Array, _Saved]:
-        """Map x [T, d], whole sequences one after another, to y [T, d]; `backward` must be given an x not kept."""
+        """Map x [T, d], consecutive whole sequences, to y [T, d]; an x that is not saved is passed to `backward`."""
         c, linears = self.config, self.linears
         saved: dict[str, Any] = {}
         q_latent, saved["wq_a"] = linears["wq_a"].forward(params, x)
         latent, saved["wkv_a"] = linears["wkv_a"].forward(params, x, beside=(linears["wq_a"], saved["wq_a"]))
-        # Copies: rows of both parts lie contiguous for what follows.
+        # Copies: the following products need contiguous rows of both parts.
         kv_latent, k_rope = (np.ascontiguousarray(part) for part in np.split(latent, [c.kv_rank], axis=1))
         q_latent, q_norm = self.q_norm.forward(params, q_latent)
         kv_latent, kv_norm = self.kv_norm.forward(params, kv_latent)
@@ -138,7 +138,7 @@ class LatentAttention:
         self, params: Params, saved: dict[str, Any], q_latent: Array, kv_latent: Array, k_rope: Array,
         angles: tuple[Array, Array],
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        """Return queries, keys and values of the heads [B * H, S, ...]; add to `saved` what the products keep."""
+        """Return queries, keys and values of the heads [B * H, S, ...]; add saved activations to `saved`."""
         c, sequence, dtype = self.config, len(angles[0]), q_latent.dtype
         q_flat, saved["wq_b"] = self.linears["wq_b"].forward(params, q_latent)
         kv_flat, saved["wkv_b"] = self.linears["wkv_b"].forward(params, kv_latent)
@@ -149,14 +149,14 @@ class LatentAttention:
         return self.stored["q"](q), self.stored["k"](k), self.stored["v"](v)
 
     def _probabilities(self, q: Array, k: Array) -> Array:
-        """Return the stored softmax [B * H, S, S]."""
+        """Return the softmax [B * H, S, S], rounded to storage."""
         probs = np.empty((*q.shape[:2], q.shape[1]), dtype=q.dtype)
         kernels = _kernels(q.dtype)
         run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), len(q), 1)
         return self.stored["probs"](probs)
 
     def _remade(self, params: Params, saved: _Saved) -> tuple[dict[str, Any], Array, Array, Array, Array]:
-        """Return what the linear layers saved, queries, keys, values and probabilities: as kept, or computed again."""
+        """Return the linear layers' saved data, queries, keys, values and probabilities: as saved, or recomputed."""
         linears, q, k, v = dict(saved.linears), saved.q, saved.k, saved.v
         if self.memory.norms or self.memory.up_projections:
             q_latent = self.q_norm.again(params, saved.q_norm)
@@ -184,7 +184,7 @@ class LatentAttention:
             return self.linears[name].backward(grads, d_y, linears[name])
 
         kernels = _kernels(d_y.dtype)
-        # If the recipe keeps the output in a form of its own, that waits for both, wo's Wgrad and attention.
+        # If the recipe saves the output with a codec, wo's Wgrad and attention both read the decoded one.
         out = self.linears["wo"].cached_input(linears["wo"]) if saved.output is None else saved.output
         d_out = linear("wo", d_y)
         d_scores, d_q, d_k, d_v = (np.empty_like(array) for array in (probs, q, k, v))

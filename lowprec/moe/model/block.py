@@ -1,4 +1,4 @@
-"""One layer of the model: attention and a feed-forward network, each behind a norm and beside the residual stream."""
+"""One block of the model: attention and a feed-forward network, each with a pre-norm and a residual connection."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class _SavedBlock(NamedTuple):
 
 
 class Block:
-    """One layer: attention, then a dense network or a mixture of experts, each behind a norm and beside the stream.
+    """One block: attention, then a dense network or experts, each with a pre-norm and a residual connection.
 
     Parameters
     ----------
     index : int
-        Its place, which decides between dense and experts.
+        Index of the block, which decides between dense and experts.
     config : MoEConfig
         Sizes.
     recipe : BoundRecipe
-        Precision of everything in it.
+        Precision of the whole block.
     memory : MemoryPolicy
-        What is computed again in the backward pass.
+        Activations that the backward pass recomputes.
     """
 
     def __init__(self, index: int, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
@@ -47,10 +47,10 @@ class Block:
         if index < config.dense_layers:
             self.ffn = FeedForward(f"{name}.ffn", recipe, memory, limit=config.swiglu_limit)
         else:
-            # The k-th module behind the last block predicts no byte from the last k positions (equation 22: 1:T-k).
+            # The k-th module after the last block predicts no byte from the last k positions (equation 22: 1:T-k).
             self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory, idle=max(0, index - config.layers + 1))
         self.gate_name = f"{name}.ffn.gate"
-        # What joins the stream passes: its gradient is the stream's, whatever a codec made of it.
+        # A branch is consumed at once by the addition: its gradient is the stream's, whatever its codec.
         self.branches = [recipe.storage(f"{name}.{part}", passing=True) for part in ("attn_branch", "ffn_branch")]
 
     def forward(
@@ -71,7 +71,7 @@ class Block:
         return self._add(x, self.branches[1](update)), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
 
     def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
-        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is used up."""
+        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is overwritten."""
         normed = None if self.keep_input else self.ffn_norm.again(params, saved.ffn_norm)
         d_normed = self.ffn.backward(grads, d_x, saved.ffn, normed)
         d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)

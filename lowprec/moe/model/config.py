@@ -1,8 +1,8 @@
-"""The shapes of a model, as data: configurations of DeepSeek-V3's architecture in miniature, four of them named.
+"""Shapes of models, as data: configurations of DeepSeek-V3's architecture in miniature, four of them named.
 
-The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. Outputs, the inner
-dimension of the backward ones, are too, but for two: `wkv_a` has kv_rank + rope_dim = 160 of them, 1.25 tiles, kept
-ragged as the original's 576 = 4.5; `wq_b` has 96 a head, which for 2 and 6 heads ends in half a tile.
+The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. So are the
+outputs, the inner dimension of the backward ones, with two exceptions: `wkv_a` has kv_rank + rope_dim = 160 outputs,
+1.25 tiles, ragged as the original's 576 = 4.5; `wq_b` has 96 per head, which for 2 and 6 heads ends in half a tile.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class MoEConfig:
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     dim : int
         Width d of the residual stream.
     layers, dense_layers : int
-        Blocks in all, and how many of them, the first ones, have one dense feed-forward network instead of experts.
+        Number of blocks, and number of the first ones that have a dense feed-forward network instead of experts.
     heads : int
         Attention heads.
     nope_dim, rope_dim, value_dim : int
@@ -36,31 +36,32 @@ class MoEConfig:
     q_rank, kv_rank : int
         Widths of the two compressed latents.
     experts, top_k : int
-        Routed experts, and how many of them a token uses.
+        Number of routed experts, and of those that a token uses.
     groups, kept_groups : int
-        Experts stand in `groups` equal groups; a token's experts come from `kept_groups` of them (section 2.1.2).
+        Experts form `groups` equal groups; a token's experts come from `kept_groups` of them (section 2.1.2).
     shared_experts : int
-        Experts that every token uses; they are computed as one of that multiple of the width.
+        Experts that every token uses, computed as one expert of that multiple of the width.
     expert_width, dense_width : int
         Hidden widths of one expert and of the dense network.
     vocabulary : int
         Tokens are bytes: at most 256.
     sequence, batch : int
-        Bytes in a training sequence and sequences in a step, the defaults of training.
+        Bytes in a training sequence and sequences in a step, by default in training.
     rope_theta, norm_eps : float
-        Base of the rotary frequencies; added to the mean square in RMSNorm.
+        Base of the rotary frequencies; constant added to the mean square in RMSNorm.
     route_scale : float
-        The normalised gates of a token sum to this (2.5 in DeepSeek-V3, 1 in its small predecessor).
+        Sum of the normalised gates of a token (2.5 in DeepSeek-V3, 1 in its small predecessor).
     balance_alpha : float
         Weight of the sequence-wise balance loss.
     bias_rate : float
-        Step of the load-balancing bias. The original's 0.001 is for thousands of steps; these models run for hundreds.
+        Update speed of the load-balancing bias. The original's 0.001 is for thousands of steps; these models run for
+        hundreds.
     mtp_depth : int
-        1 for a module that predicts the byte after the next one as well (section 2.2), 0 for none.
+        1 for a module that also predicts the byte after the next one (section 2.2), 0 for none.
     mtp_weight : float
-        Weight of its loss, lambda in the report: 0.3 there for the first two thirds of training, then 0.1.
+        Weight of the module's loss, lambda in the report: there 0.3 for the first two thirds of training, then 0.1.
     swiglu_limit : float
-        SwiGLU's inputs are cut there, W1 x from above and W3 x on both sides, where they get no gradient; 0: nowhere.
+        Limit of SwiGLU's inputs, W1 x from above and W3 x on both sides, without gradient beyond it; 0 for no limit.
         DeepSeek-V4 has 10.
     ragged_inputs : bool
         Whether the inputs of a linear layer may end in part of a quantization tile; see `check_tiles`.
@@ -68,7 +69,7 @@ class MoEConfig:
     Raises
     ------
     ValueError
-        If a size is not a whole number in its range, or two do not fit together.
+        If a size is not an integer in its range, or two sizes do not fit together.
     """
 
     name: str
@@ -138,7 +139,7 @@ class MoEConfig:
 
     @property
     def query_dim(self) -> int:
-        """Width of one head's queries and keys."""
+        """Width of queries and keys per head."""
         return self.nope_dim + self.rope_dim
 
     @property
@@ -149,8 +150,8 @@ class MoEConfig:
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every parameter by name, in the order of computation.
 
-        A matrix is [outputs, inputs] and bears the name of its linear layer; a vector is the gain of an RMSNorm. The
-        module that predicts a byte further is the block after the last, ``layers.{layers}``, as in the released models.
+        A matrix is [outputs, inputs] and has the name of its linear layer; a vector is the gain of an RMSNorm. The
+        multi-token prediction module is the block after the last, ``layers.{layers}``, as in the released models.
 
         Examples
         --------
@@ -198,7 +199,7 @@ class MoEConfig:
         return shapes
 
     def parameter_counts(self) -> ParameterCounts:
-        """Return how many parameters there are and how many one token uses, the module for a byte further apart.
+        """Return the number of parameters and of those that one token uses, the prediction module counted separately.
 
         Examples
         --------
@@ -223,9 +224,9 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: the main model's, those a token uses, of these the ones that FP8 recipes convert.
+    """Numbers of parameters: the main model's, those a token uses, and those of the latter that FP8 recipes convert.
 
-    `mtp` are those of the module that predicts a byte further; it may be left out when a trained model is used.
+    `mtp` counts the multi-token prediction module, which may be dropped when a trained model is used.
     """
 
     total: int
@@ -234,7 +235,7 @@ class ParameterCounts:
     mtp: int = 0
 
 
-#: The configurations by name.
+#: Configurations by name.
 configs: Registry[MoEConfig] = Registry("model configuration", MoEConfig)
 
 for _config in [

@@ -1,4 +1,4 @@
-"""Configurations from TOML files, and whether a configuration's products suit a recipe's tiles."""
+"""Configurations from TOML files, and the check that their products fit a recipe's tiles."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from lowprec.registry import suggest
 
 
 def load_config(path: str | os.PathLike[str]) -> MoEConfig:
-    r"""Read a configuration from a TOML file: the fields of `MoEConfig`, each on a line.
+    r"""Read a configuration from a TOML file: the fields of `MoEConfig`, one per line.
 
-    ``base = "tiny"`` takes every field that the file does not give from the catalogue's; without it, those that have
-    no default must be given. The name is the file's, unless it is given.
+    With ``base = "tiny"`` missing fields are those of that configuration in the catalogue; without it, fields without a
+    default are required. The default name is that of the file.
 
     Parameters
     ----------
     path : str or path
-        The file.
+        File to read.
 
     Returns
     -------
     MoEConfig
-        The configuration.
+        Configuration.
 
     Raises
     ------
     ValueError
-        If the file is no TOML, a field is unknown or missing, or the values do not fit.
+        If the file is not TOML, a field is unknown or missing, or the values do not fit together.
     OSError
         If the file cannot be read.
 
@@ -73,14 +73,14 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
 
 
 def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
-    """Return a configuration: itself, one by its name, or one in a file whose name ends in ``.toml``.
+    """Return a configuration, given as an object, by name, or as a file whose name ends in ``.toml``.
 
     Raises
     ------
     ValueError, OSError
-        As for `load_config`.
+        See `load_config`.
     UnknownNameError
-        If there is none of that name.
+        If the catalogue has no configuration of that name.
 
     Examples
     --------
@@ -95,22 +95,22 @@ def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
 def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     """Check that the forward products of a configuration consist of whole tiles of a recipe.
 
-    A tile shares one scale. The last one of a row may be shorter, and is where it has to be: the backward products sum
-    over a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the
-    original. Inputs that end in part of a tile are mostly a mistake: they cost no accuracy, and speed on every real
-    machine. `ragged_inputs` says that they are meant.
+    A tile shares one scale. The last one of a row may be shorter, and sometimes must be: the backward products sum over
+    a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the original.
+    Inputs that end in part of a tile are usually a mistake: they cost no accuracy, but speed on all hardware.
+    `ragged_inputs` allows them.
 
     Parameters
     ----------
     config : MoEConfig
-        The shapes.
+        Shapes.
     recipe : Recipe
-        The precision.
+        Precision.
 
     Raises
     ------
     ValueError
-        If a linear layer's inputs are not whole tiles, its name and the tile quoted.
+        If a linear layer's inputs are not whole tiles; the message quotes its name and the tile.
 
     Examples
     --------

@@ -1,12 +1,12 @@
-"""Layers with their forward and backward passes side by side; no automatic differentiation.
+"""Layers with explicit forward and backward passes; no automatic differentiation.
 
 Shapes: T tokens (batch times sequence, flat), C channels. Every layer follows one pattern::
 
     y, saved = layer.forward(params, x)          # params: every parameter of the model by name
     d_x = layer.backward(params, grads, d_y, saved)     # writes the layer's own gradients into `grads`
 
-Precision is nowhere in the arithmetic here. A `Linear` calls the three GEMMs its recipe bound to its name, and
-`recipe.store` rounds what is written to memory to the recipe's storage format: the outputs of layers, the residual
+The arithmetic here does not depend on the precision. A `Linear` calls the three GEMMs that its recipe bound to its
+name, and `recipe.store` rounds stored tensors to the recipe's storage format: the outputs of layers, the residual
 stream and their gradients are BF16 values in float32 arrays, or unrounded float64 in gradient checks. Inside a layer
 the arithmetic is float32 or better, in a fixed order, so that results do not depend on threads or machine.
 """
@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 Params = Mapping[str, Array]
 Grads = MutableMapping[str, Array]
 
-# Fewer rows than this are not worth a second thread; a multiple of nn.BLOCK, as sums over tokens need.
+# Fewer rows than this do not pay for a second thread; a multiple of nn.BLOCK, as sums over tokens require.
 _GRAIN = 8 * nn.BLOCK
 
 
@@ -41,14 +41,14 @@ def over_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
 
 
 class Linear:
-    """y = x W^T. Its name decides, by the recipe's rules, in which precision its three GEMMs run.
+    """y = x W^T. The recipe's rules select the precision of its three GEMMs by its name.
 
     Parameters
     ----------
     name : str
-        Of the layer and of its weight W [outputs, inputs].
+        Name of the layer and of its weight W [outputs, inputs].
     recipe : BoundRecipe
-        Binds the GEMMs.
+        Recipe that binds the GEMMs.
     """
 
     def __init__(self, name: str, recipe: BoundRecipe) -> None:
@@ -57,20 +57,21 @@ class Linear:
         self.watch = recipe.watch
 
     def forward(self, params: Params, x: Array, beside: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
-        """Map x [T, inputs] to y [T, outputs]; `saved` is what the recipe keeps for the backward GEMMs.
+        """Map x [T, inputs] to y [T, outputs]; `saved` is the data that the recipe saves for the backward GEMMs.
 
-        `beside` is another layer and what it saved of the same x: quantized alike, x is quantized and kept once.
+        `beside` is (layer, saved) of a layer with the same x. If both quantize x the same way, x is quantized and saved
+        once.
         """
         if beside is None:  # else the other layer's is the same
             self.watch(f"{self.name}/x", x)
         return self.ops.fprop(x, params[self.name], cached=self._shared(beside))
 
     def cached_input(self, saved: Any) -> Any:
-        """Return x as the recipe's cache kept it for the backward pass; there must be one."""
+        """Return x as decoded from the recipe's cache, which must exist."""
         return self.ops.cached_input(saved)
 
     def with_input(self, saved: Any, x: Array | None, beside: tuple[Linear, Any] | None = None) -> Any:
-        """Return `saved` with its input made of x again; without an input, if x is None."""
+        """Return `saved` with its input recomputed from x; without an input, if x is None."""
         if x is None:
             return saved._replace(x=None)
         shared = self._shared(beside)
@@ -82,7 +83,7 @@ class Linear:
         return beside[1].x
 
     def backward(self, grads: Grads, d_y: Array, saved: Any) -> Array:
-        """Write the weight's gradient; return that of x."""
+        """Write the weight's gradient; return the gradient of x."""
         self.watch(f"{self.name}/dy", d_y)
         grads[self.name] = self.ops.wgrad(d_y, saved)
         return self.ops.dgrad(d_y, saved)
@@ -99,11 +100,11 @@ class RMSNorm:
     Parameters
     ----------
     name : str
-        Of its gain [C].
+        Name of the gain parameter [C].
     eps : float
-        Keeps a row of zeros finite.
+        Constant that keeps a row of zeros finite.
     recipe : BoundRecipe
-        Says how the output is stored.
+        Storage format of the output.
     """
 
     def __init__(self, name: str, eps: float, recipe: BoundRecipe) -> None:
@@ -120,11 +121,11 @@ class RMSNorm:
         return self.store_output(y), _SavedNorm(x, inverse_rms)
 
     def again(self, params: Params, saved: _SavedNorm) -> Array:
-        """Return y once more; it need not be kept."""
+        """Recompute y from the saved input."""
         return self.forward(params, saved.x)[0]
 
     def backward(self, params: Params, grads: Grads, d_y: Array, saved: _SavedNorm, d_x: Array) -> Array:
-        """Add the gradient of x to `d_x` [T, C], which may hold that of the residual stream beside it."""
+        """Add the gradient of x to `d_x` [T, C], which may hold the residual stream's gradient."""
         gain = params[self.name]
         partial = np.zeros((-(-len(d_y) // nn.BLOCK), gain.size))
         over_rows(nn.rms_norm_backward, len(d_y), d_y, saved.x, gain, saved.inverse_rms, d_x, partial)
@@ -147,15 +148,15 @@ class FeedForward:
     Parameters
     ----------
     name : str
-        Its linear layers are `name`.w1, .w3 and .w2.
+        Prefix of the linear layers `name`.w1, .w3 and .w2.
     recipe : BoundRecipe
-        Binds their GEMMs; says how activations are stored.
+        Precision of their GEMMs, and of stored activations.
     memory : MemoryPolicy
-        What is computed again in the backward pass.
+        Activations that the backward pass recomputes.
     cache : Codec, optional
-        What the inputs of SwiGLU go through until the backward pass, which then computes its output again from them.
+        Codec of the saved inputs of SwiGLU, from which the backward pass then recomputes its output.
     limit : float
-        W1 x is cut from above and W3 x on both sides; 0: nowhere. What is kept, or cached, is not cut.
+        Upper limit of W1 x, and limit of the magnitude of W3 x; 0 for none. Saved inputs are not clipped.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class FeedForward:
         self.remake = memory.swiglu or cache is not None
 
     def forward(self, params: Params, x: Array, *, keep_input: bool = True) -> tuple[Array, _SavedFeedForward]:
-        """Map x [T, d] to y [T, d]; `backward` must be given an x that is not kept."""
+        """Map x [T, d] to y [T, d]; an x that is not saved is passed to `backward`."""
         a, saved1 = self.w1.forward(params, x)
         b, saved3 = self.w3.forward(params, x, beside=(self.w1, saved1))
         y, saved2 = self.w2.forward(params, self._hidden(a, b))
@@ -208,7 +209,7 @@ class FeedForward:
         return self.store(hidden)
 
     def _cut(self, a: Array, b: Array) -> tuple[Array, Array]:
-        """Return SwiGLU's inputs as they are multiplied."""
+        """Return the clipped inputs of SwiGLU."""
         if not self.limit:
             return a, b
         limit = a.dtype.type(self.limit)
@@ -216,14 +217,14 @@ class FeedForward:
 
 
 class Embedding:
-    """Rows of a table by token; the table's gradient adds up in order of the tokens.
+    """Lookup of table rows by token; the table's gradient is summed in order of the tokens.
 
     Parameters
     ----------
     name : str
-        Of the table [V, d].
+        Name of the table [V, d].
     recipe : BoundRecipe
-        Says how the rows are stored.
+        Storage format of the rows.
     """
 
     def __init__(self, name: str, recipe: BoundRecipe) -> None:
@@ -238,7 +239,7 @@ class Embedding:
         return self.store(y)
 
     def backward(self, params: Params, grads: Grads, d_y: Sequence[Array], tokens: Sequence[Array]) -> None:
-        """Write the gradient of the table, of all its uses: tokens [T] and the gradients of their vectors [T, d]."""
+        """Write the gradient of the table, summed over all uses: tokens [T] and gradients of their vectors [T, d]."""
         grads[self.name] = np.empty_like(params[self.name])
         whole = (d_y[0], tokens[0]) if len(d_y) == 1 else (np.concatenate(d_y), np.concatenate(tokens))
         nn.embed_backward(*whole, grads[self.name])
@@ -250,14 +251,14 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     Parameters
     ----------
     logits : float array [T, V]
-        Taken as they are; exponentials and sums are float64.
+        Logits, not rounded; exponentials and sums are float64.
     targets : integer array [T]
-        The right class of each row; a row whose target is negative adds 0 to the sum and has no gradient.
+        Class of each row; a row with a negative target adds 0 to the sum and has zero gradient.
 
     Returns
     -------
     tuple of float and float array [T, V]
-        The mean loss, summed in order of the tokens, and its gradient in the logits' type.
+        Mean loss, summed in order of the tokens, and its gradient in the logits' dtype.
 
     Examples
     --------

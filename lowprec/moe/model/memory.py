@@ -1,8 +1,8 @@
-"""What of the forward pass is kept for the backward pass, and what is computed a second time instead, as data.
+"""Recompute policies, as data: which activations are saved for the backward pass and which are recomputed.
 
-Computing again gives the same bits: a policy changes memory and time, never a result. (What changes results, a format
-in which something waits for the backward pass, belongs to the recipe.) DeepSeek-V3 computes every RMSNorm, the
-up-projections of latent attention and SwiGLU a second time (arXiv 2412.19437, sections 3.2.3 and 3.3.3).
+Recomputation gives the same bits: a policy changes memory and time, never a result. (The recipe has all that changes
+results, such as the format of a saved activation.) DeepSeek-V3 recomputes every RMSNorm, the up-projections of latent
+attention and SwiGLU (arXiv 2412.19437, sections 3.2.3 and 3.3.3).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from lowprec.registry import Registry
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """What is computed again in the backward pass.
+    """Activations that the backward pass recomputes.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     norms : bool
-        Outputs of every RMSNorm in the blocks, and their quantized copies that wait as inputs of linear layers. The
-        head's and the prediction module's first inputs stay: their backward pass follows at once.
+        Outputs of every RMSNorm in the blocks, and their quantized copies saved as inputs of linear layers. The first
+        inputs of the head and of the prediction module are saved: their backward pass follows at once.
     up_projections : bool
         Queries, keys and values, from the latents.
     probabilities : bool
-        The softmax of attention, from queries and keys, as fused attention kernels do.
+        Softmax of attention, from queries and keys, as in fused attention kernels.
     swiglu : bool
-        The product that enters w2, from the outputs of w1 and w3.
+        Input of w2, from the outputs of w1 and w3.
 
     Examples
     --------
@@ -51,11 +51,11 @@ class MemoryPolicy:
         return f"{', '.join(again)} again" if again else "everything kept"
 
 
-#: Nothing is computed twice.
+#: Policy that recomputes nothing.
 KEEP_ALL = MemoryPolicy("keep")
 
 memory_policies: Registry[MemoryPolicy] = Registry("memory policy", MemoryPolicy)
-"""The policies by name: each measure alone, and all that the reports name together."""
+"""Policies by name: each measure alone, and all that the reports use together."""
 for _policy in (
     KEEP_ALL,
     MemoryPolicy("norms", norms=True),
@@ -66,7 +66,7 @@ for _policy in (
 ):
     memory_policies.register(_policy.name, _policy)
 
-#: What kept things are called in tables, by the last field names on the way to them; the first that matches.
+#: Kinds of saved tensors, by the last field names of their path; the first match applies.
 _KINDS = (
     ("w1.x", "inputs of w1, w3"), ("w3.x", "inputs of w1, w3"), ("w2.x", "inputs of w2"),
     ("ffn.a", "inputs of SwiGLU"), ("ffn.b", "inputs of SwiGLU"), ("experts.a", "inputs of SwiGLU"),
@@ -79,15 +79,15 @@ _KINDS = (
 
 
 def kept_bytes(saved: Any) -> dict[str, int]:
-    """Add up what a forward pass keeps, by walking all of it; what is kept twice over counts once.
+    """Return the bytes that a forward pass saves, by kind; a tensor that is saved twice counts once.
 
-    Codes and scales count as they are stored. A float32 array all of whose values are bfloat16 numbers counts two
-    bytes a value, as it would be stored. Weights and tables of angles are no activations.
+    Codes and scales count in their storage formats. A float32 array of bfloat16 values counts two bytes per value, its
+    storage size. Weights and tables of angles do not count: they are not activations.
 
     Parameters
     ----------
     saved : nested tuples, lists and dicts
-        What the model's forward pass returned for its backward pass.
+        Data that the model's forward pass returned for its backward pass.
 
     Returns
     -------
@@ -114,10 +114,10 @@ def _kind(path: tuple[str, ...]) -> str:
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield what holds bytes, with the names of the fields that lead there."""
+    """Yield objects with bytes, with the names of the fields on their path."""
     if isinstance(value, np.ndarray):
         yield path, value
-    elif hasattr(value, "kept"):  # a linear layer's input: what waits for Wgrad
+    elif hasattr(value, "kept"):  # a linear layer's input: the source of Wgrad's operand
         yield path, value.kept
     elif hasattr(value, "nbytes"):
         yield path, value

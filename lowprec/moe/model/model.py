@@ -1,4 +1,4 @@
-"""The whole model: parameters by name, loss, and gradients by hand.
+"""The whole model: parameters by name, loss, and explicit gradients.
 
 A block adds to the residual stream twice, x += attention(norm(x)) and x += feed_forward(norm(x)); the stream and its
 gradient are stored after each addition in the recipe's activation format.
@@ -37,20 +37,19 @@ from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     """Draw the initial parameters: norm gains 1, everything else normal with `config.init_std`.
 
-    Each parameter has its own generator, keyed by the seed and the parameter's name: a parameter keeps its values when
-    others come or go.
+    The seed and a parameter's name key its generator: a parameter has the same values when others are added or removed.
 
     Parameters
     ----------
     config : MoEConfig
         Names and shapes.
     seed : int
-        Any whole number.
+        Integer seed.
 
     Returns
     -------
     dict of str to float32 array
-        In the order of `MoEConfig.parameter_shapes`.
+        Parameters, in the order of `MoEConfig.parameter_shapes`.
     """
     params = {}
     for name, shape in config.parameter_shapes().items():
@@ -69,21 +68,21 @@ class Model:
     Parameters
     ----------
     config : MoEConfig, str or path
-        Shape, the name of one, or a TOML file with one.
+        Shape, given as an object, by name, or as a TOML file.
     recipe : Recipe or str
-        Precision of every GEMM, of storage and of the wires to the experts, the name of one, or a TOML file with one.
+        Precision of every GEMM, of storage and of transfers to the experts, given as an object, by name, or as a TOML
+        file.
     seed : int
-        Of the initial parameters.
+        Seed of the initial parameters.
     memory : MemoryPolicy or str
-        What is computed again in the backward pass instead of being kept, or the name of a policy; no bit depends on
-        it.
+        Activations that the backward pass recomputes, or the name of a policy; it does not affect any bit.
     rounding_seed : int, optional
-        Of the recipe's random bits, `seed` by default.
+        Seed of the recipe's random bits, by default `seed`.
 
     Attributes
     ----------
     recipe : BoundRecipe
-        The precision, with its state.
+        Bound recipe, with its state.
     params : dict of str to float32 array
         Master weights by name; an optimizer changes the arrays in place or replaces them.
     biases : dict of str to float32 array [E]
@@ -93,9 +92,9 @@ class Model:
     balance_loss : float
         Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
     mtp_weight : float
-        Weight of the loss of predicting a byte further, `config.mtp_weight` at first; a schedule may change it.
+        Weight of the multi-token prediction loss, `config.mtp_weight` at first; a schedule may change it.
     mtp_loss : float
-        That loss in the last `loss_and_grads`, without the weight; 0 for a model without the module.
+        Multi-token prediction loss in the last `loss_and_grads`, unweighted; 0 for a model without the module.
 
     Raises
     ------
@@ -130,7 +129,7 @@ class Model:
         self._bind(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
     def _bind(self, recipe: BoundRecipe) -> None:
-        """Build the layers for a bound recipe; they hold no parameters."""
+        """Build the layers for a bound recipe; they have no parameters."""
         config = self.config
         self.recipe = recipe
         self.loads: dict[str, Array] = {}
@@ -143,18 +142,18 @@ class Model:
         self._mtp = MultiTokenPrediction(config, recipe, self.memory) if config.mtp_depth else None
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
-        """Return this model in another precision; parameters and biases are shared, not copied."""
+        """Return this model under another recipe; parameters and biases are shared, not copied."""
         return self.with_bound(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
     def with_bound(self, recipe: BoundRecipe) -> Model:
-        """Return this model with the GEMMs, stores and codecs of a bound recipe; parameters and biases are shared."""
+        """Return this model under a bound recipe; parameters and biases are shared, not copied."""
         other = copy.copy(self)
         other._bind(recipe)
         return other
 
     @property
     def max_violation(self) -> float:
-        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the highest over layers."""
+        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the maximum over layers."""
         loads = [load for load in self.loads.values() if load.any()]
         return max((float(load.max() * load.size / load.sum()) - 1.0 for load in loads), default=0.0)
 
@@ -169,33 +168,33 @@ class Model:
         Raises
         ------
         TypeError
-            If they are not bytes.
+            If `tokens` are not bytes.
         ValueError
             If the shape does not fit, or a byte is outside the vocabulary.
         """
         return float(nn.mean(self.token_losses(tokens).reshape(-1)))
 
     def token_losses(self, tokens: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-        """Return the cross-entropy of predicting each next byte, in nats, float64 [B, S]; arguments as for `loss`."""
+        """Return the cross-entropy of predicting each next byte, in nats, float64 [B, S]; see `loss`."""
         _check_tokens(tokens, self.config.vocabulary)
         logits, _ = self._forward(self._parameters(), tokens[:, :-1])
         losses, _ = token_cross_entropy(logits, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
         return losses.reshape(len(tokens), -1)
 
     def predictions(self, tokens: npt.NDArray[np.uint8]) -> tuple[Array, Array | None]:
-        """Return what the model says of each next byte, and of the byte after it.
+        """Return the logits of each next byte, and of the byte after it.
 
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            As for `loss`.
+            See `loss`.
 
         Returns
         -------
         float array [B, S, V]
             Logits of the next byte.
         float array [B, S, V] or None
-            Logits of the byte after the next, which know the next one; None without the module that makes them.
+            Logits of the byte after the next, computed with the next one as input; None without the prediction module.
         """
         _check_tokens(tokens, self.config.vocabulary)
         params, shape = self._parameters(), (len(tokens), tokens.shape[1] - 1, -1)
@@ -204,12 +203,12 @@ class Model:
         return logits.reshape(shape), further
 
     def activation_bytes(self, tokens: npt.NDArray[np.uint8]) -> dict[str, int]:
-        """Return how many bytes the forward pass keeps for the backward pass, by kind.
+        """Return how many bytes the forward pass saves for the backward pass, by kind.
 
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            As for `loss`. The module for a byte further is left out: its pass ends before the main model's begins.
+            See `loss`. The prediction module does not count: its backward pass ends before the main model's begins.
 
         Examples
         --------
@@ -223,8 +222,8 @@ class Model:
     def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
         """Return the mean cross-entropy in nats and the gradient of every parameter.
 
-        The gradient is that of the cross-entropy plus the balance loss plus `mtp_weight` times `mtp_loss`; the number
-        returned is the cross-entropy alone.
+        The gradient is that of the cross-entropy plus the balance loss plus `mtp_weight` times `mtp_loss`; the returned
+        number is the cross-entropy.
 
         Parameters
         ----------
@@ -239,7 +238,7 @@ class Model:
         Raises
         ------
         TypeError
-            If they are not bytes.
+            If `tokens` are not bytes.
         ValueError
             If the shape does not fit, or a byte is outside the vocabulary.
         """
@@ -260,7 +259,7 @@ class Model:
             further = self._predict_further(params, grads, saved.hidden, tokens)
             d_x, embedded, d_embedded = further[0], [inputs, targets], [further[1]]
         d_x = self._norm.backward(params, grads, d_normed, saved.norm, d_x)
-        while saved.blocks:  # from the last one; what a block saved is freed with it
+        while saved.blocks:  # from the last one; popping a block frees its activations
             d_x = self._blocks[len(saved.blocks) - 1].backward(params, grads, d_x, saved.blocks.pop())
         self._embed.backward(params, grads, [d_x, *d_embedded], embedded)
         return loss, {name: grads[name] for name in self.params}
@@ -270,12 +269,12 @@ class Model:
     ) -> tuple[Array, Array]:
         """Predict the byte after the next; return the gradients of the last block's output and of the next bytes' rows.
 
-        The shared head's gradient is added to what the main model left there.
+        The shared head's gradient is added to that of the main model.
         """
         assert self._mtp is not None
         sequence = tokens.shape[1] - 1
         logits, saved, saved_head = self._further(params, hidden, tokens)
-        # The last position of a sequence has nothing to predict: the byte after the next is outside.
+        # The last position of a sequence has no target: the byte after the next is outside.
         targets = np.full((len(tokens), sequence), -1, dtype=np.int64)
         targets[:, :-1] = tokens[:, 2:]
         self.mtp_loss, d_logits = cross_entropy(logits, targets.reshape(-1))
@@ -288,7 +287,7 @@ class Model:
         return self._mtp.backward(params, grads, d_normed, saved)
 
     def _further(self, params: Params, hidden: Array, tokens: Array) -> tuple[Array, Any, Any]:
-        """Return the logits [T, V] of the byte after the next, and what the module and the head saved."""
+        """Return the logits [T, V] of the byte after the next, and the saved data of the module and the head."""
         assert self._mtp is not None
         embedded = self._embed.forward(params, np.ascontiguousarray(tokens[:, 1:]).reshape(-1))
         normed, saved = self._mtp.forward(params, self.biases, hidden, embedded, tokens.shape[1] - 1)
@@ -308,7 +307,7 @@ class Model:
         return logits, _SavedModel(blocks, routings, x, norm, head)
 
     def _parameters(self) -> dict[str, Array]:
-        """Return the parameters in the type the recipe computes in; no copies in training."""
+        """Return the parameters in the recipe's compute dtype; without copies in training."""
         return {name: np.asarray(value, dtype=self._dtype) for name, value in self.params.items()}
 
 
@@ -321,7 +320,7 @@ class _SavedModel(NamedTuple):
 
 
 def _check_tokens(tokens: npt.NDArray[np.uint8], vocabulary: int) -> None:
-    """Reject what cannot be trained on, saying what came."""
+    """Raise unless the tokens are a batch of sequences within the vocabulary."""
     if not isinstance(tokens, np.ndarray) or tokens.dtype != np.uint8:
         found = f"{tokens.dtype} array" if isinstance(tokens, np.ndarray) else type(tokens).__name__
         raise TypeError(f"tokens: {found}; a uint8 array [batch, sequence + 1] is needed")

@@ -1,14 +1,14 @@
 """Multi-token prediction: a module that predicts the byte after the next one, for a denser training signal.
 
-From the main model's last hidden state h and the embedding of the next byte, with the main model's embedding and head
-(arXiv 2412.19437, section 2.2)::
+Its inputs are the main model's last hidden state h and the embedding of the next byte; it uses the main model's
+embedding and head (arXiv 2412.19437, section 2.2)::
 
     x = projection [RMSNorm(h_i) ; RMSNorm(embed(t_{i+1}))]     projection: [d, 2 d]
     logits_i = head(RMSNorm(block(x)))                          predicts t_{i+2}
 
-The block is one of experts. It stands at ``layers.{layers}``, behind the last one, as in the released models. h is what
-the last block returns, before the main model's final norm. Every position runs through the module, so that its products
-see as many tokens as the main model's; the last one of a sequence has nothing to predict and adds nothing to the loss,
+The block has experts. It is stored at ``layers.{layers}``, after the last one, as in the released models. h is the
+output of the last block, before the main model's final norm. Every position runs through the module, so that its
+products see as many tokens as the main model's; the last one of a sequence has no target and adds nothing to the loss,
 to the loads of the module's experts or to their balance loss (equation 22).
 """
 
@@ -38,16 +38,16 @@ class _Saved(NamedTuple):
 
 
 class MultiTokenPrediction:
-    """The module of depth 1; embedding and head stay with the model.
+    """The module of depth 1; embedding and head belong to the model.
 
     Parameters
     ----------
     config : MoEConfig
         Sizes; the module's block comes after `config.layers` others.
     recipe : BoundRecipe
-        Precision of everything in it.
+        Precision of the whole module.
     memory : MemoryPolicy
-        What is computed again in the backward pass.
+        Activations that the backward pass recomputes.
     """
 
     def __init__(self, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:

@@ -1,8 +1,8 @@
-"""Mixture of Experts: the router, the trip of tokens to experts and back, and load balancing.
+"""Mixture of Experts: router, dispatch of tokens to experts, combination of their outputs, and load balancing.
 
-T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two things keep the
-load even without a large auxiliary loss (arXiv 2412.19437, section 2.1.2): a bias on each expert's score that only the
-choice of experts sees, moved a step after each batch (`update_bias`), and a small loss per sequence.
+T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two means balance
+the load without a large auxiliary loss (arXiv 2412.19437, section 2.1.2): a bias on each expert's score that affects
+only the choice of experts, updated after each batch (`update_bias`), and a small loss per sequence.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class Routing(NamedTuple):
-    """Which experts each token uses.
+    """Choice of experts for each token.
 
     Attributes
     ----------
     scores : float array [T, E]
         Sigmoid of the logits.
     chosen : int64 array [T, K]
-        Experts, best first by score plus bias; equals by their number.
+        Chosen experts, best first by score plus bias; ties by their number.
     gates : float array [T, K]
-        Their weights, from the scores alone; they sum to the configuration's `route_scale`.
+        Weights of the chosen experts, from the scores alone; they sum to the configuration's `route_scale`.
     loads : int64 array [E]
-        Slots that each expert got of the tokens that count.
+        Slots that each expert got from the tokens that count.
     balance_loss : float
-        The sequence-wise loss, mean over the sequences.
+        Sequence-wise balance loss, mean over the sequences.
     d_logits : float array [T, E]
-        Its gradient.
+        Gradient of the balance loss.
     """
 
     scores: Array
@@ -54,11 +54,11 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     Parameters
     ----------
     logits : float array [T, E]
-        Of whole sequences one after another.
+        Logits of whole sequences one after another.
     bias : float32 array [E]
-        Added to the scores for the choice only.
+        Bias added to the scores for the choice only.
     config : MoEConfig
-        Gives top_k, groups, kept_groups, route_scale, balance_alpha.
+        Configuration with top_k, groups, kept_groups, route_scale, balance_alpha.
     sequence : int
         Tokens in one sequence.
     idle : int
@@ -67,7 +67,7 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     Returns
     -------
     Routing
-        The choice, its weights and the balance loss.
+        Chosen experts, their weights and the balance loss.
 
     Examples
     --------
@@ -125,11 +125,11 @@ def update_bias(bias: Array, loads: Array, rate: float) -> None:
     Parameters
     ----------
     bias : float32 array [E]
-        Changed.
+        Biases, changed in place.
     loads : int64 array [E]
         Slots per expert of the last batch.
     rate : float
-        Size of the step, gamma in the report.
+        Step size, gamma in the report.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def update_bias(bias: Array, loads: Array, rate: float) -> None:
     >>> bias
     array([-0.125,  0.   ,  0.125], dtype=float32)
     """
-    # In integers: the mean may be a fraction, sum < load * E is exact.
+    # In integers: the mean may be a fraction, but sum < load * E is exact.
     bias += np.float32(rate) * np.sign(loads.sum() - loads * loads.size).astype(np.float32)
 
 
@@ -153,12 +153,12 @@ class _Saved(NamedTuple):
 
 
 class MixtureOfExperts:
-    """Shared expert plus the K routed experts of each token, weighted by their gates.
+    """A shared expert plus the K routed experts of each token, weighted by their gates.
 
-    The four wires between tokens and experts are codecs of the recipe:
+    The four transfers between tokens and experts are codecs of the recipe:
 
     ================== ========= ==================================================
-    codec              pass      what travels
+    codec              pass      tensor
     ================== ========= ==================================================
     ``dispatch``       forward   tokens to their experts
     ``combine``        forward   experts' outputs back to their tokens
@@ -166,25 +166,25 @@ class MixtureOfExperts:
     ``dispatch_grad``  backward  of dispatch: experts' input gradients back
     ================== ========= ==================================================
 
-    Gates are applied where the token is: to what comes back in the forward pass, to the gradient before it leaves in
-    the backward pass. So that gradient is quantized once: tiles with power-of-two scales are multiplied by Dgrad as
-    they arrive, for quantizing them again changes no value. DeepSeek-V3's report says so of "the activation gradient
-    before MoE down-projections" and keeps both combines, ``combine`` and ``dispatch_grad``, in BF16 (section 3.3.3);
-    where its gates are applied it does not say. Sums over a token's experts run in slot order in float32 and are
-    rounded to storage once.
+    Gates are applied where the token is: to the returned outputs in the forward pass, and to the gradient before it is
+    sent in the backward pass. So that gradient is quantized once: Dgrad multiplies the received tiles with power-of-two
+    scales, as requantizing them changes no value. DeepSeek-V3's report does this for "the activation gradient before
+    MoE down-projections" and keeps both combines, ``combine`` and ``dispatch_grad``, in BF16 (section 3.3.3); it does
+    not specify where its gates are applied. Sums over a token's experts run in slot order in float32 and are rounded to
+    storage once.
 
     Parameters
     ----------
     name : str
-        Prefix of its parameters.
+        Prefix of the parameters' names.
     config : MoEConfig
         Sizes and routing constants.
     recipe : BoundRecipe
-        Binds the GEMMs and the codecs; says how activations are stored.
+        Precision of the GEMMs, of stored activations, and codecs.
     memory : MemoryPolicy
-        What is computed again in the backward pass.
+        Activations that the backward pass recomputes.
     idle : int
-        Tokens at the end of a sequence that balancing leaves out, see `route`.
+        Tokens at the end of a sequence that load balancing ignores, see `route`.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class MixtureOfExperts:
     def forward(
         self, params: Params, x: Array, bias: Array, sequence: int, *, keep_input: bool = True
     ) -> tuple[Array, _Saved]:
-        """Map x [T, d] to y [T, d]; `bias` [E] takes part in the choice of experts.
+        """Map x [T, d] to y [T, d]; `bias` [E] affects the choice of experts.
 
-        An x that is not kept must be given to `backward`; what was dispatched of it is kept.
+        An x that is not saved must be passed to `backward`; its dispatched tokens are saved.
         """
         logits, gate = self.gate.forward(params, x)
         routing = route(logits, bias, self.config, sequence, self.idle)
@@ -218,12 +218,12 @@ class MixtureOfExperts:
         row_of_slot = np.empty_like(routing.chosen)
         kernels.order_by_expert(routing.chosen, np.empty_like(routing.loads), token_of_row, row_of_slot)
 
-        # Float32 scales leave values off the grid on which activations are stored.
+        # Values with float32 scales are not numbers of the storage format of activations.
         rows = self.store(self.dispatch(self._rows(x, token_of_row)))
         outputs, runs = np.empty_like(rows), self._runs(routing)
         experts: list[Any] = [None] * len(runs)
 
-        # Experts are too small to be split over threads; there are enough of them.
+        # Experts are too small to be split over threads, but many run in parallel.
         def forward(start: int, stop: int) -> None:
             for e in range(start, stop):
                 outputs[runs[e]], experts[e] = self.experts[e].forward(params, rows[runs[e]])
@@ -238,7 +238,7 @@ class MixtureOfExperts:
         return self.store(y), _Saved(routing, gate, shared, experts, token_of_row, row_of_slot, returned)
 
     def backward(self, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
-        """Return the gradient of x [T, d]: of the loss and of the balance loss."""
+        """Return the gradient of x [T, d] from the loss and the balance loss."""
         routing = saved.routing
         d_rows = self._rows(d_y, saved.token_of_row)
         over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)

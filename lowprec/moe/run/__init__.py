@@ -1,1 +1,1 @@
-"""A training run: optimizer, schedule, trainer, checkpoints and the files it leaves."""
+"""A training run: optimizer, schedule, trainer, checkpoints and output files."""

@@ -1,8 +1,7 @@
 """Checkpoint files: complete, versioned, checked, and never half-written.
 
-A checkpoint is an npz archive: arrays, and a JSON header that names what they are. The header carries a SHA-256 over
-itself and every array, so a file that was damaged, cut off or edited is refused instead of continued from. The same
-state gives the same file, byte for byte.
+A checkpoint is an npz archive: arrays, and a JSON header that names them. The header has a SHA-256 of itself and every
+array, so a file that was damaged, truncated or edited is refused. The same state gives the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lowprec._files.npy import Archive, write_npz
 Array = npt.NDArray[Any]
 
 KIND = "lowprec checkpoint"
-#: Raised whenever a reader of the old version would misread the new file; those of READ can be read.
+#: Incremented when a reader of the old version would misread the new file; versions in READ can be read.
 VERSION = 3
 READ = (2, VERSION)
 
@@ -30,7 +29,7 @@ _HEADER = "header"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be written, read or used; one line that says why."""
+    """A checkpoint that cannot be written, read or used; the message is one line with the reason."""
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -39,16 +38,16 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mappi
     Parameters
     ----------
     path : str or path
-        The file; an existing one is replaced in one stroke.
+        File to write; an existing one is replaced atomically.
     header : mapping
-        What JSON can hold; floats keep every bit.
+        Data that JSON can represent; floats keep every bit.
     arrays : mapping of str to array
-        Any number of arrays, none of them of objects.
+        Arrays of any number, none with dtype object.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be written; then an existing one is as it was.
+        If the file cannot be written; then an existing one is unchanged.
 
     Examples
     --------
@@ -68,24 +67,24 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mappi
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read a checkpoint and make sure that it is what was written.
+    """Read a checkpoint and verify its digest.
 
     Parameters
     ----------
     path : str or path
-        The file.
+        File to read.
 
     Returns
     -------
     header : dict
-        As given to `write`.
+        Header given to `write`.
     arrays : dict of str to array
-        The same.
+        Arrays given to `write`.
 
     Raises
     ------
     CheckpointError
-        If there is no such file, or it is damaged, cut off, of another version or something else altogether.
+        If the file does not exist, is damaged, truncated, of another version, or not a checkpoint.
     """
     name = os.fspath(path)
     if not Path(path).is_file():

@@ -1,6 +1,6 @@
-"""A running mean of the weights, beside the training and without a say in it: for evaluation only.
+"""Exponential moving average of the weights, used for evaluation only; training does not read it.
 
-DeepSeek-V3 keeps one to see early how the model will do after the learning rate has fallen (arXiv 2412.19437, 3.2.3).
+DeepSeek-V3 keeps one to estimate early how good the model will be after learning rate decay (arXiv 2412.19437, 3.2.3).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class ParameterEMA:
     Parameters
     ----------
     params : mapping of str to array
-        The weights, which it starts from.
+        Weights, the initial value of the mean.
     decay : float
-        From 0, no memory, to below 1.
+        Decay in [0, 1); 0 follows the weights.
 
     Raises
     ------
@@ -46,7 +46,7 @@ class ParameterEMA:
         self.params: dict[str, Array] = {name: weight.copy() for name, weight in params.items()}
 
     def update(self, params: Mapping[str, Array]) -> None:
-        """Take in the weights after a step."""
+        """Update the mean with the weights after a step."""
         for name, mean in self.params.items():
             difference = params[name] - mean
             difference *= mean.dtype.type(1.0 - self.decay)

@@ -1,7 +1,7 @@
-"""What a training run leaves in its folder: the curve, the checkpoint and a summary, at any moment whole.
+"""Files of a training run in its folder: metrics, checkpoint and summary, each complete at any moment.
 
-The curve is written before the checkpoint, so that whenever a run is killed, there are at least as many rows as the
-checkpoint has steps; rows beyond it are dropped on resuming and made again, with the same bits.
+Metrics are written before the checkpoint, so that a killed run has at least as many rows as the checkpoint has steps;
+resuming drops later rows and recomputes them, with the same bits.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 
 CHECKPOINT, METRICS, SUMMARY = "checkpoint.npz", "metrics.csv", "run.json"
 _WHOLE = ("step", "tokens", "nonfinite_operands")
-#: What curves of earlier versions lack.
+#: Columns that curves of earlier versions lack.
 _ABSENT = {"nonfinite_operands": "nan"}
 
 
 @contextlib.contextmanager
 def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> Iterator[RunFiles]:
-    """Have the folder of a run for oneself: made, proven to be writable, and of nothing that would be lost.
+    """Context manager: create and lock a run folder, check that it is writable, and refuse to overwrite a run.
 
     Parameters
     ----------
     out : path
-        The folder.
+        Folder of the run.
     resume : bool
-        A run that is there goes on.
+        Resume an existing run.
     fresh : bool
-        A run that is there is moved aside, to ``<out>.1`` or the next number that is free.
+        Rename an existing run to ``<out>.1`` or the next free number.
 
     Raises
     ------
     ValueError
-        If it cannot be written, another run is working in it, or one is there and neither `resume` nor `fresh` says
-        what becomes of it.
+        If the folder cannot be written, is in use by another run, or has a run and neither `resume` nor `fresh` is
+        set.
     """
     folder = make_folder(out)
     if fresh and what_is_there(folder) is not None:
-        with locked(folder):  # not from under a run that is working
+        with locked(folder):  # never while another run uses the folder
             set_aside(folder)
         make_folder(folder)
     with locked(folder):
@@ -76,7 +76,7 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool 
 
 
 def what_is_there(folder: str | os.PathLike[str]) -> str | None:
-    """Return a run that a folder holds, in words, None if it holds none."""
+    """Return a description of the run that a folder holds, None without a run."""
     path = Path(folder)
     left = [name for name in (SUMMARY, CHECKPOINT, METRICS) if (path / name).exists()]
     if not left:
@@ -90,16 +90,16 @@ def what_is_there(folder: str | os.PathLike[str]) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class KeptRun:
-    """What the folder of a run says of it.
+    """A saved run, as read from its folder.
 
     Attributes
     ----------
     name : str
-        The folder's.
+        Name of the folder.
     summary : dict
-        `run.json`: configuration, recipe, seed, steps, status, and the validation loss of a run that has ended.
+        Content of `run.json`: configuration, recipe, seed, steps, status, and the validation loss of a finished run.
     metrics : pandas.DataFrame
-        One row a step.
+        Metrics, one row per step.
     """
 
     name: str
@@ -108,17 +108,17 @@ class KeptRun:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder holds a training run by itself: its curve and its summary, of all that runs leave."""
+    """Return whether a folder holds a training run: its metrics and its summary."""
     return (folder / METRICS).is_file() and (folder / SUMMARY).is_file()
 
 
 def read_run(folder: Path) -> KeptRun:
-    """Read what a run left in its folder.
+    """Read a saved run: summary and metrics.
 
     Raises
     ------
     ValueError
-        If it holds no run, or a damaged one.
+        If the folder has no run, or a damaged one.
     """
     import pandas
 
@@ -136,7 +136,7 @@ def read_run(folder: Path) -> KeptRun:
 
 
 def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:
-    """Raise a ValueError if a folder holds a run of which nobody says what becomes of it."""
+    """Raise a ValueError if a folder holds a run, and neither `resume` nor `fresh` is set."""
     if resume and fresh:
         raise ValueError("resume and fresh exclude each other: one goes on with what is there, one moves it aside")
     there = what_is_there(folder)
@@ -147,7 +147,7 @@ def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False,
 
 
 class RunFiles:
-    """The files of one run, in a folder that is there; see `run_files`."""
+    """The files of one run, in an existing folder; see `run_files`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -155,12 +155,12 @@ class RunFiles:
     def save(
         self, trainer: Trainer, records: Sequence[dict[str, Any]], status: str = "running", **results: Any
     ) -> None:
-        """Write curve, checkpoint and summary, each in one stroke.
+        """Write metrics, checkpoint and summary, each atomically.
 
         Raises
         ------
         ValueError
-            If the disk is full, for example; then what was saved before is as it was.
+            If the disk is full, for example; then the previous files are unchanged.
         """
         head = list(StepRecord.__dataclass_fields__)
         config = trainer.config
@@ -190,12 +190,12 @@ class RunFiles:
             raise ValueError(f"{error.filename!r} cannot be written: {error.strerror}") from None
 
     def resume(self, planned: Trainer) -> tuple[Trainer, list[dict[str, Any]]]:
-        """Return the trainer of the checkpoint and its curve, or the planned one and none if nothing was saved.
+        """Return the trainer and metrics of the checkpoint, or `planned` and no metrics if nothing was saved.
 
         Raises
         ------
         CheckpointError
-            If the checkpoint is damaged, or of a run with other choices; the message says which.
+            If the checkpoint is damaged, or of a run with other arguments; the message names them.
         """
         path = self.folder / CHECKPOINT
         if not path.exists():
@@ -245,16 +245,16 @@ def _short(value: Any) -> Any:
 
 @dataclass
 class Stop:
-    """Whether somebody pressed Ctrl-C."""
+    """Whether Ctrl-C was pressed."""
 
     asked: bool = False
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Stop]:
-    """Put Ctrl-C off until the step is done: weights changed by half a step are good for nothing.
+    """Context manager: defer Ctrl-C to the end of the current step, as half of an update would corrupt the weights.
 
-    A second one is obeyed at once. Outside the main thread signals are somebody else's.
+    A second Ctrl-C interrupts immediately. No effect outside the main thread.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

@@ -1,8 +1,8 @@
-"""AdamW with master weights and moments kept as the recipe says.
+"""AdamW with master weights and moments in the storage formats of the recipe.
 
-As DeepSeek-V3 trains (arXiv 2412.19437, sections 3.3.3 and 4.2): beta 0.9 and 0.95, weight decay 0.1 on matrices, the
+Settings of DeepSeek-V3 (arXiv 2412.19437, sections 3.3.3 and 4.2): beta 0.9 and 0.95, weight decay 0.1 on matrices, the
 gradient clipped to norm 1, both moments stored in bfloat16, weights and gradients in float32. The paper does not state
-epsilon; 1e-8 here. The step uses the fresh moments and weights; rounding to storage comes after.
+epsilon; 1e-8 here. The step uses the updated moments and weights; rounding to storage comes after.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ Array = npt.NDArray[Any]
 
 
 class AdamW:
-    """AdamW over named arrays, which it changes in place.
+    """AdamW over named arrays, updated in place.
 
     Parameters
     ----------
     params : mapping of str to array
-        Float32 (or float64) C-contiguous arrays; those with two or more axes decay.
+        C-contiguous arrays of float32 (or float64); weight decay applies to those with two or more axes.
     moment_m, moment_v : TensorSpec or "float64" or str
         Storage of the moments, see `StateFormat`.
     master : TensorSpec or "float64" or str
         Storage of the weights themselves; they are rounded to it here and after every step.
     beta1, beta2, epsilon, weight_decay : float
-        The usual numbers; `weight_decay` is multiplied by the rate of the step.
+        Coefficients of AdamW; `weight_decay` is multiplied by the rate of the step.
     clip : float
-        Largest norm of the whole gradient; larger ones are scaled down to it.
+        Largest norm of the whole gradient; a larger one is scaled down to it.
 
     Attributes
     ----------
     steps : int
-        Updates made so far.
+        Number of updates made.
     m, v : dict of str to array
-        Moments as stored: uint16 codes for bfloat16, else values.
+        Moments in storage: uint16 codes for bfloat16, otherwise values.
 
     Raises
     ------
     ValueError
-        For an unknown storage, or float64 moments of float32 weights.
+        If a storage is unknown, or moments of float32 weights are float64.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class AdamW:
         Parameters
         ----------
         gradients : mapping of str to array
-            One per weight, of its shape and type.
+            One gradient per weight, of its shape and dtype.
         rate : float
             Learning rate of this step.
 
@@ -110,8 +110,8 @@ class AdamW:
         Raises
         ------
         FloatingPointError
-            If that norm is NaN or infinite, or a weight is; then nothing was changed, unless it was the step itself
-            that left the range of the weight's storage.
+            If that norm or a weight is NaN or infinite. The state is then unchanged, unless the step itself exceeded
+            the range of the weight's storage.
         """
         norm = self.norm(gradients)
         if not math.isfinite(norm):
@@ -133,7 +133,7 @@ class AdamW:
         )
         names = list(self.params)
 
-        # Most weights are too small to be split over threads; there are enough of them.
+        # Most weights are too small to be split over threads, but many run in parallel.
         def step(start: int, stop: int) -> None:
             for name in names[start:stop]:
                 weight = self.params[name]
@@ -154,7 +154,7 @@ class AdamW:
             raise FloatingPointError(f"weight {names[0]!r} is not finite")
 
     def _step(self, name: str, weight: Array, gradient: Array, numbers: kernels.Coefficients) -> None:
-        """Make one step of one weight."""
+        """Update one weight."""
         kept = ((self.kept_m, self.m[name]), (self.kept_v, self.v[name]))
         codes = all(form.as_codes for form, _ in kept)
         kernel = kernels.adamw_bf16 if codes else kernels.adamw
@@ -167,14 +167,14 @@ class AdamW:
         self.master.round(weight)
 
     def set_moments(self, kept: tuple[State, State], m: Mapping[str, Array], v: Mapping[str, Array]) -> None:
-        """Take over moments stored in any way, converted to this optimizer's.
+        """Set the moments from another storage, converted to this optimizer's.
 
         Parameters
         ----------
         kept : tuple of TensorSpec or "float64" or str
-            How m and v are stored.
+            Storage of m and v.
         m, v : mapping of str to array
-            The moments as stored, one per weight.
+            Stored moments, one per weight.
         """
         for own, form, given, stored in ((self.m, self.kept_m, m, kept[0]), (self.v, self.kept_v, v, kept[1])):
             source = StateFormat(stored)
@@ -186,7 +186,7 @@ class AdamW:
 
 
 def _power(base: float, exponent: int) -> float:
-    """Return base ** exponent by squaring: the C library's `pow` need not give the same bits everywhere."""
+    """Return base ** exponent by squaring: the C library's `pow` may give different bits on other machines."""
     result = 1.0
     while exponent:
         if exponent & 1:

@@ -1,4 +1,4 @@
-"""How the optimizer keeps moments and master weights between steps: in a format, or in blocks that share a scale."""
+"""Storage of moments and master weights between steps: in a format, or in blocks that share a scale."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateFormat(Value):
-    """One kind of storage.
+    """Storage of one state.
 
     Parameters
     ----------
     kept : TensorSpec or "float64" or str
-        How values stay: an operand as recipes have it, or its words, "bfloat16" or "e4m3fn 1x128" for example.
+        Storage of the values: a tensor specification of a recipe, such as "bfloat16" or "e4m3fn 1x128", or "float64".
 
     Examples
     --------
@@ -44,25 +44,25 @@ class StateFormat(Value):
 
     @property
     def _spec(self) -> TensorSpec | None:
-        """The operand, None for float64."""
+        """Tensor specification, None for float64."""
         return None if isinstance(self.kept, str) else self.kept
 
     def _is_cast(self, to: Format) -> bool:
-        """Whether values are cast to a format, whatever it is called there."""
+        """Return whether values are cast to a format, regardless of its name."""
         return self._spec is not None and self._spec.plain and self._spec.format.same_codes(to)
 
     @property
     def as_codes(self) -> bool:
-        """Whether the array that is kept holds codes: those of bfloat16. All others hold values on their grid."""
+        """Whether the stored array holds codes, as for bfloat16; otherwise it holds values of the format."""
         return self._is_cast(_BF16)
 
     @property
     def exact(self) -> bool:
-        """Whether values are kept as they are computed."""
+        """Whether values are stored without rounding."""
         return self._spec is None or self._is_cast(_FLOAT32)
 
     def empty(self, weight: Array) -> Array:
-        """Return zeros as they are kept for a weight.
+        """Return zeros in the storage of a weight's state.
 
         Raises
         ------
@@ -75,11 +75,11 @@ class StateFormat(Value):
         return np.zeros(weight.shape, np.uint16 if self.as_codes else weight.dtype)
 
     def load(self, stored: Array) -> Array:
-        """Return the values; the kept array itself if it holds values."""
+        """Return the values; the stored array itself if it holds values."""
         return cast.decode(stored, _BF16) if self.as_codes else stored
 
     def store(self, values: Array, into: Array) -> None:
-        """Keep values, rounded, in an array that `empty` made."""
+        """Round values and store them in an array that `empty` made."""
         if self.as_codes:
             cast.encode(values, _BF16, out=into)
         else:
@@ -87,7 +87,7 @@ class StateFormat(Value):
             self.round(into)
 
     def round(self, values: Array) -> None:
-        """Round values in place to what would be kept of them."""
+        """Round values in place to their stored values."""
         if self._spec is None or self.exact or not values.size:
             return
         if self._spec.plain:
@@ -96,7 +96,7 @@ class StateFormat(Value):
             values[...] = quantize_operand(self._spec, values).dequantize()
 
     def bits_per_value(self, shape: tuple[int, ...]) -> float:
-        """Return the bits that one value takes, its share of the scales included."""
+        """Return the bits per value, including its share of the scales."""
         if self._spec is None:
             return 64.0
         if self._spec.plain:

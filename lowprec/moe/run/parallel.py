@@ -1,4 +1,4 @@
-"""Gradients of one batch on several ranks: each has some of its sequences, and an all-reduce adds what they found."""
+"""Data-parallel gradients: each rank computes those of some sequences of a batch, and an all-reduce adds them."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from lowprec.recipe.reduction import Reduction
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
-#: Values of a bucket's row.
+#: Values per row of a bucket.
 ROW = 128
 
 
 class Ranks(Protocol):
-    """What turns a batch into a loss and gradients."""
+    """Computation of the loss and the gradients of a batch."""
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
         """Return the mean loss of a batch and the gradient of every parameter."""
 
 
 class OneRank:
-    """The whole batch in one place."""
+    """A single rank with the whole batch."""
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
-        """Return what the model says."""
+        """Return the model's own loss and gradients."""
         return model.loss_and_grads(tokens)
 
 
 class DataParallel:
     """Ranks with the same weights, each with its share of the sequences.
 
-    Each rank computes forward and backward by itself: routing and its balance loss, quantization and all rounding are
-    its own. Gradients are divided by the number of ranks before they are sent, all in one bucket. Loads of experts are
-    added, losses averaged. Random bits of a recipe that rounds stochastically are the same on every rank.
+    Each rank computes forward and backward independently: routing and its balance loss, quantization and all rounding.
+    Gradients are divided by the number of ranks before they are sent, all in one bucket. Loads of experts are added,
+    losses averaged. Random bits of stochastic rounding are the same on every rank.
 
     Parameters
     ----------
     reduction : Reduction
         Ranks, algorithm and codec.
     batch : int
-        Sequences of a batch.
+        Sequences in a batch.
 
     Raises
     ------
     ValueError
-        If the ranks cannot share the sequences evenly.
+        If the batch does not divide evenly among the ranks.
     """
 
     def __init__(self, reduction: Reduction, batch: int) -> None:
@@ -59,7 +59,7 @@ class DataParallel:
         self.reduction = reduction
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
-        """Return the mean loss and the reduced gradients; the model's loads and losses are of all ranks."""
+        """Return the mean loss and the reduced gradients; the model's loads and losses are those of all ranks."""
         losses, balance, further, shards = [], [], [], []
         loads: dict[str, Array] = {}
         for part in np.split(tokens, self.reduction.ranks):
@@ -77,9 +77,9 @@ class DataParallel:
 
 
 def bucket(gradients: Mapping[str, Array]) -> Floats:
-    """Return gradients one after the other in rows of 128, as frameworks send them; each begins a row.
+    """Return gradients one after another in rows of 128, as frameworks send them; each starts a new row.
 
-    Where columns are a multiple of 128, a tile of a row is a tile of the parameter.
+    If the number of columns is a multiple of 128, a tile of a row is a tile of the parameter.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def bucket(gradients: Mapping[str, Array]) -> Floats:
 
 
 def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what `bucket` made rows of, by name, in the shapes and types of `like`."""
+    """Return the gradients of `bucket` by name, in the shapes and dtypes of `like`."""
     found, at = {}, 0
     for name, gradient in like.items():
         used = -(-gradient.size // ROW)
@@ -107,11 +107,11 @@ def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def ranks_of(reduction: Reduction | None, batch: int) -> Ranks:
-    """Return what computes gradients as a recipe's `all_reduce` says, of batches of so many sequences.
+    """Return the `Ranks` for a recipe's `all_reduce` and batches of `batch` sequences.
 
     Raises
     ------
     ValueError
-        If the ranks cannot share the sequences evenly.
+        If the batch does not divide evenly among the ranks.
     """
     return OneRank() if reduction is None else DataParallel(reduction, batch)

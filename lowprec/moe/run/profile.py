@@ -1,4 +1,4 @@
-"""Where the time and the memory of training go: phases of a step, peak memory, bytes kept for the backward pass."""
+"""Time and memory of training: phases of a step, peak memory, bytes saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lowprec.recipe import Recipe
 from lowprec.recipe.operands import TensorOperand
 from lowprec.scaling.quantize import Quantized
 
-#: Phases of a step, in the order of tables. A method's time is its own, without that of others listed here.
+#: Phases of a step, in the order of tables. The time of a method excludes that of other methods listed here.
 _PHASES: tuple[tuple[type, tuple[str, ...], str], ...] = (
     (TensorOperand, ("quantize",), "quantize"),
     (Quantized, ("dequantize",), "quantize"),
@@ -43,14 +43,14 @@ _PHASES: tuple[tuple[type, tuple[str, ...], str], ...] = (
     (AdamW, ("update",), "optimizer"),
 )
 GEMMS = ("fprop", "dgrad", "wgrad")
-#: Names of all phases; "rest" is what no other one covers, the loss and Python among it.
+#: Names of all phases; "rest" is the remainder, including the loss and Python.
 PHASES = (*GEMMS, *dict.fromkeys(name for *_, name in _PHASES), "rest")
 
 
 class PhaseClock:
-    """Adds up this thread's processor seconds by phase; a phase that begins within another one stops the other's time.
+    """Clock that adds up this thread's processor time by phase; a nested phase pauses the outer one.
 
-    Meant for one thread: what others compute is not seen.
+    It measures one thread: work of other threads is not counted.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class PhaseClock:
         return wrapper
 
     def lap(self) -> dict[str, float]:
-        """Return the seconds since the last lap by phase, and start over."""
+        """Return the seconds by phase since the last lap, and start over."""
         self._count()
         seconds, self.seconds = self.seconds, dict.fromkeys(PHASES, 0.0)
         return seconds
@@ -87,7 +87,7 @@ class PhaseClock:
 
 @contextmanager
 def phases(*models: Model) -> Iterator[PhaseClock]:
-    """Time the phases of everything that these models do within the block.
+    """Time the phases of all passes of these models within the block.
 
     Examples
     --------
@@ -115,22 +115,22 @@ def phases(*models: Model) -> Iterator[PhaseClock]:
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """How fast one recipe trains, and in how much memory.
+    """Speed and memory of training with one recipe.
 
     Attributes
     ----------
     recipe : str
-        Its name.
+        Name of the recipe.
     seconds : float
-        Of a step, wall time, median.
+        Median wall time of a step, in seconds.
     tokens_per_second : float
-        Bytes of a step over these seconds.
+        Bytes of a step divided by that time.
     peak_bytes : int
-        What NumPy's arrays and Python's objects take at most in a step, model and optimizer included.
+        Peak memory of NumPy's arrays and Python's objects in a step, model and optimizer included.
     page_faults : float
-        Minor page faults of a step, once the first steps have been made.
+        Minor page faults of a step, after the first steps.
     phases : dict of str to float
-        Processor seconds by phase on one thread, medians.
+        Median processor seconds by phase on one thread.
     """
 
     recipe: str
@@ -144,23 +144,23 @@ class TrainingSpeed:
 def training_speed(
     config: MoEConfig, recipes: Sequence[Recipe], corpus: Corpus, *, steps: int = 5, warmup: int = 3
 ) -> list[TrainingSpeed]:
-    """Time training steps of several recipes, which take turns; then, on one thread, their phases.
+    """Time training steps of several recipes in turn; then, on one thread, their phases.
 
     Parameters
     ----------
     config : MoEConfig
-        The model.
+        Shape of the model.
     recipes : sequence of Recipe
-        The precisions.
+        Recipes to compare.
     corpus : Corpus
-        What is read.
+        Training text.
     steps, warmup : int
-        Steps that are timed, and steps before them that are not.
+        Number of timed steps, and of untimed steps before them.
 
     Returns
     -------
     list of TrainingSpeed
-        One for each recipe.
+        One result for each recipe.
     """
     trainers, peaks = [], []
     for recipe in recipes:
@@ -211,18 +211,18 @@ def _trainer(config: MoEConfig, recipe: Recipe, corpus: Corpus) -> Trainer:
 
 @dataclass(frozen=True)
 class ActivationMemory:
-    """What one policy keeps, and what it costs.
+    """Memory and time of one recompute policy.
 
     Attributes
     ----------
     recipe, policy : str
-        Names.
+        Names of recipe and policy.
     bytes_per_token : float
-        Activations that wait for the backward pass.
+        Bytes of activations saved for the backward pass, per token.
     seconds : float
-        Processor time of a forward and backward pass on one thread, the lowest of the rounds.
+        Processor time of a forward and backward pass on one thread, the minimum of the rounds.
     kinds : dict of str to float
-        The bytes a token by kind.
+        Bytes per token by kind.
     """
 
     recipe: str
@@ -239,23 +239,23 @@ def activation_memory(
     *,
     rounds: int = 3,
 ) -> list[ActivationMemory]:
-    """Measure every policy with every recipe, on one step's worth of random bytes.
+    """Measure all policies with all recipes, on random bytes for one step.
 
     Parameters
     ----------
     config : MoEConfig
-        The model.
+        Shape of the model.
     recipes : sequence of Recipe
-        The precisions.
+        Recipes to measure.
     policies : sequence of MemoryPolicy or str, optional
-        All of the catalogue by default.
+        Policies to measure, by default all of the catalogue.
     rounds : int
-        How often a pass is timed; 0 for not at all, seconds being NaN.
+        Number of timed passes; 0 for none, seconds being NaN.
 
     Returns
     -------
     list of ActivationMemory
-        Recipe by recipe, policy by policy.
+        Results, recipe by recipe and policy by policy.
     """
     chosen = [memory_policies.get(policy) for policy in policies or memory_policies.names()]
     tokens = np.random.default_rng(0).integers(

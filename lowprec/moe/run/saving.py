@@ -1,4 +1,4 @@
-"""From a trainer to a checkpoint and back, every bit that the next step depends on."""
+"""Writing a trainer to a checkpoint and reading it: every bit of state of the next step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lowprec.recipe.description import State
 
 
 class Resumable(Protocol):
-    """What a checkpoint holds of a trainer: all that its next step depends on."""
+    """The attributes of a trainer that a checkpoint stores: all state of its next step."""
 
     config: MoEConfig
     corpus: Corpus
@@ -40,12 +40,12 @@ class Resumable(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """Its precision."""
+        """Recipe of the trainer."""
 
 
 T = TypeVar("T", bound=Resumable)
 
-#: Arrays that are read into a trainer as they are; moments may be in another storage there.
+#: Arrays that are read into a trainer unchanged; moments may have another storage there.
 _PLAIN = ("weights/", "biases/", "ema/")
 
 
@@ -87,9 +87,9 @@ def load(
     config: MoEConfig | None,
     check: bool = True,
 ) -> T:
-    """Return what `make` makes, with the state of a checkpoint; see `Trainer.load`.
+    """Return the trainer that `make` makes, with the state of a checkpoint; see `Trainer.load`.
 
-    Without `check`, the checkpoint's own recipe is what it was, whatever its names stand for here.
+    Without `check`, the checkpoint's recipe uses its recorded definitions, whatever the catalogues contain now.
     """
     header, arrays = checkpoint.read(path)
     place = f"checkpoint {os.fspath(path)!r}"
@@ -138,7 +138,7 @@ def load(
 
 
 def _recipe(header: Mapping[str, Any], place: str, check: bool) -> Recipe:
-    """Return the recipe that a header describes; one of version 2 has names alone, as TOML."""
+    """Return the recipe of a header; that of version 2 has names only, as TOML."""
     old = header.get("recipe_toml")
     try:
         data = header["recipe"] if old is None else tomllib.loads(old)
@@ -148,7 +148,7 @@ def _recipe(header: Mapping[str, Any], place: str, check: bool) -> Recipe:
 
 
 def state(trainer: Resumable) -> dict[str, Any]:
-    """Return the arrays that make up a trainer's state, by kind and name; what the recipe remembers aside."""
+    """Return the arrays of a trainer's state, by kind and name, without the recipe's state."""
     kinds: dict[str, Mapping[str, Any]] = {
         "weights": trainer.model.params,
         "m": trainer.optimizer.m,
@@ -160,7 +160,7 @@ def state(trainer: Resumable) -> dict[str, Any]:
 
 
 def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[State, State], place: str) -> None:
-    """Copy a checkpoint's arrays into a trainer's."""
+    """Copy a checkpoint's arrays into a trainer."""
     own = state(trainer)
     if odd := sorted(own.keys() ^ arrays.keys()):
         raise CheckpointError(f"{place} does not fit this model: {len(odd)} arrays differ, the first is {odd[0]!r}")
@@ -171,7 +171,7 @@ def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[State, Stat
             )
         if name.startswith(_PLAIN):
             array[...] = arrays[name]
-    for weight in trainer.model.params.values():  # of a branch whose master weights are narrower
+    for weight in trainer.model.params.values():  # for a branch whose master weights are narrower
         trainer.optimizer.master.round(weight)
     trainer.optimizer.set_moments(
         moments,

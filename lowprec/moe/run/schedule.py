@@ -1,4 +1,4 @@
-"""Learning rate over the steps of a run."""
+"""Learning rate schedules."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 from lowprec._arrays import positive, whole
 from lowprec._values import plain_fields
 
-#: Shares of DeepSeek-V3's tokens: up to where the rate is constant, and from where it is a tenth.
+#: Shares of DeepSeek-V3's tokens: the end of the constant rate, and the start of a tenth of it.
 _CONSTANT, _TAIL = 0.676, 0.966
 
-#: At a step a millisecond they take eleven days; beyond, somebody mistyped.
+#: At one millisecond per step they take eleven days; a larger number is probably a typing error.
 MOST_STEPS = 10**9
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a schedule does after its warm-up.
+    """Course of a schedule after its warm-up.
 
     Attributes
     ----------
     share : callable
-        Share of the peak at a step, of the steps of the warm-up, and of all.
+        Share of the peak, as a function of the step and the numbers of warm-up steps and of all steps.
     warmup : callable
-        Steps of the warm-up of a run of so many steps, where nobody says how many.
+        Default number of warm-up steps, as a function of the number of steps.
     bias_stops, further_falls : float
-        From which share of the steps on the load-balancing bias stands still, and a byte further counts a third.
+        Shares of the steps after which the load-balancing bias is constant, and the MTP loss weight is a third.
     """
 
     share: Callable[[int, int, int], float]
@@ -59,7 +59,7 @@ def _tenth(steps: int) -> int:
     return min(steps // 10, 50)
 
 
-#: The curves by the word that a schedule calls them.
+#: Curves by name.
 CURVES = {
     "constant": Curve(_constant, _tenth),
     "linear_to_zero": Curve(_linear_to_zero, _tenth),
@@ -74,20 +74,20 @@ class Schedule:
     Attributes
     ----------
     peak : float
-        The highest rate.
+        Peak learning rate.
     warmup_steps : int
-        Step number i of the first ones, from 0, has (i + 1) / warmup_steps of the peak.
+        Number of warm-up steps: step i, from 0, has (i + 1) / warmup_steps of the peak.
     total_steps : int
-        Where the curve ends.
+        Number of steps of the schedule.
     kind : str
-        "constant"; "linear_to_zero", a straight line that would reach 0 one step after the last; or "deepseek",
+        Curve: "constant"; "linear_to_zero", a straight line that would reach 0 one step after the last; or "deepseek",
         DeepSeek-V3's stages as shares of its tokens (arXiv 2412.19437, section 4.2): constant to 67.6 %, a cosine down
         to a tenth at 96.6 %, a tenth to 98.9 %, a thirtieth to the end.
 
     Raises
     ------
     ValueError
-        If the kind is unknown or a number out of range.
+        If the kind is unknown, or a number is out of range.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class Schedule:
 
     @classmethod
     def of_run(cls, peak: float, total_steps: int, kind: str) -> Schedule:
-        """Return the schedule of a run from scratch: the curve says how long its warm-up is.
+        """Return the schedule of a run from scratch, with the curve's default number of warm-up steps.
 
         Examples
         --------
@@ -123,14 +123,11 @@ class Schedule:
         return cls(peak, CURVES[kind].warmup(total_steps) if kind in CURVES else 0, total_steps, kind)
 
     def bias_share(self, step: int) -> float:
-        """Return the share of the load-balancing bias's step size: 1, and 0 from 96.6 % on in DeepSeek-V3's."""
+        """Return the factor on the load-balancing bias's step size: 1, or 0 after 96.6 % of "deepseek"."""
         return 0.0 if step >= CURVES[self.kind].bias_stops * self.total_steps else 1.0
 
     def further_share(self, step: int) -> float:
-        """Return the share of the weight of predicting a byte further: 1, and a third from 67.6 % on in DeepSeek-V3's.
-
-        The weight goes from 0.3 to 0.1 there.
-        """
+        """Return the factor on the MTP loss weight: 1, or 1/3 after 67.6 % of "deepseek" (0.3 to 0.1 there)."""
         return 1 / 3 if step >= CURVES[self.kind].further_falls * self.total_steps else 1.0
 
     def rate(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""What one step of training gives: its record, or that it diverged."""
+"""Result of one training step: its record, or the error that it diverged."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from dataclasses import dataclass, field
 
 
 class Diverged(ArithmeticError):
-    """A loss, a gradient or a weight that is NaN or infinite; the trainer stays as it was before that step.
+    """A loss, a gradient or a weight that is NaN or infinite; the trainer keeps its state before that step.
 
-    It means the same in every recipe: casts that saturate infinities keep the loss finite, and the weight is not.
+    All recipes use the same criterion: casts that saturate infinities can keep the loss finite, but not the weight.
     """
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one optimizer step did.
+    """Record of one optimizer step.
 
     Attributes
     ----------
     step : int
-        Steps done, this one included.
+        Number of steps, this one included.
     loss : float
         Cross-entropy of the step's bytes before the update, nats per byte.
     grad_norm : float
         Norm of the gradient before clipping.
     learning_rate : float
-        The rate of the update.
+        Learning rate of the update.
     tokens : int
         Bytes predicted since the first step.
     max_violation : float
-        How much the busiest expert exceeds the mean, max(load) / mean(load) - 1, over all layers.
+        Excess of the busiest expert over the mean, max(load) / mean(load) - 1, maximum over layers.
     balance_loss : float
-        The sequence-wise balance loss, which is in the gradient and not in `loss`.
+        Sequence-wise balance loss, which is part of the gradient and not of `loss`.
     mtp_loss : float
-        Cross-entropy of predicting a byte further, weighted in the gradient and not in `loss`; 0 without that module.
+        Multi-token prediction loss, part of the gradient with its weight and not of `loss`; 0 without the module.
     nonfinite_operands : int
-        How many inputs and output gradients of linear layers held NaN or infinity. A step that quantizes by casts that
-        saturate may go on with them.
+        Number of inputs and output gradients of linear layers that held NaN or infinity. Casts that saturate may hide
+        them from the loss.
     seconds : float
-        Wall time; not compared.
+        Wall time; not part of comparisons.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""One call from nothing to a trained model, its curve and its validation loss."""
+"""`train`: from a configuration to a trained model, its metrics and its validation loss in one call."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ __all__ = ["Diverged", "Run", "Schedule", "StepRecord", "Trainer", "default_rate
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The outcome of `train`.
+    """Result of `train`.
 
     Attributes
     ----------
     metrics : pandas.DataFrame
-        One row a step, a column for each field of `StepRecord`.
+        One row per step, one column per field of `StepRecord`.
     validation_loss : float or None
         Mean loss on the held-out text at the end, nats per byte, in the run's own precision; infinite if it diverged,
         None if it was not evaluated.
     trainer : Trainer
-        To go on from.
+        Trainer after the last step, from which training can continue.
     status : {"done", "diverged"}
-        Whether all steps were made, or one had no finite loss or gradient; the trainer is as it was before that one.
+        Whether all steps were made, or one had a loss or gradient that was not finite; the trainer keeps the state
+        before that step.
     reason : str
-        Why it diverged.
+        Reason of the divergence.
     excess_loss : float, optional
-        The validation loss above the entropy of the source, if both are known.
+        Validation loss minus the entropy of the source, if both are known.
     """
 
     metrics: pandas.DataFrame = field(repr=False)
@@ -66,9 +67,9 @@ class Run:
 
 
 def default_rate(config: MoEConfig) -> float:
-    """Return the peak learning rate from scratch: 0.002 at width 128, with the width as 1 / sqrt(width).
+    """Return the default peak learning rate from scratch: 0.002 at width 128, scaled as 1 / sqrt(width).
 
-    Found for short runs: after 150 steps on the standard library, nano has 2.33, 2.26, 2.39 and 2.66 nats per byte at
+    Measured on short runs: after 150 steps on the standard library, nano has 2.33, 2.26, 2.39 and 2.66 nats per byte at
     0.001, 0.002, 0.004 and 0.008; pilot has 2.18 at 0.0015 and 2.33 at 0.003.
     """
     return 2e-3 * math.sqrt(128 / config.dim)
@@ -94,58 +95,57 @@ def train(
     progress: Callable[[StepRecord], object] | None = None,
     stage: Callable[[str], object] | None = None,
 ) -> Run:
-    """Train a model from scratch: a short warm-up, then the rate falls linearly to zero.
+    """Train a model from scratch; by default the rate falls linearly to zero after a short warm-up.
 
     Parameters
     ----------
     config : MoEConfig, str or path
-        Shape of the model: "nano", "pilot", "tiny", "small", a TOML file, or one's own.
+        Shape of the model: "nano", "pilot", "tiny", "small", a TOML file, or a custom configuration.
     recipe : Recipe or str
-        Its precision: "bf16", "dsv3" ..., a TOML file, or one's own.
+        Precision of the training: "bf16", "dsv3" ..., a TOML file, or a custom recipe.
     steps : int
-        Optimizer steps of `config.batch` x `config.sequence` bytes.
+        Number of optimizer steps, each on `config.batch` x `config.sequence` bytes.
     seed : int
-        Initial weights, order of the data and random bits; the same seed gives the same bits.
+        Seed of initial weights, order of the data and random bits; the same seed gives the same bits.
     data : Corpus, str or path
-        "stdlib", "bible", "synthetic", a text file, or a corpus.
+        Training text: "stdlib", "bible", "synthetic", a text file, or a corpus.
     learning_rate : float, optional
-        Its highest value; `default_rate` by default.
+        Peak learning rate; by default that of `default_rate`.
     schedule : str
-        "linear_to_zero", "constant" or "deepseek", see `Schedule`.
+        Learning rate schedule: "linear_to_zero", "constant" or "deepseek", see `Schedule`.
     ema : float, optional
-        Decay of a running mean of the weights.
+        Decay of an exponential moving average of the weights.
     memory : MemoryPolicy or str
-        What is computed again in the backward pass instead of being kept, "dsv3" for example; changes no result.
+        Recompute policy: activations that the backward pass recomputes, "dsv3" for example; results do not change.
     out : path, optional
-        A folder for metrics.csv, run.json and checkpoint.npz.
+        Folder for metrics.csv, run.json and checkpoint.npz.
     save_every : int
-        Steps between two saves in it.
+        Number of steps between two saves to `out`.
     resume : bool
-        Go on from the checkpoint in `out`, if there is one, to the bits of a run that never stopped.
+        Resume from the checkpoint in `out`, if there is one, with the bits of an uninterrupted run.
     fresh : bool
-        Move a run that `out` holds aside, to ``<out>.1`` or the next free number, and start over. Without `resume` or
-        `fresh` a folder that holds a run is refused.
+        Rename an existing run `out` to ``<out>.1`` or the next free number, and start over. Without `resume` or `fresh`
+        a folder with a run is refused.
     evaluate : bool
         Evaluate the final weights on the held-out text, which takes as long as a few training steps.
     progress : callable, optional
-        Called with the record of every step.
+        Function called with the record of every step.
     stage : callable, optional
-        Called with what comes next, in words: "reading the text", "reading the checkpoint", "the first step",
+        Function called with the name of each stage: "reading the text", "reading the checkpoint", "the first step",
         "evaluating on the held-out text", "saving".
 
     Returns
     -------
     Run
-        Metrics, validation loss and the trainer. A run whose loss becomes NaN or infinite ends there, its curve kept.
+        Metrics, validation loss and the trainer. A run whose loss becomes NaN or infinite ends there, with its metrics.
 
     Raises
     ------
     ValueError
-        For unknown names, numbers out of range, a text that is missing or too short, a folder that cannot be written,
-        one that holds a run or
-        is in use by another, or a checkpoint in it that is damaged or of another run.
+        If a name is unknown, a number is out of range, the text is missing or too short, the folder cannot be written,
+        has a run or is in use by another one, or its checkpoint is damaged or of another run.
     KeyboardInterrupt
-        After Ctrl-C, when the step is done and saved.
+        After Ctrl-C, once the current step is done and saved.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def train(
     if resume and out is None:
         raise ValueError("resume: the folder to go on from is missing; give out")
     if out is not None:
-        refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again when the folder is ours
+        refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again once the folder is locked
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = Schedule.of_run(rate, steps, schedule)
     tell = (lambda _: None) if stage is None else stage
@@ -183,7 +183,7 @@ def _train(
     progress: Callable[[StepRecord], object] | None,
     tell: Callable[[str], object],
 ) -> Run:
-    """Train to the end, or to where it diverges or is stopped; what is asked of `files` is on disk by then."""
+    """Train to the end, to divergence or to an interrupt; `files`, if given, are saved before it returns."""
     import pandas
 
     records: list[dict[str, Any]] = []

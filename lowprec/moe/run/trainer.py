@@ -1,9 +1,9 @@
-"""Training: one step at a time, resumable at every one of them, the same bits for the same seeds.
+"""Training one step at a time: resumable at every step, with the same bits for the same seeds.
 
-A trainer's state is its weights, the optimizer's moments, the routing biases, the scales that the recipe remembers and
-two numbers, the step and the data seed: the windows of a step and every random bit of it follow from those two and the
-run's seed (`lowprec.moe.data.corpus`, `lowprec.recipe`), so no generator has a hidden position. Saving and loading is
-therefore exact, and a branch is a load with another recipe, schedule or data seed.
+A trainer's state is its weights, the optimizer's moments, the routing biases, the scales of delayed scaling and two
+numbers, the step and the data seed: the windows of a step and all its random bits depend only on those two and the
+run's seed (`lowprec.moe.data.corpus`, `lowprec.recipe`), so no generator has state. Saving and loading is therefore
+exact, and a branch is a load with another recipe, schedule or data seed.
 """
 
 from __future__ import annotations
@@ -31,38 +31,39 @@ from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.step import Diverged, StepRecord
 from lowprec.recipe import Recipe, load_recipe, rounding_seed
 
-#: Bytes that `Trainer.evaluate` predicts: the same windows for every arm.
+#: Number of bytes that `Trainer.evaluate` predicts: the same windows for every recipe.
 EVALUATION_BYTES = 65_536
 
 
 class Trainer:
-    """A model in training.
+    """A model, its optimizer and its data.
 
     Parameters
     ----------
     config : MoEConfig, str or path
-        Shape of the model: also the path of a TOML file.
+        Shape of the model, or the path of a TOML file.
     recipe : Recipe or str
-        Its precision: also the path of a TOML file.
+        Precision of the training, or the path of a TOML file.
     data : Corpus
-        What it learns from and is tested on.
+        Text for training and evaluation.
     seed : int
-        Initial weights, random bits and, unless `data_seed` is given, the order of the data.
+        Seed of initial weights, random bits and, unless `data_seed` is given, the order of the data.
     schedule : Schedule
         Learning rate; its step 0 is the first step of this trainer, or of this branch.
     data_seed : int, optional
-        Order of the data. One that is not `seed` takes part in the random bits, see `lowprec.recipe.rounding_seed`.
+        Seed of the order of the data. If it differs from `seed`, it affects the random bits too, see
+        `lowprec.recipe.rounding_seed`.
     ema : float, optional
-        Decay of a running mean of the weights, for `evaluate`; none by default.
+        Decay of an exponential moving average of the weights, for `evaluate`; none by default.
     memory : MemoryPolicy or str
-        What is computed again instead of kept; changes no result.
+        Activations that the backward pass recomputes; results do not change.
 
     Attributes
     ----------
     model, optimizer : Model, AdamW
-        The weights, the biases and the bound recipe, and the moments.
+        Model, with its weights, biases and bound recipe, and optimizer, with the moments.
     steps : int
-        Steps done.
+        Number of steps made.
 
     Examples
     --------
@@ -98,7 +99,7 @@ class Trainer:
         self._ranks = ranks_of(self.recipe.all_reduce, self.config.batch)
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed, memory, rounding_seed(seed, self.data_seed))
-        if self.recipe.moment_m == "float64":  # then the master weights are float64 as well
+        if self.recipe.moment_m == "float64":  # then the master weights are float64 too
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
         self.optimizer = AdamW(
             self.model.params,
@@ -115,12 +116,12 @@ class Trainer:
         Returns
         -------
         StepRecord
-            What it did.
+            Record of the step.
 
         Raises
         ------
         Diverged
-            If the loss, the gradient or a weight is NaN or infinite; then nothing was changed (`AdamW.update`).
+            If the loss, the gradient or a weight is NaN or infinite; then the state is unchanged (`AdamW.update`).
         """
         begin = time.perf_counter()
         here = self.steps - self.schedule_start
@@ -157,7 +158,7 @@ class Trainer:
         )
 
     def _where(self) -> str:
-        """Return where the step has NaN or infinity, weights before operands, for the end of a message."""
+        """Return the location of NaN or infinity in the step, weights before operands, for the end of a message."""
         names = [*self.optimizer.nonfinite(), *sorted(self.model.recipe.nonfinite)]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f"; NaN or infinity in {', '.join(names[:3])}{more}" if names else ""
@@ -166,26 +167,26 @@ class Trainer:
     def evaluate(
         self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES, mean_weights: bool = False
     ) -> float:
-        """Return the mean loss on the fixed held-out windows; nothing changes.
+        """Return the mean loss on the fixed held-out windows, without changing any state.
 
         Parameters
         ----------
         recipe : Recipe or str, optional
-            Precision of the forward pass; the trainer's own by default. "bf16" for the quality of the weights alone.
+            Recipe of the forward pass, by default the trainer's; "bf16" for the quality of the weights alone.
         n_bytes : int
             Bytes to predict, rounded down to whole windows: the same windows for every trainer on this corpus.
         mean_weights : bool
-            Take the running mean of the weights.
+            Whether to evaluate the moving average of the weights.
 
         Returns
         -------
         float
-            Nats per byte.
+            Mean loss, nats per byte.
 
         Raises
         ------
         ValueError
-            If there is no running mean.
+            If the trainer has no moving average.
         """
         model = self._evaluated(recipe, mean_weights)
         windows = held_out_windows(self.corpus, self.config.sequence, n_bytes)
@@ -205,24 +206,24 @@ class Trainer:
         seed: int | None = None,
         calibration: int = 0,
     ) -> npt.NDArray[np.float64]:
-        """Return the mean loss of each of the held-out windows that `evaluate` reads; nothing changes.
+        """Return the mean loss of each of the held-out windows that `evaluate` reads, without changing any state.
 
         Parameters
         ----------
         recipe : Recipe or str, optional
-            Precision of the forward pass; the trainer's own by default, with the scales that it remembers.
+            Recipe of the forward pass; by default the trainer's, with its scales of delayed scaling.
         n_bytes : int
-            Bytes to predict, as for `evaluate`.
+            Bytes to predict, see `evaluate`.
         seed : int, optional
-            Of the random bits of a forward pass that rounds stochastically; the run's by default.
+            Seed of the random bits of stochastic rounding in the forward pass; by default the run's.
         calibration : int
-            Batches of the last steps that pass through another recipe's forward and backward before, for scales that
-            follow from earlier values.
+            Number of batches of the last steps that another recipe's forward and backward passes process first, for
+            scales that depend on earlier values.
 
         Returns
         -------
         float64 array [windows]
-            Nats per byte, in the order of the text.
+            Losses in nats per byte, in the order of the text.
         """
         own = recipe is None
         if own and seed is None:
@@ -245,21 +246,21 @@ class Trainer:
         return np.array(found)
 
     def excess(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
-        """Return how far the loss on the held-out windows is above the entropy of the source, nats per byte.
+        """Return the loss on the held-out windows minus the entropy of the source, nats per byte.
 
-        The source's own probabilities of the very same bytes are subtracted, so that what is left is the model's.
+        The source's own probabilities of the same bytes are subtracted, so the rest is due to the model.
 
         Parameters
         ----------
         n_bytes : int
             Bytes to predict.
         loss : float, optional
-            What `evaluate` gave for them, if it was called already.
+            Result of `evaluate` for them, if it is known already.
 
         Raises
         ------
         ValueError
-            If the corpus has no known source.
+            If the source's probabilities are not known.
         """
         floor = held_out_floor(self.corpus, self.config.sequence, n_bytes)
         return (self.evaluate(n_bytes=n_bytes) if loss is None else loss) - floor
@@ -274,15 +275,15 @@ class Trainer:
         return model
 
     def perturb(self) -> str:
-        """Multiply one weight by 1 + 2^-7, to see how far rounding-sized accidents carry a run apart.
+        """Multiply one weight by 1 + 2^-7, to measure how far errors of the size of a rounding make runs diverge.
 
-        That changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
-        query projection, or the next one that is not zero.
+        This changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
+        query projection, or the next nonzero one.
 
         Returns
         -------
         str
-            Which weight, for the record.
+            Description of the weight, for the record.
         """
         name = "layers.0.attn.wq_a"
         weights = self.model.params[name].reshape(-1)
@@ -291,15 +292,15 @@ class Trainer:
         return f"{name}[{place}]"
 
     def calibrate(self, batches: int) -> None:
-        """Pass the batches before this step forward and backward, so that delayed scaling knows the values' range.
+        """Run the batches before this step forward and backward, so that delayed scaling has a history of amaxes.
 
-        Weights, moments and biases stay as they are; a recipe without amax histories is not changed by it.
-        TransformerEngine's `fp8_autocast` calls this calibrating.
+        Weights, moments and biases are unchanged; a recipe without amax histories is unaffected. TransformerEngine's
+        `fp8_autocast` calls this calibrating.
 
         Parameters
         ----------
         batches : int
-            How many: those of this trainer's data that its last steps would have had.
+            Number of batches: those of this trainer's data for its last steps.
 
         Raises
         ------
@@ -316,12 +317,12 @@ class Trainer:
             model.loss_and_grads(self._batches[step])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything that the next step depends on to a checkpoint.
+        """Write all state of the next step to a checkpoint.
 
         Parameters
         ----------
         path : str or path
-            The file; replaced in one stroke.
+            File to write, atomically.
 
         Raises
         ------
@@ -347,34 +348,34 @@ class Trainer:
         Parameters
         ----------
         path : str or path
-            What `save` wrote.
+            File that `save` wrote.
         recipe : Recipe or str, optional
-            Train on in another precision.
+            Another recipe for the following steps.
         schedule : Schedule, optional
-            Another learning rate; its step 0 is the next step.
+            Another learning rate schedule; its step 0 is the next step.
         data_seed : int, optional
-            Other windows and, where the recipe draws any, other random bits from here on.
+            Seed of other windows and, if the recipe draws any, other random bits in the following steps.
         data : Corpus, optional
-            The corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
+            Corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
         memory : MemoryPolicy or str
-            What is computed again instead of kept from here on; changes no result.
+            Activations that the backward pass recomputes in the following steps; results do not change.
         config : MoEConfig, optional
-            Another configuration with the same parameters: other routing, for example.
+            Another configuration with the same parameters, such as one with other routing.
 
         Returns
         -------
         Trainer
-            Its next step has the bits that the saved trainer's next step would have had, branches aside.
+            Trainer with the saved state; unless branched, its next step has the bits of the saved trainer's next step.
 
         Raises
         ------
         CheckpointError
-            If the file is damaged or of another version, the corpus is not the same text, or the parameters are others.
+            If the file is damaged or of another version, the corpus is another text, or the parameters differ.
 
         Warns
         -----
         UserWarning
-            If other code wrote the checkpoint, so that the next steps may have other bits.
+            If another version of the code wrote the checkpoint, so that the next steps may have other bits.
         """
         return saving.load(
             cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory, config=config
