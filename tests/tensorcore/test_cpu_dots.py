@@ -60,6 +60,8 @@ EXAMPLES: list[Example] = [
     ("arm_fp8", [2.0**15, 2.0**15, 2.0**-16], [2.0**15, -(2.0**15), 2.0**-16], 0.0, 2.0**-32, E5M2),
     ("arm_fp8", [1.0, 2.0**-16], [1.0, 2.0**-16], 2.0**24, 2.0**24 + 2, E5M2),
     ("arm_fp8", [1.0], [1.0], 2.0**24, 2.0**24, E5M2),
+    # A sum of -0 alone stays -0, whatever K is filled up with
+    *((name, [-0.0] * 4, [1.0] * 4, -0.0, -0.0) for name in ("avx512_bf16", "arm_bf16", "arm_bf16_ebf", "arm_fp8")),
     # CDNA1: 1 + 2^-24 is a tie in float32; what decides it lies 70 binades below the largest term, which cancels
     *(("cdna1_f16", [2.0**15, 2.0**15, 2.0**-12, 2.0**-24], [2.0**15, -(2.0**15), 2.0**-12, least], 1.0, wanted)
       for least, wanted in ((2.0**-24, 1 + 2.0**-23), (-(2.0**-24), 1.0), (0.0, 1.0))),
