@@ -1,1 +1,1 @@
-"""Products as tensor cores sum them: accumulators and libraries as data, single instructions, whole GEMMs."""
+"""Matrix products with the summation rules of tensor cores: accumulators, GEMM libraries, instructions and GEMMs."""

@@ -1,8 +1,8 @@
-"""Accumulators: how products are added up, as data. `Accumulator` is the base; each kind is a class in `kinds`.
+"""Accumulators: rules for the summation of products, as data. `Accumulator` is the base; `kinds` has its subclasses.
 
-A tensor core adds a group of L products and C at once: all terms are aligned to the largest exponent among
-them, cut to F fraction bits below it, summed exactly, and the sum is cut to the accumulator's own format. Groups
-are chained in increasing k.
+A tensor core adds a group of L products and C in one operation: it aligns all terms to the largest exponent among
+them, truncates them to F fraction bits below it, sums them exactly, and truncates the sum to the format of the
+accumulator. Groups are chained in increasing k.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ TF32, _E4M3 = formats["tf32"], formats["e4m3fn"]
 
 @dataclass(frozen=True, eq=False)
 class _Float64(Format):
-    """IEEE 754 binary64: more than the 32 bits of `lowprec.formats`, so its values themselves are the codes."""
+    """IEEE 754 binary64, wider than the 32 bits of `lowprec.formats`; the float64 values themselves are its codes."""
 
     def __post_init__(self) -> None:
-        """Skip the checks of formats that casts take."""
+        """Skip the checks that restrict formats to those of casts."""
 
 
 FLOAT64 = _Float64("float64", 11, 52, 1023, source="IEEE 754")
 
 
 class StepError(NamedTuple):
-    """By how much one instruction errs at most: ``relative`` of its terms' magnitudes, and ``absolute`` more.
+    """Error bound of one instruction: ``|error| <= relative * (sum of term magnitudes) + absolute``.
 
-    Magnitudes are those by which terms are aligned: a subnormal's is the smallest normal number, and of scales inside
-    the instruction too.
+    Magnitudes are those used in the alignment: a subnormal counts as the smallest normal number, also in the scales
+    inside the instruction.
     """
 
     relative: float
@@ -55,25 +55,25 @@ class StepError(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Accumulator(Value, ABC):
-    """How products are summed. A kind of accumulator is a subclass, with the fields that it alone needs.
+    """Rule for the summation of products. Each kind is a subclass, with additional fields of its own.
 
     Parameters
     ----------
     name : str
-        Name in tables and messages; it decides no bits.
+        Name in tables and messages; it does not affect the bits.
     input_formats : sequence of Format or str
-        Formats that are multiplied, in any pairing; empty for any. The first is the default.
+        Formats of the operands, in any pairing; empty for any format. The first is the default.
     promote_every : int, optional
-        Number of products after which the sum leaves the accumulator and is added to a float32 one.
+        Number of products after which the sum is promoted: added to a float32 sum outside the accumulator.
     source : str
-        Where the rule comes from.
+        Reference for the rule.
     verified : str
-        What the rule was checked against, other than the project's own oracle, and which field that leaves open.
+        Evidence for the rule other than the project's oracle, and the field that this evidence does not determine.
 
     Raises
     ------
     ValueError
-        If a field is outside its range, or fields do not go together.
+        If a field is out of range, or fields are inconsistent.
 
     Examples
     --------
@@ -91,23 +91,23 @@ class Accumulator(Value, ABC):
     source: str = field(default="user-defined", compare=False)
     verified: str = field(default="not", compare=False)
 
-    #: How it sums, in a few words for pages and tables.
+    #: Short description of the summation for pages and tables.
     words: ClassVar[str]
-    #: Name of the class of `lowprec.oracle` that is its independent reference.
+    #: Name of the independent implementation in `lowprec.oracle`.
     oracle: ClassVar[str]
-    #: Formats that its results may have, the default first.
+    #: Allowed formats of results, the default first.
     output_formats: ClassVar[tuple[Format, ...]] = (FLOAT32,)
     alignments: ClassVar[tuple[Align, ...]] = ("truncate",)
-    #: Whether `reference` is one compiled loop, which for a few outputs is sooner done than a fast kernel is called.
+    #: Whether `reference` is one compiled loop, which for a few outputs takes less time than a call of a fast kernel.
     reference_is_compiled: ClassVar[bool] = True
-    #: Whether a chain may go on where scales change: it has a running sum that can be rescaled.
+    #: Whether a chain may continue where scales change: its running sum can be rescaled.
     has_running_sum: ClassVar[bool] = True
-    #: Whether `lowprec.gemm`, if it does not promote, multiplies the dequantized values in float32.
+    #: Whether `lowprec.gemm` without promotion multiplies the dequantized values in float32.
     multiplies_values: ClassVar[bool] = False
-    #: Classes of `engines` that may compute it faster than `reference` does, the fastest first.
+    #: Classes of `engines` that may be faster than `reference`, the fastest first.
     engines: ClassVar[tuple[Any, ...]] = ()
 
-    # Defaults that shared code reads from every accumulator; annotations would make them fields of all kinds.
+    # Defaults that shared code reads from every accumulator; with annotations they would be fields of all kinds.
     output_format = FLOAT32
     align = _TRUNCATE
     group = 1
@@ -133,7 +133,7 @@ class Accumulator(Value, ABC):
         if self.output_format not in self.output_formats:
             allowed = ", ".join(f.name for f in self.output_formats)
             raise ValueError(f"{who}: output_format must be one of {allowed}, got {self.output_format}")
-        if "output_format" in self.__dict__:  # the catalogue's own object: an equal format may have any name
+        if "output_format" in self.__dict__:  # the catalogue's own object: an equal format may have another name
             own = self.output_formats[self.output_formats.index(self.output_format)]
             object.__setattr__(self, "output_format", own)
         if "align" in self.__dict__:
@@ -152,29 +152,29 @@ class Accumulator(Value, ABC):
 
     @functools.cached_property
     def stored_format(self) -> Format:
-        """Format of the array elements that hold C and results: FP22 is held in float32."""
+        """Format of the array elements for C and results: float32 for FP22."""
         return FLOAT32 if self.output_format == FP22 else self.output_format
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy type of C and of results."""
+        """NumPy dtype of C and of results."""
         return np.dtype(f"f{self.stored_format.bits // 8}")
 
     @property
     def default_format(self) -> Format:
-        """Format of codes without a format of their own."""
+        """Format of codes that come without a format."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
     def lists(self, fmt: Format) -> bool:
-        """Return whether `input_formats` has a format with the same codes."""
+        """Return whether `input_formats` contains a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.input_formats)
 
     def flushes(self, fmt: Format) -> bool:
-        """Return whether `daz_formats` has a format with the same codes."""
+        """Return whether `daz_formats` contains a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.daz_formats)
 
     def check_inputs(self, *operands: Format) -> None:
-        """Raise a ValueError if one of the formats is not among the `input_formats`."""
+        """Raise ValueError if a format is not among the `input_formats`."""
         for fmt in operands:
             if self.input_formats and not self.lists(fmt):
                 raise ValueError(f"{self.name} takes {', '.join(f.name for f in self.input_formats)}, not {fmt.name}")
@@ -187,48 +187,48 @@ class Accumulator(Value, ABC):
         return table(rows, title=self.name) + self.drawing()
 
     def drawing(self) -> str:
-        """Return its order of summation as an SVG: two instructions, one after the other."""
+        """Return the summation order as an SVG: two consecutive instructions."""
         return drawing(self.order(), f"What {self.name} sums in which order")
 
     def check(self) -> None:
-        """Raise a ValueError if fields do not go together."""
+        """Raise ValueError if fields are inconsistent."""
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise a ValueError if products of two formats cannot be summed as it must."""
+        """Raise ValueError if the accumulator cannot sum products of two formats exactly as defined."""
 
     def step(self) -> int:
-        """Return of how many products a chain is made, one instruction's: scales and promotions wait for its end."""
+        """Return the number of products per instruction: scales and promotions apply at instruction boundaries."""
         return self.group
 
     def steps(self, k: int) -> int:
-        """Return how many roundings of a sum a chain of k products has, one an instruction."""
+        """Return the number of roundings in a chain of k products, one per instruction."""
         return -(-k // self.step())
 
     def order(self) -> Sum:
-        """Return the order of two instructions' sums as a tree, the result of the first the addend of the second."""
+        """Return the summation order of two chained instructions as a tree: the first result is C of the second."""
         return self.instruction(self.instruction("C", 0), self.step())
 
     def chain(self, k: int) -> list[Sum]:
-        """Return the instructions of a chain of k products, C the result of the one before; the last may go beyond."""
+        """Return the instructions of a chain of k products, where C is the previous result; the last may exceed k."""
         return [self.instruction("C", start) for start in range(0, k, self.step())]
 
     @abstractmethod
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Return the order in which the products of one instruction, from k = `start`, join what was summed before."""
+        """Return the summation order of one instruction: its products, from k = `start`, and the previous sum."""
 
     @abstractmethod
     def step_error(self) -> StepError:
-        """Return a bound on one instruction's error, where nothing overflows; derived, not measured."""
+        """Return a bound on the error of one instruction without overflow; derived, not measured."""
 
     def multiplied(self, fmt: Format) -> Format:
-        """Return the format in which numbers are multiplied: TF32 inputs drop the low 13 bits of float32."""
+        """Return the format in which numbers are multiplied: TF32 operands lose the low 13 bits of float32."""
         return TF32 if fmt.same_codes(FLOAT32) and self.lists(TF32) else fmt
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values that are multiplied: those of the codes, flushed subnormals as zeros."""
+        """Return the values that are multiplied: the decoded codes, with zeros for flushed subnormals."""
         if not has_word_kernel(fmt):
             return decode(codes, fmt)
-        x = np.empty(codes.shape, np.float32)  # the checks of `decode` take longer than a small operand
+        x = np.empty(codes.shape, np.float32)  # for a small operand, the checks of `decode` take longer than the work
         decode32(np.ascontiguousarray(codes).reshape(-1), x.reshape(-1), decode_constants(fmt))
         return x
 
@@ -239,7 +239,7 @@ class Accumulator(Value, ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class AlignedSum(Accumulator):
-    """Base of the sums of tensor cores: terms are aligned to the largest exponent among them, cut and added exactly.
+    """Base class of tensor cores' sums: terms are aligned to the largest exponent, truncated and added exactly.
 
     Parameters
     ----------
@@ -248,14 +248,15 @@ class AlignedSum(Accumulator):
     fraction_bits : int
         Fraction bits kept below the largest exponent when terms are aligned (F), 3 to 40.
     output_format : Format or str
-        Format of a result and of C: ``fp22`` and ``float32`` (both in float32 arrays) are truncated to, ``float16`` is
-        rounded to nearest even.
+        Format of a result and of C: truncated for ``fp22`` and ``float32`` (both in float32 arrays), rounded to nearest
+        even for ``float16``.
     align : {"truncate", "floor", "nearest"}
+        Rounding of aligned terms: toward zero, toward minus infinity, or to nearest even.
         How terms are cut: toward zero, toward minus infinity, or rounded to nearest even.
     zero_exponent : int, optional
-        Exponent with which zero products and a zero C join the alignment; by default they do not.
+        Exponent of zero products and of a zero C in the alignment; by default zeros are ignored.
     scale_format : Format or str, optional
-        Format of the scales that the instruction takes; it takes none by default.
+        Format of the scales inside the instruction; None if it takes no scales.
     scale_block : int
         Number of codes along K that share a scale.
     """
@@ -273,7 +274,7 @@ class AlignedSum(Accumulator):
     alignments = ALIGNMENTS
 
     def check(self) -> None:
-        """Ask for promotions between groups."""
+        """Check that promotions occur between groups."""
         if self.promote_every is not None and self.promote_every % self.group:
             raise ValueError(
                 f"{type(self).__name__} {self.name}: promote_every must be a multiple of the group of {self.group}, "
@@ -282,13 +283,13 @@ class AlignedSum(Accumulator):
 
 
 def heeded_fields(kind: type[Accumulator]) -> tuple[str, ...]:
-    """Return the fields of a kind that decide bits, without `input_formats`, in the order that a search tries them."""
+    """Return the fields of a kind that affect the bits, except `input_formats`, in the search order of `identify`."""
     own = set(deciding(kind)) - {"input_formats", "promote_every"}
     first = [name for name in ("group", "fraction_bits", "output_format", "align") if name in own]
     return (*first, *sorted(own - set(first)), "promote_every")
 
 
-#: Ranges of fields that are whole numbers; several kinds have them.
+#: Ranges of integer fields that several kinds have.
 _RANGES = {
     "group": (1, 256), "fraction_bits": (3, 40), "run": (1, 256), "zero_exponent": (-8000, 8000),
     "scale_block": (0, 256), "product_exponent": (-127, 127), "promote_every": (1, 1 << 30),

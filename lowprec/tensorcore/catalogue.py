@@ -1,8 +1,8 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
-Each says how it was `verified`: by recordings of real GPUs that the tests repeat where they are at hand
-(arXiv:2512.07004 published them), or by its source alone. No recording decides `zero_exponent`, which rests on its
-source everywhere: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
+`verified` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the tests
+repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so it is that of the
+source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .kinds.sequential import SequentialSum
 from .kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)  # type: ignore[type-abstract]
-"""The catalogue."""
+"""Catalogue of accumulators."""
 
 
 def _formats(*names: str) -> tuple[Format, ...]:
@@ -52,7 +52,7 @@ def _recorded(*gpus: str, note: str = "") -> str:
     return f"recordings of {', '.join(gpus)}{note}; not zero_exponent"
 
 
-# chip_input, results in float32 (or FP22), and chip_input_f16, results in float16.
+# Names: chip_input for results in float32 (or FP22), and chip_input_f16 for results in float16.
 _HALF: dict[str, Any] = {"output_format": FLOAT16}
 _FP22: dict[str, Any] = {"output_format": FP22}
 _NONE = "no recordings"
@@ -70,7 +70,7 @@ _add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **
 
 _add("volta_f16", 4, 23, -131, _F16, _recorded("V100"))
 _add("volta_f16_f16", 4, 23, -19, _F16, _recorded("V100"), **_HALF)
-_add("turing_f16", 8, 24, -132, _F16, _NONE, source=_SIM)  # its m8n8k4 is Volta's
+_add("turing_f16", 8, 24, -132, _F16, _NONE, source=_SIM)  # its m8n8k4 is that of Volta
 _add("turing_f16_f16", 8, 24, -20, _F16, _NONE, source=_SIM, **_HALF)
 for _chip, _group, _bits in (
     ("ampere", 8, 24), ("ada", 8, 24), ("hopper", 16, 25), ("blackwell", 16, 25), ("rtx_blackwell", 16, 25),
@@ -112,7 +112,7 @@ _MATRIX_CORES: tuple[Accumulator, ...] = (
     TruncateFloorSum("cdna3_fp8", group=16, fraction_bits=24, input_formats=_FNUZ, run=2, **_AMD),
     *(SequentialSum(f"cdna{n}_f32", input_formats=_F32, **_AMD) for n in (1, 2, 3)),
 )
-# CPUs' dot products.
+# Dot products of CPUs.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
 _CPUS: tuple[Accumulator, ...] = (

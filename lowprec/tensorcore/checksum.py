@@ -1,13 +1,14 @@
-"""Checksums of matrix products (ABFT) with a bound that rounding cannot trip, whatever the accumulator.
+"""Checksums of matrix products (ABFT) with a bound that rounding cannot exceed, for every accumulator.
 
-The sum of a column of ``D = A @ B.T`` is (sum of A's rows) times a row of B, so that a product can be checked for the
-price of two more rows (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is
-not, so both differ without any fault; `Accumulator.step_error` bounds the difference for one instruction.
+The column sums of ``D = A @ B.T`` are the sum of A's rows times B, so two additional rows are enough to check a
+product (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is not, so they
+differ even without a fault; `Accumulator.step_error` bounds the difference for one instruction.
 
-With m_k the magnitude of the k-th product, an instruction errs by no more than ``r S + z``, S being the sum of the
-magnitudes of its products and of C. A chain of n instructions, the t-th of which sees the k-th product first, errs by
-``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``: C is what came before, and its own error besides. Promotions, scales and
-the last rounding add theirs in the same way. So the bound of a column is one product of vectors, as the checksum is.
+With m_k the magnitude of the k-th product, the error of an instruction is at most ``r S + z``, S being the sum of the
+magnitudes of its products and of C. A chain of n instructions that takes the k-th product in its t(k)-th instruction
+has an error of at most ``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``, because C is the previous result with its error.
+Promotions, scales and the final rounding add their errors in the same way. The bound of a column is therefore one
+product of vectors, as is the checksum.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from .library import GemmLibrary, gemm_libraries
 from .operands import as_multiplied, check_quantized, interval, without_tensor_scales
 
 Values = NDArray[np.float64]
-#: Half a unit in the last place of float32, relative; and the spacing of its subnormals.
+#: Half an ulp of float32, relative; and the spacing of its subnormals.
 U, TINY = 2.0**-24, 2.0**-149
 FLOAT64_MAX = 2.0**1023
-#: More rows are not summed in one.
+#: Largest number of rows in one sum.
 MOST_ROWS = 1 << 20
 
 
@@ -43,13 +44,13 @@ class Side(NamedTuple):
     Attributes
     ----------
     values : float64 array [R, K]
-        Exactly, with scales.
+        Values with scales, exact.
     sizes : float64 array [R, K]
-        Magnitudes by which terms are aligned: those of subnormals count as the smallest normal number's.
+        Magnitudes used in the alignment: a subnormal counts as the smallest normal number.
     scales : float64 array [R, K]
-        By which the results of chains are multiplied.
+        Factors of the results of chains.
     longest : float64 array [R]
-        Norm of the row that a chain multiplies, of sums the largest.
+        Norm of the row that a chain multiplies; for a sum of rows the largest.
     """
 
     values: Values
@@ -58,26 +59,26 @@ class Side(NamedTuple):
     longest: Values
 
     def sum(self, first: int, stop: int) -> Side:
-        """Return the sum of some rows, as one row."""
+        """Return the sum of a range of rows, as one row."""
         values, sizes, scales = (part[first:stop].sum(axis=0, keepdims=True) for part in self[:3])
         return Side(values, sizes, scales, self.longest[first:stop].max(keepdims=True))
 
     def times(self, scale: NDArray[np.float32]) -> Side:
-        """Return the operand with scales of its rows on top, by which the results of whole chains are multiplied."""
+        """Return the operand with an additional scale per row, which multiplies the results of whole chains."""
         each = scale.astype(np.float64)[:, None]
         return Side(self.values * each, self.sizes * each, self.scales * each, self.longest)
 
 
 @dataclass(frozen=True, eq=False)
 class Checksum:
-    """Sums of a product's columns and rows beside what they must be.
+    """Deviations of a product's column and row sums from the expected ones, with bounds.
 
     Attributes
     ----------
     column_error, column_bound : float64 arrays [tiles of M, N]
-        How far the sum of a column within a tile is off, and how far rounding can take it.
+        Error of the sum of a column within a tile, and the largest magnitude that rounding can cause.
     row_error, row_bound : float64 arrays [M, tiles of N]
-        The same of rows.
+        Error of the sum of a row within a tile, and the largest magnitude that rounding can cause.
 
     Examples
     --------
@@ -104,19 +105,19 @@ class Checksum:
 
     @property
     def tripped(self) -> bool:
-        """Whether any sum is off by more than rounding explains."""
+        """Whether any sum deviates by more than rounding can explain."""
         return any(bool(_beyond(*pair).any()) for pair in self._pairs)
 
     @property
     def worst(self) -> float:
-        """The largest error over its bound; above 1 the checksum trips."""
+        """Largest ratio of error to bound; above 1 the checksum trips."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = [np.abs(error) / bound for error, bound in self._pairs]
         seen = [float(np.max(ratio[~np.isnan(ratio)], initial=0.0)) for ratio in ratios]
         return max(seen)
 
     def suspects(self) -> list[tuple[int, int]]:
-        """Return the places (row, column) where a column and a row that are off cross."""
+        """Return the positions (row, column) where a deviating column and a deviating row intersect."""
         columns, rows = _beyond(self.column_error, self.column_bound), _beyond(self.row_error, self.row_bound)
         return [
             (int(i), int(j))
@@ -138,28 +139,29 @@ def checksum(
     library: str | GemmLibrary = "deepgemm",
     tile: int = 128,
 ) -> Checksum:
-    """Check a product of `lowprec.gemm`, without C, by the sums of its columns and rows within tiles.
+    """Check a product of `lowprec.gemm` without C by the sums of its columns and rows within tiles.
 
     Parameters
     ----------
     d : array_like, shape (M, N)
-        What `gemm` returned, or what became of it.
+        Product to check: the result of `gemm`, possibly corrupted since.
     a, b : Quantized, shapes (M, K) and (N, K)
-        The operands as they were before anything happened to them.
+        Operands of the product, uncorrupted.
     accumulator, promote_every, out_format, library
-        As `gemm` was given them: they decide how much rounding can explain.
+        Arguments of `gemm`: they determine the error that rounding can cause.
     tile : int
-        Rows, and columns, of one sum; the shorter, the smaller the faults that show, and the more sums.
+        Rows, or columns, per sum; smaller tiles detect smaller faults and need more sums.
 
     Returns
     -------
     Checksum
-        Where what is not finite must be finite, it counts as off; a sum that could overflow is not judged.
+        Errors and bounds. A non-finite sum that should be finite counts as deviating; sums that could overflow are not
+        checked.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together.
+        If shapes do not match.
     TypeError
         If an operand is not `Quantized`.
     """
@@ -171,7 +173,7 @@ def checksum(
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
     check_product("checksum", a.shape, b.shape)
-    result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # the order in which NumPy sums
+    result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # C order fixes NumPy's order of summation
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
     a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
     every = interval("checksum", a, b, way_for(accumulator, a.format, b.format), library, promote_every)
@@ -190,7 +192,7 @@ def checksum(
         for first in range(0, b.shape[0], tile):
             sums = result[:, first : first + tile].sum(axis=1)[:, None]
             by_row.append(compared(sums, left, right.sum(first, first + tile), bound, tile))
-    # With what is empty before, as a product without rows has no tiles of them.
+    # The concatenation begins with an empty array because a product without rows has no tiles.
     none = np.empty((0, b.shape[0])), np.empty((a.shape[0], 0))
     column_error, column_bound = (np.concatenate([none[0], *(pair[i] for pair in by_column)]) for i in (0, 1))
     row_error, row_bound = (np.concatenate([none[1], *(pair[i] for pair in by_row)], axis=1) for i in (0, 1))
@@ -198,7 +200,7 @@ def checksum(
 
 
 def _beyond(error: Values, bound: Values) -> NDArray[np.bool_]:
-    """Tell where an error is larger than its bound, or no number though the bound is one."""
+    """Return whether an error exceeds its bound, or is NaN where the bound is not."""
     with np.errstate(invalid="ignore"):
         found: NDArray[np.bool_] = np.isfinite(bound) & ~(np.abs(error) <= bound)
     return found
@@ -209,20 +211,20 @@ def _beyond(error: Values, bound: Values) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """How much rounding can move an element of a product.
+    """Bound on the rounding error of an element of a product.
 
     Attributes
     ----------
     weights : float64 array [K]
-        Of each product's magnitude.
+        Relative error of each product's magnitude.
     steps : float64 array [K]
-        Of each product's scales: what chains err absolutely.
+        Absolute error of chains, per product of the scales.
     rest : float
-        What an element errs absolutely, beside.
+        Absolute error of an element from other sources.
     highest, highest_result : float
-        From where on a chain, or a result, could overflow: then nothing is judged.
+        Magnitudes above which a chain, or a result, could overflow; larger ones are not checked.
     factor : float
-        Scales of whole tensors.
+        Product of the scales of whole tensors.
     """
 
     weights: Values
@@ -236,17 +238,17 @@ class Bound:
     def of(
         cls, accumulator: Accumulator, k: int, every: int | None, span: int, target: Format, factor: float = 1.0
     ) -> Bound:
-        """Return that of products of length k, promoted or not, with scales that change every `span`."""
+        """Return the bound for products of length k, promoted or not, with scales that change every `span`."""
         rule, at, error = accumulator, np.arange(k), accumulator.step_error()
         length = max(k, 1) if every is None else every
         n = rule.steps(min(length, k))
         chains = -(-max(k, 1) // length)
-        # Scales that change within a chain: its sum is multiplied by their ratio and cut.
+        # Where scales change within a chain, its sum is multiplied by their ratio and truncated.
         blocks = -(-max(k, 1) // span) if every is None and accumulator.scale_format is None else 1
         again = 2.0**-accumulator.output_bits + 5 * U if blocks > 1 else 0.0
         growth = (1 + error.relative) ** n * (1 + U) ** (chains + 8) * (1 + again) ** blocks
         after = np.maximum(n - at % length // rule.step(), 1)
-        # Beside chains: promotions, products of scales, scales of tensors, values that were dequantized first.
+        # In addition to chains: promotions, products of scales, tensor scales, values that were dequantized first.
         weights = error.relative * after + U * (chains - at // length + 8) + again * (blocks - 1 - at // span)
         float32 = formats["float32"]
         half = 0.0 if target.same_codes(float32) else 2.0 ** -(target.mantissa_bits + 1)
@@ -265,18 +267,18 @@ class Bound:
 
 
 def compared(sums: Values, a: Side, b: Side, bound: Bound, count: int) -> tuple[Values, Values]:
-    """Return by how much sums of `count` results are off what the operands say, and how much they may be.
+    """Return the deviation of sums of `count` results from those of the operands, and its bound.
 
     Parameters
     ----------
     sums : float64 array [R, S]
         Sums of results.
     a, b : Side
-        [R, K] and [S, K]; one of them is the sum of `count` rows.
+        Operands [R, K] and [S, K]; one of them is the sum of `count` rows.
     bound : Bound
-        Of one result.
+        Bound of one result.
     count : int
-        How many results a sum is of.
+        Number of results per sum.
     """
     off = sums - bound.factor * _product(a.values, b.values)
     size = _product(a.sizes, b.sizes) * bound.factor
@@ -294,7 +296,7 @@ def _product(a: Values, b: Values) -> Values:
 
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
-    """Return an operand with its scales; `values_alone` where it is dequantized before it is multiplied."""
+    """Return an operand with its scales; `values_alone` if it is dequantized before the product."""
     codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))

@@ -41,11 +41,11 @@ from .packed import PackedOperand
 from .problem import Float32Matrix, canonical_nan
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
-_SPLIT_TILE = 128  # k that stay together when K is split
+_SPLIT_TILE = 128  # consecutive k that a split keeps together
 
 
 class Order(NamedTuple):
-    """The steps of one call of `gemm`, the same for all matrices of a batch."""
+    """Options of one call of `gemm`, shared by all matrices of a batch."""
 
     way: Way
     library: GemmLibrary
@@ -75,45 +75,47 @@ def gemm(
     Parameters
     ----------
     a : Quantized, shape (M, K) or (batch, M, K)
-        For example activations in tiles of 1x128.
+        First operand, for example activations in 1x128 tiles.
     b : Quantized, shape (N, K) or (batch, N, K), or PackedOperand
-        For example weights in blocks of 128x128. Transposed operands: ``b.T``. See `lowprec.prepack_b`.
+        Second operand, for example weights in 128x128 blocks. Use ``b.T`` for a transposed operand. See
+        `lowprec.prepack_b`.
     c : array_like, shape (M, N) or (batch, M, N), optional
-        Addend, taken as float32: a gradient so far, for example.
+        Addend, converted to float32, for example the gradient accumulated so far.
     accumulator : str or Accumulator
-        How products are summed, see ``lowprec.accumulators``. One that takes scales inside the instruction
-        (``blackwell_mxf8``, ``blackwell_nvfp4``) is given the operands'; they must be numbers of its scale format.
+        Summation rule, see ``lowprec.accumulators``. Accumulators with scales inside the instruction
+        (``blackwell_mxf8``, ``blackwell_nvfp4``) take those of the operands, which their scale format must represent
+        exactly.
     promote_every : int, None or "auto"
-        Length in k of one chain on the tensor core; its result is multiplied by ``s = float32(scale_a * scale_b)`` and
-        added in float32: ``D = fma(s, chain, D)``, as DeepGEMM does it. None: one chain over all of K that never
-        leaves the tensor core (see Notes). "auto": the accumulator's own, else None where scales are inside the
-        instruction, else the library's (128 for DeepGEMM), shortened to whole instructions that divide the k over
-        which scales are constant: 64 with scales for 1x64.
+        Length in k of one chain on the tensor core. Its result is multiplied by ``s = float32(scale_a * scale_b)`` and
+        added in float32, ``D = fma(s, chain, D)``, as in DeepGEMM. None: one chain over all of K that never leaves the
+        tensor core (see Notes). "auto": the accumulator's default, else None if the scales are inside the instruction,
+        else the library's default (128 for DeepGEMM), shortened to whole instructions that divide the k over which
+        scales are constant: 64 with 1x64 scales.
     out_format : str or Format
-        Format of the result, rounded once from float32: ``"float32"``, ``"bfloat16"`` or ``"float16"``, for example.
+        Format of the result, rounded once from float32, for example ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     library : str or Library
-        Whose order of operations to follow: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``, ``"cutlass_2xacc"``,
-        or a `lowprec.GemmLibrary` of one's own.
+        GEMM library that sets the order of operations: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``,
+        ``"cutlass_2xacc"``, or a custom `lowprec.GemmLibrary`.
     alpha, beta : float
-        Factors of the product and of C, taken as float32. Scales per tensor or row (NVFP4's) join alpha, see Notes.
-        Where beta is 0, C is not read: what it holds, NaN included, does not count.
+        Factors of the product and of C, converted to float32. Scales per tensor or row (NVFP4) are multiplied into
+        alpha, see Notes. If beta is 0, C is not read, so that NaN in it has no effect.
     split_k : int, optional
-        K is split into so many runs of whole tiles of 128, summed one by one as far as the epilogue; the library's
-        number by default, which is 1 for those of the catalogue.
+        Number of parts into which K is split, in whole tiles of 128. Each part is summed separately until the epilogue.
+        Default: the library's, which is 1 for all libraries of the catalogue.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
     Returns
     -------
     ndarray of float32, shape (M, N) or (batch, M, N)
-        Values of the format `out_format`. NaN is 0x7FFFFFFF before it is rounded to that. A row's bits, and a
-        column's, do not depend on the others.
+        Values of the format `out_format`. NaN is 0x7FFFFFFF before that rounding. The bits of a row, and of a column,
+        do not depend on the other rows or columns.
 
     Raises
     ------
     ValueError
-        If shapes differ, the accumulator does not take a format, scales are not positive, or `promote_every` does not
-        fit its groups or the operands' scales; the message quotes what came.
+        If shapes differ, the accumulator does not support a format, scales are not positive, or `promote_every` does
+        not fit the accumulator's groups or the operands' scales; the message quotes the values.
     TypeError
         If an operand is not `Quantized`.
 
@@ -121,29 +123,29 @@ def gemm(
     -----
     1. Each split's chains are summed in float32 from +0: ``T = fma(s, chain, T)`` with scales at promotion,
        ``T = T + chain`` with scales at the end or inside the instruction.
-    2. Splits are added one after the other in float32. A `lowprec.GemmLibrary` may specify another order of these two
-       steps, and of k.
-    3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if they come
-       at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T if f is
-       1. All libraries are taken to do so: cuBLAS documents that C need not be valid input if beta is 0, CUTLASS's
-       epilogues do not load it then, and DeepGEMM has no beta.
-    4. D is rounded to `out_format`, to nearest even: two roundings, as the libraries have them.
+    2. Splits are added sequentially in float32. A `lowprec.GemmLibrary` may specify another order of steps 1 and 2,
+       and of k.
+    3. ``D = fma(f, T, float32(beta * C))``, f being float32(alpha), times ``float32(scale_a * scale_b)`` if scales are
+       applied at the end. Without C, or with beta = 0, ``D = fma(f, T, +0)``, in which an exact zero is +0, and D = T
+       if f is 1. This is assumed for all libraries: cuBLAS documents that C need not be valid input if beta is 0,
+       CUTLASS's epilogues do not load it then, and DeepGEMM has no beta.
+    4. D is rounded to `out_format`, to nearest even: two roundings, as in the libraries.
 
     Scales per tensor are part of the epilogue's factor: alpha becomes ``float32(float32(t_a * t_b) * alpha)``, as
-    PyTorch multiplies them before the product is scaled; with scales of rows (row-scaled NVFP4) t_a and t_b are those
+    PyTorch multiplies them before the product is scaled; with scales per row (row-scaled NVFP4) t_a and t_b are those
     of the result's row and column. TransformerEngine computes that factor from the amaxes,
-    ``alpha * amax_a * amax_b * float32(1 / (6 * 6 * 448 * 448))``, which may differ in the last bit: to have it, pass
-    it as alpha with operands whose `tensor_scale` is None. Of row-scaled operands TransformerEngine multiplies the
-    finished product by that constant first and then by ``amax_a[i] * amax_b``, or by one after the other where both
-    have scales of rows: up to two roundings more.
+    ``alpha * amax_a * amax_b * float32(1 / (6 * 6 * 448 * 448))``, which may differ in the last bit: to reproduce it,
+    pass it as alpha, with a `tensor_scale` of None in both operands. For row-scaled operands TransformerEngine
+    multiplies the finished product first by that constant and then by ``amax_a[i] * amax_b``, or by one after the
+    other if both have scales per row: up to two more roundings.
 
-    Inside the instruction, power-of-two scales add to the exponents of products (mxf8f6f4); for 4-bit operands runs
-    of 16 products are summed exactly before they are scaled (mxf4, mxf4nvf4). Blocks of several rows, such as
-    weights in 32x32 or 16x16, give each row its scale. A last short block of K is filled up with zeros.
+    Inside the instruction, power-of-two scales add to the exponents of products (mxf8f6f4); for 4-bit operands, groups
+    of 16 products are summed exactly before they are scaled (mxf4, mxf4nvf4). In blocks of several rows, such as
+    weights in 32x32 or 16x16, each row has the scale of its block. A short last block of K is padded with zeros.
 
-    Without promotion, scales that change along K leave a running sum in the wrong units. It is then multiplied by
-    ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that is
-    exactly hardware that applies the scales inside the instruction; for others it is a what-if, no hardware.
+    Without promotion, the unit of the running sum changes where scales change along K. The sum is then multiplied by
+    ``float32(s_before / s_now)`` and truncated to the accumulator's fraction bits. For power-of-two scales that equals
+    hardware that applies the scales inside the instruction; for other scales no hardware does this.
 
     The accumulator ``float32`` without promotion multiplies the dequantized values in float32.
 
@@ -224,7 +226,7 @@ def _matrix(
 
 
 def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
-    """Return the float32 sum of the chains of one run of K, each multiplied by its scales and added."""
+    """Return the float32 sum of the chains of one part of K, each multiplied by its scales."""
     way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
     if every is None and way.accumulator.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
@@ -234,7 +236,7 @@ def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
         found = promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
         return found if found.dtype == np.float32 else canonical_nan(found.astype(np.float32))
     total = np.empty(0, np.float32)
-    for start in range(0, k, every):  # each chain from +0 times its scales, which is rounded, then the sum
+    for start in range(0, k, every):  # a chain from +0 times its scales, rounded, then the sum
         qa, qb = (within_k(q, start, min(start + every, k)) for q in (a, b))
         part = solve(way, problem_of(way, qa, qb, every))
         total = part if start == 0 else _added(total, part)
@@ -250,7 +252,7 @@ def _finished(
     total: Float32Matrix, scales: tuple[Float32Matrix, Float32Matrix] | None, addend: Float32Matrix | None,
     factor: Factor,
 ) -> Float32Matrix:  # fmt: skip
-    """Return the epilogue of a sum: scales at the end, the factor, and the addend, which is overwritten."""
+    """Return the result of the epilogue: scales at the end, the factor, and the addend, which is overwritten."""
     if scales is None and addend is None and factor.a is None and factor.alpha == 1:
         return total
     if scales is None:
@@ -258,7 +260,7 @@ def _finished(
     result = np.zeros_like(total) if addend is None else addend
     if factor.a is None:
         epilogue.finish(total, *scales, factor.alpha, result)
-    else:  # the kernel takes scales of rows or those at the end, and is given their products row by row
+    else:  # the kernel takes only one of row scales and end scales: pass their products row by row
         one = np.ones(1, np.float32)
         for i in range(total.shape[0]):
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -272,7 +274,7 @@ def _factor(name: str, value: float) -> np.float32:
 
 
 def _addend(c: ArrayLike, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
-    """Return beta * C in float32; None where beta is 0."""
+    """Return beta * C in float32, or None if beta is 0."""
     array = checked_addend("gemm", c, shape)
     if beta == 0:
         return None
@@ -291,20 +293,20 @@ def matmul_f32(
 ) -> Float32Matrix:
     """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
 
-    The bits depend on nothing but the operands: not on threads, nor on the CPU, as those of BLAS do.
+    The bits depend only on the operands, not on threads or on the CPU, as BLAS results do.
 
     Parameters
     ----------
     a : array_like, shape (M, K)
-        Taken as float32.
+        First operand, converted to float32.
     b : array_like, shape (N, K)
-        Taken as float32; the product is ``A @ B.T``.
+        Second operand, converted to float32; the product is ``A @ B.T``.
     out : ndarray of float32, shape (M, N), optional
-        Where to put the result: C-contiguous.
+        Destination of the result: C-contiguous.
     out_format : str or Format
-        The sums are rounded to this format at the end, as `lowprec.round_to` does.
+        Format to which the sums are rounded at the end, as by `lowprec.round_to`.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
     Returns
     -------
@@ -314,7 +316,7 @@ def matmul_f32(
     Raises
     ------
     ValueError
-        If shapes do not fit together.
+        If shapes do not match.
 
     Examples
     --------
@@ -339,7 +341,7 @@ def matmul_f32(
 
 
 def _float32_operand(a: ArrayLike) -> Float32Matrix:
-    """Return float32 that is contiguous, or the transposed view of something contiguous."""
+    """Return the operand as contiguous float32, or as a transposed view of a contiguous array."""
     array = real_numbers("matmul_f32", a)
     turned = array.ndim == 2 and array.flags.f_contiguous
     return as_float32("matmul_f32", array.T).T if turned else as_float32("matmul_f32", array)

@@ -1,4 +1,4 @@
-"""Products of experts: each row, or each run of rows, has a matrix of its own; or each run of K makes one."""
+"""Grouped products for experts: a matrix per row or per range of rows, or a product per range of K."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ def grouped_gemm(
     Parameters
     ----------
     a : Quantized, shape (M, K) or (experts, M, K)
-        Rows one after the other ("contiguous"), or room for M rows of each expert ("masked").
+        Rows of all experts concatenated ("contiguous"), or M slots per expert ("masked").
     b : Quantized, shape (experts, N, K), or a sequence of Quantized or PackedOperand, shape (N, K)
-        One matrix for each expert.
+        One matrix per expert.
     expert : array_like of int, shape (M,)
-        Contiguous: the expert of each row, -1 for padding. Runs are customary and not needed.
+        Contiguous layout: the expert of each row, -1 for padding; the rows of an expert need not be adjacent.
     counts : array_like of int, shape (experts,)
-        Masked: how many rows each expert has.
+        Masked layout: number of rows of each expert.
     c : array_like, shape of the result, optional
         Addend.
     **options
-        As for `lowprec.gemm`.
+        Options of `lowprec.gemm`.
 
     Returns
     -------
     ndarray of float32, shape (M, N) or (experts, M, N)
-        Rows of padding, and beyond an expert's count, are +0.
+        Product; rows of padding and rows beyond an expert's count are +0.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, an expert or a count is out of range, or not exactly one of `expert` and
-        `counts` is given.
+        If shapes do not match, an expert or a count is out of range, or not exactly one of `expert` and `counts` is
+        given.
 
     Notes
     -----
-    The bits of a row do not depend on which rows share the call, as with DeepGEMM's ``m_grouped_gemm_fp8``.
+    The bits of a row do not depend on the other rows of the call, as in DeepGEMM's ``m_grouped_gemm_fp8``.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def grouped_gemm(
     if len({w.shape for w in weights}) != 1:
         raise ValueError(f"grouped_gemm: matrices of one shape are needed, not {sorted({w.shape for w in weights})}")
     count, n = len(weights), weights[0].shape[0]
-    groups: list[tuple[Quantized, NDArray[np.intp], int | None]]  # rows of `a` and where they go, per expert
+    groups: list[tuple[Quantized, NDArray[np.intp], int | None]]  # rows of `a` and their destination, per expert
     if expert is not None:
         if len(a.shape) != 2:
             raise ValueError(f"grouped_gemm: with expert, a is [M, K], not {a.shape}")
@@ -101,19 +101,19 @@ def grouped_gemm(
         if rows.size and into is not None:
             into[rows] = gemm(_rows(q, rows), w, None if more is None else more[rows], **options)
     if not any(rows.size for _, rows, _ in groups):
-        gemm(_rows(groups[0][0], groups[0][1]), weights[0], **options)  # what cannot be asked for is still refused
+        gemm(_rows(groups[0][0], groups[0][1]), weights[0], **options)  # to raise for unsupported options
     return out
 
 
 def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
-    """Return where each expert's run of tokens begins along K, and where the last one's room ends.
+    """Return the start of each expert's tokens along K, and the end of the last one's slots.
 
     Parameters
     ----------
     counts : array_like of int, shape (experts,)
         Tokens of each expert.
     align : int
-        Every run begins at a multiple of this, so that no scale is shared by two experts.
+        Alignment of every start, so that no two experts share a scale.
 
     Returns
     -------
@@ -138,38 +138,37 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
 def grouped_wgrad(
     dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
 ) -> Float32Matrix:
-    """Multiply along each expert's own tokens: ``D[e] = dy[:, run e] @ x[:, run e].T``, all experts in one call.
+    """Compute weight gradients per expert: ``D[e] = dy[:, run e] @ x[:, run e].T``, all experts in one call.
 
     Parameters
     ----------
     dy : Quantized, shape (N, K)
-        Output gradients, transposed: K runs over the tokens of the first expert, then of the second, and so on. Run e
-        is ``run_starts(counts, align)[e]`` and the `counts[e]` that follow; what lies between runs is not read.
+        is ``run_starts(counts, align)[e]`` and the `counts[e]` that follow; values between runs are not read.
     x : Quantized, shape (M, K)
-        Inputs, transposed, in the same order.
+        Inputs, transposed, in the same order of tokens.
     counts : array_like of int, shape (experts,)
         Tokens of each expert.
     c : array_like, shape (experts, N, M), optional
-        Addend: the gradients so far.
+        Addend: the gradients accumulated so far.
     align : int
-        Runs begin at multiples of this, which must be whole blocks of both operands' scales.
+        Alignment of the runs, a multiple of the block length of both operands' scales.
     **options
-        As for `lowprec.gemm`.
+        Options of `lowprec.gemm`.
 
     Returns
     -------
     ndarray of float32, shape (experts, N, M)
-        An expert without tokens has c, or +0.
+        Weight gradients; an expert without tokens gets `c`, or +0.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, runs go beyond K, or a run begins inside a block of scales.
+        If shapes do not match, runs exceed K, or a run begins inside a block of scales.
 
     Notes
     -----
-    The bits are those of one `lowprec.gemm` for each expert: a run's short last tile is filled up with zeros, as for
-    DeepGEMM's ``k_grouped_fp8_gemm_tn_contiguous``.
+    The bits are those of one `lowprec.gemm` per expert: a run's short last tile is padded with zeros, as in DeepGEMM's
+    ``k_grouped_fp8_gemm_tn_contiguous``.
 
     Examples
     --------
@@ -189,7 +188,7 @@ def grouped_wgrad(
     if ends.max(initial=0) > dy.shape[1]:
         raise ValueError(f"grouped_wgrad: runs with align={align} end at {ends.max()}, beyond K = {dy.shape[1]}")
     for name, q in (("dy", dy), ("x", x)):
-        row_scales(name, q)  # refuses those of columns
+        row_scales(name, q)  # rejects scales of columns
         columns = q.granularity.block((q.shape[0], q.shape[1]))[1]
         if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
             raise ValueError(f"grouped_wgrad: align={align}: runs begin inside {name}'s blocks of {columns}")
@@ -203,7 +202,7 @@ def grouped_wgrad(
 
 
 def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
-    """Return some rows of a matrix, each with a scale of its own."""
+    """Return a selection of a matrix's rows, each with its own scale."""
     block = q.granularity.block((q.shape[0], q.shape[1]))[0]
     columns = q.granularity.columns
     scale, top = q.scale[rows // block], of_rows(q, rows)

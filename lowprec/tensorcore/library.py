@@ -1,4 +1,4 @@
-"""What GEMM libraries do around the tensor core, as data: when sums leave it, and where scales are multiplied in."""
+"""GEMM libraries as data: the promotion interval, and the order of operations outside the tensor core."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ SPLIT_SUMS: tuple[SplitSum, ...] = get_args(SplitSum)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GemmLibrary(Value):
-    """What is done around an accumulator's chains, and in which order; see `lowprec.gemm` for its steps.
+    """Operations around an accumulator's chains, and their order; see `lowprec.gemm` for the steps.
 
     Parameters
     ----------
     name : str
-        How it is called in tables and messages.
+        Name in tables and messages.
     scales : {"promotion", "end"}
-        ``promotion``: each chain's result is multiplied by its scales on the way into the float32 sum, ``D = fma(s,
-        chain, D)``; ``end``: chains are added as they are, ``D = D + chain``, and scales, which must not change along
+        ``promotion``: each chain's result is multiplied by its scales when it is added to the float32 sum, ``D = fma(s,
+        chain, D)``; ``end``: chains are added unscaled, ``D = D + chain``, and the scales, which must be constant along
         K, are part of the epilogue's factor.
     promote_every : int or None
-        Length in k of one chain where nothing else is asked for; None: one chain over all of K.
+        Default length in k of one chain; None: one chain over all of K.
     fused : bool
-        Whether a chain's result is multiplied by its scales and added with one rounding; False: with two.
+        Whether the result of a chain is multiplied by its scales and added with a single rounding, else with two.
     k_order : {"increasing", "interleaved"}
-        ``interleaved``: of every two instructions the first takes the products with k % 4 in {0, 1}, the second the
-        others, as some chips feed two narrower instructions.
+        ``interleaved``: in every pair of instructions, the first takes the products with k % 4 in {0, 1} and the second
+        the others, as on chips that issue two narrower instructions.
     split_k : int
-        Runs of whole tiles of 128 into which K is split, where nothing else is asked for.
+        Default number of parts into which K is split, in whole tiles of 128.
     split_sum : {"float32", "out"}
-        How runs are joined: as float32 sums, before the epilogue; or each after its own epilogue, C in the first's,
-        rounded to the result's format, in which they are then added one after the other.
+        Reduction of the parts: as float32 sums, before the epilogue; or after an epilogue for each part, with C in the
+        first one's, in the format of the result, by sequential additions rounded to that format.
     source : str
-        Where the order comes from.
+        Reference for the order.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class GemmLibrary(Value):
 
 
 gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)
-"""The catalogue."""
+"""Catalogue of GEMM libraries."""
 for _library in (
     GemmLibrary("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
     GemmLibrary("cublaslt", scales="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),

@@ -35,10 +35,10 @@ def mma(
     b_scale: ArrayLike | None = None,
     like: Any = None,
 ) -> NDArray[Any]:
-    """Multiply raw codes as a tensor core's matrix instruction does: ``D = A @ B.T + C``, bit for bit.
+    """Multiply raw codes with one matrix instruction of a tensor core: ``D = A @ B.T + C``, bit for bit.
 
-    K longer than one instruction means a chain of instructions in increasing k, each taking the previous D as its C.
-    A short last instruction is filled up with zeros, as software does.
+    If K is longer than one instruction, instructions are chained in increasing k, each with the previous D as its C. A
+    short last instruction is padded with zeros, as in software.
 
     Parameters
     ----------
@@ -47,39 +47,38 @@ def mma(
     b : array_like of unsigned integers, shape (N, K)
         Codes of `b_format`.
     c : array_like, shape (M, N), optional
-        First addend, of the type of the result; +0 by default. Accumulators whose results are float32 take anything
-        that float32 holds.
+        First addend, of the dtype of the result; +0 by default. Accumulators with float32 results accept any values
+        that float32 represents exactly.
     accumulator : str or Accumulator
-        How products are summed, see ``lowprec.accumulators``.
+        Summation rule, see ``lowprec.accumulators``.
     a_format, b_format : str or Format, optional
-        What the codes mean; by default what the accumulator names first, e4m3fn if it takes anything. TF32 ones take
-        ``float32``, whose low 13 bits they drop, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
+        Formats of the codes; default: the accumulator's first, or e4m3fn if it accepts any format. TF32 accumulators
+        take ``float32``, truncated by its low 13 bits, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
         or their bits as uint64.
     a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
-        Scales inside the instruction, as codes of the accumulator's ``scale_format`` for each ``scale_block`` along K:
-        E8M0, or E4M3 whose sign bit is ignored. Accumulators with a scale format need both, others take none.
+        Scales inside the instruction, as codes of the accumulator's ``scale_format``, one per ``scale_block`` along K:
+        E8M0, or E4M3 with an ignored sign bit. Required if the accumulator has a scale format, else not allowed.
     like : array or str, optional
-        Whose arrays to return: NumPy's, torch's or JAX's, by one of them or by name.
+        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
     Returns
     -------
-    ndarray of float32, shape (M, N); float16 or float64 where the accumulator's results are
-        NaN is the canonical 0x7FFFFFFF (0x7FFF; float64's own quiet NaN), and a zero is +0, as NVIDIA's
-        tensor cores return them. Where sums are IEEE 754's they keep its -0: ``float32``, ``fp64``, CDNA2, and what
-        CDNA1 and CDNA3 round from below to 0.
+    ndarray of float32, shape (M, N); float16 or float64 for accumulators with such results
+        NaN is the canonical 0x7FFFFFFF (0x7FFF in float16; the default quiet NaN in float64), and a zero is +0, as on
+        NVIDIA's tensor cores. Sums that follow IEEE 754 preserve -0: those of ``float32``, ``fp64`` and CDNA2, and
+        negative results that CDNA1 and CDNA3 round to 0.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, a code lies outside its format, or the accumulator does not take a format or
-        scales.
+            If shapes do not match, a code is out of range, or the accumulator does not support a format or scales.
     TypeError
-        If codes or scales are not unsigned integers, or C is of another type than the accumulator's.
+            If codes or scales are not unsigned integers, or C does not have the dtype of the accumulator's results.
 
     Notes
     -----
-    The rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) calls
-    Hopper's FP8 registers FP22.
+    The rules are those of arXiv:2511.10909 and arXiv:2512.07004; DeepSeek (ISCA 2025, section 3.1) uses the name FP22
+    for the registers of Hopper's FP8 accumulation.
 
     Examples
     --------
@@ -119,7 +118,7 @@ def _mma64(
     a: ArrayLike, b: ArrayLike, c: ArrayLike | None, accumulator: Accumulator,
     a_format: str | Format | None, b_format: str | Format | None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Multiply float64 numbers by sequential fused multiply-adds."""
+    """Multiply float64 numbers with sequential fused multiply-adds."""
     for name in (a_format, b_format):
         if name not in (None, FLOAT64.name, FLOAT64):
             raise ValueError(f"{accumulator} takes {FLOAT64}, not {name}")
@@ -141,7 +140,7 @@ def _refuse_scales(accumulator: Accumulator, a_scale: ArrayLike | None, b_scale:
 def _block_scales(
     accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None, x: NDArray[Any], y: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-    """Return the codes of the scales of both operands; None if the instruction takes no scales."""
+    """Return the scale codes of both operands, or None if the instruction takes no scales."""
     given = {"a_scale": (a_scale, x), "b_scale": (b_scale, y)}
     if accumulator.scale_format is None:
         _refuse_scales(accumulator, a_scale, b_scale)

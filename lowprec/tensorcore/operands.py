@@ -1,4 +1,4 @@
-"""Operands as accumulators take them: their scales checked, laid out by block, or turned into codes."""
+"""Operands in the layout of accumulators: scales are checked, arranged by block, or converted to codes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .problem import Float32Matrix, GemmProblem
 
 
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
-    """Raise unless an operand is `Quantized`, with scales that are positive and finite, or the NaN of a NaN block.
+    """Raise unless an operand is `Quantized` and its scales are positive and finite, or the NaN of a NaN block.
 
-    An accumulator whose scale format has a zero takes zeros too.
+    Zero scales are allowed if the accumulator's scale format has a zero.
     """
     ask_quantized("gemm", name, q)
     scale = q.scale
@@ -51,18 +51,18 @@ def checked_addend(who: str, c: ArrayLike, shape: tuple[int, ...]) -> NDArray[An
 
 
 def as_multiplied(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
-    """Return codes and format as they are multiplied: TF32 inputs drop the low 13 bits of float32."""
+    """Return the codes and format that are multiplied: TF32 operands lose the low 13 bits of float32."""
     found = accumulator.multiplied(fmt)
     return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
 
 def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) -> GemmProblem:
-    """Return a product of two matrices: one chain if the accumulator takes the scales, else a scaled sum of chains.
+    """Build the problem of two matrices: one chain if the instruction applies the scales, else a scaled sum of chains.
 
     Raises
     ------
     ValueError
-        If scales, promotion and the accumulator's groups do not fit together.
+        If scales, promotion and the accumulator's groups are incompatible.
     """
     accumulator = way.accumulator
     if accumulator.scale_format is not None:
@@ -79,7 +79,7 @@ def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) 
 
 
 def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
-    """Return codes and format as an accumulator multiplies them, and the codes of scales that it takes inside."""
+    """Return the codes and format that an accumulator multiplies, and the codes of scales inside the instruction."""
     codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
     if accumulator.scale_format is None:
         return codes, fmt, None
@@ -95,9 +95,9 @@ class Factor(NamedTuple):
     Attributes
     ----------
     alpha : float32
-        With the scales of whole tensors, where neither operand has scales of rows.
+        Alpha, times the tensor scales if neither operand has scales per row.
     a, b : ndarray of float32, shapes (M,) and (N,), optional
-        Scales of the operands' rows, both or none: a scale of a tensor is each row's.
+        Scales of the operands' rows, both or neither; a tensor scale is repeated for each row.
     """
 
     alpha: np.float32
@@ -105,13 +105,13 @@ class Factor(NamedTuple):
     b: NDArray[np.float32] | None = None
 
     def of_page(self, i: int, m: int, n: int) -> Factor:
-        """Return that of a page of batches of matrices with m and n rows."""
+        """Return the factor of matrix `i` of a batch of matrices with m and n rows."""
         if self.a is None or self.b is None:
             return self
         return self._replace(a=self.a[i * m : (i + 1) * m], b=self.b[i * n : (i + 1) * n])
 
     def of_row(self, i: int) -> NDArray[np.float32]:
-        """Return the factors of a row of the result, [N], where rows have scales."""
+        """Return the factors of a row of the result, [N], if rows have scales."""
         assert self.a is not None
         assert self.b is not None
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -120,12 +120,12 @@ class Factor(NamedTuple):
 
 
 def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, Factor]:
-    """Take the scales per tensor or row off two operands; return the epilogue's factor with them.
+    """Remove the scales per tensor or row from two operands; return them with the epilogue's factor.
 
     Raises
     ------
     ValueError
-        If an operand has scales of columns, which change along K.
+        If an operand has scales per column, which change along K.
     """
     if a.tensor_scale is None and b.tensor_scale is None:
         return a, b, Factor(alpha)
@@ -139,12 +139,12 @@ def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tupl
 
 
 def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
-    """Return the scale of each row on top of the blocks' own; leading axes count as rows.
+    """Return the scale per row in addition to the block scales; leading axes count as rows.
 
     Raises
     ------
     ValueError
-        If they are scales of columns.
+        If the operand has scales per column.
     """
     scale: Any = np.float32(1) if q.tensor_scale is None else q.tensor_scale
     rows = matrix_shape(q.shape)[0]
@@ -155,9 +155,10 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
 
 
 def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrary, promote_every: Any) -> int | None:
-    """Return the length of a chain: for "auto" the accumulator's or the library's, cut to where scales are constant.
+    """Return the chain length; for "auto" the accumulator's or the library's, limited to where scales are constant.
 
-    A chain is whole instructions, which a library's interval need not be; it must promote where scales change if the
+    A chain consists of whole instructions, which a library's interval need not. It must be promoted where scales change
+    if the running sum cannot be rescaled.
     running sum cannot be expressed in other units.
     """
     if promote_every != "auto":
@@ -179,9 +180,9 @@ def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrar
 
 
 def _can_rescale(accumulator: Accumulator) -> bool:
-    """Return whether a chain may run on where scales change.
+    """Return whether a chain may continue where scales change.
 
-    A float16 sum in units of another scale would be rounded once more: no hardware does that.
+    Rescaling a float16 sum would round it again, which no hardware does.
     """
     return accumulator.has_running_sum and accumulator.output_format != FLOAT16
 
@@ -189,7 +190,7 @@ def _can_rescale(accumulator: Accumulator) -> bool:
 def _blocks(
     way: Way, a: Quantized, b: Quantized, promote_every: int | None
 ) -> tuple[Float32Matrix, Float32Matrix, int, bool]:
-    """Return scales by block of K of both operands, the blocks' length, and whether each block is a chain."""
+    """Return both operands' scales by block of K, the length of a block, and whether each block is a separate chain."""
     k, step, name = a.codes.shape[1] or 1, way.step, way.accumulator.name
     extent_a, extent_b = min(a.granularity.columns or k, k), min(b.granularity.columns or k, k)
     span, widest = min(extent_a, extent_b), max(extent_a, extent_b)
@@ -217,7 +218,7 @@ def _blocks(
 
 
 def _takers(a: Quantized, b: Quantized, span: int) -> str:
-    """Return in words which accumulators take such scales inside the instruction, if any does."""
+    """Return a phrase that names the accumulators that take such scales inside the instruction, or ""."""
     names = []
     for name in accumulators:
         known = accumulators[name]
@@ -231,7 +232,7 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
 
 
 def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Matrix:
-    """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own spans `extent`."""
+    """Return scales [blocks, rows] for blocks of `length` along K; each of the operand's own scales covers `extent`."""
     rows, scale = len(q.codes), q.scale
     if scale.size == 0:
         return np.ones((blocks, rows), np.float32)
@@ -240,12 +241,12 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
     laid_out = np.empty((blocks, rows), np.float32)
     if 1 < scale.shape[0] != rows:
         scale = spread(scale, q.granularity.block((rows, q.codes.shape[1]))[0], rows, 0)
-    laid_out[...] = scale.T  # one row of scales is everyone's
+    laid_out[...] = scale.T  # a single row of scales is broadcast
     return laid_out
 
 
 def without_scale(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
-    """Take the scales, one per row, off a matrix; they must not change along K."""
+    """Remove the scales, one per row, from a matrix; they must be constant along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
             f"gemm: {library} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
@@ -258,7 +259,7 @@ def without_scale(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quanti
 
 
 def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[Any]:
-    """Return scales as the instruction takes them: codes [rows, K / block], exactly the operands' numbers."""
+    """Return scales as codes [rows, K / block] for the instruction, equal to the operand's scales."""
     fmt, block = accumulator.scale_format, accumulator.scale_block
     assert fmt is not None
     codes = encode(q.scale, fmt, overflow="nonsaturate")
@@ -277,7 +278,7 @@ def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[An
 
 
 def along_k(q: Quantized, start: int, stop: int) -> Quantized:
-    """Return the part of a matrix within a range of k that begins where a scale does."""
+    """Return the part of a matrix in a range of k that begins at a scale boundary."""
     codes = np.ascontiguousarray(q.codes[:, start:stop])
     columns = q.granularity.columns
     if start == stop:
@@ -290,7 +291,7 @@ def along_k(q: Quantized, start: int, stop: int) -> Quantized:
 
 
 def within_k(q: Quantized, start: int, stop: int) -> Quantized:
-    """Return the part of a matrix within a range of k that may begin inside a scale, but ends with it."""
+    """Return the part of a matrix in a range of k that may begin inside a scale but ends at its boundary."""
     columns = q.granularity.columns
     if columns is None or columns >= q.shape[1] or start % columns == 0:
         return along_k(q, start, stop)
@@ -302,9 +303,9 @@ def within_k(q: Quantized, start: int, stop: int) -> Quantized:
 
 
 def interleaved(q: Quantized, step: int) -> Quantized:
-    """Return a matrix of which every two instructions' k, filled up with zeros, are ordered by k % 4 // 2.
+    """Return a matrix with the k of every two instructions, padded with zeros, ordered by k % 4 // 2.
 
-    `step` is an instruction's number of products: the first takes k % 4 in {0, 1}, the second the others.
+    `step` is the number of products per instruction: the first takes k % 4 in {0, 1}, the second the others.
     """
     (rows, k), columns = q.shape, q.granularity.columns
     if step % 2:
@@ -319,12 +320,12 @@ def interleaved(q: Quantized, step: int) -> Quantized:
 
 
 def pages(q: Quantized) -> list[Quantized]:
-    """Return the matrices of a batch [batch, R, C] one by one.
+    """Yield the matrices of a batch [batch, R, C].
 
     Raises
     ------
     ValueError
-        If a scale is shared by rows of two matrices, other than one for everything.
+        If a scale is shared by rows of two matrices, unless one scale is shared by all.
     """
     count, rows, _ = q.shape
     block = q.granularity.rows
@@ -341,7 +342,7 @@ def pages(q: Quantized) -> list[Quantized]:
 
 
 def of_rows(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
-    """Return the tensor scale of some rows: their own, or the one of all rows."""
+    """Return the tensor scale of a selection of rows: theirs, or the single one."""
     scale = q.tensor_scale
     if isinstance(scale, np.ndarray) and scale.shape == (matrix_shape(q.shape)[0], 1):
         return scale[rows]

@@ -1,4 +1,4 @@
-"""The order in which an accumulator sums, as a tree: it is drawn, computed by a test, and compared by `identify`."""
+"""Summation order of an accumulator as a tree, for drawings, for a test that evaluates it, and for `identify`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from .._show import box, svg, text
 
-_LINE, _GAP, _BETWEEN = 15, 12, 46  # heights of a line of text, between boxes, and between columns
+_LINE, _GAP, _BETWEEN = 15, 12, 46  # heights of a text line, of gaps between boxes, and of gaps between columns
 _LETTER = 6.6  # width of a letter
 
 
 @dataclass(frozen=True)
 class Products:
-    """Products that enter together: whichever way they are permuted, the sum has the same bits.
+    """Products that enter a sum together: their order does not affect its bits.
 
     Attributes
     ----------
     ks : tuple of int
-        Their indices along K.
+        Indices of the products along K.
     exponent : int
-        They are multiplied by 2 to this power.
+        Power of two that multiplies the products.
     """
 
     ks: tuple[int, ...]
@@ -28,7 +28,7 @@ class Products:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What a drawing calls them."""
+        """Label in a drawing."""
         first, last = self.ks[0], self.ks[-1]
         if len(self.ks) == 1:
             return (f"a[{first}] b[{first}]",)
@@ -40,19 +40,19 @@ class Products:
 
 @dataclass(frozen=True)
 class Rounded:
-    """What enters, added exactly and rounded once.
+    """An exact sum of the terms, rounded once.
 
     Attributes
     ----------
     output : str
-        To which format.
+        Format of the result.
     rounding : {"nearest", "odd", "truncate"}
     flushes : {"", "x86", "cdna2", "odd"}
-        Whose way it is to make zeros of subnormals among what enters, and of results.
+        Rule for flushing subnormal terms and results to zero.
     saturates : bool
-        A finite sum beyond the largest number is that number.
+        Whether a finite sum above the largest number gives that number.
     zeros : {"+0", "ieee"}
-        The sign of an exact sum of zero: always plus, or minus where nothing but -0 enters.
+        Sign of an exact sum of zero: always plus, or minus if all terms are -0.
     """
 
     output: str = "float32"
@@ -64,9 +64,9 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Aligned:
-    """What enters, aligned to the largest exponent, cut, added exactly, and cut or rounded to the output.
+    """Terms aligned to the largest exponent, truncated, added exactly, and truncated or rounded to the output.
 
-    Attributes are those of an `Accumulator`; `operands` is the format in which operands are read, their own if "".
+    Attributes are those of an `Accumulator`; `operands` is the format in which operands are read, or "" for their own.
     """
 
     fraction_bits: int
@@ -78,32 +78,32 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Particular:
-    """What only one kind does, by its name and the numbers that decide bits."""
+    """An operation of a single kind, identified by its name and the numbers that affect the bits."""
 
     name: str
     numbers: tuple[int, ...]
-    #: Whether, of two products of up to 8 bits each and +0, it makes what one rounding to nearest does.
+    #: Whether two products of up to 8 bits each, plus +0, give the result of one rounding to nearest.
     rounds_pairs: bool = False
-    #: Fraction bits that are kept below the largest exponent; None: it cuts in no such way.
+    #: Fraction bits kept below the largest exponent; None: no such truncation.
     kept: int | None = None
-    #: What it does where nothing lies below those; None: it adds exactly.
+    #: Operation for terms without bits below those; None: an exact sum.
     uncut: Particular | None = None
-    #: Whether only the first of what enters, a float32 number, is cut so: not what is beside it.
+    #: Whether only the first term, a float32 number, is truncated in this way.
     cuts_first: bool = False
 
 
 @dataclass(frozen=True)
 class Sum:
-    """One operation of the hardware on what enters it.
+    """One hardware operation on its terms.
 
     Attributes
     ----------
     does : tuple of str
-        What happens, line by line.
+        Steps of the operation, one line of text each.
     of : tuple of Sum, Products or str
-        What enters: C by its name, +0 likewise.
+        Terms: sums, products, and C and +0 by name.
     how : Rounded, Aligned or Particular
-        The same as data.
+        The operation as data.
     """
 
     does: tuple[str, ...]
@@ -111,7 +111,7 @@ class Sum:
     how: Rounded | Aligned | Particular = Rounded()
 
     def products(self) -> Iterator[Products]:
-        """Yield the products that enter, from the first to the last that is added."""
+        """Yield the products among the terms, in order of addition."""
         for item in self.of:
             if isinstance(item, Products):
                 yield item
@@ -120,7 +120,7 @@ class Sum:
 
 
 def drawing(order: Sum, title: str) -> str:
-    """Return a tree as an SVG: what enters stands on the left, the result on the right.
+    """Return a tree as an SVG, with the terms on the left and the result on the right.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def drawing(order: Sum, title: str) -> str:
     """
     columns = _columns(order)
     parts, right, height, middle = _drawn(order, [0.0, *columns], 4.0)
-    parts.sort(key=lambda part: not part.startswith("<path"))  # lines lie behind boxes
+    parts.sort(key=lambda part: not part.startswith("<path"))  # draw lines before boxes
     parts.append(text(right + 8, middle + 4, "= D", "bold"))
     return svg(parts, right + 44, height + 12, title)
 
@@ -143,7 +143,7 @@ def _depth(item: Sum | Products | str) -> int:
 
 
 def _columns(order: Sum) -> list[float]:
-    """Return the widths of the columns, that of the leaves first."""
+    """Return the widths of the columns, beginning with the leaves."""
     widths = [0.0] * (_depth(order) + 1)
 
     def look(item: Sum | Products | str) -> None:
@@ -161,7 +161,7 @@ def _height(item: Sum | Products | str) -> float:
 
 
 def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tuple[list[str], float, float, float]:
-    """Return a subtree's elements, its right end, its height, and the height of its own middle."""
+    """Return a subtree's elements, its right end, its height, and the height of its own centre."""
     place = _depth(item)
     left = sum(columns[: place + 1]) + _BETWEEN * place + 4
     width, own = columns[place + 1], _height(item)

@@ -1,4 +1,4 @@
-"""Operands laid out once for products with many others: `prepack_b`."""
+"""Operands packed once for products with many others: `prepack_b`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .operands import ask_quantized, multiplied
 
 @dataclass(frozen=True, eq=False)
 class PackedOperand(ByBits):
-    """A matrix that `lowprec.gemm` takes as its second operand, laid out for one accumulator.
+    """Second operand of `lowprec.gemm`, packed for one accumulator.
 
     Attributes
     ----------
     quantized : Quantized, shape (N, K)
-        What it was made from; rows and columns that hold NaN or Inf are computed from it.
+        Source matrix; rows and columns with NaN or Inf are computed from it.
     accumulator : Accumulator
-        What it is for.
+        Accumulator of the products.
     a_format : Format
         Element format of the other operand.
     kept : Packed or None
-        The engine's own layout, many times as large as the codes; None without an engine.
+        The engine's own layout, several times as large as the codes; None without an engine.
     """
 
     quantized: Quantized
@@ -43,19 +43,19 @@ class PackedOperand(ByBits):
         return self.quantized.shape
 
     def for_accumulator(self, accumulator: Accumulator) -> Packed | None:
-        """Return the layout.
+        """Return the packed layout for an accumulator.
 
         Raises
         ------
         ValueError
-            If it is another accumulator's.
+            If it was packed for another accumulator.
         """
         if accumulator != self.accumulator:
             raise ValueError(f"gemm: b was packed for {self.accumulator}, not for {accumulator}")
         return self.kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Lay a copy out again: kernels read at addresses that a copy of the arrays does not keep."""
+        """Pack copies again: kernels read addresses that a copy of the arrays does not preserve."""
         return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
@@ -66,17 +66,17 @@ class PackedOperand(ByBits):
 def prepack_b(
     q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
 ) -> PackedOperand:
-    """Lay out a second operand once, for many products: `lowprec.gemm` and `lowprec.grouped_gemm` take it as `b`.
+    """Pack a second operand once for many products: `lowprec.gemm` and `lowprec.grouped_gemm` accept it as `b`.
 
-    A weight serves the products of all batches between two updates, its transpose those of the input gradients. The
-    bits are those of the product with `q`. Within another `lowprec.use_kernel`, it is laid out again for each product.
+    A weight is used for all batches between two updates, and its transpose for the input gradients. The bits are those
+    of the product with `q`. Under another `lowprec.use_kernel`, the operand is repacked on every call.
 
     Parameters
     ----------
     q : Quantized, shape (N, K)
-        For example a weight. It is kept, not copied: do not change its arrays afterwards.
+        Matrix to pack, for example a weight. It is referenced, not copied: do not change its arrays afterwards.
     accumulator : str or Accumulator
-        What is going to multiply.
+        Accumulator of the products.
     a_format : str or Format, optional
         Element format of the other operand, by default that of `q`.
 
@@ -89,7 +89,7 @@ def prepack_b(
     TypeError
         If `q` is not `Quantized`.
     ValueError
-        If it is not a matrix, or the accumulator does not take its format or scales.
+        If `q` is not a matrix, or the accumulator does not support its format or scales.
 
     Examples
     --------

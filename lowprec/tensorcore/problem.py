@@ -1,4 +1,4 @@
-"""One matrix product for an accumulator: the codes of two operands, C, and the scales inside and around its chains."""
+"""One matrix product for an accumulator: codes of both operands, C, and scales inside and outside the chains."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Places = NDArray[np.intp]
 class GemmProblem(NamedTuple):
     """``D = A @ B.T`` on one accumulator.
 
-    Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's type. With it,
+    Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With it,
     block i spans ``k[i * length : (i + 1) * length]``, chains start from +0, and D is their scaled sum in float32. If
-    `promote`, each block is a chain of its own: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs through
-    all blocks and is rescaled where scales change.
+    `promote`, each block is a separate chain: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs through all
+    blocks and is rescaled where scales change.
     """
 
     a: Matrix  # [M, K], codes of `fa`
     b: Matrix  # [N, K], codes of `fb`
     fa: Format
     fb: Format
-    c: Matrix | None = None  # [M, N] in the accumulator's type
+    c: Matrix | None = None  # [M, N] in the accumulator's dtype
     inside_a: Matrix | None = None  # [M, K / block], codes of scales inside the instruction
     inside_b: Matrix | None = None  # [N, K / block]
     scale_a: Float32Matrix | None = None  # [blocks, M]
@@ -48,14 +48,14 @@ class GemmProblem(NamedTuple):
         return self.a.shape[0], self.b.shape[0], self.a.shape[1]
 
     def rows(self, rows: Places) -> GemmProblem:
-        """Return the problem of some rows of the result."""
+        """Return the problem for a selection of the result's rows."""
         return self._replace(
             a=self.a[rows], c=_some(self.c, rows), inside_a=_some(self.inside_a, rows),
             scale_a=_some(self.scale_a, (slice(None), rows)),
         )  # fmt: skip
 
     def columns(self, columns: Places) -> GemmProblem:
-        """Return the problem of some columns of the result."""
+        """Return the problem for a selection of the result's columns."""
         every = slice(None), columns
         return self._replace(
             b=self.b[columns], c=_some(self.c, every), inside_b=_some(self.inside_b, columns),
@@ -63,7 +63,7 @@ class GemmProblem(NamedTuple):
         )  # fmt: skip
 
     def chain(self, start: int, stop: int, c: Matrix, block: int = 0) -> GemmProblem:
-        """Return the chain over a range of k that starts from `c`; `block` codes share a scale inside."""
+        """Return the chain over a range of k, starting from `c`; `block` codes share a scale inside the instruction."""
         a, b = (np.ascontiguousarray(codes[:, start:stop]) for codes in (self.a, self.b))
         if self.inside_a is None or self.inside_b is None:
             return GemmProblem(a, b, self.fa, self.fb, c)
@@ -76,7 +76,7 @@ def _some(x: Matrix | None, at: Any) -> Matrix | None:
 
 
 def canonical_nan(d: Matrix) -> Matrix:
-    """Write the NaN of tensor cores over every NaN of float16 or float32 results [M, N], and return them."""
+    """Replace every NaN in float16 or float32 results [M, N] by the tensor cores' NaN, in place, and return them."""
     if d.dtype == np.float16:
         d.view(np.uint16)[np.isnan(d)] = 0x7FFF
     else:

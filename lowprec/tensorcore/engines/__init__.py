@@ -1,1 +1,1 @@
-"""Ways to compute a product: one file for each, `selection` chooses between them, `reference` defines the bits."""
+"""Engines that compute products: one per file; `selection` chooses between them and `reference` defines the bits."""

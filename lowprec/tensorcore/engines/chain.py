@@ -17,17 +17,17 @@ from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, not_finite, short
 
-_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
+_WORK = 1 << 25  # multiply-adds that repay a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE = 512
 
 
 def accumulate_f32(
     x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
 ) -> None:
-    """Add ``X @ Y.T`` onto `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
+    """Add ``X @ Y.T`` to `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
-    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants`, those of
-    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` may hold anything.
+    x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
+    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` need not be set.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):
@@ -53,7 +53,7 @@ def accumulate_f32(
 
 
 def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``X @ Y.T + C`` of float64 numbers, which no `Format` holds."""
+    """Return ``X @ Y.T + C`` of float64 numbers, a format wider than any `Format`."""
     out, turned = np.array(c), np.ascontiguousarray(y.T)
     grain = max(1, (1 << 18) // max(y.size, 1))
     run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], grain)
@@ -63,23 +63,23 @@ def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np
 
 @dataclass(frozen=True)
 class ScaledChain(Engine):
-    """Fused multiply-adds in float32, the power of two of products multiplied into B."""
+    """Fused multiply-adds in float32, with the products' power of two multiplied into B."""
 
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ScaledChain | None:
-        """Return the engine for single products, if float32 holds B's values times the power of two."""
+        """Return the engine for single products, if float32 represents B's values times the power of two."""
         factor = 2.0**accumulator.product_exponent
         stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
         plain = accumulator.group == 1 and accumulator.output_format == FLOAT32 and short(fa, fb)
         return cls(accumulator, fa, fb, "") if plain and stays else None
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Keep B's values."""
+        """Store the values of B."""
         with np.errstate(invalid="ignore"):  # signalling NaNs
             return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_exponent)
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel; results that are not finite are outside its limits."""
+        """Run the kernel; non-finite results are outside its limits."""
         out = np.array(p.start)
         accumulate_f32(self.accumulator.values(p.a, p.fa), self.pack(p.b, p.fb, None) if parts is None else parts, out)
         return Computed(out, *not_finite(out))

@@ -1,4 +1,4 @@
-"""Products cut toward zero and joined with C by cutting downwards, in float64 columns: CDNA3."""
+"""CDNA3 in float64 columns: products truncated toward zero, then added to C by rounding down."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .dots import Spread
 from .engine import NONE, Computed, Engine, joined, not_finite, short
 
-_WORK = 1 << 20  # multiply-adds that are worth a thread
+_WORK = 1 << 20  # multiply-adds that repay a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 
 @dataclass(frozen=True)
 class Columns(Engine):
-    """Sums of `TruncateFloorSum` where products are exact in float64; one that may leave float32 counts as Inf."""
+    """Sums of `TruncateFloorSum` with products exact in float64; a sum that may exceed float32 counts as Inf."""
 
     accumulator: Any
 
@@ -34,7 +34,7 @@ class Columns(Engine):
         return cls(accumulator, fa, fb, "") if few and short(fa, fb) and fa.emin + fb.emin > -900 else None
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel, some columns of the result at a time; products are below 2^128 and results finite."""
+        """Run the kernel on some columns of the result at a time; limits: products below 2^128, finite results."""
         a, (m, n, k) = self.accumulator, p.shape
         depth = -(-a.group // (a.run * kernels.STEP)) * kernels.STEP
         rule = kernels.Floors(a.run, depth, a.fraction_bits, 2.0 ** min(a.window, 900))
@@ -64,7 +64,7 @@ class Columns(Engine):
 
 
 def _large(p: GemmProblem) -> tuple[Places, Places]:
-    """Return rows and columns without which all products are below 2^128."""
+    """Return the rows and columns to exclude so that all products are below 2^128."""
     if p.fa.emax + p.fb.emax + 2 <= 128:
         return NONE, NONE
     left, right = (Spread.of(_decoded(codes, fmt), fmt.emin).high for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
@@ -74,7 +74,7 @@ def _large(p: GemmProblem) -> tuple[Places, Places]:
 
 
 def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
-    """Return the values of codes, valid until this thread's next call."""
+    """Return the values of codes in a buffer that this thread's next call overwrites."""
     x = scratch("floors_decoded", codes.size, np.float32)
     decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
     return x.reshape(codes.shape)

@@ -18,20 +18,20 @@ from ..accumulator import Accumulator
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NONE, Computed, Engine, joined, not_finite, short
 
-_WORK = 1 << 25  # multiply-adds that are worth a thread
+_WORK = 1 << 25  # multiply-adds that repay a thread
 _ROWS_AT_ONCE = 512
-_STEPS = 4  # that a tile takes at a time
+_STEPS = 4  # per iteration of a tile
 
 
 class Spread(NamedTuple):
-    """Exponents of each row's least and largest magnitude, zeros aside; (127, -127) where all are zeros."""
+    """Exponents of each row's smallest and largest nonzero magnitude; (127, -127) for a row of zeros."""
 
     low: NDArray[np.int32]
     high: NDArray[np.int32]
 
     @classmethod
     def of(cls, x: Float32Matrix, least: int) -> Spread:
-        """Find those of rows [R, K], at least the smallest normal number's `least`; Inf and NaN have 128."""
+        """Return the exponents of rows [R, K], at least `least`, the smallest normal exponent; Inf and NaN have 128."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
         loop.extents(x, low, high)
         exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """B in panels, and its rows' exponents."""
+    """B in panels, with the exponents of its rows."""
 
     panels: NDArray[Any]
     spread: Spread
@@ -48,12 +48,12 @@ class LaidOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Dots(Engine):
-    """Sums as a tile's steps compute them.
+    """Dot products with the arithmetic of a tile's steps.
 
     Parameters
     ----------
     form : type of Form
-        The arithmetic of a step.
+        Arithmetic of a step.
     """
 
     accumulator: DotSum
@@ -61,12 +61,12 @@ class Dots(Engine):
 
     @classmethod
     def find(cls, accumulator: DotSum, fa: Format, fb: Format, machine: str) -> Dots | None:
-        """Return the engine for operands of at most 12 significant bits, if the accumulator's numbers have a form."""
+        """Return the engine for operands of at most 12 significant bits, if the accumulator has a form."""
         form = accumulator.dots_form() if short(fa, fb) else None
         return None if form is None else cls(accumulator, fa, fb, "", form)
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = fresh) -> LaidOut:
-        """Lay out B, and find its rows' exponents."""
+        """Pack B, and compute its rows' exponents."""
         y = self.accumulator.values(b, fmt)
         columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
         panels = allocate("dots_b", columns * self._depth(b.shape[1])[1], dtype)
@@ -74,7 +74,7 @@ class Dots(Engine):
         return LaidOut(panels, Spread.of(y, fmt.emin))
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel; its limits bound exponents of operands and C, and results are finite."""
+        """Run the kernel; limits: bounded exponents of operands and C, finite results."""
         (m, n, k), form = p.shape, self.form
         panels, right = parts or self.pack(p.b, p.fb, None, scratch)
         whole, depth = self._depth(k)
@@ -95,15 +95,15 @@ class Dots(Engine):
         return Computed(out, *joined(beyond, not_finite(out)))
 
     def _depth(self, k: int) -> tuple[int, int]:
-        """Return K with the zeros that fill its last group, and with those that fill a tile's last steps."""
+        """Return K zero-padded to whole groups, and to whole iterations of a tile."""
         group, products = self.accumulator.group, self.form.products
         whole = -(-max(k, 1) // group) * group
         every = group if self.form.lanes else products * _STEPS
         return whole, -(-whole // every) * every
 
     def _bounds_normal(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
-        """Return rows and columns without which all terms are multiples of 2^-126 and all sums below 2^126."""
-        least = -126 + self.fa.mantissa_bits + self.fb.mantissa_bits  # of a product's exponent
+        """Return rows and columns to exclude so that all terms are multiples of 2^-126 and all sums below 2^126."""
+        least = -126 + self.fa.mantissa_bits + self.fb.mantissa_bits  # smallest exponent of a product's last bit
         most = 126 - 2 - max(k, 1).bit_length()
         rows, columns = NONE, NONE
         if left.low.min() + right.low.min() < least or left.high.max() + right.high.max() > most:
@@ -114,7 +114,7 @@ class Dots(Engine):
         return np.union1d(rows, np.flatnonzero(~usual.all(axis=1))), columns
 
     def _bounds_exact(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
-        """Return rows and columns without which float64 holds every sum of a group and C."""
+        """Return rows and columns to exclude so that every sum of a group and C is exact in float64."""
         bits = self.fa.mantissa_bits + self.fb.mantissa_bits
         shift, more = self.accumulator.product_exponent, 3 + max(k, 1).bit_length()
         low = left.low + right.low.min() + (shift - bits)
@@ -124,7 +124,7 @@ class Dots(Engine):
             high = np.maximum(left.high + right.high.max() + shift, of_c.high)
             return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), NONE
         rows = np.flatnonzero(low < -149)
-        room = self.form.span - bits - more  # between the exponents of an output's largest and least products
+        room = self.form.span - bits - more  # between the exponents of an output's products
         spans = [s.high - s.low for s in (left, right)]
         if spans[0].max() + spans[1].max() <= room:
             return rows, NONE
@@ -132,13 +132,13 @@ class Dots(Engine):
 
 
 class DotSum(Accumulator):
-    """Base of the accumulators that have a form in plain lanes."""
+    """Base class of the accumulators with a form in plain lanes."""
 
-    #: Whether a C of -0 is read as +0.
+    #: Whether C = -0 is read as +0.
     zero_c_is_positive: ClassVar[bool] = False
 
     engines: ClassVar[tuple[Any, ...]] = (Dots,)
 
     @abstractmethod
     def dots_form(self) -> type[Form] | None:
-        """Return the form whose arithmetic is the accumulator's, if its numbers have one."""
+        """Return the form with the accumulator's arithmetic, or None."""

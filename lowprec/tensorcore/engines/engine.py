@@ -1,4 +1,4 @@
-"""`Engine`: base of the fast ways to compute a product."""
+"""`Engine`: base class of the fast implementations of a product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE = np.empty(0, np.intp)
 
 
 class Computed(NamedTuple):
-    """A result, with the rows and columns outside an engine's limits: the reference computes those again."""
+    """A result, with the rows and columns outside an engine's limits, which the reference recomputes."""
 
     out: Matrix
     rows: Places = NONE
@@ -24,7 +24,7 @@ class Computed(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A fixed accumulator and two formats on which an engine's machine code is checked before its first use."""
+    """A fixed accumulator and two formats with which an engine's machine code is verified before its first use."""
 
     fields: dict[str, Any]
     fa: Format
@@ -33,16 +33,16 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A fast way to compute products of two formats on one accumulator; equal ones share packed operands.
+    """A fast implementation of products of two formats on one accumulator; equal engines share packed operands.
 
-    `find` holds all conditions on the accumulator, the formats and the CPU; `run` returns the rows and columns whose
-    data are outside the limits. No decision about a row or column reads another one, and every NaN is canonical.
+    `find` checks all conditions on the accumulator, the formats and the CPU; `run` returns the rows and columns with
+    data outside the limits. The decision about a row or column depends on no other, and every NaN is canonical.
 
     Parameters
     ----------
     accumulator : Accumulator
     fa, fb : Format
-        Formats of A and B as they are multiplied.
+        Formats in which A and B are multiplied.
     machine : str
         Instruction set, a key of `selection.MACHINES`.
     """
@@ -52,26 +52,26 @@ class Engine(ABC):
     fb: Format
     machine: str
 
-    #: Whether it computes scaled sums of chains; else it is given their chains one by one.
+    #: Whether it computes scaled sums of chains; otherwise it receives their chains one by one.
     whole: ClassVar[bool] = False
-    #: None for engines that are plain vector code, the same on every instruction set.
+    #: None for engines in plain vector code, which is identical on every instruction set.
     trial: ClassVar[Trial | None] = None
 
     @classmethod
     @abstractmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> Engine | None:
-        """Return the engine if it is exact for an accumulator and two formats; else None."""
+        """Return the engine if it is exact for an accumulator and two formats, else None."""
 
     @abstractmethod
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Compute a product with at least one k; `parts` is B as `pack` returned it."""
+        """Compute a product with K >= 1; `parts` is B as `pack` returned it."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Lay out B for several products; None if the engine keeps nothing."""
+        """Pack B for several products, or return None if the engine does not pack."""
         return None
 
     def on_trial(self) -> Engine:
-        """Return the same machine code for the accumulator and formats of its trial."""
+        """Return the engine with the same machine code for the accumulator and formats of its trial."""
         assert self.trial is not None
         fields, fa, fb = self.trial
         accumulator: Any = type(self.accumulator)
@@ -79,14 +79,14 @@ class Engine(ABC):
 
 
 class Packed(NamedTuple):
-    """B as one engine laid it out."""
+    """B as packed by one engine."""
 
     engine: Engine
     parts: Any
 
 
 def not_finite(x: Matrix) -> tuple[Places, Places]:
-    """Return the rows, or else the columns, that hold everything that is not finite: whichever are fewer."""
+    """Return the rows or the columns that contain all non-finite elements, whichever are fewer."""
     finite = np.isfinite(x)
     if finite.all():
         return NONE, NONE
@@ -95,10 +95,10 @@ def not_finite(x: Matrix) -> tuple[Places, Places]:
 
 
 def joined(one: tuple[Places, Places], other: tuple[Places, Places]) -> tuple[Places, Places]:
-    """Return the rows and columns of both."""
+    """Return the union of two sets of rows and columns."""
     return np.union1d(one[0], other[0]), np.union1d(one[1], other[1])
 
 
 def short(*operands: Format) -> bool:
-    """Return whether products of the formats have at most 24 bits: exact in float32, exponents aside."""
+    """Return whether products of the formats have at most 24 bits, which float32 represents exactly in its range."""
     return all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in operands)

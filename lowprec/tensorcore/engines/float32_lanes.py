@@ -1,6 +1,6 @@
 """Aligned sums of FP8 products in float32 lanes: NVIDIA's FP8 tensor cores.
 
-``avx512`` and ``fma`` round toward zero in the FPU, by the instruction's encoding or by the thread's rounding mode,
+``avx512`` and ``fma`` round toward zero in the FPU, through the instruction's encoding or the thread's rounding mode,
 which the kernel restores; ``portable`` needs neither. `kernels.tensorcore.float32_lanes.sums` proves the sums exact.
 """
 
@@ -22,19 +22,19 @@ from ..accumulator import FLOAT16, FP22, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NONE, Computed, Engine, Trial
 
-_WORK = 1 << 25  # multiply-adds that are worth a thread: some hundred microseconds, a few times what waking it costs
-_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, laid out for the kernel: whichever is more
+_WORK = 1 << 25  # multiply-adds that repay a thread: some hundred microseconds, several times the cost of waking it
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, packed for the kernel at a time: whichever is more
 
 
 class Limits(NamedTuple):
-    """Numbers for which the sums are exact; exponents are those of the leading bit.
+    """Limits within which the sums are exact; exponents are those of the leading bit.
 
-    The first five bound the accumulator and its formats, the others single rows and columns. Products are multiples of
-    2^-46 below 2^32, so that sums that scales move by up to 2^48, 2^24 for each operand, keep exponents that C may
-    have; scales within their limits have a product that is normal.
+    The first five apply to the accumulator and its formats, the others to single rows and columns. Products are
+    multiples of 2^-46 below 2^32, so that sums scaled by up to 2^48 (2^24 per operand) have exponents that are valid
+    for C; scales within their limits have a normal product.
     """
 
-    group: int = 32  # products of a group, a multiple of four
+    group: int = 32  # products per group, a multiple of four
     fraction_bits: int = 14
     significant_bits: int = 8  # of a product
     operand: tuple[int, int] = (-16, 15)
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     lowest_c: int = -95
     highest_c: int = 97  # above F
     scale: tuple[int, int] = (-63, 62)
-    binades: int = 24  # that scales of a row or column span, where a chain runs through several
+    binades: int = 24  # range of the scales of a row or column, if a chain runs through several
 
 
 LIMITS = {"avx512": Limits(), "fma": Limits(), "portable": Limits(group=64, fraction_bits=13)}
@@ -55,7 +55,7 @@ class Float32Lanes(Engine):
     Parameters
     ----------
     form : product.Form
-        The machine's kernel for the accumulator's alignment.
+        Kernel of the instruction set for the accumulator's alignment.
     limits : Limits
     """
 
@@ -70,7 +70,7 @@ class Float32Lanes(Engine):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float32Lanes | None:
-        """Return the engine for FP8 and zeros below all that the lanes hold, without scales inside."""
+        """Return the engine for FP8 with zeros below every exponent in the lanes and without scales inside."""
         a, limits, form = accumulator, LIMITS[machine], product.FORMS[machine].get(accumulator.align)
         if (
             form is not None
@@ -87,11 +87,11 @@ class Float32Lanes(Engine):
         return None
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Lay out B, and find the columns of the result that hold NaN or Inf."""
+        """Pack B, and find the columns of the result with NaN or Inf."""
         return self._panels(b, fresh), self._specials[1].rows(b)
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel; A is laid out some rows at a time, and B with them where the product is small."""
+        """Run the kernel; A is packed some rows at a time, and B with them if the product is small."""
         a, b, c = p.a, p.b, p.c
         (m, k), n, group = a.shape, b.shape[0], self.accumulator.group
         special_a, special_b = self._specials
@@ -105,7 +105,7 @@ class Float32Lanes(Engine):
         if scale_a is None or scale_b is None:
             scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
         out = np.empty((m, n), np.float32)
-        addend, use_c = (out, 0) if c is None else (c, 1)  # of one type: each type is a compiled kernel
+        addend, use_c = (out, 0) if c is None else (c, 1)  # a single dtype, because each is a compiled kernel
         promote, (kernel, numbers, counts) = int(p.promote), self._kernel
         largest: list[tuple[int, int]] = []
 
@@ -132,7 +132,7 @@ class Float32Lanes(Engine):
 
     @functools.cached_property
     def _kernel(self) -> tuple[Any, tuple[Any, ...], bool]:
-        """The compiled kernel, the numbers it takes that do not change, and whether it reads signs."""
+        """The compiled kernel, its constant arguments, and whether it reads signs."""
         a, form = self.accumulator, self.form
         readings = _reading(self.fa, form.counts), _reading(self.fb, form.counts)
         return form.run, (*readings, form.factor, a.group, a.fraction_bits, a.output_bits), form.counts
@@ -142,7 +142,7 @@ class Float32Lanes(Engine):
         return _Specials.of(self.fa), _Specials.of(self.fb)
 
     def _panels(self, b: Matrix, allocate: Allocate) -> Signed:
-        """Lay out B [N, K]."""
+        """Pack B [N, K]."""
         group, packed = self.accumulator.group, self._room(b, allocate)
         depth = _up(max(b.shape[1], 1), group)
         options = group, depth, self._kernel[1][1], np.float32(self.form.factor), packed
@@ -165,7 +165,7 @@ class _Specials(NamedTuple):
 
     kind: NDArray[np.int8]  # of each code
     exist: bool
-    above: int | None  # the largest finite code, if all specials are above it
+    above: int | None  # the largest finite code, if all specials are above it, else None
     reading: NDArray[np.int64]
 
     @classmethod
@@ -176,7 +176,7 @@ class _Specials(NamedTuple):
         return cls(kind.astype(np.int8), bool(kind.any()), above, _reading(fmt))
 
     def rows(self, codes: Matrix, largest: int | None = None) -> Places:
-        """Return the rows that hold NaN or Inf; `largest` is the largest code without its sign, if it is known."""
+        """Return the rows with NaN or Inf; `largest` is the largest code without its sign, if known."""
         if not self.exist:
             return NONE
         if self.above is not None:
@@ -191,7 +191,7 @@ class _Specials(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def _reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
-    """Return `pack.Reading` of a format, as the packers take it."""
+    """Return the `pack.Reading` of a format for the packers."""
     m = fmt.mantissa_bits
     numbers = pack.Reading(
         mantissa_bits=m,
@@ -207,19 +207,19 @@ def _reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
 
 
 def _fits(fmt: Format, limits: Limits) -> bool:
-    """Return whether the packers read a format (sign, exponent and mantissa in a byte, and zero) of such exponents."""
+    """Return whether the packers can read a format: sign, exponent and mantissa in a byte, zero, exponents in range."""
     in_bytes = fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_zero
     return in_bytes and limits.operand[0] <= fmt.emin and fmt.emax <= limits.operand[1]
 
 
 def _unusual(c: Float32Matrix, limits: Limits, fraction_bits: int) -> Places:
-    """Return the rows with a C that is neither zero nor within the limits."""
+    """Return the rows in which C is neither zero nor within the limits."""
     usual = (c.view(np.uint32) << 1 == 0) | _within(_exponents(c), (limits.lowest_c, limits.highest_c + fraction_bits))
     return np.flatnonzero(~usual.all(axis=1))
 
 
 def _far_apart(scale: Float32Matrix, limits: Limits) -> Places:
-    """Return the rows whose scales [blocks, rows] are too far apart for one running sum."""
+    """Return the rows whose scales [blocks, rows] span too many binades for one running sum."""
     exponents = _exponents(np.ascontiguousarray(scale))
     near = exponents.max(axis=0) - exponents.min(axis=0) < limits.binades
     return np.flatnonzero(~(near & _within(exponents, limits.scale).all(axis=0) & (scale > 0).all(axis=0)))

@@ -1,7 +1,7 @@
 """Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
 
-`Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`), `HalvesInFloat64Lanes` does so for two
-float16 instructions a step. B is laid out in panels, some hundred columns of the result each.
+`Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`); `HalvesInFloat64Lanes` does this for two
+float16 instructions per step. B is packed in panels of some hundred columns of the result.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, Trial, not_finite
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
-_ROWS_AT_ONCE = 256  # rows of A, or of B, that are decoded and laid out together
+_ROWS_AT_ONCE = 256  # rows of A, or of B, decoded and packed at a time
 
 
 class Extent(NamedTuple):
-    """Smallest and largest exponent among nonzero numbers."""
+    """Smallest and largest exponent of the nonzero numbers."""
 
     low: int = 1 << 12
     high: int = -(1 << 12)
@@ -39,29 +39,29 @@ class Extent(NamedTuple):
     @classmethod
     def of(cls, x: Float32Matrix, fmt: Format) -> Extent:
         """Return the exponents of `x`, values of a format."""
-        if fmt.emin > -50:  # whatever they are, nothing leaves float32
+        if fmt.emin > -50:  # no code can leave the range of float32
             return cls(fmt.emin, fmt.emax + 1)
         low, high = pack.exponent_range(x.reshape(-1))
         return cls(max(int(low), fmt.emin), int(high))
 
     def joined(self, other: Extent) -> Extent:
-        """Return the exponents of both."""
+        """Return the exponents of both sets of numbers."""
         return Extent(min(self.low, other.low), max(self.high, other.high))
 
     def shifted(self, exponents: NDArray[np.int16]) -> Extent:
-        """Return the exponents after multiplication by powers of two, if there are any."""
+        """Return the exponents after multiplication by powers of two, if given."""
         if exponents.size == 0:
             return self
         return Extent(self.low + int(exponents.min()), self.high + int(exponents.max()))
 
     def is_normal(self, other: Extent, fraction_bits: int, k: int) -> bool:
-        """Return whether sums of K products and a usual C stay within float32's normal numbers."""
+        """Return whether sums of K products and a usual C are normal float32 numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - fraction_bits >= -126 and high <= 126
 
 
 class Panel(NamedTuple):
-    """Part of B as a kernel wants it: `columns` of the result from `first`, and the exponents in it."""
+    """Packed part of B: columns `first` to ``first + columns`` of the result, and their exponents."""
 
     packed: Any
     first: int
@@ -70,7 +70,7 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A machine's kernels by kind of result (`sums.RESULTS`), and the factor of B's values or scales."""
+    """Kernels of an instruction set by kind of result (`sums.RESULTS`), and the factor of B's values or scales."""
 
     kernels: Mapping[str, Callable[..., None]]
     factor: float
@@ -78,41 +78,41 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Panels(Engine):
-    """Base of the engines: they lay operands out in their own ways and share the loop over panels.
+    """Base class of the engines with packed panels, which differ in packing and share the loop over panels.
 
     Parameters
     ----------
     form : Form
-        The machine's kernels.
+        Kernels of the instruction set.
     """
 
     accumulator: AlignedSum
     form: Form = field(compare=False)
 
     whole = True
-    _WORTH: ClassVar[int]  # multiply-adds that are worth a thread
-    #: Products beside which a product of the extents may be that much larger.
+    _WORTH: ClassVar[int]  # multiply-adds that repay a thread
+    #: Largest ratio of a term to a product of the extents.
     _GROWTH: ClassVar[int] = 1
 
     @property
     def sums(self) -> AlignedSum:
-        """The accumulator whose sums the kernel computes."""
+        """Accumulator of the kernel's sums."""
         return self.accumulator
 
     @abstractmethod
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Lay out B, some hundred columns of the result at a time."""
+        """Pack B, some hundred columns of the result at a time."""
 
     @abstractmethod
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
-        """Lay out some rows of A and return their exponents, valid until this thread's next call."""
+        """Pack some rows of A in a buffer that this thread's next call overwrites; return their exponents."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Lay out all panels."""
+        """Pack all panels."""
         return list(self.panels(b, fmt, inside, fresh))
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel; results that are not finite are outside its limits."""
+        """Run the kernel; non-finite results are outside its limits."""
         out = np.empty(p.shape[:2], np.float32)
         start = None
         if p.c is not None and p.c.view(f"uint{8 * p.c.itemsize}").any():
@@ -123,7 +123,7 @@ class Panels(Engine):
         return Computed(result, *not_finite(out))
 
     def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None, onto: int = 0) -> None:
-        """Compute a product whose C is float32; with `onto`, add its promoted chains to `out` in the sums' own type."""
+        """Compute a product with float32 C; with `onto`, add its promoted chains to `out` in the sums' dtype."""
         for panel in parts or self.panels(p.b, p.fb, p.inside_b):
             self._some_columns(p, panel, out, onto)
 
@@ -155,13 +155,13 @@ class Panels(Engine):
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
-# Columns of the result, whose part of B is laid out at a time: at least so many, and as many as hold so many elements.
+# Columns per panel of B: at least the first number, and as many as contain the second number of elements.
 _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 
 @dataclass(frozen=True)
 class Float64Lanes(Panels):
-    """Fused sums of any operands of up to 11 significant bits; scales inside are multiplied into them."""
+    """Fused sums for operands of up to 11 significant bits; scales inside are multiplied into the operands."""
 
     trial = Trial(
         {"group": 8, "fraction_bits": 25, "output_format": FLOAT32, "zero_exponent": -133}, FLOAT16, FLOAT16
@@ -170,12 +170,12 @@ class Float64Lanes(Panels):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float64Lanes | None:
-        """Return the engine for up to 40 fraction bits, and scales inside that are powers of two."""
+        """Return the engine for up to 40 fraction bits, and power-of-two scales inside."""
         form = value_form(accumulator, fa, fb, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
 
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Lay out values, exponents and sign masks."""
+        """Pack values, exponents and sign masks."""
         (n, k), group = b.shape, self.sums.group
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row, (shifts, block) = groups * depth, self._shifts(inside, n)
@@ -196,7 +196,7 @@ class Float64Lanes(Panels):
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
-        """Lay out values, exponents and sign masks."""
+        """Pack values, exponents and sign masks."""
         (m, k), group = a.shape, self.sums.group
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         padded, (shift, block) = -(-m // ROWS) * ROWS, self._shifts(inside, m)
@@ -210,7 +210,7 @@ class Float64Lanes(Panels):
         return left, Extent.of(x, fmt).shifted(shift)
 
     def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
-        """Return the exponents of scales [rows, K / block], and the block; no columns without scales."""
+        """Return the exponents of scales [rows, K / block], and the block length; no columns without scales."""
         fmt = self.sums.scale_format
         if inside is None or fmt is None:
             return np.empty((rows, 0), np.int16), 1
@@ -218,13 +218,13 @@ class Float64Lanes(Panels):
 
 
 def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Form | None:
-    """Return the kernels that sum products of two formats exactly as an accumulator does, or None."""
+    """Return the kernels that sum products of two formats exactly as the accumulator does, or None."""
     a, kernels, stored = accumulator, tile.FORMS[accumulator.align].get(machine), accumulator.stored_format
     if (
         kernels is not None
         and (stored == FLOAT32 or stored.name in kernels)
         and a.fraction_bits <= MAX_FRACTION_BITS
-        # Where no term is zero, C is not, and then E is at least its exponent anyway.
+        # If no term is zero, C is not, and then E is at least its exponent in any case.
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
         and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
         and all(f.has_zero for f in (fa, fb))
@@ -235,7 +235,7 @@ def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) ->
 
 
 def _multiplies_in(scale: Format) -> bool:
-    """Return whether scales of a format are powers of two that float64 operands can be multiplied by."""
+    """Return whether scales of a format are powers of two that can be multiplied into float64 operands."""
     plain = not (scale.mantissa_bits or scale.has_zero or scale.sign_mask)
     return plain and scale.bits <= 8 and scale.emin >= -127 and scale.emax <= 128
 
@@ -248,7 +248,7 @@ def _exponents_of(fmt: Format) -> NDArray[np.int16]:
 
 
 def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
-    """Return the values of codes, valid until this thread's next call."""
+    """Return the values of codes in a buffer that this thread's next call overwrites."""
     x = scratch("wide_decoded", codes.size, np.float32)
     decode32(np.ascontiguousarray(codes).reshape(-1), x, decode_constants(fmt))
     return x.reshape(codes.shape)
@@ -261,16 +261,16 @@ def _is_usual(c: Float32Matrix) -> bool:
     return bool((normal | (magnitude == 0)).all())
 
 
-# --- two float16 instructions a step ----------------------------------------------------------------------------------
+# --- two float16 instructions per step --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HalvesInFloat64Lanes(Float64Lanes):
-    """Two float16 instructions for each FP8 one: a promotion after each two groups, of operands in another order.
+    """Two float16 instructions for each FP8 one: a promotion after every two groups, with operands reordered.
 
-    An instruction's chain starts from +0 and its result is added to C, rounded to nearest: that is a promoted chain
-    with scales of 1. A float16 result is the float32 sum rounded again, which equals one rounding: 24 bits are twice
-    float16's 11, and two more (Figueroa 1995).
+    An instruction's chain starts from +0 and its result is added to C, rounded to nearest: this equals a promoted chain
+    with scales of 1. A float16 result is the float32 sum rounded again, which equals a single rounding: float32 has 24
+    bits, twice float16's 11 plus two (Figueroa 1995).
     """
 
     accumulator: Any
@@ -285,20 +285,20 @@ class HalvesInFloat64Lanes(Float64Lanes):
 
     @property
     def sums(self) -> AlignedSum:
-        """The accumulator of one float16 instruction."""
+        """Accumulator of one float16 instruction."""
         found: AlignedSum = self.accumulator.half
         return found
 
     def on_trial(self) -> Engine:
-        """Return the engine of one float16 instruction on its trial."""
+        """Return the engine of one float16 instruction for its trial."""
         return Float64Lanes(self.sums, FLOAT16, FLOAT16, self.machine, self.form).on_trial()
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Keep nothing: the chains of a scaled sum are cut from B again."""
+        """Return None: the chains of a scaled sum are repacked from B."""
         return None
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
-        """Run the kernel on promoted chains; results that are not finite are outside its limits."""
+        """Run the kernel on promoted chains; non-finite results are outside its limits."""
         step = self.accumulator.step()
         x, y = (self.accumulator.as_halves(codes, fmt) for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
         scale_a, scale_b = (np.ones((x.shape[1] // step, len(side)), np.float32) for side in (x, y))

@@ -1,6 +1,6 @@
-"""The definition of the bits: each accumulator's own `reference`, and chains scaled and added block by block.
+"""Reference implementation, which defines the bits: each accumulator's `reference`, and scaled sums of chains.
 
-The functions from `take_apart` on are shared by the references of several kinds.
+Several kinds share the functions from `take_apart` on.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ...kernels.tensorcore.reference.aligned import Parts, Result, Rule
 from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
-_WORK = 1 << 17  # multiply-adds that are worth a thread
+_WORK = 1 << 17  # multiply-adds that repay a thread
 Chain = Callable[[GemmProblem], Matrix]
 
 
 def solve(accumulator: Accumulator, p: GemmProblem) -> Matrix:
-    """Compute a product by the accumulator's reference alone."""
+    """Compute a product with the accumulator's reference only."""
     return accumulator.reference(p) if p.scale_a is None else by_block(accumulator, p, accumulator.reference)
 
 
@@ -46,7 +46,7 @@ def by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32M
 
 
 def promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
-    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's type."""
+    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
         raise ValueError(f"{accumulator}: promote_every={every} is not a multiple of the scales' {block}")
@@ -65,7 +65,7 @@ def take_apart(
     scale_format: Format | None = None,
     block: int = 1,
 ) -> Parts:
-    """Split codes [R, K]; scales that are powers of two, codes [R, K / block], go into the exponents."""
+    """Split codes [R, K]; power-of-two scales, codes [R, K / block], are added to the exponents."""
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)
@@ -83,7 +83,7 @@ def take_apart(
 
 
 def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
-    """Return significands, exponents and NaN flags of scale codes; a sign bit is ignored, as the hardware does."""
+    """Return significands, exponents and NaN flags of scale codes; the sign bit is ignored, as in hardware."""
     unsigned = scale & fmt.code_dtype.type((1 << fmt.bits) - 1 - fmt.sign_mask)
     parts = take_apart(np.ascontiguousarray(unsigned), fmt, 1)
     nan = parts.kind != aligned.FINITE
@@ -94,7 +94,7 @@ def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.
 def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
     """Return the format of an accumulator's results.
 
-    They are truncated unless they are float16, or `nearest`.
+    Results are truncated unless they are float16 or `nearest` is set.
     """
     stored = accumulator.stored_format
     rounding = aligned.NEAREST if nearest or accumulator.output_format == FLOAT16 else aligned.TRUNCATE
@@ -105,7 +105,7 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
 
 
 def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
-    """Return the constants of a fused sum of products whose significands end at 2^-low_bits."""
+    """Return the constants of a fused sum of products with significands that end at 2^-low_bits."""
     zero = aligned.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
     align = (aligned.TRUNCATE, aligned.FLOOR, aligned.NEAREST)[ALIGNMENTS.index(accumulator.align)]
     return Rule(low_bits, accumulator.group, accumulator.fraction_bits, align, zero)
@@ -122,6 +122,6 @@ def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
 
 
 def by_rows(piece: Any, p: GemmProblem) -> None:
-    """Run ``piece(start, stop)`` over all rows of a product, on threads."""
+    """Run ``piece(start, stop)`` over all rows of a product, on several threads."""
     m, n, k = p.shape
     _threads.run_chunks(piece, m, max(1, _WORK // max(k * n, 1)))

@@ -1,4 +1,4 @@
-"""Fused sums of runs of FP4 products, mxf4 and mxf4nvf4 (`kernels.tensorcore.float64_lanes.runs_tile`)."""
+"""Grouped fused sums of FP4 products, mxf4 and mxf4nvf4 (`kernels.tensorcore.float64_lanes.runs_tile`)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .engine import Trial
 from .float64_lanes import NO_ZERO_EXPONENT, Extent, Form, Panel, Panels
 from .reference import scale_parts
 
-_COLUMNS_AT_ONCE = 1024  # columns of the result, whose part of B is laid out at a time
+_COLUMNS_AT_ONCE = 1024  # columns of the result per panel of B
 _KERNELS = {"avx512": runs_tile.gemm_avx512, "fma": runs_tile.gemm_fma, "portable": runs_tile.gemm_portable}
 
 
 @dataclass(frozen=True)
 class Runs(Panels):
-    """Fused sums of runs of FP4 products, summed in bytes and scaled inside the instruction (mxf4, mxf4nvf4)."""
+    """Exact partial sums of FP4 products in bytes, scaled inside the instruction (mxf4, mxf4nvf4)."""
 
     trial = Trial(
         {
@@ -40,7 +40,7 @@ class Runs(Panels):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Runs | None:
-        """Return the engine for runs of 16 truncated products whose sums stay below 2^51."""
+        """Return the engine for groups of 16 products, truncated alignment, and sums below 2^51."""
         a, scale = accumulator, accumulator.scale_format
         assert scale is not None
         term = 4 * runs_tile.MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**a.fraction_bits
@@ -62,7 +62,7 @@ class Runs(Panels):
         return None
 
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Lay out records of elements and scales."""
+        """Pack records of elements and scales."""
         assert inside is not None
         (n, k), a, scales = b.shape, self.accumulator, self._scales
         runs = -(-max(k, 1) // a.group) * (a.group // runs_pack.RUN)
@@ -75,7 +75,7 @@ class Runs(Panels):
             yield Panel(records, first, width, scales.extent(inside[columns]))
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
-        """Lay out records of elements and scales."""
+        """Pack records of elements and scales."""
         assert inside is not None
         (m, k), group, scales = a.shape, self.accumulator.group, self._scales
         runs = -(-max(k, 1) // group) * (group // runs_pack.RUN)
@@ -90,13 +90,13 @@ class Runs(Panels):
 
 
 class _Scales(NamedTuple):
-    """Per code of a scale format, its sign ignored: value, and un-normalised exponent (0 for NaN and zero)."""
+    """Value and unnormalized exponent (0 for NaN and zero) per code of a scale format, ignoring its sign."""
 
     value: NDArray[np.float64]
     exponent: NDArray[np.int16]
 
     def extent(self, codes: Matrix) -> Extent:
-        """Return the smallest and the largest exponent of some scales."""
+        """Return the smallest and the largest exponent of an array of scales."""
         if codes.size == 0:
             return Extent(0, 0)
         exponents = self.exponent[codes]
@@ -118,6 +118,6 @@ def _elements_of(fmt: Format) -> NDArray[np.int8]:
 
 
 def _is_small(fmt: Format) -> bool:
-    """Return whether all values are multiples, up to twelve times, of the smallest number, and none exceeds 6."""
+    """Return whether all values are at most 6 and are multiples of the smallest, at most twelve times it."""
     plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
     return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

@@ -1,7 +1,7 @@
-"""Choice of the engine for a product, and `solve`, which leaves to the reference what the engine does not compute.
+"""Choice of the engine for a product, and `solve`, which leaves cases outside its limits to the reference.
 
-An engine is chosen by the accumulator and both formats: the first of the accumulator's `engines` that is exact for them
-on an instruction set in use. All give the same bits.
+The accumulator and both formats determine the engine: the first of the accumulator's `engines` that is exact for them
+on an enabled instruction set. All engines give the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..problem import GemmProblem, Matrix
 from . import reference
 from .engine import Engine, Packed
 
-#: Instruction sets, the fastest first, with the features (LLVM's names) that a CPU must have.
+#: Instruction sets, the fastest first, with the CPU features that they require (LLVM's names).
 MACHINES: dict[str, frozenset[str]] = {
     "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
     "fma": frozenset({"avx2", "fma"}),
@@ -35,16 +35,16 @@ _selected: ContextVar[str | None] = ContextVar("lowprec kernel", default=None)
 
 @contextlib.contextmanager
 def use_kernel(name: str) -> Iterator[None]:
-    """Select the kernels that compute matrix products within a ``with`` block; the bits stay the same.
+    """Select the kernels that compute matrix products within a ``with`` block; the bits do not change.
 
-    The choice holds for the block's own thread (or asyncio task), on however many threads it computes; other threads
-    keep theirs. Outside of all blocks the environment variable LOWPREC_KERNEL decides, by default ``auto``.
+    The choice applies to the current thread (or asyncio task), regardless of the number of threads that it uses; other
+    threads keep theirs. Outside all blocks the environment variable LOWPREC_KERNEL applies, by default ``auto``.
 
     Parameters
     ----------
     name : {"auto", "reference", "avx512", "fma", "portable"}
         ``auto`` uses the fastest instructions that this CPU has and that pass a comparison with the reference.
-        ``reference`` computes each accumulator's definition in integers, a hundred times slower.
+        ``reference`` computes each accumulator's definition in integers and is about a hundred times slower.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def use_kernel(name: str) -> Iterator[None]:
 
 
 def kernel_in_use() -> str:
-    """Return the selected name."""
+    """Return the name of the selection in use."""
     return _selected.get() or _default()
 
 
@@ -83,7 +83,7 @@ def machines(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _features() -> frozenset[str]:
-    return frozenset(_jit.cpu_features())  # which takes longer than a small product
+    return frozenset(_jit.cpu_features())  # takes longer than a small product
 
 
 @functools.cache
@@ -102,27 +102,27 @@ def _checked(what: str, name: str) -> str:
 
 
 class Way(NamedTuple):
-    """How an accumulator multiplies two formats: all that is the same for every product."""
+    """How an accumulator multiplies two formats; shared by all such products."""
 
     accumulator: Accumulator
-    fa: Format  # as they are multiplied: TF32 where float32 is given
+    fa: Format  # formats in which the operands are multiplied: TF32 for float32
     fb: Format
-    engine: Engine | None  # None: the reference alone
-    step: int  # products of one instruction
+    engine: Engine | None  # None: only the reference
+    step: int  # products per instruction
 
 
-#: Ways found before, by accumulator, formats and kernel, each with the formats whose ids are in its key.
+#: Cache by accumulator, formats and kernel; each entry keeps alive the formats whose ids are in its key.
 ways: dict[tuple[int, int, int, str], tuple[Way, Format, Format]] = {}
 _MOST_WAYS = 256
 
 
 def way_for(accumulator: Accumulator, fa: Format, fb: Format) -> Way:
-    """Return how an accumulator multiplies two formats, with the kernels in use now.
+    """Return how an accumulator multiplies two formats with the selected kernels.
 
     Raises
     ------
     ValueError
-        If the accumulator does not take the formats.
+        If the accumulator does not support the formats.
     """
     key = id(accumulator), id(fa), id(fb), _selected.get() or _default()
     found = ways.get(key)
@@ -139,7 +139,7 @@ def way_for(accumulator: Accumulator, fa: Format, fb: Format) -> Way:
 
 
 def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = AUTO) -> Engine | None:
-    """Return the fastest engine that is exact for two formats as they are multiplied; None: the reference alone."""
+    """Return the fastest engine that is exact for the formats that are multiplied; None: only the reference."""
     for kind in accumulator.engines:
         for machine in machines(kernel):
             engine: Engine | None = kind.find(accumulator, fa, fb, machine)
@@ -161,8 +161,8 @@ def _proven(engine: Engine) -> bool:
 def proves(engine: Engine) -> bool:
     """Compare an engine's machine code with the reference on its trial: all finite codes, signs and scales mixed.
 
-    The comparison takes some milliseconds and guards against compilers and CPUs that do not do what the code relies on.
-    A thread that is left in another rounding mode fails it too.
+    The comparison takes some milliseconds and protects against compilers and CPUs that violate the code's assumptions.
+    A thread left in another rounding mode also fails it.
     """
     engine = engine.on_trial()
     accumulator, rng = engine.accumulator, np.random.Generator(np.random.Philox(2024))
@@ -182,9 +182,9 @@ def proves(engine: Engine) -> bool:
 
 
 def solve(way: Way, p: GemmProblem, packed: Packed | None = None) -> Matrix:
-    """Compute a product: a chain in the accumulator's type, or a scaled sum of chains in float32."""
+    """Compute a product: a chain in the accumulator's dtype, or a scaled sum of chains in float32."""
     engine, accumulator = way.engine, way.accumulator
-    # Without products the reference decides what a group of zeros does to C: loops have no group then.
+    # Without products there is no group to loop over, but a group of zeros may change C: the reference decides.
     if engine is None or not p.a.shape[1]:
         return reference.solve(accumulator, p)
     if p.scale_a is not None and not engine.whole:
@@ -199,5 +199,5 @@ def solve(way: Way, p: GemmProblem, packed: Packed | None = None) -> Matrix:
 
 
 def promoted(way: Way, p: GemmProblem, every: int) -> Matrix:
-    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's type."""
+    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
     return reference.promoted(way.accumulator, p, every, functools.partial(solve, way))

@@ -1,4 +1,4 @@
-"""The kinds of accumulator, one class each."""
+"""Kinds of accumulators, one class each."""
 
 from .amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
 from .arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
@@ -7,7 +7,7 @@ from .nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from .sequential import SequentialSum
 from .x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
-#: All kinds of the catalogue, in the order in which `identify` tries them.
+#: All kinds of the catalogue, in the search order of `identify`.
 KINDS = (
     FusedSum, GroupedFusedSum, SplitF16Sum, TruncateFloorSum, PairwiseSum, ExactGroupSum, SequentialSum, ExactSum,
     FlushedFmaSum, LaneChains, PairedLaneChains, RoundToOddSum, RoundedGroupSum, ScaledGroupSum,

@@ -16,7 +16,7 @@ from ..engines.reference import bits_of, by_rows, result_layout, take_apart, val
 from ..order import Particular, Products, Rounded, Sum
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
-_EXACT_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group
+_EXACT_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group size
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -29,16 +29,16 @@ class ExactGroupSum(DotSum):
     oracle = "ExactGroups"
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum a group and C exactly."""
+        """Return an exact sum of a group and C."""
         products = Products(tuple(range(start, start + self.group)))
         return Sum(("exact sum", "rounded to nearest even, float32"), (state, products), Rounded(zeros="+0"))
 
     def step_error(self) -> StepError:
-        """Return half a unit in the last place."""
+        """Return half an ulp."""
         return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain: a group's products and C exactly, one rounding to nearest even."""
+        """Return one chain: exact sums of a group and C, each rounded to nearest even."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         by_rows(lambda start, stop: amd.exact_group_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
@@ -48,13 +48,13 @@ class ExactGroupSum(DotSum):
         return _EXACT_FORMS.get(self.group)
 
 
-_PAIR_FORMS: dict[int, type[Form]] = {2: Pairs, 4: PairsOfPairs}  # by group
+_PAIR_FORMS: dict[int, type[Form]] = {2: Pairs, 4: PairsOfPairs}  # by group size
 _ADD = Rounded(flushes="cdna2")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PairwiseSum(DotSum):
-    """Float32 additions of neighbours, without subnormals: CDNA2."""
+    """Float32 additions of neighbours, with subnormals flushed: CDNA2."""
 
     group: int = 4
 
@@ -63,7 +63,7 @@ class PairwiseSum(DotSum):
     zero_c_is_positive = True
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Add neighbours, then C."""
+        """Return a pairwise sum of the group, then the addition of C."""
         items: list[Sum | Products] = [Products((k,)) for k in range(start, start + self.group)]
         while len(items) > 1:
             pairs = [tuple(items[i : i + 2]) for i in range(0, len(items), 2)]
@@ -71,19 +71,19 @@ class PairwiseSum(DotSum):
         return Sum(("+ in float32",), (state, items[0]), _ADD)
 
     def step_error(self) -> StepError:
-        """Return that of a product's roundings, as many as the tree is deep and two more, each flushed when tiny."""
+        """Return the bound for the roundings of a product: the depth of the tree plus two, each with a flush."""
         roundings = 2 + (self.group - 1).bit_length()
         flushes = 2 * self.group + 1
         return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values; subnormals are +0."""
+        """Return the values, with +0 for subnormals."""
         x = super().values(codes, fmt)
         x[np.abs(x) < fmt.smallest_normal] = 0
         return x
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain; subnormals are flushed, of operands and C to +0, of results to the zero of their sign."""
+        """Return one chain; subnormals in operands and C become +0, those in results keep their sign as zeros."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         by_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group, state, start, stop), p)
         return canonical_nan(state)
@@ -94,15 +94,15 @@ class PairwiseSum(DotSum):
 
 
 _WIDE_BITS = 31  # fraction bits of the sum before it is rounded
-# Where the smaller of two products of 8 bits has bits below so many that are kept, it is less than half a unit in the
-# last place of the larger, which has no bits there; a test goes through all pairs.
+# If the smaller of two products of 8-bit formats has bits below those that are kept, it is less than half an ulp of the
+# larger, which has no bits there; a test checks all pairs.
 _ROUNDS_PAIRS = 31
-_C_BITS = 23  # fraction bits of a float32 number: so many are never cut where its own exponent is the largest
+_C_BITS = 23  # fraction bits of float32: C is not truncated if its exponent is the largest
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TruncateFloorSum(Accumulator):
-    """Products cut toward zero, then joined with C by cutting toward minus infinity: CDNA3.
+    """Products truncated toward zero, then added to C by rounding toward minus infinity: CDNA3.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class TruncateFloorSum(Accumulator):
     engines = (Columns,)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum products that were cut, and join the sum with C."""
-        bits, run = self.fraction_bits, min(self.run, self.group)  # others have no products
+        """Return a sum of truncated products, then its addition to C."""
+        bits, run = self.fraction_bits, min(self.run, self.group)  # further partial sums would be empty
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
         lanes = [Products(tuple(range(start + i, start + self.group, run))) for i in range(run)]
         parts = [Sum(words, (lane,), Particular("cut", (bits,), kept=bits)) for lane in lanes]
@@ -138,16 +138,16 @@ class TruncateFloorSum(Accumulator):
         return Sum(last, (state, joined), how)
 
     def step_error(self) -> StepError:
-        """Return that of products cut once, of two joints and C cut downwards, and of two roundings of the sum.
+        """Return the bound for truncated products, two additions and C rounded down, and two roundings of the sum.
 
-        A zero C takes part with float32's smallest exponent; one that is dropped is worth less than a cut.
+        A zero C takes part with float32's smallest exponent; a C that is dropped is smaller than one truncation.
         """
         lost = (self.group + 4) * 2.0**-self.fraction_bits + 2.0**-_WIDE_BITS
         last = 2.0**-24 + 2.0**-_WIDE_BITS
         return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain over all K; with two partial sums a C far below the others is dropped."""
+        """Return one chain over all K; with two partial sums, a C far below them is dropped."""
         group = self.group
         left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
         state, layout = bits_of(p.start), result_layout(self, nearest=True)
@@ -162,5 +162,5 @@ class TruncateFloorSum(Accumulator):
 
     @property
     def window(self) -> int:
-        """By how much C's exponent may be smaller than the largest for it to count."""
+        """Largest difference by which C's exponent may be below the largest without C being dropped."""
         return self.fraction_bits + 1 if self.run > 1 else 1 << 20

@@ -22,7 +22,7 @@ _ODD = Rounded(rounding="odd", flushes="odd")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RoundToOddSum(DotSum):
-    """Every product and every sum rounded to odd, without subnormals: BFDOT with FPCR.EBF = 0."""
+    """Every product and every sum is rounded to odd, with subnormals flushed: BFDOT with FPCR.EBF = 0."""
 
     group: int = 2
 
@@ -30,18 +30,18 @@ class RoundToOddSum(DotSum):
     oracle = "Odd"
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values without float32's subnormals."""
+        """Return the values, with float32 subnormals flushed."""
         return flushed(self, codes, fmt)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Add products one after the other, then C."""
+        """Return sequential additions of the products, then of C."""
         found: Sum | Products = Products((start,))
         for k in range(start + 1, start + self.group):
             found = Sum(("+ rounded to odd",), (found, Products((k,))), _ODD)
         return Sum(("+ rounded to odd",), (state, found), _ODD)
 
     def step_error(self) -> StepError:
-        """Return that of a product's roundings, each less than a unit in the last place, and of flushes."""
+        """Return the bound for a product's roundings, each below one ulp, and for flushes."""
         return StepError((1 + 2.0**-23) ** (self.group + 1) - 1, 2 * (2 * self.group + 1) * 2.0**-126)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -57,7 +57,7 @@ class RoundToOddSum(DotSum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RoundedGroupSum(DotSum):
-    """A group's exact sum rounded to float32, then added to C: BFDOT with FPCR.EBF = 1."""
+    """Exact sum of a group, rounded to float32 and added to C: BFDOT with FPCR.EBF = 1."""
 
     group: int = 2
 
@@ -65,13 +65,13 @@ class RoundedGroupSum(DotSum):
     oracle = "RoundedGroups"
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum a group exactly and round it, then add C."""
+        """Return an exact sum of the group, rounded, then the addition of C."""
         products = Products(tuple(range(start, start + self.group)))
         group = Sum(("exact sum", "rounded to nearest even, float32"), (products,), Rounded())
         return Sum(("+ in float32",), (state, group), Rounded())
 
     def step_error(self) -> StepError:
-        """Return that of two roundings."""
+        """Return the bound for two roundings."""
         return StepError((1 + 2.0**-24) ** 2 - 1, 2 * 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -87,18 +87,18 @@ class RoundedGroupSum(DotSum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ScaledGroupSum(DotSum):
-    """A group's exact sum, times a power of two, and C, rounded once: Arm's FP8 dot products.
+    """Exact sum of a group, times a power of two, and C, rounded once: Arm's FP8 dot products.
 
     Parameters
     ----------
     group : int
         Products per sum, 1 to 256.
     output_format : Format or str
-        ``float32`` or ``float16``.
+        Format of results: ``float32`` or ``float16``.
     product_exponent : int
-        Products are multiplied by 2 to this power, -127 to 127 (minus FPMR.LSCALE).
+        Power of two that multiplies the products, -127 to 127 (minus FPMR.LSCALE).
     saturate : bool
-        Whether a finite sum beyond the largest number is that number instead of Inf (FPMR.OSM).
+        Whether a finite sum above the largest number saturates to it instead of giving Inf (FPMR.OSM).
     """
 
     group: int = 4
@@ -112,14 +112,14 @@ class ScaledGroupSum(DotSum):
     output_formats = (FLOAT32, FLOAT16)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum a group, times the power of two, and C exactly."""
+        """Return an exact sum of the group, times the power of two, and C."""
         a = self
         products = Products(tuple(range(start, start + a.group)), a.product_exponent)
         how = Rounded(a.output_format.name, saturates=a.saturate)
         return Sum(("exact sum", f"rounded to nearest even, {a.output_format}"), (state, products), how)
 
     def step_error(self) -> StepError:
-        """Return half a unit in the last place, in units of products that are not yet multiplied."""
+        """Return half an ulp, relative to the products before their multiplication by the power of two."""
         least = self.output_format.smallest_subnormal * 2.0**-self.product_exponent
         return StepError(2.0 ** -(self.output_bits + 1), least)
 

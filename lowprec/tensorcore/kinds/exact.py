@@ -1,4 +1,4 @@
-"""`ExactSum`: what no chip does, one rounding for the whole sum."""
+"""`ExactSum`: a single rounding of the whole sum, which no chip computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..accumulator import Accumulator, StepError
 from ..order import Products, Rounded, Sum
 from ..problem import GemmProblem, Matrix, canonical_nan
 
-_WORK = 1 << 25  # multiply-adds that are worth a thread
+_WORK = 1 << 25  # multiply-adds that repay a thread
 _ROWS_AT_ONCE = 512
 _MAX_K = 1 << 20
 
@@ -33,32 +33,32 @@ class ExactSum(Accumulator):
     has_running_sum = False
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise a ValueError if products do not fit the kernel's fixed point."""
+        """Raise ValueError if products do not fit the kernel's fixed point."""
         if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
             raise ValueError(f"{self.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
 
     def step(self) -> int:
-        """Return 1: any length will do."""
+        """Return 1: a chain may have any length."""
         return 1
 
     def steps(self, k: int) -> int:
-        """Return 1: whatever the length."""
+        """Return 1: the sum is rounded once for every length."""
         return 1
 
     def order(self) -> Sum:
-        """Return one sum of everything."""
+        """Return one sum of all products and C."""
         return self.instruction("C", 0)
 
     def chain(self, k: int) -> list[Sum]:
-        """Return one instruction, whatever K."""
+        """Return one instruction for every K."""
         return [_sum("C", k)]
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum exactly and round once; 64 products stand for any number."""
+        """Return an exact sum, rounded once; 64 products represent any number."""
         return _sum(state, 64)
 
     def step_error(self) -> StepError:
-        """Return half a unit in the last place."""
+        """Return half an ulp."""
         return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:

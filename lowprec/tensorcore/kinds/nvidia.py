@@ -1,6 +1,7 @@
-"""NVIDIA's tensor cores: products of a group and C are aligned, cut and summed at once.
+"""NVIDIA's tensor cores: products of a group and C are aligned, truncated and summed in one operation.
 
-`FusedSum` is the rule, `GroupedFusedSum` that of mxf4 and mxf4nvf4, `SplitF16Sum` FP8 on two float16 instructions.
+`FusedSum` is the general rule, `GroupedFusedSum` that of mxf4 and mxf4nvf4, `SplitF16Sum` FP8 by two float16
+instructions.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..problem import GemmProblem, Matrix, canonical_nan
 
 
 def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
-    """Return the error of a sum of so many terms that are aligned, cut, added and brought to the result's format.
+    """Return the error bound of a sum of `terms` terms that are aligned, truncated, added and rounded to the result.
 
     The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (a
-    subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), half of it where it is rounded,
-    and the sum less than a unit in its last place, half of it for float16.
+    subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), or at most half of it if rounded,
+    and the sum loses less than an ulp, or at most half of it for float16.
     """
     half, least = accumulator.output_format == FLOAT16, accumulator.stored_format.smallest_normal
     lost = terms * 2.0**-accumulator.fraction_bits * (0.5 if accumulator.align == "nearest" else 1.0)
@@ -40,12 +41,12 @@ def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
     )
 
 
-#: How terms are cut, in a drawing's words.
+#: Alignment of terms, as labels of drawings.
 _CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rounded to nearest"}
 
 
 def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
-    """Return the steps of a fused sum in words, line by line."""
+    """Return labels for the steps of a fused sum, line by line."""
     last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
     return (
         "aligned to the largest exponent",
@@ -62,13 +63,13 @@ def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FusedSum(AlignedSum):
-    """Sums of a group and C at once, as NVIDIA's tensor cores do; scales inside the instruction are powers of two."""
+    """Sums of a group and C in one operation, as on NVIDIA's tensor cores; scales inside are powers of two."""
 
     words = "a group of products and C aligned, truncated and summed at once"
     engines = (Float32Lanes, Float64Lanes)
 
     def check(self) -> None:
-        """Take scales that join the exponents."""
+        """Check that the scales are powers of two, which add to the exponents."""
         super().check()
         if self.scale_format is not None and self.scale_format.mantissa_bits:
             raise ValueError(
@@ -77,17 +78,17 @@ class FusedSum(AlignedSum):
             )
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Join a group with C in one sum."""
+        """Return one sum of the group and C."""
         products = Products(tuple(range(start, start + self.group)))
         scaled = () if self.scale_format is None else (f"exponents of {self.scale_format} scales added",)
         return Sum((*scaled, *aligned_words(self)), (state, products), aligned(self))
 
     def step_error(self) -> StepError:
-        """Return that of a group's products and C."""
+        """Return the bound for a group's products and C."""
         return aligned_error(self, self.group + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain in integers."""
+        """Return one chain, computed in integers."""
         group = self.group
         scaling = self.scale_format, self.scale_block
         left = take_apart(p.a, p.fa, group, p.inside_a, *scaling)
@@ -104,12 +105,12 @@ class FusedSum(AlignedSum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class GroupedFusedSum(AlignedSum):
-    """Sums of runs of products that are first summed exactly and then scaled (mxf4, mxf4nvf4).
+    """Fused sums of scaled partial sums, each an exact sum of products (mxf4, mxf4nvf4).
 
     Parameters
     ----------
     run : int
-        Products of an exact sum; it divides `group` and `scale_block`. Scales are needed.
+        Products per exact sum; it divides `group` and `scale_block`. Scales are required.
     """
 
     run: int = 1
@@ -118,7 +119,7 @@ class GroupedFusedSum(AlignedSum):
     engines = (Runs,)
 
     def check(self) -> None:
-        """Ask for scales, and for runs that divide their blocks and the group."""
+        """Check that there are scales, and that `run` divides their blocks and the group."""
         super().check()
         a = self
         if a.scale_format is None:
@@ -130,7 +131,7 @@ class GroupedFusedSum(AlignedSum):
             )
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise a ValueError if the sum of a run can leave 64 bits."""
+        """Raise ValueError if a partial sum can exceed 64 bits."""
         largest = self.run * self.group * fa.max * fb.max * 2.0 ** (self.fraction_bits + 2)
         units = fa.smallest_subnormal * fb.smallest_subnormal
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
@@ -138,7 +139,7 @@ class GroupedFusedSum(AlignedSum):
             raise ValueError(f"{self.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum runs exactly, scale them, and join them with C."""
+        """Return exact partial sums, scaled, in one sum with C."""
         runs = [
             Sum(
                 (f"exact sum, times two {self.scale_format} scales",),
@@ -150,11 +151,11 @@ class GroupedFusedSum(AlignedSum):
         return Sum(aligned_words(self), (state, *runs), aligned(self))
 
     def step_error(self) -> StepError:
-        """Return that of a group's runs and C: a run has its scales' exponent, which no product of it falls below."""
+        """Return the bound for a group's partial sums, with their scales' exponents (at most the products'), and C."""
         return aligned_error(self, self.group // self.run + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain in integers."""
+        """Return one chain, computed in integers."""
         fs = self.scale_format
         assert fs is not None
         assert p.inside_a is not None
@@ -174,18 +175,18 @@ class GroupedFusedSum(AlignedSum):
 
 
 def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
-    """Return codes' values as multiples of the format's smallest subnormal."""
+    """Return the values of codes as multiples of the format's smallest subnormal."""
     return (decode(codes, fmt) / np.float32(fmt.smallest_subnormal)).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SplitF16Sum(Accumulator):
-    """Two fused sums from +0, of k % 4 in {0, 1} and in {2, 3}, as float16; C is added to the second's result.
+    """Two float16 fused sums from +0, of k % 4 in {0, 1} and in {2, 3}; C is added to the second result.
 
     Parameters
     ----------
     group, fraction_bits, output_format, zero_exponent
-        Those of each fused sum, see `FusedSum`.
+        Parameters of each fused sum, see `FusedSum`.
     """
 
     group: int = 16
@@ -200,18 +201,18 @@ class SplitF16Sum(Accumulator):
     engines = (HalvesInFloat64Lanes,)
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise a ValueError unless float16 holds all values: it is what the chip makes of them first."""
+        """Raise ValueError unless float16 represents all values: the chip first converts them to it."""
         for fmt in (fa, fb):
             whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
             if not (FLOAT16.holds(fmt) or (whole and -fmt.min <= FLOAT16.max)):
                 raise ValueError(f"{self.name}: float16 does not hold all values of {fmt}")
 
     def step(self) -> int:
-        """Return both groups."""
+        """Return the products of both groups."""
         return 2 * self.group
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Sum both halves from +0 and add C."""
+        """Return sums of both halves from +0, then the addition of C."""
         inner, step = self.half, self.step()
         words, how = aligned_words(inner), aligned(inner, "float16")
         ks = tuple(start + i for i in _order(step))
@@ -220,7 +221,7 @@ class SplitF16Sum(Accumulator):
         return Sum((f"added, rounded to {self.output_format}",), (state, second), Rounded(self.output_format.name))
 
     def step_error(self) -> StepError:
-        """Return that of two groups summed one after the other, and of C's addition, which rounds to nearest."""
+        """Return the bound for two chained groups and the addition of C, which rounds to nearest."""
         inner = aligned_error(self.half, self.group + 1)
         both = 2 * inner.relative * (1 + inner.relative) ** 2
         last = 2.0 ** -(self.output_bits + 1)
@@ -231,13 +232,13 @@ class SplitF16Sum(Accumulator):
         """Return one chain, instruction by instruction."""
         step, inner = self.step(), self.half
         with np.errstate(invalid="ignore"):  # signalling NaNs
-            d = p.start + np.zeros((), p.start.dtype)  # no product: the sum of +0 and C
+            d = p.start + np.zeros((), p.start.dtype)  # no products: the sum of +0 and C
         left, right = self.as_halves(p.a, p.fa), self.as_halves(p.b, p.fb)
         for k in range(0, p.shape[2], step):
             x, y = (np.ascontiguousarray(side[:, k : k + step]) for side in (left, right))
             half = inner.reference(GemmProblem(x, y, FLOAT16, FLOAT16, np.zeros_like(d)))
             with np.errstate(over="ignore", invalid="ignore"):
-                if self.output_format == FLOAT16:  # float64 holds the sum, so that it is rounded once
+                if self.output_format == FLOAT16:  # the sum is exact in float64, so it is rounded once
                     d = (half.astype(np.float64) + d.astype(np.float64)).astype(np.float16)
                 else:
                     d = half + d
@@ -245,21 +246,21 @@ class SplitF16Sum(Accumulator):
 
     @functools.cached_property
     def half(self) -> FusedSum:
-        """The accumulator of each float16 instruction."""
+        """Accumulator of each float16 instruction."""
         return FusedSum(
             self.name, group=self.group, fraction_bits=self.fraction_bits, output_format=self.output_format,
             zero_exponent=self.zero_exponent,
         )  # fmt: skip
 
     def as_halves(self, codes: Matrix, fmt: Format) -> NDArray[np.uint16]:
-        """Return codes [R, K] as float16, K filled up with zeros; of each step those with k % 4 in {0, 1} come first.
+        """Return codes [R, K] as float16, with K zero-padded, and k % 4 in {0, 1} first within each step.
 
-        The products of a step that is not a multiple of four keep their order.
+        In a step that is not a multiple of four, products keep their order.
         """
         (rows, k), step = codes.shape, self.step()
         wide = np.zeros((rows, -(-k // step) * step), codes.dtype)
         wide[:, :k] = codes
-        if step % 4 == 0 and wide.itemsize == 1:  # two bytes are moved at a time
+        if step % 4 == 0 and wide.itemsize == 1:  # move two bytes at a time
             pairs = wide.view(np.uint16).reshape(rows, -1, step // 4, 2)
             wide = np.ascontiguousarray(pairs.swapaxes(2, 3)).view(np.uint8).reshape(wide.shape)
         elif step % 4 == 0:
@@ -268,5 +269,5 @@ class SplitF16Sum(Accumulator):
 
 
 def _order(step: int) -> list[int]:
-    """Return the order of an instruction's products: the first half's, then the second's."""
+    """Return the order of an instruction's products: those of the first half, then of the second."""
     return sorted(range(step), key=lambda i: i % 4 >= 2) if step % 4 == 0 else list(range(step))

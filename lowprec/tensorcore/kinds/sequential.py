@@ -14,7 +14,7 @@ from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SequentialSum(Accumulator):
-    """One fused multiply-add after the other in increasing k, in float32 or float64."""
+    """Sequential fused multiply-adds in increasing k, in float32 or float64."""
 
     output_format: Format = FLOAT32
 
@@ -28,23 +28,23 @@ class SequentialSum(Accumulator):
         return 1
 
     def order(self) -> Sum:
-        """Return four multiply-adds: the order is that of k."""
+        """Return four chained multiply-adds, in increasing k."""
         found = self.instruction("C", 0)
         for k in (1, 2, 3):
             found = self.instruction(found, k)
         return found
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Multiply and add with one rounding."""
+        """Return a multiply-add with one rounding."""
         words = "fused multiply-add", f"rounded to nearest, {self.output_format}"
         return Sum(words, (state, Products((start,))), Rounded(self.output_format.name))
 
     def step_error(self) -> StepError:
-        """Return half a unit in the last place, of a step that has one product."""
+        """Return half an ulp: a step has one product."""
         return StepError(2.0 ** -(self.output_bits + 1), 2.0**-149 if self.output_format == FLOAT32 else 2.0**-1074)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain in float32."""
+        """Return one chain, computed in float32."""
         out: Float32Matrix = p.start.copy()
         accumulate_f32(decode(p.a, p.fa), decode(p.b, p.fb), out)
         return canonical_nan(out)

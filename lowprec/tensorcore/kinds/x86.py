@@ -1,4 +1,4 @@
-"""`FlushedFmaSum`, `LaneChains` and `PairedLaneChains`: x86's dot products, which flush subnormals always."""
+"""`FlushedFmaSum`, `LaneChains` and `PairedLaneChains`: x86's dot products, which always flush subnormals."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HOW = Rounded(flushes="x86")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class _X86Sum(DotSum):
-    """Base of the kinds: float32 sums to nearest even without subnormals.
+    """Base class: float32 sums, rounded to nearest even, with subnormals flushed.
 
     Parameters
     ----------
     group : int
-        Products of one instruction, 1 to 256.
+        Products per instruction, 1 to 256.
     daz_formats : sequence of Format or str
-        Formats whose subnormals are read as zeros, besides those that are subnormal as float32, too.
+        Formats whose subnormals are read as zeros, in addition to those that are subnormal in float32.
     """
 
     group: int = 2
@@ -41,21 +41,21 @@ class _X86Sum(DotSum):
     form: ClassVar[type[tile.Form]]
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values; subnormals that are flushed are the zeros of their signs."""
+        """Return the values; flushed subnormals are zeros of their sign."""
         return flushed(self, codes, fmt)
 
     @abstractmethod
     def roundings(self) -> int:
-        """Return how often a product is rounded on its way, alone or as part of a sum."""
+        """Return the number of roundings of a product, including those of sums that contain it."""
 
     def step_error(self) -> StepError:
-        """Return that of so many roundings; every product and sum may be flushed."""
+        """Return the bound for `roundings` roundings; every product and sum may be flushed."""
         flushes = 2 * self.group + self.run + 2
         return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST)
 
     @abstractmethod
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
-        """Add rows i to j of X Y^T onto `state`, by the slow loop."""
+        """Add rows i to j of X Y^T to `state` with the reference loop."""
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
@@ -65,7 +65,7 @@ class _X86Sum(DotSum):
 
 
 def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matrix:
-    """Return values without float32's subnormals, and without the format's own where the accumulator flushes them."""
+    """Return values with float32 subnormals flushed, and the format's own if the accumulator flushes them."""
     x = Accumulator.values(accumulator, codes, fmt)
     least = fmt.smallest_normal if accumulator.flushes(fmt) else 2.0**-126
     if fmt.smallest_subnormal < least:
@@ -75,14 +75,14 @@ def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matr
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FlushedFmaSum(_X86Sum):
-    """Fused multiply-adds, the last product of each group first: VDPBF16PS."""
+    """Fused multiply-adds that begin with the last product of each group: VDPBF16PS."""
 
     words = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
     oracle = "FlushedFma"
     form = tile.FlushedFma
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Multiply and add, the last product first."""
+        """Return multiply-adds, the last product first."""
         found: Sum | str = state
         for k in range(start + self.group - 1, start - 1, -1):
             found = Sum(_FMA, (found, Products((k,))), _HOW)
@@ -90,11 +90,11 @@ class FlushedFmaSum(_X86Sum):
         return found
 
     def roundings(self) -> int:
-        """Return the group: all of it is one chain."""
+        """Return the group size: a group is one chain."""
         return self.group
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
-        """Add rows i to j."""
+        """Add rows i to j with the reference loop."""
         cpu.flushed_fma_dot(x, y, self.group, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -104,12 +104,12 @@ class FlushedFmaSum(_X86Sum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LaneChains(_X86Sum):
-    """Interleaved chains of fused multiply-adds from +0, whose sum is added to C: AMX.
+    """Interleaved chains of fused multiply-adds from +0, with their sum added to C: AMX.
 
     Parameters
     ----------
     run : int
-        Number of chains, to which products are dealt in turn.
+        Number of chains; products are assigned to them cyclically.
     """
 
     run: int = 2
@@ -120,7 +120,7 @@ class LaneChains(_X86Sum):
     together: ClassVar[int] = 1
 
     def check(self) -> None:
-        """Ask for whole lanes."""
+        """Check that the lanes divide the group."""
         super().check()
         if self.group % (self.run * self.together):
             raise ValueError(
@@ -129,7 +129,7 @@ class LaneChains(_X86Sum):
             )
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
-        """Deal the products to lanes, add these, then C."""
+        """Return chains of the lanes' products, their sum, then the addition of C."""
         lanes: list[Sum | str] = ["+0"] * self.run
         for t in range(0, self.group, self.together):
             lane, some = t // self.together % self.run, range(start + t, start + t + self.together)
@@ -144,11 +144,11 @@ class LaneChains(_X86Sum):
         return Sum(_ADD, (state, total), _HOW)
 
     def roundings(self) -> int:
-        """Return those of a product, of a lane's chain, of the sum of lanes, and of C's addition."""
+        """Return the number for a product, its lane's chain, the sum of the lanes, and the addition of C."""
         return self.together + self.group // (self.run * self.together) + self.run
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
-        """Add rows i to j."""
+        """Add rows i to j with the reference loop."""
         cpu.lanes_dot(x, y, self.group, self.run, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -159,7 +159,7 @@ class LaneChains(_X86Sum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PairedLaneChains(LaneChains):
-    """Interleaved chains of sums of two products, whose sum is added to C: AMX-FP8."""
+    """Interleaved chains of sums of two products, with their sum added to C: AMX-FP8."""
 
     words = "interleaved chains of sums of two products, their sum added to C, subnormals flushed to zero"
     form = tile.PairLanes
