@@ -1,9 +1,9 @@
-"""What a tensor goes through on its way to another place: the wire to the experts and back, or a cache.
+"""Codecs of tensors that are sent or stored: to the experts and back, in an all-reduce, or in a cache.
 
-A codec turns rows of values into what would be sent, down to its bytes, and back. It serves wherever a tensor travels
-or waits: dispatch and combine of a Mixture of Experts and their backward directions (arXiv 2412.19437, section 3.3;
-arXiv 2505.09343, section 3.2), activations kept for the backward pass, a KV cache. Anything with the same members is a
-codec too; one with a name in the catalogue can stand in recipes and in cost models.
+A codec encodes rows of values to the bytes that would be sent, and decodes them. It applies wherever a tensor is sent
+or stored: dispatch and combine of a Mixture of Experts and their backward directions (arXiv 2412.19437, section 3.3;
+arXiv 2505.09343, section 3.2), activations saved for the backward pass, a KV cache. Any object with the same members is
+a codec; one with a name in the catalogue can be used in recipes and in cost models.
 """
 
 from .block import BlockCodec

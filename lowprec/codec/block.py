@@ -36,7 +36,7 @@ class BlockCodec(Value):
     Parameters
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     format : Format or str
         Element format.
     tile : int
@@ -44,17 +44,17 @@ class BlockCodec(Value):
     scale_format : Format or str
         Format that a scale is sent in.
     quantizer : Quantizer or str, optional
-        What makes the scales; by default ``amax / max``, rounded up for powers of two.
+        Quantizer that computes the scales; by default ``amax / max``, rounded up for powers of two.
     tensor_scale : bool
-        Whether the quantizer makes a scale of the whole tensor too (NVFP4's does): 4 bytes before the first row, which
-        `bits_per_value` leaves out.
+        Whether the quantizer has a tensor scale too (NVFP4's does): 4 bytes before the first row, which
+        `bits_per_value` does not count.
     about : str
-        What it is and where it is used.
+        Description and use.
 
     Raises
     ------
     ValueError
-        For a field out of its range, or an unknown format or quantizer.
+        If a field is out of range, or the format or quantizer is unknown.
     """
 
     name: str = field(compare=False)
@@ -84,7 +84,7 @@ class BlockCodec(Value):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value of whole tiles."""
+        """Bits sent per value of whole tiles."""
         return self.format.bits + self.scale_format.bits / self.tile
 
     @property
@@ -111,7 +111,7 @@ class BlockCodec(Value):
 
     @standard
     def encode(self, x: Array) -> Wire:
-        """Return codes and scales; a tile with NaN or infinity arrives as NaN."""
+        """Return codes and scales; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         if values.size == 0:
             blocks = Granularity.parse(f"1x{self.tile}")
@@ -129,12 +129,12 @@ class BlockCodec(Value):
 
     @property
     def _resolved(self) -> Quantizer:
-        """The quantizer, by default one of ``amax / max``, with this codec's format and tiles."""
+        """The quantizer, ``amax / max`` by default, with this codec's format and tiles."""
         own = Quantizer(scale_format=self.scale_format) if self.quantizer is None else self.quantizer
         return replace(own, format=self.format, granularity=Granularity(1, self.tile))
 
     def _quantize_finite(self, values: Array) -> Quantized:
-        """Quantize, whatever the quantizer does with NaN and infinity: here a tile that has one arrives as NaN."""
+        """Quantize with any quantizer; a tile with NaN or infinity decodes to NaN."""
         x = as_float32(f"codec {self.name}", values)
         finite = np.isfinite(x)
         if finite.all():
@@ -154,11 +154,11 @@ class BlockCodec(Value):
 
     @standard
     def round_trip(self, x: Array) -> Floats:
-        """Return what arrives of `x`."""
+        """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
     def to_bytes(self, wire: Wire) -> bytes:
-        """Return the tensor's scale if there is one, and for each row its scales and its codes."""
+        """Return the tensor scale if there is one, and for each row its scales and its codes."""
         q: Quantized = wire.content
         rows, columns = rows_of(wire.shape), wire.shape[-1]
         scales = encode(q.scale, self.scale_format)
@@ -171,7 +171,7 @@ class BlockCodec(Value):
         return np.asarray(q.tensor_scale, "<f4").tobytes() + body
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read scales and codes.
+        """Parse scales and codes.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class BlockCodec(Value):
         codes = raw.view(np.dtype(f.code_dtype).newbyteorder("<")).astype(f.code_dtype)
         scale: Floats = np.ascontiguousarray(decode(codes, f), dtype=np.float32)
         nan = np.isnan(scale)
-        # Of the patterns of NaN only the one that encoders write.
+        # Of the patterns of NaN only the one that encoders write is accepted.
         bad = np.where(nan, codes != encode(np.float32(np.nan), f), np.signbit(scale) | np.isinf(scale))
         if bad.any():
             row, tile = np.argwhere(bad)[0]

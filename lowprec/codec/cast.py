@@ -1,4 +1,4 @@
-"""Codecs without scales: every value in a format of its own."""
+"""Codecs without scales: every value is cast to one format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .wire import (
 
 @dataclass(frozen=True, eq=False)
 class Cast(ByBits):
-    """Codes of one format without any scale: what `CastCodec` sends."""
+    """Codes of one format without scales, the content that `CastCodec` sends."""
 
     codes: Array
     format: Format
@@ -35,16 +35,16 @@ class Cast(ByBits):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CastCodec(Value):
-    """Each value in a format of its own, without scales.
+    """Cast of each value to a format, without scales.
 
     Parameters
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     format : Format or str
-        The format, of at most 16 bits, or of 32.
+        Format of at most 16 bits, or of 32.
     about : str
-        What it is and where it is used.
+        Description and use.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class CastCodec(Value):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value."""
+        """Bits sent per value."""
         return float(self.format.bits)
 
     def row_bytes(self, columns: int) -> int:
@@ -75,7 +75,7 @@ class CastCodec(Value):
 
     @standard
     def encode(self, x: Array) -> Wire:
-        """Return the codes; what is not finite stays so if the format has room for it."""
+        """Return the codes; infinities and NaN are preserved if the format has them."""
         values = checked_values(self.name, x)
         nbytes = rows_of(values.shape) * self.row_bytes(values.shape[-1])
         return Wire(self, Cast(encode(values, self.format), self.format), values.shape, nbytes)
@@ -88,7 +88,7 @@ class CastCodec(Value):
 
     @standard
     def round_trip(self, x: Array) -> Floats:
-        """Return the values on the format's grid."""
+        """Return the values rounded to the format."""
         values = checked_values(self.name, x)
         return round_to(values, self.format) if values.dtype == np.float32 else self.decode(self.encode(values))
 
@@ -100,7 +100,7 @@ class CastCodec(Value):
         return pack_rows(codes.reshape(rows_of(wire.shape), wire.shape[-1]), bits).tobytes()
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read codes; every pattern is one.
+        """Parse codes; every bit pattern is valid.
 
         Raises
         ------
@@ -118,18 +118,18 @@ class CastCodec(Value):
         return Wire(self, Cast(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
 
     def limits(self, wire: Wire) -> Floats:
-        """Return the largest finite magnitude, as an array of shape (); values that round beyond it become Inf or NaN.
+        """Return the largest finite magnitude, as an array of shape (); values that overflow become Inf or NaN.
 
-        A format without either holds them at it.
+        A format without either saturates them.
         """
         return np.asarray(wire.content.format.max, np.float32)
 
 
 def is_cast(codec: Codec, fmt: Format) -> bool:
-    """Tell whether a codec is a plain cast to a format, whatever both are called."""
+    """Return whether a codec is a plain cast to a format, regardless of their names."""
     return isinstance(codec, CastCodec) and codec.format.same_codes(fmt)
 
 
 def keeps(codec: Codec, fmt: Format) -> bool:
-    """Tell whether a codec is a plain cast that changes no value of a format."""
+    """Return whether a codec is a plain cast that represents all values of a format."""
     return isinstance(codec, CastCodec) and codec.format.holds(fmt)

@@ -1,4 +1,4 @@
-"""Codecs of LogFMT: codes of the logarithm in tiles with a grid of their own."""
+"""Codecs of LogFMT: codes of the logarithm in tiles, each with its grid."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_value
 
 
 class _Logarithmic(Value):
-    """What both codecs do alike: the content of their `Wire` decodes and packs itself."""
+    """Base of both codecs: the content of their `Wire` decodes and packs itself."""
 
     def encode(self, x: Array) -> Wire:
         raise AssertionError("every codec has its own")
 
     def decode(self, wire: Wire) -> Floats:
-        """Return the grid values, float32: what the receiver of a combine weights and adds."""
+        """Return the decoded values, float32: those that the receiver of a combine weights and adds."""
         values: Floats = wire.content.decode()
         return values
 
     def round_trip(self, x: Array) -> Floats:
-        """Return what arrives of `x`."""
+        """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
     def to_bytes(self, wire: Wire) -> bytes:
@@ -45,22 +45,22 @@ class LogFMTCodec(_Logarithmic):
     Parameters
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     bits : int
         Bits per value, sign included.
     tile : int
         Values of a row that share a grid.
     rounding : {"linear", "log", "logmean"}
-        Where the thresholds between grid values lie.
+        Definition of the thresholds between grid values.
     clamp_octaves : int
         Largest range of a tile.
     about : str
-        What it is and where it is used.
+        Description and use.
 
     Raises
     ------
     ValueError
-        For a field out of its range.
+        If a field is out of range.
     """
 
     name: str = field(compare=False)
@@ -79,17 +79,17 @@ class LogFMTCodec(_Logarithmic):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value of whole tiles, each with a pair of bfloat16 numbers."""
+        """Bits sent per value of whole tiles, each with a pair of bfloat16 numbers."""
         return 8 * self.row_bytes(self.tile) / self.tile
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row of bfloat16 numbers; other numbers take 4 more for each tile."""
+        """Return the bytes sent for a row of bfloat16 numbers; for other numbers each tile takes 4 more."""
         tiles, rest = divmod(columns, self.tile)
         return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
     @standard
     def encode(self, x: Array) -> Wire:
-        """Return codes and ends; a tile with NaN or infinity arrives as NaN."""
+        """Return codes and ends; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         content = logfmt.encode(
             values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
@@ -97,7 +97,7 @@ class LogFMTCodec(_Logarithmic):
         return Wire(self, content, values.shape, content.nbytes)
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read ends and codes; the number of bytes says whether the ends are bfloat16 or float32 numbers.
+        """Parse ends and codes; the number of bytes determines whether the ends are bfloat16 or float32 numbers.
 
         Raises
         ------
@@ -134,16 +134,16 @@ class LogFMTCodec(_Logarithmic):
 class DeepEPCodec(_Logarithmic):
     """LogFMT-10 as DeepEP's low-latency combine sends it (`lowprec.logfmt.deepep`), its hazards included.
 
-    Values are rounded to bfloat16 first; rows are a multiple of 512 values long. A chunk of 1024 (or 512) of which a
-    tile reaches 1 or is constant goes as bfloat16, so that messages differ in length. NaN becomes 0 where its chunk is
-    encoded.
+    Values are rounded to bfloat16 first; the length of rows is a multiple of 512. A chunk of 1024 (or 512) with a tile
+    that reaches 1 or is constant is sent as bfloat16, so the length of messages varies. In an encoded chunk, NaN
+    becomes 0.
 
     Parameters
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     about : str
-        What it is and where it is used.
+        Description and use.
     """
 
     name: str = field(compare=False)
@@ -151,16 +151,16 @@ class DeepEPCodec(_Logarithmic):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value where nothing falls back."""
+        """Bits sent per value if no chunk falls back to bfloat16."""
         return 10.25
 
     @property
     def columns_multiple(self) -> int:
-        """What the length of rows must be a multiple of."""
+        """Divisor of the length of rows."""
         return 512
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes of a row of which nothing falls back; in bfloat16 a chunk of 1024 takes 768 more."""
+        """Return the bytes of a row without fallback; in bfloat16 a chunk of 1024 takes 768 more."""
         self._checked((columns,))
         return columns * 10 // 8 + columns // 128 * 4
 
@@ -179,13 +179,13 @@ class DeepEPCodec(_Logarithmic):
         return Wire(self, content, values.shape, content.nbytes)
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read messages; which chunks are encoded follows from their ends.
+        """Parse messages; their ends determine which chunks are encoded.
 
         Raises
         ------
         WireError
-            If the bytes end within a row, there are more or fewer rows than the shape has, or its rows are no multiple
-            of 512 values.
+            If the bytes end within a row, there are more or fewer rows than the shape has, or the length of its rows is
+            not a multiple of 512.
         """
         shape = checked_shape(self.name, shape)
         try:

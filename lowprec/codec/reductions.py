@@ -1,22 +1,22 @@
-"""Sums of what arrives over wires: combine of experts' outputs, and all-reduce, with a codec on every hop.
+"""Sums of decoded messages: combine of experts' outputs, and all-reduce, with a codec on every hop.
 
-What a codec costs depends on where its values are rounded and how often. With q the signal to noise ratio of the codec
+The error of a sum depends on where its values are rounded and how often. With q the signal to noise ratio of the codec
 alone, in power, and shards of independent values, a sum over R ranks has the ratio q / n(R):
 
 ========== ============================================================== ==================
-algorithm  who rounds                                                     n(R)
+algorithm  rounded values                                                 n(R)
 ========== ============================================================== ==================
-one_shot   each rank its shard, once; float32 sum at the receiver         1
-two_step   one_shot of parts, then the sums once more for all to have     2
+one_shot   each rank's shard, once; float32 sum at the receiver           1
+two_step   as one_shot, on parts; then the sums, to send them to all      2
 tree       both operands of each addition, R a power of two               log2 R
 ring       the running sum, at each of R - 1 hops                         (R - 1) / 2
 two_level  sums of nodes of 4 ranks, in a ring of nodes                   (R / 4 - 1) / 2
 ========== ============================================================== ==================
 
-(ring and tree: the sum's own noise; a last rounding of the result for all to have it adds 1. All of it for noise far
-below the signal: a ring of 32 ranks in NVFP4, 8.5 dB by the formula, ends 1 dB lower.) The two combines are those of
-DeepEP, https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` for the low-latency one, ``internode.cu`` for the
-other. Sums are in float32, one rounding each, in the order of slots or ranks.
+(For ring and tree, the sum's own noise; rounding the result to send it to all adds 1. All of it for noise far below the
+signal: a ring of 32 ranks in NVFP4, 8.5 dB by the formula, is 1 dB lower.) The two combines are those of DeepEP,
+https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` for the low-latency one, ``internode.cu`` for the other. Sums
+are in float32, one rounding each, in the order of slots or ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..registry import Registry
 from . import Codec, codecs
 
 Floats = npt.NDArray[np.float32]
-#: Ranks of a node.
+#: Ranks per node.
 NODE = 4
 
 
@@ -48,13 +48,13 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
     Parameters
     ----------
     a, b, c : float32 arrays that broadcast
-        The operands.
+        Operands.
 
     Returns
     -------
     float32 array
-        To nearest even; the product is exact in float64, and the sum is rounded there to odd, so that the second
-        rounding never sees a false tie.
+        Result, rounded to nearest even; the product is exact in float64, and the sum is rounded there to odd, so the
+        second rounding never sees a false tie.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
         product = wide[0] * wide[1]
         total = np.asarray(product + wide[2])
         part = total - product
-        error = (product - (total - part)) + (wide[2] - part)  # of the sum, exactly (Knuth's two-sum)
+        error = (product - (total - part)) + (wide[2] - part)  # rounding error of the sum, exactly (Knuth's two-sum)
         even = (total.view(np.int64) & 1) == 0
         inexact = np.isfinite(total) & (error != 0) & even
         total = np.where(inexact, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
@@ -92,15 +92,15 @@ def combine_low_latency(
     Parameters
     ----------
     outputs : float array [tokens, slots, columns]
-        Of the experts; rounded to bfloat16 first, as their GEMM stores them.
+        Outputs of the experts; rounded to bfloat16 first, as their GEMM stores them.
     weights : float array [tokens, slots]
-        Gates, taken as float32.
+        Gates, converted to float32.
     codec : str or Codec
-        What goes over the wire.
+        Codec of the messages.
     chosen : integer array [tokens, slots], optional
-        Experts; slots with a negative number are skipped.
+        Chosen experts; slots with a negative number are skipped.
     store : str
-        Format of the result: "bfloat16", or "float32" to keep the sum.
+        Format of the result: "bfloat16", or "float32" for the unrounded sum.
 
     Returns
     -------
@@ -138,10 +138,10 @@ def combine_normal(
     bias: npt.ArrayLike | None = None,
     store: str = "bfloat16",
 ) -> Floats:
-    """Combine experts' outputs as DeepEP's kernels for training do, between nodes.
+    """Combine experts' outputs between nodes as DeepEP's training kernels do (its "normal" kernels).
 
-    On each node the forwarding GPU adds its experts' outputs in float32, rounds to bfloat16 and sends that; the token's
-    own rank adds the nodes in float32 and rounds again. Gates are applied before, by the experts.
+    On each node the forwarding GPU adds its experts' outputs in float32, rounds to bfloat16 and sends the result; the
+    token's own rank adds the nodes in float32 and rounds again. Experts have applied the gates before.
 
     Parameters
     ----------
@@ -150,9 +150,9 @@ def combine_normal(
     nodes : integer array [tokens, slots]
         Node of the expert of each slot; slots with a negative number are skipped.
     codec : str or Codec
-        What goes between nodes: "bf16" is what is shipped and adds nothing.
+        Codec of messages between nodes: "bf16" is DeepEP's and adds no rounding.
     bias : float array [tokens, columns], optional
-        Added in float32 with the nodes, first.
+        Bias, added in float32 before the nodes.
     store : str
         Format of the result.
 
@@ -193,19 +193,19 @@ def _no_estimate(ranks: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AllReduce(Value):
-    """A way of adding arrays that lie on several ranks.
+    """An algorithm that adds arrays of several ranks.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     add : callable
         ``add(shards, round_trip) -> sum``: shards [ranks, rows, columns].
     noise : callable
-        n(ranks): by what factor the noise exceeds that of the codec, relative to the signal, for independent shards;
-        NaN where nobody says. It decides no bits.
+        n(ranks): factor by which the noise, relative to the signal, exceeds the codec's for independent shards; NaN if
+        unknown. It does not affect results.
     source : str
-        Where it is described.
+        Publication of the algorithm.
     """
 
     name: str = field(compare=False)
@@ -214,7 +214,7 @@ class AllReduce(Value):
     source: str = field(default="user-defined", compare=False)
 
     def snr_loss(self, ranks: int) -> float:
-        """Return how many dB the sum over that many ranks lies below the codec itself."""
+        """Return by how many dB the signal to noise ratio of the sum over `ranks` ranks is below the codec's."""
         noise = self.noise(ranks)
         return 10 * math.log10(noise) if noise else -math.inf
 
@@ -237,7 +237,7 @@ def _tree(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
 
 
 def _ring(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
-    """Reduce part c of the rows, starting behind rank c and ending on it: each hop sends the sum so far."""
+    """Reduce part c of the rows, starting after rank c and ending on it: each hop sends the partial sum."""
     ranks = len(shards)
     parts = []
     for c, rows in enumerate(np.array_split(np.arange(shards.shape[1]), ranks)):
@@ -250,7 +250,7 @@ def _ring(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
 
 
 def _two_level(shards: Floats, send: Callable[[Any], Floats]) -> Floats:
-    """Add within nodes in float32, where wires are short and wide, and between them through the codec."""
+    """Add within nodes in float32, where links are short and wide, and between them through the codec."""
     return _ring(np.stack([_sum([*shards[at : at + NODE]]) for at in range(0, len(shards), NODE)]), send)
 
 
@@ -262,7 +262,7 @@ def _sum(parts: Sequence[Floats]) -> Floats:
 
 
 def _tree_noise(ranks: int) -> float:
-    """Return the powers that are rounded, summed over the additions, over the power of the sum."""
+    """Return the power of all rounded values, summed over the additions, over the power of the sum."""
     powers, rounded = [1] * ranks, 0
     while len(powers) > 1:
         pairs = [a + b for a, b in zip(powers[::2], powers[1::2], strict=False)]
@@ -288,7 +288,7 @@ def _two_step_noise(ranks: int) -> float:
 
 
 all_reduces: Registry[AllReduce] = Registry("all-reduce", AllReduce)
-"""The algorithms by name."""
+"""Algorithms by name."""
 
 for _algorithm in (
     AllReduce("ring", _ring, _ring_noise, "reduce-scatter of a ring, as NCCL's"),
@@ -304,26 +304,26 @@ all_reduces.seal()
 
 
 def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: str | AllReduce = "ring") -> Floats:
-    """Add arrays of several ranks, every message going through a codec.
+    """Add arrays of several ranks, with every message passing through a codec.
 
     Parameters
     ----------
     shards : float array [ranks, ..., columns]
-        One array for each rank, taken as float32.
+        One array for each rank, converted to float32.
     codec : str or Codec
-        What messages go through.
+        Codec of the messages.
     algorithm : {"ring", "tree", "two_level", "one_shot", "two_step"} or AllReduce
-        Who sends what.
+        Algorithm, which defines the messages.
 
     Returns
     -------
     float32 array [..., columns]
-        The sum that the ranks get.
+        Sum that the ranks receive.
 
     Raises
     ------
     ValueError
-        If there is no rank, or a name is unknown.
+        If the shards have no rank, or a name is unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Codecs that treat parts of a row apart: a cache whose dimensions with a position stay wide."""
+"""Codecs that encode parts of a row differently, such as a KV cache whose RoPE dimensions stay in BF16."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .wire import Codec, Shape, Wire, WireError, as_bytes, checked_shape, checke
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SplitCodec(Value):
-    """Rows of one or more tokens, each cut into parts that have codecs of their own.
+    """Rows of one or more tokens, each cut into parts with different codecs.
 
-    The bytes of a token are those of its parts, one after another.
+    The bytes of a token are those of its parts, in order.
 
     Parameters
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     parts : tuple of (int, Codec)
-        How many values each part has, in order, and what they go through.
+        Width and codec of each part, in order.
     about : str
-        What it is and where it is used.
+        Description and use.
 
     Raises
     ------
     ValueError
-        If there are no parts, or a part's codec sends bytes before the first row.
+        If `parts` is empty, or a part's codec sends bytes before the first row.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class SplitCodec(Value):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value of a token."""
+        """Bits sent per value of a token."""
         return 8 * self.row_bytes(self.columns_multiple) / self.columns_multiple
 
     def row_bytes(self, columns: int) -> int:
@@ -89,7 +89,7 @@ class SplitCodec(Value):
 
     @standard
     def encode(self, x: Array) -> Wire:
-        """Return what is sent for each part."""
+        """Return the encoded parts."""
         values = checked_values(self.name, x)
         tokens = values.reshape(self._split(values.shape), self.columns_multiple)
         pieces = np.split(tokens, self._cuts(), axis=1)
@@ -98,11 +98,11 @@ class SplitCodec(Value):
 
     @standard
     def decode(self, wire: Wire) -> Floats:
-        """Return the values that arrive."""
+        """Return the decoded values."""
         return np.concatenate([part.decode() for part in wire.content], axis=1).reshape(wire.shape)
 
     def round_trip(self, x: Array) -> Floats:
-        """Return what arrives of `x`."""
+        """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
     def to_bytes(self, wire: Wire) -> bytes:
@@ -112,13 +112,13 @@ class SplitCodec(Value):
         return np.concatenate(parts, axis=1).tobytes() if parts else b""
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read what `to_bytes` wrote.
+        """Parse the bytes of `to_bytes`.
 
         Raises
         ------
         WireError
-            If there are too few or too many bytes, those of a part are none that its codec writes, or rows of the shape
-            are no whole tokens.
+            If there are too few or too many bytes, those of a part are malformed, or rows of the shape are not whole
+            tokens.
         """
         shape = checked_shape(self.name, shape)
         try:

@@ -1,8 +1,8 @@
-"""The protocol of codecs, what they send, and how rows become bytes.
+"""The protocol of codecs, their encoded tensors, and the packing of rows into bytes.
 
-The bytes of an array are those of its rows, one after another, after a prefix that some formats need once. A row is the
-scales (or ends) of its tiles and then its codes, least significant bit first, padded with zero bits to a whole byte.
-The receiver knows the shape, as an expert knows the width of a token; nothing else is sent beside the values.
+The bytes of an array are those of its rows, in order, after a prefix that some formats have. A row is the scales (or
+ends) of its tiles and then its codes, least significant bit first, padded with zero bits to a whole byte. The receiver
+knows the shape, as an expert knows the width of a token; only the values are sent.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ Shape = tuple[int, ...]
 
 @runtime_checkable
 class Codec(Protocol):
-    """Something that values pass through; rows are tokens, tiles run along them.
+    """An encoder and decoder of values; rows are tokens, tiles run along them.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     """
 
     @property
     def name(self) -> str:
-        """What it is listed under."""
+        """Name in the catalogue."""
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value of a row of whole tiles, scales included, when the values are bfloat16 numbers."""
+        """Bits sent per value of a row of whole tiles, scales included, if the values are bfloat16 numbers."""
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row of that many values."""
+        """Return the bytes sent for a row of `columns` values."""
 
     def encode(self, x: Array) -> Wire:
-        """Return what is sent for values [..., columns]."""
+        """Encode values [..., columns]."""
 
     def decode(self, wire: Wire) -> Floats:
-        """Return the float32 values that arrive."""
+        """Return the decoded values, float32."""
 
     def round_trip(self, x: Array) -> Floats:
         """Return ``decode(encode(x))``, a new array."""
 
     def to_bytes(self, wire: Wire) -> bytes:
-        """Return the bytes that are sent, `nbytes` of them."""
+        """Return the bytes to send, `nbytes` of them."""
 
     def from_bytes(self, data: bytes, shape: Shape) -> Wire:
-        """Read what `to_bytes` wrote for values of a shape; anything else is a ValueError."""
+        """Parse the bytes of `to_bytes` for values of a shape; malformed bytes are a ValueError."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wire(ByBits):
-    """An array on its way.
+    """An encoded tensor, ready to send.
 
     Attributes
     ----------
     codec : Codec
-        Who encoded it and can decode it.
+        Codec that encoded the tensor.
     content : object
-        Codes and scales, in the codec's own form.
+        Codes and scales, in the codec's representation.
     shape : tuple of int
         Shape of the values.
     nbytes : int
-        Bytes that are sent.
+        Number of bytes to send.
     """
 
     codec: Codec
@@ -82,20 +82,20 @@ class Wire(ByBits):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent for a value of this array."""
+        """Bits sent per value of this array."""
         return 8.0 * self.nbytes / max(1, math.prod(self.shape))
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that are sent."""
+        """Return the bytes to send."""
         return self.codec.to_bytes(self)
 
     def decode(self) -> Floats:
-        """Return the values that arrive."""
+        """Return the decoded values."""
         return self.codec.decode(self)
 
 
 class WireError(ValueError):
-    """Bytes that no encoder writes: too few, too many, or with scales or padding that cannot be."""
+    """Bytes that no encoder writes: too few, too many, or with invalid scales or padding."""
 
 
 def checked_values(name: str, x: Any) -> Array:
@@ -104,7 +104,7 @@ def checked_values(name: str, x: Any) -> Array:
     Raises
     ------
     TypeError
-        If it holds no real numbers.
+        If it does not hold real numbers.
     ValueError
         If it is a single number.
     """
@@ -115,12 +115,12 @@ def checked_values(name: str, x: Any) -> Array:
 
 
 def checked_shape(name: str, shape: Any) -> Shape:
-    """Return a shape as a tuple of whole numbers.
+    """Return a shape as a tuple of integers.
 
     Raises
     ------
     WireError
-        If it is none, or no array can have it.
+        If it is not a sequence of integers >= 0, or too large for an array.
     """
     try:
         sizes = tuple(whole("", "size", size, 0) for size in shape)
@@ -128,29 +128,29 @@ def checked_shape(name: str, shape: Any) -> Shape:
         sizes = ()
     if not sizes:
         raise WireError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
-    if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # zeros do not count in NumPy either
+    if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # NumPy too does not count zeros
         raise WireError(f"codec {name}: shape {shape!r}: no array is as large")
     return sizes
 
 
 def rows_of(shape: Shape) -> int:
-    """Return how many rows an array of that shape has."""
+    """Return how many rows an array of a shape has."""
     return math.prod(shape[:-1])
 
 
 def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
-    """Return `data` as uint8 if it has the right length (any, if that is None).
+    """Return `data` as uint8 if it has the required length (None: any).
 
     Raises
     ------
     WireError
-        If it has not.
+        If it has another length.
     TypeError
-        If it holds no bytes.
+        If it is not a bytes-like object.
     """
     try:
         raw = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else np.asarray(data)
-    except ValueError:  # an empty buffer
+    except ValueError:  # raised for an empty buffer
         raw = np.empty(0, np.uint8)
     if raw.dtype != np.uint8:
         raise TypeError(f"codec {name}: bytes are needed, not {type(data).__name__} of {raw.dtype}")

@@ -1,4 +1,4 @@
-"""What a model costs in memory and in operations: bytes of KV cache, training FLOPs per token, utilization.
+"""Memory and operations of a model: bytes of KV cache, training FLOPs per token, utilization.
 
 The formulas are those that reproduce tables 1, 2 and 4 of "Insights into DeepSeek-V3" (arXiv 2505.09343). For N
 elements of matrices that a token meets (`ModelShape.matmul_parameters`), sequence length S, L layers and heads with
@@ -7,7 +7,7 @@ queries of width d_qk and values of width d_v, one token costs
     6 N  +  6 L S heads (d_qk + d_v)        attention over all S tokens ("non-causal", as Megatron counts)
     6 N  +  3 L S heads (d_qk + d_v)        over the lower triangle ("causal", as FlashAttention counts)
 
-operations in training. The paper's two dense models are counted otherwise (`method="paper"`): 6 (12 L h^2 + V h),
+operations in training. The paper counts its two dense models differently (`method="paper"`): 6 (12 L h^2 + V h),
 without any attention scores, and as if their feed-forward networks were 4 h wide and their attention not grouped.
 """
 
@@ -30,14 +30,14 @@ def kv_cache_bytes(model: str | ModelShape | Mapping[str, Any], codec: Bits = 16
     Parameters
     ----------
     model : str, ModelShape or mapping
-        The model.
+        Shape of the model.
     codec : Codec, str or float
-        What the cache holds: a codec, its name, or bits per value.
+        Storage of the cache: a codec, its name, or bits per value.
 
     Returns
     -------
     float
-        Bytes for all layers, scales of short last tiles included.
+        Bytes for all layers, including scales of short last tiles.
 
     Examples
     --------
@@ -60,18 +60,18 @@ def training_flops(
     Parameters
     ----------
     model : str, ModelShape or mapping
-        The model.
+        Shape of the model.
     sequence : int
         Length S of the training sequences.
     causal : bool
-        Count the lower triangle of the attention matrix only.
+        Whether to count only the lower triangle of the attention matrix.
     method : {"consistent", "paper"}
-        One formula for every model, or the paper's shortcut for dense ones.
+        One formula for all models, or the paper's shortcut for dense ones.
 
     Returns
     -------
     float
-        FLOPs, a multiply-add being two.
+        FLOPs, counting two for a multiply-add.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def training_flops(
 
 
 def achieved_flops(flops_per_token: float, tokens_per_day: float, gpus: int) -> float:
-    """Return the operations a second of one GPU of a training run.
+    """Return the operations per second of one GPU in a training run.
 
     Examples
     --------

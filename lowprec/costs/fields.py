@@ -1,4 +1,4 @@
-"""Objects from plain data: unknown or missing keys are errors that help."""
+"""Dataclasses from plain data, with clear errors for unknown or missing keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def named(kind: str, name: Any) -> str:
-    """Return how messages call an object of this kind and name.
+    """Return the description of an object in messages, from its kind and name.
 
     Raises
     ------
     ValueError
-        If the name is none.
+        If the name is not a nonempty string.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"{kind}: name={name!r}: a name is needed")
@@ -32,16 +32,16 @@ def build(kind: type[T], data: Any, owner: str) -> T:
     Parameters
     ----------
     kind : type
-        The dataclass.
+        Dataclass to make.
     data : mapping
-        Its fields.
+        Fields of the dataclass.
     owner : str
-        What is being read, for messages.
+        Description of the object, for messages.
 
     Returns
     -------
     T
-        The object.
+        Object of the dataclass.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def from_file(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return what `read` makes of a TOML file; the file's name is its name by default.
+    """Return the result of `read` for a TOML file; the default name is that of the file.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def find(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Calla
     Raises
     ------
     UnknownNameError
-        If the catalogue has none of that name.
+        If the catalogue has no entry of that name.
     ValueError, OSError
-        As for `from_file`.
+        See `from_file`.
     """
     if isinstance(given, Mapping):
         return read(given)

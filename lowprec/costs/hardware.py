@@ -1,4 +1,4 @@
-"""The machines that times are computed for, as data: what one GPU can send and compute."""
+"""Hardware, as data: the bandwidths and the compute of one GPU."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from .fields import build, find, from_file, named
 
 @dataclass(frozen=True)
 class Hardware:
-    """One GPU and its links; bandwidths are in bytes a second and one direction.
+    """One GPU and its links; bandwidths are in bytes per second and direction.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     bandwidth : float
-        Of the link that all-to-all traffic goes through.
+        Bandwidth of the link for all-to-all traffic.
     effective_bandwidth : float, optional
-        What is reached of it in practice; `bandwidth` by default.
+        Bandwidth reached in practice; `bandwidth` by default.
     scale_up_bandwidth : float, optional
-        Of the links within a node (NVLink); `bandwidth` by default.
+        Bandwidth of the links within a node (NVLink); `bandwidth` by default.
     effective_scale_up_bandwidth : float, optional
-        What is reached of that; `scale_up_bandwidth` by default.
+        Bandwidth reached on these in practice; `scale_up_bandwidth` by default.
     gpus_per_node : int
-        GPUs that the links within a node connect.
+        GPUs connected by the links within a node.
     peak_flops : float
-        Dense BF16 operations a second, the base of model FLOPs utilization.
+        Dense BF16 operations per second, the base of model FLOPs utilization.
     latency : float
-        Seconds that an all-to-all takes beside its bytes.
+        Seconds of an all-to-all without its bytes.
     source : str
-        Where the numbers are from.
+        Source of the numbers.
 
     Raises
     ------
     ValueError
-        If a number is not positive and finite, or more than all of a link is reached.
+        If a number is not positive and finite, or an effective bandwidth exceeds the link's.
 
     Examples
     --------
@@ -87,17 +87,17 @@ class Hardware:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hardware:
-        """Read a machine from plain data; an unknown or missing key is an error."""
+        """Read hardware from plain data; an unknown or missing key is an error."""
         return build(cls, data, f"hardware {data.get('name')!r}" if isinstance(data, Mapping) else "hardware")
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Hardware:
-        """Read a machine from a TOML file; the file's name is its name by default."""
+        """Read hardware from a TOML file; the default name is that of the file."""
         return from_file(path, cls.from_dict)
 
 
 hardware: Registry[Hardware] = Registry("hardware", Hardware)
-"""The shipped machines by name."""
+"""Shipped hardware by name."""
 
 for _machine in (
     Hardware(
@@ -114,5 +114,5 @@ for _machine in (
 
 
 def find_hardware(machine: str | Hardware | Mapping[str, Any]) -> Hardware:
-    """Return a machine from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
+    """Return hardware from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
     return find(machine, hardware, Hardware.from_dict)

@@ -1,8 +1,8 @@
-"""The shapes of language models that costs are counted from, as data.
+"""Shapes of language models for the computation of costs, as data.
 
-An attention says what it weighs and what it caches; a `ModelShape` adds the feed-forward networks, of which a token
-uses the dense ones, the shared experts and `top_k` of the routed ones. Sources of the shipped shapes: the
-configurations that were published with the models.
+An attention defines its weights and its cache; a `ModelShape` adds the feed-forward networks, of which a token uses the
+dense ones, the shared experts and `top_k` of the routed ones. Sources of the shipped shapes: the configurations that
+were published with the models.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .fields import build, find, from_file, named
 
 @runtime_checkable
 class Attention(Protocol):
-    """What costs need to know of an attention."""
+    """Sizes of an attention that costs depend on."""
 
     def weights(self, dim: int) -> int:
-        """Return the elements of its matrices in one layer."""
+        """Return the number of elements of its matrices in one layer."""
 
     def vectors(self) -> int:
-        """Return the elements of its gains and biases in one layer."""
+        """Return the number of elements of its gains and biases in one layer."""
 
     @property
     def cache_rows(self) -> tuple[int, ...]:
-        """Values that one layer caches for a token, one number for each tensor."""
+        """Number of values that one layer caches per token, for each tensor."""
 
     @property
     def score_dims(self) -> int:
@@ -45,11 +45,12 @@ class LatentAttention:
     Attributes
     ----------
     heads : int
-        Heads.
+        Number of heads.
     q_rank, kv_rank : int
-        Widths of the two latents; the second is cached.
+        Widths of the two latents; the key and value latent is cached.
     nope_dim, rope_dim, value_dim : int
-        Per head: queries and keys without and with position, values. The keys with position are shared and cached.
+        Per head: widths of queries and keys without and with position, and of values. Keys with position are shared and
+        cached.
     """
 
     heads: int
@@ -65,19 +66,19 @@ class LatentAttention:
             whole("LatentAttention", name, getattr(self, name), 1)
 
     def weights(self, dim: int) -> int:
-        """Return the elements of its matrices in one layer."""
+        """Return the number of elements of its matrices in one layer."""
         down = dim * (self.q_rank + self.kv_rank + self.rope_dim)
         up = self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
         up += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
         return down + up + self.heads * self.value_dim * dim
 
     def vectors(self) -> int:
-        """Return the gains of the norms of both latents."""
+        """Return the number of gains of the norms of both latents."""
         return self.q_rank + self.kv_rank
 
     @property
     def cache_rows(self) -> tuple[int, ...]:
-        """The latent and the shared key, one row."""
+        """Width of the latent and the shared key, one row."""
         return (self.kv_rank + self.rope_dim,)
 
     @property
@@ -93,7 +94,7 @@ class GroupedAttention:
     Attributes
     ----------
     heads, kv_heads, head_dim : int
-        Heads, pairs of key and value heads, and their width.
+        Numbers of heads and of pairs of key and value heads, and their width.
     bias : bool
         Whether queries, keys and values have biases (Qwen's do).
     """
@@ -111,16 +112,16 @@ class GroupedAttention:
             raise ValueError(f"GroupedAttention: kv_heads={self.kv_heads} must divide heads={self.heads}")
 
     def weights(self, dim: int) -> int:
-        """Return the elements of its matrices in one layer."""
+        """Return the number of elements of its matrices in one layer."""
         return dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
 
     def vectors(self) -> int:
-        """Return the biases."""
+        """Return the number of biases."""
         return self.head_dim * (self.heads + 2 * self.kv_heads) if self.bias else 0
 
     @property
     def cache_rows(self) -> tuple[int, ...]:
-        """Keys and values, a row each."""
+        """Widths of keys and values, one row each."""
         return (self.kv_heads * self.head_dim,) * 2
 
     @property
@@ -137,33 +138,34 @@ _ATTENTIONS: dict[str, type[LatentAttention] | type[GroupedAttention]] = {
 
 @dataclass(frozen=True)
 class ModelShape:
-    """All of a model that costs are counted from.
+    """The shape of a model, as far as costs depend on it.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     dim, layers, vocabulary : int
-        Width of the residual stream, blocks, tokens.
+        Width of the residual stream, number of blocks, number of tokens.
     attention : LatentAttention or GroupedAttention
-        The attention of every block.
+        Attention of every block.
     dense_width : int
         Hidden width of the dense SwiGLU networks.
     dense_layers : int, optional
-        Blocks with a dense network, the first ones; all of them by default.
+        Number of blocks with a dense network, the first ones; by default all of them.
     experts, top_k, shared_experts, expert_width : int
-        Routed experts of the other blocks, how many a token uses, experts that all use, hidden width of one.
+        Number of routed experts in the other blocks, of those that a token uses, and of experts that all tokens use;
+        hidden width of an expert.
     gate_bias : bool
         Whether each routed expert has a bias for load balancing (arXiv 2412.19437, section 2.1.2).
     expert_groups, kept_groups : int
-        Groups that routed experts stand in, a node each, and how many of them a token's experts come from.
+        Number of groups of routed experts, one per node, and of those that a token's experts come from.
     source : str
-        Where the numbers are from.
+        Source of the numbers.
 
     Raises
     ------
     ValueError
-        If a number is impossible, or two do not fit together.
+        If a number is out of range, or two do not fit together.
 
     Examples
     --------
@@ -222,12 +224,12 @@ class ModelShape:
         Parameters
         ----------
         data : mapping
-            The fields; ``attention`` is a mapping with ``kind`` "latent" or "grouped" and its fields.
+            Fields; ``attention`` is a mapping with ``kind`` "latent" or "grouped" and its fields.
 
         Raises
         ------
         ValueError
-            If a key is unknown or missing or a number impossible.
+            If a key is unknown or missing, or a number is out of range.
 
         Examples
         --------
@@ -252,7 +254,7 @@ class ModelShape:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> ModelShape:
-        """Read a shape from a TOML file; the file's name is its name by default."""
+        """Read a shape from a TOML file; the default name is that of the file."""
         return from_file(path, cls.from_dict)
 
     @property
@@ -269,7 +271,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All parameters: matrices, gains, biases, embedding and head (not tied)."""
+        """Number of all parameters: matrices, gains, biases, embedding and head (not tied)."""
         gate = self.experts * (self.dim + self.gate_bias)
         experts = (self.experts - self.top_k) * 3 * self.dim * self.expert_width
         per_layer = 2 * self.dim + self.attention.vectors()
@@ -278,15 +280,15 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token uses, all but those of the experts that it does not go to."""
+        """Number of parameters that one token uses: all but those of experts that it is not sent to."""
         return self.parameters - self.moe_layers * (self.experts - self.top_k) * 3 * self.dim * self.expert_width
 
     @property
     def matmul_parameters(self) -> int:
-        """Elements of the matrices that one token is multiplied with: no embedding, no gates, no gains.
+        """Number of elements of the matrices that one token is multiplied with: no embedding, no gates, no gains.
 
-        These are what DeepSeek counts for training costs (arXiv 2505.09343, table 2): with the gates included the MFUs
-        of its table 4 would miss by 0.1.
+        DeepSeek counts these for training costs (arXiv 2505.09343, table 2): with the gates included the MFUs of its
+        table 4 would be off by 0.1.
         """
         dense = self.first_dense * 3 * self.dim * self.dense_width
         experts = self.moe_layers * (self.top_k + self.shared_experts) * 3 * self.dim * self.expert_width
@@ -294,12 +296,12 @@ class ModelShape:
 
     @property
     def copies(self) -> int:
-        """Experts that a token is sent to, shared ones included."""
+        """Number of experts that a token is sent to, shared ones included."""
         return self.top_k + self.shared_experts
 
 
 models: Registry[ModelShape] = Registry("model", ModelShape)
-"""The shipped shapes by name."""
+"""Shipped shapes by name."""
 
 for _shape in (
     ModelShape(

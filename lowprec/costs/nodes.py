@@ -1,4 +1,4 @@
-"""How many nodes a token goes to, and what that costs: routing limited to a few nodes.
+"""Number of nodes that a token is sent to, and its cost: routing limited to a few nodes.
 
 Tokens for several experts of one node cross the slow network once and are forwarded inside the node, so a token costs
 the network M rows for M nodes instead of one for each expert (arXiv 2505.09343, section 4.3).
@@ -22,18 +22,18 @@ from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
 from .traffic import Bits, row_bytes
 
-#: More than any model has; the counts below take time and memory that grow with them.
+#: Larger than in any model; time and memory of the counts below grow with it.
 _MOST_EXPERTS, _MOST_CHOSEN = 1 << 16, 1 << 8
 
 
 @dataclass(frozen=True)
 class NodeCount:
-    """How many nodes tokens go to.
+    """Distribution of the number of nodes per token.
 
     Attributes
     ----------
     shares : tuple of float
-        Share of the tokens that go to 0, 1, 2 ... nodes.
+        Share of the tokens that are sent to 0, 1, 2 ... nodes.
     """
 
     shares: tuple[float, ...]
@@ -43,7 +43,7 @@ class NodeCount:
 
     @property
     def mean(self) -> float:
-        """Mean number of nodes of a token."""
+        """Mean number of nodes per token."""
         return float(sum(count * share for count, share in enumerate(self.shares)))
 
     @property
@@ -53,21 +53,21 @@ class NodeCount:
 
 
 def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None) -> NodeCount:
-    """Return how many nodes hold a token's experts if every choice of experts is as likely as any other.
+    """Return the distribution of the number of nodes with a token's experts, if all choices are equally likely.
 
     Parameters
     ----------
     experts, top_k : int
-        Routed experts and how many a token uses.
+        Number of routed experts and of those that a token uses.
     nodes : int
         Nodes among which the experts are divided evenly.
     kept : int, optional
-        Nodes that a token's experts may come from, chosen uniformly too; all by default.
+        Number of nodes that a token's experts may come from, also chosen uniformly; all by default.
 
     Returns
     -------
     NodeCount
-        Exact by inclusion and exclusion, up to the last conversion to float.
+        Distribution, exact by inclusion and exclusion up to the last conversion to float.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
 
 
 def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount:
-    """Return how many nodes tokens go to, from the decisions of a router.
+    """Return the distribution of the number of nodes per token, from the decisions of a router.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
         Experts of each token, as ``lowprec.moe.model.routing.route(...).chosen``; expert e lives on node
         e // (experts / nodes). Negative numbers are empty slots.
     experts, nodes : int
-        Routed experts, and nodes among which they are divided evenly in order.
+        Number of routed experts, and of nodes among which they are divided evenly in order.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     Raises
     ------
     ValueError
-        If there are no tokens, or an expert does not exist.
+        If `chosen` is empty, or an expert does not exist.
 
     Examples
     --------
@@ -135,23 +135,23 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     if experts % nodes:
         raise ValueError(f"measured_nodes: nodes={nodes} must divide experts={experts}")
     on_node = np.where(array < 0, -1, array.astype(np.int64) // (experts // nodes))
-    is_new = np.diff(np.sort(on_node, axis=1), axis=1, prepend=-1) > 0  # empty slots come first and are none
+    is_new = np.diff(np.sort(on_node, axis=1), axis=1, prepend=-1) > 0  # empty slots sort first and do not count
     counts = np.bincount(is_new.sum(axis=1), minlength=nodes + 1)
     return NodeCount(tuple((counts / len(array)).tolist()))
 
 
 @dataclass(frozen=True)
 class NodeTraffic:
-    """What one GPU's tokens cost the two networks in one direction.
+    """Traffic of one GPU's tokens on the two networks in one direction.
 
     Attributes
     ----------
     scale_out_bytes, scale_up_bytes : float
-        Sent between nodes, and forwarded within them.
+        Bytes sent between nodes, and forwarded within them.
     scale_out_s, scale_up_s : float
-        Their times; both happen at once.
+        Seconds of each; the networks work in parallel.
     seconds : float
-        The longer of the two.
+        The longer of the two times.
     """
 
     scale_out_bytes: float
@@ -175,27 +175,27 @@ def node_traffic(
     Parameters
     ----------
     model : str, ModelShape or mapping
-        A model with experts.
+        Shape of a model with experts.
     machine : str, Hardware or mapping
-        The GPU and its links.
+        GPU and its links.
     codec : Codec, str or float
-        What is sent.
+        Codec of the sent tokens, its name, or bits per value.
     nodes_per_token : float
-        M of the paper: a limit, or `NodeCount.mean`. As there, a token's own node counts like the others.
+        M of the paper: a limit, or `NodeCount.mean`. As in the paper, a token's own node counts too.
     tokens : int
-        Tokens of one GPU.
+        Number of tokens of one GPU.
     effective : bool
-        Compute with the bandwidths that are reached in practice.
+        Whether to compute with the bandwidths that are reached in practice.
 
     Returns
     -------
     NodeTraffic
-        Of `tokens` tokens.
+        Traffic of `tokens` tokens.
 
     Raises
     ------
     ValueError
-        If a token would go to more nodes than it has experts, or a number is impossible.
+        If a token would be sent to more nodes than it has experts, or a number is out of range.
 
     Examples
     --------

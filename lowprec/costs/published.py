@@ -1,7 +1,8 @@
-"""Every number on costs that "Insights into DeepSeek-V3" and DeepEP print, beside what the formulas give.
+"""All numbers on costs in "Insights into DeepSeek-V3" and DeepEP, with the numbers that the formulas give.
 
-A printed number counts as reproduced if ours differs from it by less than one unit of its last digit, so that both
-rounded and cut numbers agree (the paper prints 67 for 67.76), or by less than the share given for a measurement.
+A published number counts as reproduced if the computed one differs from it by less than one unit of its last digit,
+which accepts both rounding and truncation (the paper prints 67 for 67.76), or by less than the given share, for
+measurements.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ DEEPEP = "DeepEP, docs/legacy.md, low-latency kernels"
 
 @dataclass(frozen=True)
 class Published:
-    """A printed number and ours.
+    """A published number and the computed one.
 
     Attributes
     ----------
     where : str
         Source and place.
     what : str
-        The quantity, with its unit.
+        Quantity, with its unit.
     printed : float
-        As printed.
+        Published number.
     compute : callable
-        Returns ours.
+        Function that returns the computed number.
     unit : float
-        One unit of the last printed digit.
+        Unit of the last printed digit.
     share : float
-        Relative difference allowed instead, for measurements.
+        Relative tolerance instead of the unit, for measurements.
     note : str
-        Why it does not come out, where it does not.
+        Reason why the number is not reproduced, if so.
     """
 
     where: str
@@ -52,8 +53,8 @@ class Published:
 
     @property
     def agrees(self) -> bool:
-        """Whether ours is the printed number."""
-        # The printed decimal is no binary fraction: a millionth of a unit covers its rounding.
+        """Whether the computed number reproduces the published one."""
+        # The printed decimal is not a binary fraction: a millionth of a unit covers its rounding.
         within = abs(self.compute() - self.printed) < self.unit * (1 - 1e-6)
         return within or abs(self.compute() / self.printed - 1) <= self.share
 
@@ -81,7 +82,7 @@ def _deepep(microseconds: int, codec: float, header: int) -> float:
 
 
 def _catalogue() -> list[Published]:
-    """Return every figure; long because the papers print so many."""
+    """Return all figures; long because the papers print many."""
     rows = []
     table = f"{PAPER}, table 1"
     for model, kilobytes, times, note in (
@@ -130,7 +131,7 @@ def _catalogue() -> list[Published]:
                 Published(table, words, printed_entry, partial(_rate, tokens, causal, share), 0.01 if share else 1)
             )
 
-    # 8.25 bits: FP8 with a float32 scale per 128. The printed microseconds are whole, hence the share.
+    # 8.25 bits: FP8 with a float32 scale per 128. The printed microseconds are integers, hence the share.
     for kind, codec, header, measured in (
         ("dispatch", 8.25, 16, ((8, 77, 98), (16, 118, 63), (32, 155, 48), (64, 173, 43), (128, 192, 39),
                                 (256, 194, 39))),
@@ -150,4 +151,4 @@ def _kilobytes(model: str) -> float:
 
 
 published: tuple[Published, ...] = tuple(_catalogue())
-"""All of them."""
+"""All published numbers."""

@@ -1,7 +1,7 @@
-"""What experts cost in communication: bytes and time of dispatch and combine, and the speed of decoding they allow.
+"""Communication of experts: bytes and time of dispatch and combine, and the speed of decoding that they allow.
 
-The model of arXiv 2505.09343, section 2.3.2: each of T tokens of a GPU is sent to its experts and comes back, so that
-one exchange of a layer takes
+The model of arXiv 2505.09343, section 2.3.2: each of T tokens of a GPU is sent to its experts and returned, so one
+exchange of a layer takes
 
     t = (b_dispatch + b_combine) T copies dim / bandwidth                  copies = routed + shared experts of a token
 
@@ -32,12 +32,12 @@ DEEPEP_HEADER = 16
 
 
 def bits_per_value(codec: Bits) -> float:
-    """Return the bits that a value takes: those of a codec (scales included), of its name, or the number given.
+    """Return the bits per value of a codec (scales included), given as an object, by name, or as a number.
 
     Raises
     ------
     ValueError
-        If the name is unknown or the number not positive.
+        If the name is unknown, or the number is not positive.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def bits_per_value(codec: Bits) -> float:
 
 
 def row_bytes(codec: Bits, columns: int) -> float:
-    """Return the bytes of one row of `columns` values, short last tiles and padding included."""
+    """Return the bytes of one row of `columns` values, including short last tiles and padding."""
     columns = whole("row_bytes", "columns", columns, 1)
     if isinstance(codec, (int, float, np.integer, np.floating)):
         return bits_per_value(codec) * columns / 8
@@ -61,27 +61,27 @@ def row_bytes(codec: Bits, columns: int) -> float:
 
 
 def _codec(codec: Any) -> Codec:
-    from lowprec.codec import codecs  # imports the kernels' compiler, which plain numbers do not need
+    from lowprec.codec import codecs  # imports the kernels' compiler, which numbers do not need
 
     return codecs.get(codec)
 
 
 @dataclass(frozen=True)
 class DecodeLimit:
-    """How fast tokens can be decoded if only communication takes time.
+    """Speed of decoding if only communication takes time.
 
     Attributes
     ----------
     dispatch_bytes, combine_bytes : float
-        That one GPU sends in a layer, for its tokens.
+        Bytes that one GPU sends per layer, for its tokens.
     dispatch_s, combine_s, exchange_s : float
-        Seconds of the two and of both.
+        Seconds of dispatch, of combine, and of both.
     layer_s : float
-        Seconds of a layer: two micro-batches.
+        Seconds per layer: two micro-batches.
     tpot_s : float
-        Time per output token, seconds.
+        Seconds per output token.
     tokens_per_s : float
-        Its inverse.
+        Output tokens per second.
     """
 
     dispatch_bytes: float
@@ -110,17 +110,17 @@ def decode_limit(
     Parameters
     ----------
     model : str, ModelShape or mapping
-        A model with experts.
+        Shape of a model with experts.
     machine : str, Hardware or mapping
-        The GPU and its links.
+        GPU and its links.
     dispatch, combine : Codec, str or float
-        What is sent either way: a codec, its name, or bits per value.
+        Codecs of both directions: a codec, its name, or bits per value.
     tokens : int
-        Tokens of one micro-batch on a GPU.
+        Number of tokens of one micro-batch on a GPU.
     dim, layers : int, optional
-        In place of the model's: the paper computes with 7000 ("7K"); 58 of V3's 61 layers have experts.
+        Replacements of the model's values: the paper computes with 7000 ("7K"); 58 of V3's 61 layers have experts.
     effective : bool
-        Compute with the bandwidth that is reached in practice.
+        Whether to compute with the bandwidth that is reached in practice.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def decode_limit(
     Raises
     ------
     ValueError
-        If the model has no experts, or a number is impossible.
+        If the model has no experts, or a number is out of range.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def decode_limit(
 def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int = DEEPEP_HEADER) -> float:
     """Return the bytes of one token in DeepEP's low-latency kernels.
 
-    Dispatch sends a header of 16 bytes, the FP8 codes and a float32 scale per 128; combine sends the values alone.
+    Dispatch sends a header of 16 bytes, the FP8 codes and a float32 scale per 128; combine sends only the values.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int
 def deepep_bandwidth(
     seconds: float, codec: Bits, header: int, *, tokens: int = 128, top_k: int = 8, dim: int = 7168
 ) -> float:
-    """Return the bytes a second that DeepEP would report for a kernel of that duration.
+    """Return the bytes per second that DeepEP would report for a kernel of the given duration.
 
     Examples
     --------

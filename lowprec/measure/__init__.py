@@ -1,3 +1,3 @@
-"""Measures: how far two arrays are apart, what a format does to data, and whether casts give the bits they should."""
+"""Measures: the difference of two arrays, the errors of a format on data, and checks that casts give correct bits."""
 
 from . import metrics as metrics

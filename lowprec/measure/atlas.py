@@ -1,4 +1,4 @@
-"""What a format does to an array, in one row of numbers: for any codec, quantizer and element format."""
+"""Errors of a format on an array, as one row of numbers: for any codec, quantizer and element format."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FormatErrors:
-    """The errors of one format on one array.
+    """Errors of one format on one array.
 
     Attributes
     ----------
     format : str
-        Codec or quantizer.
+        Name of the codec, quantizer or element format.
     bits_per_value : float
-        Bits for a value, scales included.
+        Bits per value, scales included.
     sqnr : float
-        Signal to quantization noise, dB.
+        Signal to quantization noise ratio, dB.
     relative_rms, relative_max : float
-        Of |y - x| / |x| where x is not 0.
+        Root mean square and maximum of |y - x| / |x| where x is not 0.
     magnitude_bias : float
         mean |y| / mean |x| - 1.
     gain_bias : float
         sum(y x) / sum(x^2) - 1.
     flushed : float
-        Share of the non-zero values that became 0.
+        Share of the nonzero values that became 0.
     saturated : float
-        Share of the values that lay beyond the largest number their tile can hold, and were cut to it.
+        Share of the values beyond the largest number of their tile that saturated to it.
     octaves : float
         Mean over tiles of 128 values of R = log2(largest / smallest non-zero magnitude), a property of the data.
     """
@@ -67,7 +67,7 @@ class FormatErrors:
 
 @dataclass(frozen=True, eq=False)
 class Passed(ByBits):
-    """What became of an array: its values, the largest that each could have been, and the bits of one."""
+    """Result of a round trip: values, the largest magnitude that each could have, and bits per value."""
 
     name: str
     values: Floats
@@ -76,12 +76,12 @@ class Passed(ByBits):
 
 
 def find_format(name: Any) -> Codec | Quantizer | Format:
-    """Return the codec, the quantizer or the element format of a name (looked for in this order), or the object itself.
+    """Return the codec, quantizer or element format of a name (searched in this order), or the object itself.
 
     Raises
     ------
     UnknownNameError
-        If it is none of them.
+        If none of the catalogues has the name.
     """
     if isinstance(name, Quantizer | Format) or not isinstance(name, str):
         return name if isinstance(name, Quantizer | Format) else codecs.get(name)
@@ -118,19 +118,19 @@ def pass_through(x: Floats, fmt: str | Codec | Quantizer | Format) -> Passed:
 
 
 def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErrors:
-    """Return all measures of a format on an array.
+    """Return all error measures of a format on an array.
 
     Parameters
     ----------
     x : array_like [..., columns]
         Finite real numbers, taken as float32; tiles run along the last axis.
     fmt : str, Codec, Quantizer or Format
-        A codec, a quantizer, an element format, or the name of one.
+        Codec, quantizer or element format, or its name.
 
     Returns
     -------
     FormatErrors
-        One row of a table.
+        Errors, one row of a table.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErro
 
 
 def compared(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> tuple[FormatErrors, Comparison]:
-    """Return what `errors_of` does, and all that `compare` says of the same values.
+    """Return the result of `errors_of`, and the `Comparison` of the same values.
 
     Examples
     --------

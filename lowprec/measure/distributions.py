@@ -1,4 +1,4 @@
-"""Where values to be rounded come from, by name: smooth and heavy-tailed densities, and what activations look like."""
+"""Distributions of values to be rounded, by name: smooth and heavy-tailed densities, and models of activations."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from lowprec.registry import Registry
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
-_INNER = 256  # hidden width of the expert whose outputs are drawn
+_INNER = 256  # hidden width of the expert that computes the outputs
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A kind of values.
+    """A distribution of matrices.
 
     Attributes
     ----------
     name : str
-        What it is listed under.
+        Name in the catalogue.
     draw : callable
-        ``draw(rng, (rows, columns))``.
+        Function that draws values: ``draw(rng, (rows, columns))``.
     about : str
-        What it is.
+        Description.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Distribution:
     about: str
 
     def values(self, shape: tuple[int, int], seed: int = 0) -> NDArray[np.float32]:
-        """Return values [rows, columns] in float32, the same for the same seed and shape.
+        """Return values [rows, columns] in float32, determined by the seed and the shape.
 
         Examples
         --------
@@ -51,7 +51,7 @@ def _swiglu(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
 
 
 def _expert(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
-    """Down-projection of a SwiGLU, tokens of different scale; not rounded to bfloat16."""
+    """Return down-projections of a SwiGLU, with tokens of different scale; not rounded to bfloat16."""
     from lowprec.tensorcore.gemm import matmul_f32
 
     hidden = _swiglu(rng, (shape[0], _INNER)) * np.exp(rng.standard_normal((shape[0], 1)) / 2)
@@ -74,7 +74,7 @@ def _lognormal(sigma: float) -> Draw:
 
 
 distributions: Registry[Distribution] = Registry("distribution", Distribution)
-"""The distributions by name."""
+"""Distributions by name."""
 
 for _entry in (
     Distribution("gauss", lambda rng, shape: rng.standard_normal(shape), "standard normal"),

@@ -1,4 +1,4 @@
-"""P3109's kappa: by how many code points an implementation of an operation is off at most."""
+"""P3109's kappa: the largest error of an implementation of an operation, in code points."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def kappa(
 ) -> float:
     """Return the largest distance between two functions of codes, in code points, over all their operands.
 
-    Distances are steps in the order of the result's values, where -0, in formats that have it, is one below 0. Where
-    the definition gives NaN or Inf, the other must give the same, and nowhere else; if not, kappa is NaN.
+    Distances are steps in the order of the result's values, in which -0, in formats that have it, comes one before 0.
+    If the two functions differ in where they return NaN or Inf, kappa is NaN.
 
     Parameters
     ----------
     implementation, definition : callable
-        Take arrays of codes, one for each operand, and return an array of codes.
+        Functions of arrays of codes, one for each operand, that return an array of codes.
     operands : Format or sequence of formats
-        Of the operands: all tuples of codes are tried, 2^24 at most.
+        Formats of the operands: all tuples of codes are tried, 2^24 at most.
     result : str or Format
-        Of what both return.
+        Format of the results.
 
     Returns
     -------
     float
-        A whole number, or NaN.
+        An integer, or NaN.
 
     Raises
     ------
@@ -77,6 +77,6 @@ def kappa(
         return math.nan
     place = np.searchsorted(np.unique(values[finite]), values)
     if f.has_negative_zero:
-        place += ~np.signbit(values)  # 0 and what is above it come one after -0
+        place += ~np.signbit(values)  # numbers from 0 on come one place later, as -0 precedes 0
     steps = np.abs(place[theirs] - place[ours])[~special]
     return float(steps.max(initial=0))

@@ -1,8 +1,7 @@
-"""How far one array is from another: decibels, relative errors, last places, bits.
+"""Differences of two arrays: decibels, relative errors, units in the last place, bits.
 
-Everything is computed in float64, whatever comes in. Where the reference is NaN or infinite and the other array has the
-same there, nothing is wrong; any other NaN or infinity counts as an infinite error. Zeros of different sign are equal
-values with different bits.
+All computation is in float64, whatever the input. Where both arrays have the same NaN or infinity there is no error; any
+other NaN or infinity counts as an infinite error. Zeros of different sign are equal values with different bits.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Wide = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of `compare`, one number a field.
+    """Result of `compare`: one field per measure.
 
     Attributes
     ----------
     sqnr : float
-        Signal to quantization noise, dB; inf if no value differs.
+        Signal to quantization noise ratio, dB; inf if no value differs.
     relative_rms, relative_max : float
         Root mean square and maximum of ``|a - r| / |r|`` over the elements where r is not 0.
     norm_error : float
@@ -37,11 +36,11 @@ class Comparison:
     absolute_max : float
         Largest ``|a - r|``.
     ulp_max : float
-        Largest distance in float32 numbers.
+        Largest distance in float32 units in the last place.
     equal_bits : float
-        Share of elements with the same float32 bits (all NaN count as the same).
+        Share of elements with the same float32 bits (all NaN count as equal).
     underflow : float
-        Share of non-zero reference elements that became 0.
+        Share of nonzero reference elements that became 0.
     magnitude_bias : float
         ``mean |a| / mean |r| - 1``.
     calc_diff : float
@@ -82,12 +81,12 @@ class Comparison:
 
 @standard
 def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
-    """Compare an array with the one it should be.
+    """Compare an array with a reference.
 
     Parameters
     ----------
     a, reference : array_like of one shape
-        Real numbers; bits and last places are those of their float32 values.
+        Real numbers; bits and units in the last place are those of their float32 values.
 
     Returns
     -------
@@ -136,7 +135,7 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        inf where no value differs, -inf where an error is infinite or the reference is all zeros.
+        Ratio in dB: inf if no value differs, -inf if an error is infinite or the reference is all zeros.
 
     Raises
     ------
@@ -154,7 +153,7 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
-    """Return ``|a - r| / |r|`` of each element; NaN where r is 0 and a is not, 0 where both are.
+    """Return ``|a - r| / |r|`` of each element: NaN where only r is 0, 0 where both are.
 
     Parameters
     ----------
@@ -164,7 +163,7 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     Returns
     -------
     float64 array of that shape
-        The errors.
+        Relative errors.
 
     Raises
     ------
@@ -190,17 +189,17 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
 
 
 def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
-    """Return how many float32 numbers lie between two values, one end included: 0 if they are equal.
+    """Return the distance of two values in float32 numbers: 0 if they are equal, 1 if they are neighbours.
 
     Parameters
     ----------
     a, reference : array_like of one shape
-        Real numbers, rounded to float32 first. +0 and -0 are one number.
+        Real numbers, rounded to float32 first. +0 and -0 count as equal.
 
     Returns
     -------
     float64 array of that shape
-        Whole numbers; inf where only one of the two is NaN, 0 where both are.
+        Integers; inf where only one of the two is NaN, 0 where both are.
 
     Raises
     ------
@@ -233,7 +232,7 @@ def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        0 to 1; 0 of empty arrays.
+        Share in [0, 1]; 0 for empty arrays.
 
     Raises
     ------
@@ -253,7 +252,7 @@ def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the share of the non-zero elements of the reference that are 0 in `a`.
+    """Return the share of the nonzero elements of the reference that are 0 in `a`.
 
     Parameters
     ----------
@@ -263,7 +262,7 @@ def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        0 to 1; 0 where the reference holds nothing but zeros.
+        Share in [0, 1]; 0 if the reference is all zeros.
 
     Raises
     ------
@@ -282,19 +281,19 @@ def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> float:
-    """Return the share of elements whose reference lies beyond a limit and that were cut to it.
+    """Return the share of elements that saturated: the reference is beyond a limit, and `a` is at it.
 
     Parameters
     ----------
     a, reference : array_like of one shape
         Real numbers.
     limit : float
-        The largest magnitude of the format, 448 for e4m3fn.
+        Largest magnitude of the format, 448 for e4m3fn.
 
     Returns
     -------
     float
-        0 to 1; 0 of empty arrays.
+        Share in [0, 1]; 0 for empty arrays.
 
     Raises
     ------
@@ -314,7 +313,7 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
 
 
 def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return ``mean |a| / mean |r| - 1``: whether a rounding shrinks or grows values on average.
+    """Return ``mean |a| / mean |r| - 1``: whether a rounding shrinks or grows magnitudes on average.
 
     Parameters
     ----------
@@ -324,7 +323,7 @@ def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        Below 0 where values shrink; infinities and NaN of the reference are left out.
+        Bias, negative if magnitudes shrink; infinities and NaN of the reference are left out.
 
     Raises
     ------
@@ -344,7 +343,7 @@ def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return sum(a r) / sum(r^2) - 1: by how much what passes through is amplified on average.
+    """Return sum(a r) / sum(r^2) - 1: the gain error, by how much values are amplified on average.
 
     Parameters
     ----------
@@ -354,7 +353,7 @@ def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        Below 0 where values shrink; elements that are not finite in both are left out.
+        Gain error, negative if values shrink; elements that are not finite in both are left out.
 
     Raises
     ------
@@ -386,7 +385,7 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        0 for equal arrays; NaN where one of them is not finite.
+        Difference: 0 for equal arrays, NaN if one of them is not finite.
 
     Raises
     ------
@@ -407,9 +406,9 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def as_wide(name: str, x: npt.ArrayLike) -> Wide:
-    """Return an array as float64 in C order, and refuse what holds no real numbers in the name of a function.
+    """Return an array as float64 in C order; errors name the calling function.
 
-    The order is that in which NumPy sums: a transposed view would have another last bit.
+    C order determines the order of NumPy's sums: a transposed view could have another last bit.
     """
     return real_numbers(name, x).astype(np.float64, order="C")
 
@@ -445,7 +444,7 @@ def _sqnr(x: Wide, r: Wide) -> float:
 
 
 def _norm(x: Wide) -> float:
-    """Return the Euclidean norm, scaled so that no square overflows or vanishes."""
+    """Return the Euclidean norm, scaled so that no square overflows or underflows."""
     largest: float = float(np.abs(x).max(initial=0.0))
     if largest == 0 or largest == math.inf:
         return largest
@@ -463,7 +462,7 @@ def _narrow(x: Wide) -> npt.NDArray[np.float32]:
 
 
 def _place(x: Wide) -> npt.NDArray[np.int64]:
-    """Return the place of each float32 value in their order, both zeros being 0."""
+    """Return the rank of each float32 value in their order, both zeros being 0."""
     bits = _narrow(x).view(np.int32).astype(np.int64)
     return np.asarray(np.where(bits < 0, -(bits & 0x7FFFFFFF), bits))
 

@@ -1,4 +1,4 @@
-"""How the values of one array are spread: their range in a tile, and how heavy the tails are."""
+"""Statistics of the values of one array: their range in a tile, and the weight of the tails."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from lowprec._arrays import as_matrix, whole
 
 from .metrics import Wide, as_wide
 
-_GRAIN = 1 << 16  # values per piece of work
+_GRAIN = 1 << 16  # values per task of the thread pool
 
 
 def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
-    """Return log2 of the largest over the smallest non-zero magnitude of each tile of a row: R, in octaves.
+    """Return log2 of the largest over the smallest nonzero magnitude of each tile of a row: R, in octaves.
 
-    R predicts what a logarithmic format of K steps loses: its steps are R / K octaves.
+    R predicts the error of a logarithmic format with K steps: its steps are R / K octaves.
 
     Parameters
     ----------
     x : array_like [..., columns]
         Real numbers; the last tile of a row may be shorter.
     tile : int
-        Values in a tile.
+        Values per tile.
 
     Returns
     -------
     float64 array [..., tiles]
-        NaN for tiles of zeros and tiles with NaN or infinity.
+        Ranges; NaN for tiles of zeros and tiles with NaN or infinity.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     tile = min(tile, max(1, wide.shape[-1]))
     octaves = np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
     if octaves.size:
-        from lowprec.kernels.model import divergence  # imports the compiler, which lists of studies do not need
+        from lowprec.kernels.model import divergence  # imports the compiler, which a listing of studies does not need
 
         rows, into = as_matrix(np.ascontiguousarray(wide)), as_matrix(octaves)
         grain = max(1, _GRAIN // rows.shape[1])
@@ -57,22 +57,22 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
 
 
 def kurtosis(x: npt.ArrayLike) -> float:
-    """Return the mean of the fourth power of (x - mean) / deviation: 3 for a normal distribution, more for outliers.
+    """Return the mean of ((x - mean) / deviation)^4: 3 for a normal distribution, more with outliers.
 
     Parameters
     ----------
     x : array_like
-        Real numbers, all of them together.
+        Real numbers; all axes are pooled.
 
     Returns
     -------
     float
-        1 or more; NaN where all values are equal, as it is 0 / 0 there.
+        Kurtosis, 1 or more; NaN if all values are equal, as it is 0 / 0 then.
 
     Raises
     ------
     TypeError
-        If they are not real numbers.
+        If `x` does not hold real numbers.
 
     Examples
     --------

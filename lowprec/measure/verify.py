@@ -1,7 +1,7 @@
 """Checks of an installation: casts against ml_dtypes and the exact oracle, bit for bit, on this machine.
 
-What the test suite holds, anybody can run on their own CPU: other instructions are compiled there. A check counts
-inputs and differences; there must be none.
+The checks of the test suite can be run on any CPU, where other instructions are compiled. A check counts inputs and
+differences; a correct installation has no differences.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..kernels.cast.random_bits import random_word
 from ..oracle import casts
 
 Progress = Callable[[int], None]
-"""Is told how many inputs were worked on since the last call."""
+"""Callback that gets the number of inputs processed since the last call."""
 
 EXHAUSTIVE = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e4m3", "e3m4", "bfloat16")
 """Formats that ml_dtypes rounds correctly, so that all 2^32 float32 inputs can be compared."""
@@ -39,13 +39,13 @@ class Check:
     Attributes
     ----------
     name : str
-        What is compared.
+        Name of the checked operation.
     against : str
-        The other side.
+        Implementation to compare with.
     inputs : int
-        How many inputs there are.
+        Number of inputs.
     run : callable
-        Takes a `Progress`, returns the number of differences.
+        Function that takes a `Progress` and returns the number of differences.
     """
 
     name: str
@@ -60,14 +60,14 @@ def checks(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[Check]
     Parameters
     ----------
     exhaustive : bool
-        Which of the two.
+        Whether to check all inputs.
     names : tuple of str
-        Only these formats.
+        Formats to check; all by default.
 
     Raises
     ------
     ValueError
-        If a format has no such check.
+        If a format has no check against ml_dtypes.
     """
     allowed = EXHAUSTIVE if exhaustive else EXHAUSTIVE + _NARROW
     chosen = tuple(formats[name].name for name in names) or allowed
@@ -162,10 +162,10 @@ def _every_float32(name: str, progress: Progress) -> int:
     def piece(a: int, b: int) -> None:
         for start in range(a, b, _CHUNK):
             x = np.arange(start, min(b, start + _CHUNK), dtype=np.int64).astype(np.uint32).view(np.float32)
-            found.append(differences(x, name))  # by several threads
+            found.append(differences(x, name))  # called by several threads
             progress(x.size)
 
-    for start in range(0, 1 << 32, 16 * _CHUNK):  # rounds of pieces, so that an interruption is soon heeded
+    for start in range(0, 1 << 32, 16 * _CHUNK):  # in rounds, so that an interrupt takes effect soon
         _threads.run_chunks(functools.partial(_shifted, piece, start), 16 * _CHUNK, _CHUNK)
     return sum(found)
 

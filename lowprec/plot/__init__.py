@@ -1,6 +1,6 @@
 """Pictures of numerics as matplotlib axes: errors of formats, value grids, running sums, losses.
 
-The public names stand in ``__init__.pyi``; loaded when they are first used: reports need the style alone.
+`__init__.pyi` lists the public names, which are loaded on first use: reports need only the style.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Errors of formats on an array, by the size of its values."""
+"""Plot of the errors of formats on an array, by magnitude of its values."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ..measure.atlas import errors_of, pass_through
 from ..scaling.quantizer import Quantizer
 from .style import axes_or_new, color, drawn
 
-_FEWEST = 8  # values of a binade that is drawn
+_FEWEST = 8  # smallest number of values of a plotted binade
 
 
 @drawn
 def errors(
     x: ArrayLike, formats: Sequence[str | Codec | Quantizer | Format] = ("bf16", "fp8_1x128", "mxfp4"), axes: Any = None
 ) -> Any:
-    """Draw what formats do to an array: the relative error of its values, binade by binade.
+    """Plot the relative error of formats on the values of an array, binade by binade.
 
     Parameters
     ----------
     x : array_like [..., columns]
         Finite real numbers, taken as float32; blocks that share a scale run along the last axis.
     formats : sequence of str, Codec, Quantizer or Format
-        What it goes through: codecs, quantizers and element formats, or their names.
+        Codecs, quantizers and element formats, or their names.
     axes : matplotlib.axes.Axes, optional
-        Where to draw; a new figure by default.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The root mean square of the relative error against the magnitude; 1 is a value that became 0.
+        Axes with the root mean square of the relative error against the magnitude; 1 is a value that became 0.
 
     Raises
     ------
     ValueError
         If the array is empty or not finite.
     UnknownNameError
-        For a name that no catalogue has.
+        If no catalogue has a name.
     ModuleNotFoundError
         If matplotlib is not installed.
 
@@ -54,7 +54,7 @@ def errors(
     >>> axes.get_legend().get_texts()[1].get_text()
     'fp8_1x128: 31.8 dB, 8.25 bits'
     """
-    rows = [(fmt, errors_of(x, fmt)) for fmt in formats]  # refuses what cannot be measured
+    rows = [(fmt, errors_of(x, fmt)) for fmt in formats]  # raises for arrays that cannot be measured
     values = np.asarray(x, np.float32)
     magnitude = np.abs(values.astype(np.float64))
     binade = np.frexp(magnitude)[1] - 1
@@ -68,7 +68,7 @@ def errors(
                 continue
             relative = (passed[chosen] - values[chosen]) / values[chosen]
             across.append(2.0 ** (int(exponent) + 0.5))
-            up.append(float(np.sqrt(np.mean(relative**2))) or np.nan)  # no error has no place on a logarithmic axis
+            up.append(float(np.sqrt(np.mean(relative**2))) or np.nan)  # a logarithmic axis has no zero
         label = f"{row.format}: {row.sqnr:.1f} dB, {row.bits_per_value:.4g} bits"
         axes.plot(across, up, "o-", color=color(place), markersize=3.2, linewidth=1.4, label=label)
     axes.set_xscale("log", base=2)

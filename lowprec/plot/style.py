@@ -1,4 +1,4 @@
-"""How all figures look: colors, lines and fonts; and matplotlib, imported when something is drawn."""
+"""Style of all figures: colors, lines and fonts. matplotlib is imported by the first plot."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The reference is always neutral and a positive control vermilion; other arms go on (Okabe and Ito's palette).
+#: The reference is neutral and a positive control vermilion; other arms use the rest of Okabe and Ito's palette.
 NEUTRAL = "#4d4d4d"
 FLOOR = "#bdbdbd"
 CONTROL = "#D55E00"
 PALETTE = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = ("-", (0, (5, 1.5)), "-", (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1.5)))
-#: Matplotlib's settings for all figures.
+#: Settings of matplotlib for all figures.
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -31,7 +31,7 @@ STYLE: dict[Any, Any] = {
 
 
 def drawn(function: Callable[P, R]) -> Callable[P, R]:
-    """Draw in this style, and say what to install where matplotlib is missing."""
+    """Decorate a plot function: apply this style, and raise an error with instructions if matplotlib is missing."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,7 +41,7 @@ def drawn(function: Callable[P, R]) -> Callable[P, R]:
             )
         from matplotlib import rcParams
 
-        # `rc_context` would take back what a notebook's backend sets when the first figure is made.
+        # `rc_context` would undo the settings that a notebook's backend makes with the first figure.
         before = {key: rcParams[key] for key in STYLE}
         rcParams.update(STYLE)
         try:
@@ -53,7 +53,7 @@ def drawn(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def axes_or_new(axes: Any, height: float = 3.6) -> Any:
-    """Return axes that were given, or those of a new figure."""
+    """Return the given axes, or those of a new figure."""
     if axes is not None:
         return axes
     from matplotlib import pyplot

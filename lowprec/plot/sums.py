@@ -1,4 +1,4 @@
-"""How far sums of accumulators are from the exact ones, as K grows."""
+"""Plot of the error of accumulators' sums as K grows."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def accumulation(
     fmt: str | Format = "e4m3fn",
     axes: Any = None,
 ) -> Any:
-    """Draw the error of sums against their length: A Bᵀ over the first K columns, for K up to all of them.
+    """Plot the error of sums against their length: A Bᵀ over the first K columns, for K up to all of them.
 
     Parameters
     ----------
     a, b : array_like [M, K], [N, K]
-        Real numbers; they are rounded to `fmt`, so that the error drawn is that of the sums alone.
+        Real numbers; they are rounded to `fmt`, so that only the sums have errors.
     machines : sequence of str or Accumulator
-        How products are summed; ``lp.accumulators["hopper_fp8"].with_(promote_every=128)`` promotes.
+        Accumulators; ``lp.accumulators["hopper_fp8"].with_(promote_every=128)`` promotes.
     fmt : str or Format
-        What the machines multiply.
+        Format of the operands.
     axes : matplotlib.axes.Axes, optional
-        Where to draw; a new figure by default.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The largest error over all outputs, relative to the sum of the magnitudes of their products.
+        Axes with the largest error over all outputs, relative to the sum of the magnitudes of their products.
 
     Raises
     ------
     ValueError
-        If the arrays are no matrices of equal K, or a machine does not take the format.
+        If the arrays are not matrices of equal K, or an accumulator does not take the format.
     ModuleNotFoundError
         If matplotlib is not installed.
 
@@ -74,7 +74,7 @@ def accumulation(
         for k, true, size in zip(ks, exact, sizes, strict=True):
             d = mma(left[:, :k], right[:, :k], accumulator=machine, a_format=found, b_format=found)
             wrong = np.abs(d.astype(np.float64) - true) / np.maximum(size, np.finfo(np.float32).tiny)
-            up.append(float(wrong.max()) or np.nan)  # no error has no place on a logarithmic axis
+            up.append(float(wrong.max()) or np.nan)  # a logarithmic axis has no zero
         axes.plot(ks, up, "o-", color=color(place), markersize=3.2, linewidth=1.4, label=machine.name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""Training losses of runs, in memory or in their folders."""
+"""Plot of training losses of runs, in memory or saved."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from .style import axes_or_new, color, drawn
 
 @drawn
 def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
-    """Draw the training losses of runs against the bytes that they have seen.
+    """Plot the training losses of runs against the number of bytes trained on.
 
     Parameters
     ----------
     *runs : Run, str or path
-        What `lowprec.train` returned, or folders that it wrote.
+        Results of `lowprec.train`, or folders of saved runs.
     smoothing : float
-        Weight of what came before in the running mean that is drawn, 0 up to below 1; 0 draws every step.
+        Weight of earlier steps in the plotted running mean, in [0, 1); 0 plots every step.
     axes : matplotlib.axes.Axes, optional
-        Where to draw; a new figure by default.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        One curve a run; its label has the validation loss where the run has ended.
+        Axes with one curve per run; the label of a finished run has its validation loss.
 
     Raises
     ------
     ValueError
-        If there is no run, a folder holds none, or the smoothing is out of range.
+        If no run is given, a folder has none, or the smoothing is out of range.
     ModuleNotFoundError
         If matplotlib is not installed.
 

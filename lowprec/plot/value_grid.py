@@ -1,4 +1,4 @@
-"""Value grids: where the numbers of formats lie."""
+"""Plots of the values that formats can represent."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 from ..format.catalogue import Format, formats
 from .style import CONTROL, axes_or_new, color, drawn
 
-_MOST_BITS = 10  # beyond, ticks are a black bar
+_MOST_BITS = 10  # with more, ticks merge into a black bar
 
 
 @drawn
 def grid(*fmts: str | Format, axes: Any = None) -> Any:
-    """Draw the positive values of formats, a row each: a tick a value, subnormals in vermilion.
+    """Plot the positive values of formats: one row per format, one tick per value, subnormals in vermilion.
 
     Parameters
     ----------
     *fmts : str or Format
         Formats of at most 10 bits, or their names.
     axes : matplotlib.axes.Axes, optional
-        Where to draw; a new figure by default.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With the logarithm to base 2 across.
+        Axes with the logarithm to base 2 of the values.
 
     Raises
     ------
     ValueError
-        If there is no format, or one has more bits.
+        If no format is given, or one has more bits.
     ModuleNotFoundError
         If matplotlib is not installed.
 
