@@ -1,7 +1,7 @@
 """Differences of two arrays: decibels, relative errors, units in the last place, bits.
 
-All computation is in float64, whatever the input. Where both arrays have the same NaN or infinity there is no error; any
-other NaN or infinity counts as an infinite error. Zeros of different sign are equal values with different bits.
+All computation is in float64, whatever the input. Where both arrays have the same NaN or infinity there is no error;
+any other NaN or infinity counts as an infinite error. Zeros of different sign are equal values with different bits.
 """
 
 from __future__ import annotations
