@@ -40,7 +40,7 @@ MISTAKES = [
     ("train --recipe dsv33", "unknown recipe 'dsv33': did you mean 'dsv3'"),
     ("train --config nanu", "unknown model configuration 'nanu': did you mean 'nano'"),
     ("train --config nano --learning-rate nan", "learning_rate=nan: a finite number > 0"),
-    ("train --memory dsv4", "unknown memory policy 'dsv4': did you mean 'dsv3'"),
+    ("train --memory dsv33", "unknown memory policy 'dsv33': did you mean 'dsv3'"),
     ("train --memory all", "unknown memory policy 'all': known: keep, norms, up_projections"),
     ("train --data missing.txt", "missing.txt': no such file"),
     ("train --config small.toml --data text.txt --resume", "--resume needs --out, the folder to go on from"),
