@@ -1,11 +1,11 @@
-"""Slow and independent answers in exact arithmetic: what every fast path of this package is measured against.
+"""Slow, independent reference in exact arithmetic, against which every fast path of this package is tested.
 
-Everything here is Python integers and :class:`fractions.Fraction`, written from the published rules and sharing no code
-with the kernels. Bit patterns are plain ints; a *value* is a ``Fraction``, except for the four things that a fraction
-cannot say, which are floats: ``nan``, ``inf``, ``-inf`` and ``-0.0``.
+All code here uses Python integers and :class:`fractions.Fraction`, follows the published rules, and shares no code with
+the kernels. Bit patterns are plain ints; a *value* is a ``Fraction``, except for four values that a fraction cannot
+represent and that are floats: ``nan``, ``inf``, ``-inf`` and ``-0.0``.
 
-A format is anything that has the six fields of :class:`Fields`, :class:`lowprec.Format` included; none of the
-properties that a format derives from them is used.
+A format is any object with the six fields of :class:`Fields`, including :class:`lowprec.Format`; the properties that a
+format derives from them are not used.
 
 Examples
 --------

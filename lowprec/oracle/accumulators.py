@@ -1,6 +1,6 @@
-"""Every accumulator of the catalogue by name: its rule, and what it multiplies. One line each.
+"""Every accumulator of the catalogue by name: its rule and operand formats, one line each.
 
-The rules of tensor cores and matrix cores are the published ones, written anew from the sources.
+The rules of tensor cores and matrix cores are the published ones, implemented independently from the sources.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FORMATS = {
     "e4m3fn": E4M3FN, "e5m2": E5M2, "e4m3fnuz": E4M3FNUZ, "e5m2fnuz": E5M2FNUZ,
     "e3m2fn": E3M2FN, "e2m3fn": E2M3FN, "e2m1fn": E2M1FN,
 }  # fmt: skip
-"""Formats that some accumulator multiplies."""
+"""Operand formats of the accumulators."""
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """One fused multiply-add after the other in increasing k."""
+    """Sequential fused multiply-adds in increasing k."""
 
     c_format: Fields = FLOAT32
 
@@ -56,7 +56,7 @@ class Sequential:
         b_format: AnyFormat,
         scales: Scales | None = None,
     ) -> int:
-        """Dot product of two code vectors plus c."""
+        """Return the dot product of two code vectors plus c."""
         if scales is not None:
             raise ValueError("the instruction has no scales")
         return sequential(a, b, c_bits, a_format, b_format, self.c_format)
@@ -80,7 +80,7 @@ class ExactSum:
         b_format: AnyFormat,
         scales: Scales | None = None,
     ) -> int:
-        """Dot product of two code vectors plus c."""
+        """Return the dot product of two code vectors plus c."""
         if scales is not None:
             raise ValueError("an exact sum has no scales")
         return exact_dot(a, b, c_bits, a_format, b_format)
@@ -92,7 +92,7 @@ AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | F
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A rule, the formats it multiplies (any two of them), and the format and block of the scales it takes."""
+    """A rule, its operand formats (in any pairing), and the format and block length of its scales."""
 
     rule: AnyRule
     inputs: tuple[str, ...]
@@ -100,9 +100,9 @@ class Accumulator:
 
 
 def tf32_code(float32_bits: int) -> int:
-    """Return the tf32 code that a tensor core reads from a float32: the low 13 bits are not looked at.
+    """Return the tf32 code that a tensor core reads from a float32, ignoring the low 13 bits.
 
-    A NaN whose payload is in those bits alone is an infinity.
+    A NaN with a payload in those bits only becomes an infinity.
     """
     return float32_bits >> 13
 
@@ -121,7 +121,7 @@ def _catalogue() -> dict[str, Accumulator]:
         if f16:
             found[f"{name}_f16"] = Accumulator(Rule(group, kept, output="f16", zero_exponent=zeros[1]), inputs)
 
-    # Products of float16 in a group, fraction bits, exponents of zeros for float32 and float16 results.
+    # Products of float16 per group, fraction bits, exponents of zeros for float32 and float16 results.
     for chip, group, kept, zeros in (
         ("volta", 4, 23, (-131, -19)),
         ("turing", 8, 24, (-132, -20)),
@@ -146,7 +146,7 @@ def _catalogue() -> dict[str, Accumulator]:
         fp4 = Rule(64, 35, output="f32", zero_exponent=-139, exact_within=16)
         for name, scales in (("mxf4", (E8M0FNU, 32)), ("mxf4_16", (E8M0FNU, 16)), ("nvfp4", (UE4M3, 16))):
             found[f"{chip}_{name}"] = Accumulator(fp4, ("e2m1fn",), scales)
-    # What takes anything is tried with FP8.
+    # Accumulators for any format are tested with FP8.
     found["float32"] = Accumulator(Sequential(FLOAT32), _FP8)
     found["exact"] = Accumulator(ExactSum(), _FP8)
     found["fp64"] = Accumulator(Sequential(FLOAT64), ("float64",))
@@ -180,4 +180,4 @@ _CPUS = {
 }
 
 ACCUMULATORS = _catalogue() | _CPUS
-"""The accumulators by name."""
+"""Accumulators by name."""

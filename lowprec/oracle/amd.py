@@ -1,6 +1,6 @@
-"""AMD's matrix cores: CDNA1 sums exactly, CDNA2 in flushing float32 pairs, CDNA3 in two steps of its own.
+"""AMD's matrix cores: exact sums (CDNA1), float32 pairs with flushing (CDNA2), and two-step truncation (CDNA3).
 
-NaN is IEEE 754's quiet one here; what the hardware makes of payloads is not known.
+NaN is IEEE 754's quiet NaN here; the hardware's treatment of payloads is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _below(value: Exact, exponent: int) -> bool:
 
 
 class Chained(ABC):
-    """A rule that adds groups of products in increasing k, the result of each the c of the next."""
+    """A rule that adds groups of products in increasing k, with the result of each group as c of the next."""
 
     group: int
 
@@ -39,7 +39,7 @@ class Chained(ABC):
     def dot(
         self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
     ) -> int:
-        """Dot product of two code vectors plus c; float32 bits. A short last group is padded with zeros."""
+        """Return the dot product of two code vectors plus c, as float32 bits; a short last group is zero-padded."""
         if scales is not None:
             raise ValueError("the instruction has no scales")
         fa, fb = fields(a_format), fields(b_format)
@@ -50,7 +50,7 @@ class Chained(ABC):
         return c_bits
 
     def start(self, c_bits: int) -> int:
-        """Return what the first group is added to."""
+        """Return the addend of the first group."""
         return c_bits
 
     @abstractmethod
@@ -76,8 +76,8 @@ class FlushedPairs(Chained):
     """CDNA2: float32 products added pairwise, then to c, each step rounded to nearest.
 
     Subnormal inputs and c become +0, as does -0; subnormal results become a zero of their sign. All of K is one
-    instruction: only the first c is an input. `flush` False and `pairwise` False are wrong rules: subnormals live,
-    products are added one after the other.
+    instruction: only the first c is an input. `flush` False and `pairwise` False are wrong rules: subnormals are kept,
+    products are added sequentially.
     """
 
     group: int
@@ -85,7 +85,7 @@ class FlushedPairs(Chained):
     pairwise: bool = True
 
     def start(self, c_bits: int) -> int:
-        """Flush a subnormal c."""
+        """Return c, with a subnormal flushed."""
         return _round(self._input(c_bits, FLOAT32))
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
@@ -113,22 +113,22 @@ class FlushedPairs(Chained):
 
 @dataclass(frozen=True)
 class FlooredSum(Chained):
-    """CDNA3: products cut at their own largest exponent, then rounded *down* against c, then to nearest.
+    """CDNA3: products truncated at their largest exponent, then rounded *down* against c, then to nearest.
 
-    Products are cut toward zero to `fraction_bits` below their largest exponent and summed; that sum and c are aligned
-    to the larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the
-    total is rounded down to 31 fraction bits (of a subnormal: below 2^-126) and to the nearest float32. A product of
-    2^128 or more is infinite. Zero products have no exponent; a zero c has that of subnormals.
+    Products are truncated to `fraction_bits` below their largest exponent and summed; that sum and c are aligned to the
+    larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the total is
+    rounded down to 31 fraction bits (if subnormal: below 2^-126) and then to the nearest float32. A product of 2^128 or
+    more is infinite. Zero products have no exponent; a zero c has that of subnormals.
 
     Attributes
     ----------
     group
         Products per group.
     halves
-        FP8: products of even and of odd k are summed apart and then together, rounded down to `fraction_bits` below the
-        larger exponent; and a c more than 25 binades below the sum's exponent is dropped.
+        FP8: products of even and of odd k are summed separately and then together, rounded down to `fraction_bits`
+        below the larger exponent; a c more than 25 binades below the sum's exponent is dropped.
     floor
-        False is a wrong rule: what is rounded down is cut toward zero.
+        False is a wrong rule: truncation instead of rounding down.
     """
 
     group: int
@@ -155,7 +155,7 @@ class FlooredSum(Chained):
                 total = sum(shift(n, e - place, mode) for n, e in sums if e is not None)
         else:
             total, place = _cut_sum(pairs, fraction, f)
-        # A zero c takes part in the alignment, with the exponent of subnormals.
+        # A zero c is aligned with the exponent of subnormals.
         c_term = -c.significand if c.negative else c.significand
         top = c.exponent if place is None else max(c.exponent, place)
         if self.halves and c.exponent < top - 25:
@@ -170,7 +170,7 @@ class FlooredSum(Chained):
 
 
 def _capped(pair: tuple[Parts, Parts], fa: Fields, fb: Fields) -> tuple[Parts, Parts]:
-    """Make a product of 2^128 or more an infinity."""
+    """Return the product, with an infinity for 2^128 or more."""
     a, b = pair
     if "finite" == a.kind == b.kind:
         unit = a.exponent + b.exponent - fa.mantissa_bits - fb.mantissa_bits
@@ -180,7 +180,7 @@ def _capped(pair: tuple[Parts, Parts], fa: Fields, fb: Fields) -> tuple[Parts, P
 
 
 def _cut_sum(pairs: Sequence[tuple[Parts, Parts]], fraction: int, kept: int) -> tuple[int, int | None]:
-    """Cut products toward zero `kept` bits below their largest exponent; return ``sum * 2**kept`` and the exponent."""
+    """Truncate products `kept` bits below their largest exponent; return ``sum * 2**kept`` and the exponent."""
     terms = [
         (-n if a.negative != b.negative else n, a.exponent + b.exponent)
         for a, b in pairs

@@ -1,7 +1,7 @@
-"""Formats of whole blocks, block by block in exact arithmetic: HiF4 and its kin, block floating point.
+"""Block formats in exact arithmetic, block by block: HiF4 and related formats, block floating point.
 
-Each rule takes the float32 words of a block and returns the elements' codes, what they share, the bits of further
-levels and the values. The arguments beyond a format's own are wrong rules close to it.
+Each rule takes the float32 words of a block and returns the elements' codes, the shared fields, the bits of further
+levels and the values. Arguments beyond those of a format select similar wrong rules.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from . import casts
 from .values import BFLOAT16, FLOAT32, Fields, decode, encode, two_to
 
-_E6M2 = Fields(8, 2, 127)  # with more exponents: what is rounded lies within its range
+_E6M2 = Fields(8, 2, 127)  # with more exponents, so that rounded values are in range
 
 
 class Block(NamedTuple):
-    """Codes of a block, and the float32 words of its values."""
+    """Codes of a block, and its values as float32 words."""
 
     elements: list[int]
     shared: int
@@ -81,9 +81,10 @@ def block_float(
     flush: bool = False,
     signed_zero: bool = False,
 ) -> Block:
-    """Return a block of integers below the largest exponent field: tt-metal, ``blockfloat_common.cpp``.
+    """Return a block of integers scaled by the largest exponent field: tt-metal, ``blockfloat_common.cpp``.
 
-    With `first_bits` the words become bfloat16 first and then so many magnitude bits, of which `bits` are kept.
+    With `first_bits`, words are first rounded to bfloat16 and then to `first_bits` magnitude bits, of which `bits` are
+    kept.
     """
     if first_bits:
         words = [word if word << 1 & 0xFFFFFFFF > 0xFF << 24 else _as_bfloat16(word) for word in words]
@@ -116,7 +117,7 @@ def _as_bfloat16(word: int) -> int:
 
 
 class BlockRule(NamedTuple):
-    """A format: its block, magnitude bits, how many levels, its rule, and the arguments of wrong rules beside it."""
+    """A format: its block, magnitude bits, number of levels, rule, and the arguments of similar wrong rules."""
 
     block: int
     bits: int
@@ -145,7 +146,7 @@ def _hifx(bits: int) -> BlockRule:
 
 def _float(bits: int, first_bits: int = 0, ties: str = "even") -> BlockRule:
     other = {"ties to even" if ties == "away" else "ties away": {"ties": "even" if ties == "away" else "away"}}
-    if first_bits > bits:  # a tie moves the first bits from even to odd, of which a cut sees nothing
+    if first_bits > bits:  # a tie moves the first bits from even to odd, which truncation removes
         other = {}
     rule = functools.partial(block_float, bits=bits, first_bits=first_bits, ties=ties)
     return BlockRule(16, bits, 0, rule, other | _FLOAT_WRONG)
@@ -158,4 +159,4 @@ BLOCK_FORMATS: dict[str, BlockRule] = {
     "bfp2_b_host": _float(1), "bfp2_b_device": _float(1, 7, "away"),
     "msfp12": _float(3), "msfp16": _float(7),
 }  # fmt: skip
-"""Rules of `lowprec.block_formats`, by their names."""
+"""Rules of `lowprec.block_formats` by name."""

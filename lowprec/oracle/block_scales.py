@@ -1,4 +1,4 @@
-"""Scales of blocks in exact arithmetic: every float32 operation is a rational one and an explicit rounding."""
+"""Block scales in exact arithmetic: every float32 operation is a rational operation with an explicit rounding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NAN: Pair = (math.nan, math.nan)
 
 
 def f32(value: Exact) -> Exact:
-    """Round to float32, to nearest even, overflow to Inf."""
+    """Round to float32, to nearest even; overflow becomes Inf."""
     return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)
 
 
 def r32(value: Fraction) -> Fraction:
-    """Round to float32 what is known to be positive; overflow becomes FLT_MAX."""
+    """Round a positive value to float32; overflow becomes FLT_MAX."""
     rounded = f32(value)
     return FLT_MAX if rounded == math.inf else Fraction(rounded)
 
 
 def multiply(a: Exact, b: Exact) -> Exact:
-    """Return fl32(a * b) for any a and any b that is not negative."""
+    """Return fl32(a * b) for any a and any nonnegative b."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return -0.0 if a < 0 and b == 0 else f32(a * b)
     if is_negative_zero(a) and isinstance(b, Fraction):
@@ -49,7 +49,7 @@ def size_of(value: Exact) -> Exact:
 
 
 class Tensor(NamedTuple):
-    """Amax of the tensor, what blocks are scaled up with, and the scale that undoes it."""
+    """Amax of the tensor, the factor that scales blocks up, and the inverse scale."""
 
     amax: Fraction
     encode: Fraction
@@ -57,7 +57,7 @@ class Tensor(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """A block's scale, what its values are brought with, and whether by division."""
+    """A block's scale, the factor of its values, and whether they are divided by it."""
 
     scale: Exact
     factor: Exact
@@ -115,7 +115,7 @@ def ceil_log2(value: Fraction) -> int:
 
 
 def round_up(quotient: Callable[[Fraction, Fraction], Fraction], least: int) -> Rule:
-    """2^e not below the float32 quotient of amax and max."""
+    """Return 2^e, not below the float32 quotient of amax and max."""
 
     def rule(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
         q = r32(quotient(amax, top))
@@ -125,12 +125,12 @@ def round_up(quotient: Callable[[Fraction, Fraction], Fraction], least: int) -> 
 
 
 def by_division(amax: Fraction, top: Fraction) -> Fraction:
-    """Amax / max, not rounded."""
+    """Return amax / max, unrounded."""
     return amax / top
 
 
 def by_product(amax: Fraction, top: Fraction) -> Fraction:
-    """Amax * fl(1 / max), the product not rounded."""
+    """Return amax * fl(1 / max), with the product unrounded."""
     return amax * r32(1 / top)
 
 
@@ -140,7 +140,7 @@ def te_power(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
 
 
 def exponent(of_amax: Callable[[Fraction], int]) -> Rule:
-    """Build OCP MX's rule: an exponent of amax less that of the largest element."""
+    """Return OCP MX's rule: the exponent of amax minus that of the largest element."""
 
     def rule(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
         return power(of_amax(amax) - floor_log2(top))
@@ -149,7 +149,7 @@ def exponent(of_amax: Callable[[Fraction], int]) -> Rule:
 
 
 def after_rounding(mantissa_bits: int) -> Callable[[Fraction], int]:
-    """Exponent of amax after half a unit of so many mantissa bits was added."""
+    """Return a rule: the exponent of amax plus half a quantum of `mantissa_bits` fraction bits."""
 
     def of_amax(amax: Fraction) -> int:
         e = floor_log2(amax)
@@ -195,7 +195,7 @@ def e4m3_alone(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
 
 
 def modelopt_nvfp4(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """E4M3(amax / fl(6 g)) not below 2^-9, of 1 where it is 0; x / fl(s * g)."""
+    """E4M3(amax / fl(6 g)) not below 2^-9, 1 instead of 0; x / fl(s * g)."""
     q = r32(amax / r32(top * Fraction(tensor.scale)))
     s = e4m3(q or ONE, two_to(-9))
     return Scaled(s, max(r32(s * Fraction(tensor.scale)), two_to(-149)), divides=True)

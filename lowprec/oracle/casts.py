@@ -1,4 +1,4 @@
-"""Casts in every rounding mode and by every preset of policies, as their definitions read."""
+"""Casts in every rounding mode and under every policy preset, written out from their definitions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Mode = str
 
 
 class Rounded(NamedTuple):
-    """A value on the grid of a format whose exponents have no end, or a special."""
+    """A value rounded to a format with unbounded exponents, or a special."""
 
     kind: Literal["finite", "inf", "nan"]
     negative: bool
-    magnitude: int = 0  # its code if the format went on beyond its maximum; 0 also for a zero
+    magnitude: int = 0  # its code, if the format had codes above its maximum; 0 also for a zero
 
 
 def away(nu: Fraction, odd: bool, negative: bool, mode: Mode, random: int = 0, bits: int = 0) -> bool:
-    """Tell whether a fraction of a quantum is rounded away from zero (P3109 v4.0, 4.7.4).
+    """Return whether a fraction of a quantum is rounded away from zero (P3109 v4.0, 4.7.4).
 
     Parameters
     ----------
     nu : Fraction
-        What is left of the value after the floor of its magnitude in quanta, ``0 <= nu < 1``.
+        Remainder of the magnitude in quanta above its floor, ``0 <= nu < 1``.
     odd : bool
-        Whether that floor has an odd code.
+        Whether the floor has an odd code.
     negative : bool
-        The value's sign.
+        Sign of the value.
     mode : str
         ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down``, ``to_odd`` or ``A``, ``B``, ``C``.
     random, bits : int
@@ -55,18 +55,18 @@ def away(nu: Fraction, odd: bool, negative: bool, mode: Mode, random: int = 0, b
         case "B":
             return math.floor(nu * 2 * full) + 2 * random + 1 >= 2 * full
         case "C":
-            return round(nu * full) + random >= full  # Python rounds a Fraction's ties to even
+            return round(nu * full) + random >= full  # `round` rounds a Fraction's ties to even
     raise ValueError(f"rounding {mode!r} is not known to the oracle")
 
 
 Away: TypeAlias = Callable[[Fraction, bool, bool, Mode, int, int], bool]
-"""What `away` is, and what a wrong rule in its place is."""
+"""Type of `away` and of the wrong rules that replace it."""
 
 
 def on_grid(
     value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: int = 0, bits: int = 0, rule: Away = away
 ) -> Rounded:
-    """Round an exact value to the grid of a format, as if there were codes above its maximum."""
+    """Round an exact value to the grid of a format, as if it had codes above its maximum."""
     f = fields(fmt)
     value = exact(value)
     if value != value:
@@ -87,7 +87,7 @@ def on_grid(
     return Rounded("finite", negative, max(code, 0))
 
 
-#: Presets whose rules are written out below; those that no rule names overflow to Inf, else to NaN.
+#: Presets with rules below; for those without, overflow gives Inf, else NaN.
 PRESETS = (
     "ocp_sat", "ocp_nonsat", "ieee", "ml_dtypes", "torch_2_11", "torch_2_13", "cuda_satfinite", "onnx_sat",
     "p3109_satfinite", "p3109_satpropagate", "p3109_satnone", "riscv", "riscv_bf16", "arm_osc1", "amd", "amd_ovfl",
@@ -96,9 +96,9 @@ PRESETS = (
 
 
 def project(x: Rounded, fmt: AnyFormat, preset: str = "ocp_sat", mode: Mode = "nearest_even") -> int:
-    """Return the code that a preset gives for what `on_grid` returned.
+    """Return the code that a preset gives for a result of `on_grid`.
 
-    The presets are written out here case by case, from the sources that `lowprec.policies` names.
+    The presets are written out case by case, from the sources listed in `lowprec.policies`.
     """
     if preset not in PRESETS:
         raise ValueError(f"no rule for the preset {preset!r} is written out; there are {', '.join(PRESETS)}")
@@ -190,8 +190,8 @@ def cast(
 ) -> int:
     """Return the code of an exact value: one rounding, then the policy.
 
-    `rule` decides what is rounded away from zero; another than `away` is a wrong rule that tests must tell apart.
-    `rounded` is what `on_grid` returns for the same arguments, where that is known.
+    `rule` decides which values are rounded away from zero; a rule other than `away` is a wrong one that tests must
+    detect. `rounded` is the result of `on_grid` for the same arguments, if known.
 
     Examples
     --------

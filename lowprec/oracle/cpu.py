@@ -1,6 +1,6 @@
-"""Dot products of CPUs: x86's flush subnormals, Arm's BFDOT rounds to odd or twice, Arm's FP8 once.
+"""Dot products of CPUs: x86 flushes subnormals, Arm's BFDOT rounds to odd or twice, Arm's FP8 rounds once.
 
-NaN is IEEE 754's quiet one here. Wrong rules next to each are fields whose defaults are right.
+NaN is IEEE 754's quiet NaN here. Fields with other than their default values are wrong rules.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _zero_like(value: Exact) -> Exact:
 
 
 def _read(code: int, fmt: Fields, flush: bool) -> Exact:
-    """Return a code's value; with `flush`, what float32 holds as a subnormal is a zero of its sign."""
+    """Return a code's value; with `flush`, a float32 subnormal becomes a zero of its sign."""
     value = decode(code, fmt)
     return _zero_like(value) if flush and _below_least(value) else value
 
 
 def _flushed(value: Exact, after: bool = True) -> Exact:
-    """Round to float32, to nearest even; what is tiny is a zero of its sign.
+    """Round to float32, to nearest even; a tiny result becomes a zero of its sign.
 
-    Tiny is what is below 2^-126 after it is rounded to 24 bits whatever its exponent; else before that.
+    Tininess is detected after rounding to 24 bits with unbounded exponent (below 2^-126), or before without `after`.
     """
     if math.isfinite(value) and value != 0:
         size = abs(Fraction(value))
@@ -70,9 +70,9 @@ def _codes(side: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class FlushedFma(Chained):
-    """VDPBF16PS: fused multiply-adds, the last of a group first; subnormals are zeros, tiny is judged after rounding.
+    """VDPBF16PS: fused multiply-adds, the last of a group first; subnormals are zeros, tininess is after rounding.
 
-    `forwards`, `keep` and `before` are wrong rules: the first product first, subnormals are numbers, tininess before.
+    `forwards`, `keep` and `before` are wrong rules: first product first, subnormals kept, tininess before rounding.
     """
 
     group: int = 2
@@ -82,7 +82,7 @@ class FlushedFma(Chained):
     before: bool = False
 
     def start(self, c_bits: int) -> int:
-        """Flush a subnormal c."""
+        """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, not self.keep))
 
     def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
@@ -96,14 +96,14 @@ class FlushedFma(Chained):
 
 
 def _value(code: int, fmt: Fields, flushed: tuple[Fields, ...], keep: bool = False) -> Exact:
-    """Return what is multiplied: no subnormals of float32, nor of the formats `flushed`."""
+    """Return the operand's value, with subnormals of float32 and of the formats in `flushed` as zeros."""
     value = _read(code, fmt, not keep)
     return _zero_like(value) if fmt in flushed and _below_least(value, two_to(1 - fmt.bias)) else value
 
 
 @dataclass(frozen=True)
 class Lanes(Chained):
-    """AMX: products dealt to chains from +0, `together` at a time; their sum is added to c once.
+    """AMX: products assigned cyclically to chains from +0, `together` at a time; their sum is added to c once.
 
     `c_first` is a wrong rule: the first lane starts from c.
     """
@@ -115,7 +115,7 @@ class Lanes(Chained):
     c_first: bool = False
 
     def start(self, c_bits: int) -> int:
-        """Flush a subnormal c."""
+        """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, True))
 
     def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
@@ -149,7 +149,7 @@ def _sum(values: Sequence[Exact]) -> Exact:
 
 
 def _to_odd(value: Exact, flush: bool = True) -> Exact:
-    """Round to float32's numbers to odd; subnormals are flushed, 2^128 and more is Inf."""
+    """Round to float32, to odd; subnormals are flushed, 2^128 and more becomes Inf."""
     if not math.isfinite(value) or value == 0:
         return value
     size = abs(Fraction(value))
@@ -169,7 +169,7 @@ def _to_odd(value: Exact, flush: bool = True) -> Exact:
 class Odd(Chained):
     """BFDOT with EBF = 0: products, their sum and its sum with c are rounded to odd; subnormals are zeros.
 
-    `rounding` "nearest", `keep` and `one_by_one` are wrong rules: to nearest even, subnormals are numbers, products are
+    `rounding` "nearest", `keep` and `one_by_one` are wrong rules: rounding to nearest even, subnormals kept, products
     added to c one by one.
     """
 
@@ -179,7 +179,7 @@ class Odd(Chained):
     one_by_one: bool = False
 
     def start(self, c_bits: int) -> int:
-        """Flush a subnormal c."""
+        """Return c, with a subnormal flushed."""
         return _code(_read(c_bits, FLOAT32, not self.keep))
 
     def step(self, a: Sequence[int], b: Sequence[int], c_bits: int, fa: Fields, fb: Fields) -> int:
@@ -200,7 +200,7 @@ class Odd(Chained):
 
 @dataclass(frozen=True)
 class RoundedGroups(Chained):
-    """BFDOT with EBF = 1: a group's exact sum is rounded, then its sum with c; subnormals are numbers."""
+    """BFDOT with EBF = 1: a group's exact sum is rounded, then its sum with c; subnormals are kept."""
 
     group: int = 2
 
@@ -212,7 +212,7 @@ class RoundedGroups(Chained):
 
 @dataclass(frozen=True)
 class ScaledGroups(Chained):
-    """Arm's FP8: c and 2^exponent times a group's exact sum, rounded once; with `saturate` overflow is the largest."""
+    """Arm's FP8: c plus 2^exponent times a group's exact sum, rounded once; overflow saturates with `saturate`."""
 
     group: int = 4
     exponent: int = 0
@@ -240,4 +240,4 @@ def _times(value: Exact, factor: Fraction) -> Exact:
 
 
 BOCHS = (E5M2,)
-"""Formats of which Bochs flushes subnormals in AMX's FP8 instructions."""
+"""Formats with subnormals that Bochs flushes in AMX's FP8 instructions."""

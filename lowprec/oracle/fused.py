@@ -1,4 +1,4 @@
-"""Tensor cores that add a group of products and c in one step: aligned, cut, summed exactly, cut to the output."""
+"""Tensor cores that add a group of products and c in one step: aligned, truncated, summed exactly, truncated again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode,
 
 
 class Scales(NamedTuple):
-    """Scales that the instruction itself applies: one code for each `block` consecutive k, for a and for b.
+    """Scales inside the instruction: one code per `block` consecutive k, for a and for b.
 
-    A sign bit of a code is ignored where the format has none.
+    The sign bit of a code is ignored if the format has none.
     """
 
     a: Sequence[int]
@@ -31,43 +31,43 @@ class Scales(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """How a tensor core adds a group of products: the right rules, and the wrong ones that tests must tell from them.
+    """Rule by which a tensor core adds a group of products: the right rules, and wrong ones that tests must detect.
 
-    The defaults are Hopper's FP8 unit: all terms of a group are aligned to the largest exponent, cut to
-    `fraction_bits`, summed exactly and cut once more to the output. Each group's result is the next group's c.
+    The defaults are Hopper's FP8 unit: all terms of a group are aligned to the largest exponent, truncated to
+    `fraction_bits`, summed exactly and truncated to the output. Each group's result is the next group's c.
 
     Attributes
     ----------
     group
         Products per group.
     fraction_bits, align
-        Fraction bits kept below the largest exponent, and what happens to those beyond: dropped from the magnitude
-        ("truncate"), rounded down ("floor"), or rounded to nearest even ("nearest").
+        Fraction bits kept below the largest exponent, and the rounding of lower bits: toward zero ("truncate"), down
+        ("floor"), or to nearest even ("nearest").
     output, output_fraction, output_rounding
         "fp22" (a float32 with 13 fraction bits), "f32" or "f16" (always to nearest even); fraction bits of the result
-        where they differ from the output's own; "truncate" or "nearest".
+        if they differ from the output's; "truncate" or "nearest".
     zero_exponent
-        Exponent with which a zero product or zero c takes part in the alignment; None: takes no part. The zeros that
-        fill a short group count.
+        Exponent of a zero product or zero c in the alignment; None: they are ignored. The zeros that pad a short group
+        count.
     exact_within
-        Products that are summed exactly before the alignment, as one term whose exponent is that of its scales alone
-        (mxf4, nvf4); 1: each product is a term and has its own exponent, to which those of scales are added.
+        Products that are summed exactly before the alignment, as one term with the exponent of its scales (mxf4, nvf4);
+        1: each product is a term, with its own exponent plus those of the scales.
     first_c
-        "f16" where the very first c is a float16 though the output is not; None: c is of the output's format.
+        "f16" if the first c is a float16 although the output is not; None: c has the output's format.
     normalise
         Wrong rule: a product's exponent is that of its value, not the sum of its operands' exponents.
     c_aligned
-        False is a wrong rule: only products are aligned and cut, c is added to their sum exactly.
+        False is a wrong rule: only products are aligned and truncated, c is added to their sum exactly.
     interleaved
         Wrong rule: of every ``2 * group`` products, k % 4 in {0, 1} is one group and k % 4 in {2, 3} the next.
     backwards
         Wrong rule: groups are added in decreasing k.
     signed_zero
-        Wrong rule: a zero result has the sign that IEEE arithmetic or its truncated value gives; else always +0.
+        Wrong rule: a zero result has the sign of IEEE arithmetic or of its truncated value; otherwise always +0.
     nan_payload
-        Wrong rule: a NaN in c comes back unchanged; else every NaN result is 0x7FFFFFFF (0x7FFF).
+        Wrong rule: a NaN in c is returned unchanged; otherwise every NaN result is 0x7FFFFFFF (0x7FFF).
     normalised_subnormals
-        Wrong rule: a subnormal operand has the exponent of its value, as if it were a normal number.
+        Wrong rule: a subnormal operand has the exponent of its value, as a normal number has.
     """
 
     group: int = 32
@@ -93,7 +93,7 @@ class Rule:
         return FLOAT16 if self.output == "f16" else FLOAT32
 
     def groups(self, k: int) -> list[list[int]]:
-        """Return the indices of each group, in the order in which the groups are added."""
+        """Return the indices of each group, in order of addition."""
         size = self.group * (2 if self.interleaved else 1)
         runs = [list(range(i, min(i + size, k))) for i in range(0, max(k, 1), size)]
         if self.interleaved:
@@ -109,7 +109,7 @@ class Rule:
         b_format: AnyFormat,
         scales: Scales | None = None,
     ) -> int:
-        """See `fused_dot`."""
+        """Return the dot product, see `fused_dot`."""
         return fused_dot(a, b, c_bits, self, a_format, b_format, scales)
 
 
@@ -118,7 +118,7 @@ ADA_FP8 = Rule(group=16)
 
 
 def special_sum(products: Sequence[tuple[Parts, Parts]], c: Parts) -> float | None:
-    """Return the NaN or infinity that IEEE 754 makes of a sum of products and c; None if all is finite."""
+    """Return the NaN or infinity of a sum of products and c under IEEE 754, or None if all terms are finite."""
     nan = c.kind == "nan"
     infinities = {c.negative} if c.kind == "inf" else set()
     for a, b in products:
@@ -143,7 +143,7 @@ def shift(n: int, places: int, mode: str) -> int:
 
 
 class Term(NamedTuple):
-    """``n * 2**unit``, and the exponent with which it takes part in the alignment (None: as a zero)."""
+    """``n * 2**unit``, with its exponent in the alignment (None: that of a zero)."""
 
     n: int
     unit: int
@@ -159,11 +159,11 @@ def fused_dot(
     b_format: AnyFormat,
     scales: Scales | None = None,
 ) -> int:
-    """Dot product of two code vectors plus c on a tensor core: groups of products chained through the output format.
+    """Return the dot product of two code vectors plus c on a tensor core; groups are chained in the output format.
 
-    K is any length: a short last group is a group padded with zeros, and no products at all are one group of zeros.
-    `c_bits` and the result are bits of a float32, or of a float16 where the rule's output is "f16". With `scales` each
-    product is multiplied by both of its scales.
+    K is arbitrary: a short last group is zero-padded, and K = 0 is one group of zeros. `c_bits` and the result are bits
+    of a float32, or of a float16 if the rule's output is "f16". With `scales`, each product is multiplied by both of
+    its scales.
     """
     fa, fb = fields(a_format), fields(b_format)
     pairs = [(parts(int(x), fa), parts(int(y), fb)) for x, y in zip(a, b, strict=True)]
@@ -224,7 +224,7 @@ def _group_dot(
 def _terms(
     pairs: Sequence[tuple[Parts, Parts]], group: Sequence[int], rule: Rule, fraction: int, scales: Scales | None
 ) -> list[Term]:
-    """Return the terms that a group's products, which have `fraction` fraction bits, and their scales make."""
+    """Return the terms of a group from its products, which have `fraction` fraction bits, and their scales."""
     products = []
     for k in group:
         a, b = pairs[k]

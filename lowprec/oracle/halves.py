@@ -13,18 +13,18 @@ from .values import FLOAT16, FLOAT32, AnyFormat, Fields, decode, encode, fields
 
 @dataclass(frozen=True)
 class Halves:
-    """Operands become float16, 32 products are two groups of 16, and c is added at the end.
+    """Operands are converted to float16, 32 products form two groups of 16, and c is added last.
 
     ``x = step(k % 4 in {0, 1}, +0); x = step(k % 4 in {2, 3}, x); d = nearest(x + c)``: the steps are those of the
-    float16 unit with 25 fraction bits, the result of each rounded to nearest in float16 or cut to float32.
+    float16 unit with 25 fraction bits, each result rounded to nearest in float16 or truncated to float32.
 
     Attributes
     ----------
     output
         "f16" or "f32".
     fraction_bits, swapped, contiguous, c_first
-        Those of the steps; and three wrong rules: the second half of the products comes first, the halves are those of
-        the index itself, c is the first step's addend.
+        Fraction bits of the steps; and three wrong rules: the second half of the products comes first, the halves are
+        halves of the index range, c is the first step's addend.
     """
 
     output: Literal["f16", "f32"] = "f16"
@@ -47,7 +47,7 @@ class Halves:
         b_format: AnyFormat,
         scales: Scales | None = None,
     ) -> int:
-        """Dot product of two code vectors plus c; instructions of 32 products are chained, the last may be short."""
+        """Return the dot product of two code vectors plus c, in chained instructions of 32 products."""
         if scales is not None:
             raise ValueError("the instruction has no scales")
         step = Rule(16, self.fraction_bits, output=self.output, zero_exponent=-21 if self.output == "f16" else -133)

@@ -10,7 +10,7 @@ from .values import FLOAT32, AnyFormat, Exact, decode, encode, fields
 
 
 def ieee_sum(terms: Iterable[tuple[Exact, Exact]], c: Exact) -> Exact:
-    """Return the exact sum of products plus c, of IEEE class: a zero is -0 only if every term is a negative zero."""
+    """Return the exact sum of products plus c; as in IEEE 754, a zero is -0 only if every term is -0."""
     total, infinities, all_negative_zeros = Fraction(0), set(), True
     for a, b in [*terms, (c, Fraction(1))]:
         if math.isnan(a) or math.isnan(b) or (math.isinf(a) and b == 0) or (a == 0 and math.isinf(b)):
@@ -34,25 +34,25 @@ def fma(a: Exact, b: Exact, c_bits: int, fmt: AnyFormat) -> int:
 
 
 def fma32(a_bits: int, b_bits: int, c_bits: int) -> int:
-    """Fused multiply-add of three float32 bit patterns, rounded once to nearest even; NaN is canonical."""
+    """Return the fused multiply-add of three float32 bit patterns, rounded once to nearest even; NaN is canonical."""
     return fma(decode(a_bits, FLOAT32), decode(b_bits, FLOAT32), c_bits, FLOAT32)
 
 
 def exact_dot(a: Sequence[int], b: Sequence[int], c_bits: int, a_format: AnyFormat, b_format: AnyFormat) -> int:
-    """``sum(a * b) + c`` over all of K with a single rounding to float32 at the end; a sum of zero is +0."""
+    """Return ``sum(a * b) + c`` over all of K, rounded once to float32; a sum of zero is +0."""
     total = ieee_sum(_values(a, b, a_format, b_format), decode(c_bits, FLOAT32))
     return encode(Fraction(0) if total == 0 else total, FLOAT32, "nonsaturate")
 
 
 def sequential_f32(a: Sequence[int], b: Sequence[int], c_bits: int, a_format: AnyFormat, b_format: AnyFormat) -> int:
-    """``acc = fma(a[k], b[k], acc)`` in float32 for increasing k, starting from c."""
+    """Return ``acc = fma(a[k], b[k], acc)`` in float32 for increasing k, starting from c."""
     return sequential(a, b, c_bits, a_format, b_format, FLOAT32)
 
 
 def sequential(
     a: Sequence[int], b: Sequence[int], c_bits: int, a_format: AnyFormat, b_format: AnyFormat, fmt: AnyFormat
 ) -> int:
-    """``acc = fma(a[k], b[k], acc)`` in a format for increasing k, starting from c."""
+    """Return ``acc = fma(a[k], b[k], acc)`` in a format for increasing k, starting from c."""
     accumulator = fields(fmt)
     for x, y in _values(a, b, a_format, b_format):
         c_bits = fma(x, y, c_bits, accumulator)

@@ -1,4 +1,4 @@
-"""What GEMM libraries do around the tensor core, in exact arithmetic: chains, promotion to float32, scales."""
+"""GEMM libraries in exact arithmetic: chains, promotion to float32 and scales outside the tensor core."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .accumulators import AnyRule
 from .ieee import fma32, ieee_sum
 from .values import FLOAT32, AnyFormat, Exact, decode, encode
 
-_NEGATIVE_ZERO = 1 << FLOAT32.width  # the c that leaves a product alone
+_NEGATIVE_ZERO = 1 << FLOAT32.width  # as c, it leaves a product unchanged
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order of operations around chains of one instruction after the other; results are float32.
+    """An order of operations for chains of one instruction after another; results are float32.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Order:
     rounded_scale
         False is a wrong rule: s is not rounded.
     one_by_one
-        Wrong rule: the chain is multiplied by one scale and then the other.
+        Wrong rule: the chain is multiplied by the two scales separately.
     backwards
         Wrong rule: the last chain comes first.
     """
@@ -54,7 +54,7 @@ class Order:
     ) -> int:
         """Return one output's float32 bits.
 
-        `scales` are pairs of float32 bits, one for each `block` of k; where they come at the end the first counts.
+        `scales` are pairs of float32 bits, one per `block` of k; the first applies if scales are applied at the end.
         """
         step = self.promote_every or max(len(a), 1)
         starts = list(range(0, len(a), step))
@@ -107,4 +107,4 @@ ORDERS = {
     "cublaslt_fast": Order(scales="end", promote_every=None),
     "cutlass_2xacc": Order(scales="end"),
 }
-"""The orders of operations of the catalogue's libraries, by name."""
+"""Orders of operations of the catalogue's libraries, by name."""

@@ -1,8 +1,8 @@
-"""LogFMT in exact arithmetic: no float's logarithm, exponential or root decides anything.
+"""LogFMT in exact arithmetic: no decision depends on a floating-point logarithm, exponential or root.
 
-The grid's value between ``low`` and ``high`` after j of N equal ratios is ``(low^(N-j) high^j)^(1/N)``. Whether a
-number b lies below it is ``b^N < low^(N-j) high^j``, which integers decide; so its nearest float32 number is known.
-Sixty decimal digits, whose error is bounded, decide where they leave no doubt.
+The grid value between ``low`` and ``high`` after j of N equal ratios is ``(low^(N-j) high^j)^(1/N)``. A number b is
+below it if ``b^N < low^(N-j) high^j``, which integers decide; this determines its nearest float32 number. Sixty decimal
+digits, with a bounded error, are used where they are conclusive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LogRounding = Literal["linear", "log"]
 
 
 class LogGrid(Sequence[Fraction]):
-    """What the magnitude codes 0 .. K of a tile decode to, each worked out when it is asked for.
+    """Decoded values of the magnitude codes 0 .. K of a tile, computed on demand.
 
     amin and amax are float32 numbers, 0 < amin <= amax.
 
@@ -60,7 +60,7 @@ class LogGrid(Sequence[Fraction]):
         return self._inner(k - 1, self._top - 1)
 
     def _inner(self, j: int, n: int) -> Fraction:
-        """Return the float32 number nearest to low^((n-j)/n) high^(j/n): by 60 digits, by integers where in doubt."""
+        """Return the float32 number nearest to low^((n-j)/n) high^(j/n), by 60 digits or, in doubt, by integers."""
         with decimal.localcontext(_CONTEXT):
             value = Fraction(((self._logs[0] * (n - j) + self._logs[1] * j) / n).exp())
         code = encode(value, FLOAT32)
@@ -72,7 +72,7 @@ class LogGrid(Sequence[Fraction]):
 
 
 _CONTEXT = decimal.Context(prec=60)
-_DOUBT = Fraction(1, 10**50)  # far more than what 60 digits leave open
+_DOUBT = Fraction(1, 10**50)  # far above the error of 60 digits
 
 
 def _decimal(value: Fraction) -> decimal.Decimal:
@@ -80,15 +80,15 @@ def _decimal(value: Fraction) -> decimal.Decimal:
 
 
 def logfmt_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> list[Fraction]:
-    """Return the whole `LogGrid`."""
+    """Return the complete `LogGrid`."""
     return list(LogGrid(amin, amax, bits, octaves))
 
 
 def logfmt_code(x: float | Fraction, grid: Sequence[Fraction], rounding: LogRounding = "linear") -> int:
-    """Return the magnitude code of a number: the nearest value of the grid, of two equally near the larger.
+    """Return the magnitude code of a number: the nearest grid value, in a tie the larger.
 
-    With "log", nearness is that of logarithms, for numbers that are not below code 1. The values of a grid ascend, so
-    it is one of the two beside the number; of codes of the same value the last.
+    With "log", distances are those of logarithms, for numbers not below code 1. Grid values ascend, so the result is
+    one of the number's two neighbours; among codes with equal values it is the last.
     """
     a = abs(Fraction(x))
     below = bisect.bisect_right(grid, a) - 1
@@ -97,14 +97,14 @@ def logfmt_code(x: float | Fraction, grid: Sequence[Fraction], rounding: LogRoun
     above = bisect.bisect_right(grid, grid[below + 1]) - 1
     if rounding == "linear" or a < grid[1]:
         return above if grid[above] - a <= a - grid[below] else below
-    # a is as near to v as their ratio, the larger over the smaller, is to 1.
+    # the distance of a from v is their ratio, larger over smaller
     return above if grid[above] / a <= a / grid[below] else below
 
 
 def logfmt_tile(
     x: Sequence[float | Fraction], bits: int, octaves: int = 32, rounding: LogRounding = "linear"
 ) -> tuple[list[int], list[Fraction]]:
-    """Return the magnitude codes of a tile of float32 numbers, and what they decode to."""
+    """Return the magnitude codes of a tile of float32 numbers, and the decoded values."""
     magnitudes = [abs(Fraction(v)) for v in x if v != 0]
     if not magnitudes:
         return [0] * len(x), [Fraction(0)] * len(x)
@@ -122,7 +122,7 @@ def _float32(code: int) -> Fraction:
 def _nearest_power(low: Fraction, high: Fraction, j: int, n: int) -> Fraction:
     """Return the float32 number nearest to low^((n-j)/n) high^(j/n)."""
     target = _times(_power(low, n - j), _power(high, j))
-    # The codes of positive float32 numbers ascend: look for the last whose number does not exceed the target.
+    # Codes of positive float32 numbers ascend: find the last number that does not exceed the target.
     first, end = encode(low, FLOAT32) - 1, encode(high, FLOAT32) + 1
     while end - first > 1:
         middle = (first + end) // 2
@@ -139,7 +139,7 @@ Dyadic = tuple[int, int]  # m, e for m * 2^e
 
 
 def _power(value: Fraction, n: int) -> Dyadic:
-    """Return a power of a number whose denominator is a power of two."""
+    """Return a power of a number with a power-of-two denominator."""
     shift = value.denominator.bit_length() - 1
     twos = (value.numerator & -value.numerator).bit_length() - 1
     return (value.numerator >> twos) ** n, (twos - shift) * n

@@ -1,7 +1,7 @@
-"""Rules that are wrong but close to a right one: what vectors and tests must tell apart, and what may explain a dump.
+"""Wrong rules that are close to a right one: vectors and tests must detect them, and `identify` reports them.
 
-`wrong_rounding` has them for casts, `wrong_rules` for every kind of accumulator, `FP22_MUTANTS` those that people have
-proposed for the FP8 units of Hopper and Ada.
+`wrong_rounding` returns them for casts, `wrong_rules` for every kind of accumulator; `FP22_MUTANTS` are those that have
+been proposed for the FP8 units of Hopper and Ada.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _WRONG_ROUNDING: dict[str, dict[str, Away]] = {
 
 
 def wrong_rounding(mode: str) -> Mapping[str, Away]:
-    """Return the wrong rules next to a rounding, each to take the place of `casts.away`."""
+    """Return the wrong rules similar to a rounding, each a replacement for `casts.away`."""
     if mode not in _WRONG_ROUNDING:
         raise ValueError(f"no wrong rules next to the rounding {mode!r} are written out in lowprec/oracle/mutants.py")
     return _WRONG_ROUNDING[mode]
 
 
-#: name -> what is wrong, applied to the right rule of Hopper's or Ada's FP8 unit
+#: name -> error, applied to the right rule of Hopper's or Ada's FP8 unit
 FP22_MUTANTS: dict[str, Callable[[Rule], Rule]] = {
     "the other machine's group": lambda r: replace(r, group=48 - r.group),
     "interleaved groups of 16": lambda r: replace(r, group=16, interleaved=True),
@@ -105,10 +105,10 @@ FP22_MUTANTS: dict[str, Callable[[Rule], Rule]] = {
 
 
 def wrong_fused(r: Rule) -> dict[str, Rule]:
-    """Return the wrong rules next to a fused sum; some are the machine next door."""
+    """Return the wrong rules similar to a fused sum; some are rules of related hardware."""
     result = {"fp22": 13, "f32": 23, "f16": 10}[r.output]
     rounded: dict[str, Any] = {}
-    if r.fraction_bits >= result:  # else results are hardly ever cut
+    if r.fraction_bits >= result:  # else results are rarely truncated
         rounded["result cut to one bit less"] = {"output_fraction": result - 1}
         if r.output != "f16":
             rounded["result to nearest"] = {"output_rounding": "nearest"}
@@ -137,7 +137,7 @@ def wrong_fused(r: Rule) -> dict[str, Rule]:
 
 
 def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
-    """Return the wrong rules next to any rule of an accumulator."""
+    """Return the wrong rules similar to any rule of an accumulator."""
     match rule:
         case Rule():
             return dict(wrong_fused(rule))
@@ -147,7 +147,7 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "c first": replace(rule, c_first=True), "the FP22 path": Rule(output="f16"),
                 "12 fraction bits": replace(rule, fraction_bits=12),
             }  # fmt: skip
-        case Halves():  # sums of float32 halves are exact, so that their order does not show
+        case Halves():  # sums of float32 halves are exact, so their order has no effect
             return {
                 "c first": replace(rule, c_first=True), "the FP22 path": Rule(),
                 "13 fraction bits": replace(rule, fraction_bits=13),
@@ -218,13 +218,13 @@ def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
             near: dict[str, AnyRule] = {
                 "twice the group": replace(rule, group=2 * group), "half the products": replace(rule, exponent=-1),
             }  # fmt: skip
-            if rule.output != FLOAT32:  # sums of FP8 products do not reach its end
+            if rule.output != FLOAT32:  # sums of FP8 products do not reach its limits
                 near["what overflows is the largest"] = replace(rule, saturate=not rule.saturate)
             return near
 
 
 class Backwards(Sequential):
-    """A wrong rule: the last product first."""
+    """Wrong rule: the last product first."""
 
     def dot(
         self,
@@ -235,5 +235,5 @@ class Backwards(Sequential):
         b_format: AnyFormat,
         scales: Scales | None = None,
     ) -> int:
-        """Dot product of two code vectors plus c."""
+        """Return the dot product of two code vectors plus c."""
         return super().dot(a[::-1], b[::-1], c_bits, a_format, b_format, scales)

@@ -1,7 +1,7 @@
 """Block quantizers in exact arithmetic, one by one.
 
-Written from the published arithmetic and apart from the package's catalogue: what a scale is, how values are brought to
-it, what blocks of zeros, with Inf or with NaN get.
+Written from the published arithmetic, independently of the package's catalogue: the scale, the scaling of values, and
+the scales of blocks of zeros, with Inf or with NaN.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from .values import (
 
 
 class Quantizer(NamedTuple):
-    """A quantizer: element, block, rule for amax > 0, floor of amax, then zeros (None: as the rule says), Inf, NaN."""
+    """A quantizer: element, block, rule for amax > 0, floor of amax, scales for zeros (None: by rule), Inf and NaN."""
 
     element: Fields
     block: tuple[int | None, int | None]
@@ -77,11 +77,11 @@ class Quantizer(NamedTuple):
     zeros: Pair | None = (ONE, ONE)
     inf: Pair = NAN
     nan: Pair = NAN
-    bound: Fraction | None = None  # largest block scale a tensor's own scale aims at
+    bound: Fraction | None = None  # largest block scale for which a tensor's scale is chosen
     choice: str | None = None
-    ties_toward_zero: bool = False  # and no code is -0
-    folded: bool = True  # whether a tensor's scale is the inverse of bound * max / amax, not a quotient itself
-    by_row: bool = False  # whether each row, or the column that a block is a piece of, is a tensor of its own
+    ties_toward_zero: bool = False  # and -0 is not produced
+    folded: bool = True  # whether a tensor's scale is the inverse of bound * max / amax instead of a quotient
+    by_row: bool = False  # whether each row, or each column for column blocks, is treated as a tensor
 
 
 _TINY: Pair = (two_to(-127), two_to(127))
@@ -93,7 +93,7 @@ _TILE, _TENSOR, _MX, _NV = (1, 128), (None, None), (1, 32), (1, 16)
 
 
 def _torchao_fp8(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    quotient = Fraction(float(top) / float(amax))  # float64, as torchao has it
+    quotient = Fraction(float(top) / float(amax))  # float64, as in torchao
     m = r32(quotient)
     return Scaled(r32(1 / m), m)
 
@@ -121,8 +121,8 @@ QUANTIZERS: dict[str, Quantizer] = {
     "nvfp4_torchao_one_level": Quantizer(E2M1FN, _NV, torchao_one_level, zeros=(two_to(-6), ONE)),
     "nvfp4_modelopt": Quantizer(E2M1FN, _NV, modelopt_nvfp4, bound=E4M3_MAX, folded=False),
 }
-# TransformerEngine d0067d0, quantize_transpose_nvfp4.cuh, ROW_SCALED_NVFP4: S_enc = 448 * 6 / amax_rowwise[row], not
-# above FLT_MAX, 1 for an amax of 0 or Inf; amax by fmaxf, which skips NaN; then what a tensor's S_enc is used for.
+# TransformerEngine d0067d0, quantize_transpose_nvfp4.cuh, ROW_SCALED_NVFP4: S_enc = 448 * 6 / amax_rowwise[row], or
+# FLT_MAX if larger, 1 for an amax of 0 or Inf; amax by fmaxf, which ignores NaN; then as for a tensor's S_enc.
 QUANTIZERS["nvfp4_te_row_scaled"] = QUANTIZERS["nvfp4_te"]._replace(by_row=True)
 QUANTIZERS["nvfp4_te_2d"] = QUANTIZERS["nvfp4_te"]._replace(block=(16, 16))
 for _choice, _suffix in (("mae", ""), ("mse", "_mse")):
@@ -141,7 +141,7 @@ for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4"
     QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
 
 
-#: Quantizers of transformed values: by which rule, after a transform with which signs, rounded to bfloat16.
+#: Quantizers of transformed values: rule, and signs of the transform, which is rounded to bfloat16.
 TRANSFORMED: dict[str, tuple[str, list[int]]] = {
     "nvfp4_te_rht": ("nvfp4_te", [1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1]),
     "nvfp4_te_rht_unsigned": ("nvfp4_te", [1] * 16),
@@ -151,14 +151,14 @@ TRANSFORMED: dict[str, tuple[str, list[int]]] = {
 def quantize(
     x: ArrayLike, quantizer: str | Quantizer, block: tuple[int | None, int | None] | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | NDArray[np.float32] | None]:
-    """Quantize a matrix of float32 as a quantizer (of that name) does, by its own block or another.
+    """Quantize a float32 matrix with the named quantizer, by its own block or another.
 
     Returns
     -------
     codes : ndarray of uint32, shape (R, C)
     scales : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
     tensor : float32, ndarray of float32, or None
-        The scale of the tensor, where the quantizer has one; those of rows, shape (R, 1), or of columns, shape (1, C).
+        Scale of the tensor, if the quantizer has one; per row, shape (R, 1); or per column, shape (1, C).
     """
     matrix = np.asarray(x, dtype=np.float32)
     if isinstance(quantizer, str) and quantizer in TRANSFORMED:
@@ -216,7 +216,7 @@ def _block(tile: list[list[Exact]], r: Quantizer, top: Fraction, tensor: Tensor)
     if amax == 0 and r.floor == 0 and r.zeros is not None:
         return Scaled(*r.zeros)
     amax = max(amax, r.floor)
-    if tensor.scale == math.inf:  # every block scale is the least there is, and every value divided by Inf
+    if tensor.scale == math.inf:  # every block scale is the smallest one, and every value is divided by Inf
         return r.rule(Fraction(0), top, tensor._replace(scale=ONE))._replace(factor=Fraction(0), divides=False)
     if r.choice is None:
         return r.rule(amax, top, tensor)
@@ -225,7 +225,7 @@ def _block(tile: list[list[Exact]], r: Quantizer, top: Fraction, tensor: Tensor)
 
 
 def _error(tile: list[list[Exact]], scaled: Scaled, r: Quantizer, top: Fraction, tensor: Tensor) -> Exact:
-    """Sum errors along each row in order, then rows as a tree of halves; Inf where anything overflows."""
+    """Sum errors along each row in order, then rows as a binary tree; Inf if anything overflows."""
     sums: list[Fraction] = []
     assert r.bound is not None
     for row in tile:
@@ -265,7 +265,7 @@ def _code(v: Exact, scaled: Scaled, element: Fields) -> int:
 
 
 def _code_toward_zero(v: Exact, scaled: Scaled, element: Fields) -> int:
-    """Count the midpoints below a magnitude; what counts none is +0."""
+    """Return the number of midpoints below a magnitude; for none, the result is +0."""
     y = divide(v, scaled.factor) if scaled.divides else multiply(v, scaled.factor)
     if math.isnan(y):
         return encode(y, element, "saturate")
@@ -280,12 +280,12 @@ def _as_float(value: Exact) -> Any:
 
 
 def _stored(value: Exact) -> Exact:
-    """Round to bfloat16, to nearest even; NaN stays one."""
+    """Round to bfloat16, to nearest even; NaN stays NaN."""
     return decode(encode(value, BFLOAT16, "nonsaturate"), BFLOAT16)
 
 
 def transform(x: ArrayLike, signs: list[int]) -> NDArray[np.float32]:
-    """Return the Hadamard transform of the rows' runs: signs, butterflies from near to far, then the factor."""
+    """Return the Hadamard transform of runs within rows: signs, butterflies of increasing distance, then the factor."""
     size = len(signs)
     factor = Fraction(float(np.float32(1 / math.sqrt(size))))
     matrix = np.asarray(x, dtype=np.float32)
@@ -311,7 +311,7 @@ def _minus(a: Exact) -> Exact:
 
 
 def _plus(a: Exact, b: Exact) -> Exact:
-    """Return fl32(a + b), the sign of zero as IEEE 754 has it."""
+    """Return fl32(a + b), with IEEE 754's sign of zero."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return f32(a + b)
     if math.isfinite(a) and math.isfinite(b):  # one of them is -0

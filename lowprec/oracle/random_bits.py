@@ -1,4 +1,4 @@
-"""The random word of (seed, index), in Python integers: Philox4x32-10 makes four keys, three rounds mix them in."""
+"""Random word of (seed, index) in Python integers: four keys from Philox4x32-10, mixed in by three rounds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def random_keys(seed: int, index_hi: int) -> tuple[int, int, int, int]:
 
 
 def random_word(seed: int, index: int) -> int:
-    """Return the word of 32 random bits that stochastic operations take for an element.
+    """Return the 32-bit random word that stochastic operations take for an element.
 
     Parameters
     ----------
     seed, index : int
-        Below 2^64.
+        Integers below 2^64.
 
     Examples
     --------

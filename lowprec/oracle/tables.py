@@ -1,4 +1,4 @@
-"""Formats that are a list of values, in exact arithmetic, and HiF8 as its paper draws it."""
+"""Formats defined by a list of values, in exact arithmetic, and HiF8 as in its paper."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .values import Exact, exact, is_negative_zero, two_to
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The value of every code, and the value at which numbers overflow if they round to it."""
+    """Values of all codes, and the value at which numbers overflow if they round to it."""
 
     values: tuple[Exact, ...]
     beyond: Fraction
 
     @functools.cached_property
     def codes(self) -> dict[Exact, int]:
-        """The lowest code of every value that is a number, zero without its sign."""
+        """Lowest code of every value that is not NaN, with -0 as 0."""
         found: dict[Exact, int] = {}
         for code, value in enumerate(self.values):
             if value == value and not is_negative_zero(value):
@@ -30,30 +30,30 @@ class Table:
 
     @functools.cached_property
     def numbers(self) -> list[Fraction]:
-        """The finite values in order."""
+        """Finite values in ascending order."""
         return sorted(v for v in self.codes if isinstance(v, Fraction))
 
     @functools.cached_property
     def zeros(self) -> tuple[int, int]:
-        """Codes of -0 (of 0, where it is not listed) and of 0."""
+        """Codes of -0 (of 0 if -0 is not listed) and of 0."""
         zero = self.codes[Fraction(0)]
         return next((code for code, v in enumerate(self.values) if is_negative_zero(v)), zero), zero
 
     @functools.cached_property
     def nan(self) -> int | None:
-        """The code of NaN."""
+        """Code of NaN."""
         return next((code for code, v in enumerate(self.values) if v != v), None)
 
     @functools.cached_property
     def grids(self) -> tuple[list[Fraction], list[Fraction]]:
-        """The magnitudes on both sides of zero, and the one after them at which numbers overflow."""
+        """Magnitudes on both sides of zero, and the next one, at which numbers overflow."""
         numbers = self.numbers
         end = self.beyond if numbers[0] == -numbers[-1] else numbers[1] - 2 * numbers[0]
         return [*(v for v in numbers if v >= 0), self.beyond], [*(-v for v in reversed(numbers) if v <= 0), end]
 
 
 def table(values: list[float], beyond: float | None = None) -> Table:
-    """Return a table of float values; `beyond` continues the last gap unless it is given."""
+    """Return a table of float values; the default of `beyond` repeats the last gap."""
     finite = sorted({Fraction(v) for v in values if math.isfinite(v)})
     after = 2 * finite[-1] - finite[-2] if beyond is None else Fraction(beyond)
     return Table(tuple(exact(v) for v in values), after)
@@ -61,7 +61,7 @@ def table(values: list[float], beyond: float | None = None) -> Table:
 
 @functools.cache
 def hif8() -> Table:
-    """Return HiF8 (arXiv:2409.16626, table 2) by its exponents: for each, where its codes begin and how they go on."""
+    """Return HiF8 (arXiv:2409.16626, table 2), exponent by exponent: the first code and the fractions of each."""
     values: list[Exact] = [Fraction(0)] * 128
     for m in range(1, 8):
         values[m] = two_to(m - 23)  # 0000 and three bits
@@ -141,11 +141,12 @@ def cast(
 
 
 def hybrid(word: int, width: int, everywhere: bool = False, preset: str = "ocp_sat", strict: bool = False) -> int:
-    """Return HiF8's code of a float32 or float16 word by CANN's CAST_HYBRID: its own low bits decide.
+    """Return HiF8's code of a float32 or float16 word by CANN's CAST_HYBRID, in which its own low bits decide.
 
-    Exponents of magnitude below 4 round to nearest, ties away, unless `everywhere`. Else the first 14 of the bits that
-    are cut (2 of a float16) are compared with the last 14 of the fraction (twice its last bit and one); at least as
-    much goes away from zero. `strict` asks for more, which is a wrong rule.
+    Exponents of magnitude below 4 round to nearest, ties away, unless `everywhere`. Otherwise the first 14 of the
+    discarded bits (2 for a float16) are compared with the last 14 of the fraction (twice its last bit plus one); if
+    they are not smaller, the result is rounded away from zero. `strict` requires them to be larger, which is a wrong
+    rule.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def hybrid(word: int, width: int, everywhere: bool = False, preset: str = "ocp_s
     if e < -23:
         return 0
     last = word & 1
-    fraction = int((magnitude / two_to(e) - 1) * (1 << bits))  # of a subnormal: as if it were normal
+    fraction = int((magnitude / two_to(e) - 1) * (1 << bits))  # for a subnormal, as if it were normal
     first_bits, low = (14, fraction & 0x3FFF) if width == 32 else (2, 2 * last + 1)
     kept = 3 if abs(e) < 4 else 2 if abs(e) < 8 else 1 if abs(e) < 16 else 0
     if e == -23:

@@ -24,10 +24,10 @@ def promoted_dot(
     a_format: AnyFormat,
     b_format: AnyFormat,
 ) -> int:
-    """Scaled dot product with promotion: after every `interval` products the tensor core's sum enters a float32 one.
+    """Return a scaled dot product with promotion: the tensor core's sum is added in float32 every `interval` products.
 
     Each interval's ``partial`` starts from +0; ``s = fl32(scale_a * scale_b)``; ``final = fma(s, partial, final)`` from
-    ``final = +0``. `scales` holds, for each interval, the float32 bits of both scales; the last interval may be short.
+    ``final = +0``. `scales` contains the float32 bits of both scales per interval; the last interval may be short.
     """
     final = 0
     for index, start in enumerate(range(0, len(a), interval)):
@@ -36,7 +36,7 @@ def promoted_dot(
             partial = fused_dot(*piece, 0, rule, a_format, b_format)
         else:
             partial = {"exact": exact_dot, "float32": sequential_f32}[rule](*piece, 0, a_format, b_format)
-        negative_zero = 1 << FLOAT32.width  # the c that leaves a product alone
+        negative_zero = 1 << FLOAT32.width  # as c, it leaves a product unchanged
         scale = fma32(*scales[index], negative_zero)
         final = fma32(scale, partial, final)
     return final
@@ -45,12 +45,12 @@ def promoted_dot(
 def quantize_tile(
     x: ArrayLike, fmt: AnyFormat, scale: Literal["fp32", "ue8m0"] = "fp32", amax_floor: float = 0.0
 ) -> tuple[NDArray[Any], np.float32]:
-    """Codes and scale of one tile, ``x ~ scale * decode(codes)``.
+    """Return codes and scale of one tile, ``x ~ scale * decode(codes)``.
 
-    The scale s of a tile x, of any shape and taken as float32, is ``fl32(amax / max)``, at least 2^-149 ("fp32"), or
-    the smallest power of two that is not below that float32 quotient, at least 2^-126 ("ue8m0"); amax is not taken
-    smaller than `amax_floor`. An all-zero tile has scale 1, one with NaN or Inf has NaN. The codes (uint32, of the
-    shape of x) are ``encode(fl32(x / s))``, saturating.
+    The scale s of a tile x, of any shape and converted to float32, is ``fl32(amax / max)``, at least 2^-149 ("fp32"),
+    or the smallest power of two not below that float32 quotient, at least 2^-126 ("ue8m0"); amax is at least
+    `amax_floor`. An all-zero tile has scale 1, one with NaN or Inf has NaN. The codes (uint32, of the shape of x) are
+    ``encode(fl32(x / s))``, saturating.
     """
     tile = np.asarray(x, dtype=np.float32)
     values = [exact(float(v)) for v in tile.ravel()]
@@ -83,7 +83,7 @@ def _scale(quotient: Fraction, kind: str) -> Fraction:
 
 
 def _quotient(x: Exact, s: Exact) -> Exact:
-    """``fl32(x / s)`` for a scale that is positive or NaN."""
+    """Return ``fl32(x / s)`` for a scale that is positive or NaN."""
     if isinstance(s, float):
         return math.nan
     return x if isinstance(x, float) else _round_f32(x / s)

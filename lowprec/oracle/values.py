@@ -1,4 +1,4 @@
-"""Formats by their six fields, and exact values: codes taken apart, decoded, and rounded back to the nearest."""
+"""Formats by their six fields, and exact values: splitting, decoding and rounding of codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Overflow: TypeAlias = Literal["saturate", "nonsaturate"]
 
 
 class Fields(NamedTuple):
-    """A format of the oracle's own: the six fields, hashable."""
+    """A format of the oracle: six fields, hashable."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -26,7 +26,7 @@ class Fields(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of a magnitude, which is the place of the sign bit."""
+        """Bits of a magnitude, equal to the position of the sign bit."""
         return self.exponent_bits + self.mantissa_bits
 
 
@@ -60,17 +60,17 @@ def fields(fmt: AnyFormat) -> Fields:
 
 
 class Parts(NamedTuple):
-    """A code taken apart: ``(-1)**negative * significand * 2**(exponent - mantissa_bits)``, or a special."""
+    """Fields of a code: ``(-1)**negative * significand * 2**(exponent - mantissa_bits)``, or a special."""
 
     kind: Literal["finite", "inf", "nan"]
     negative: bool
     significand: int
-    exponent: int  # not normalised: subnormals keep the smallest normal exponent
+    exponent: int  # unnormalized: subnormals have the smallest normal exponent
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def parts(code: int, fmt: Fields) -> Parts:
-    """Take a code apart."""
+    """Split a code into its parts."""
     if not 0 <= code < 1 << (fmt.width + fmt.signed):
         raise ValueError(f"decode: code {code:#x} has more than the {fmt.width + fmt.signed} bits of the format")
     negative, magnitude = divmod(code, 1 << fmt.width)
@@ -106,7 +106,7 @@ def decode(code: int, fmt: AnyFormat) -> Exact:
 
 
 def exact(value: Exact) -> Exact:
-    """Bring any Python or NumPy number to the representation of :func:`decode`."""
+    """Convert any Python or NumPy number to the representation of :func:`decode`."""
     if isinstance(value, Fraction | int):
         return Fraction(value)
     value = float(value)
@@ -114,7 +114,7 @@ def exact(value: Exact) -> Exact:
 
 
 def is_negative_zero(value: Exact) -> bool:
-    """Tell -0.0 from everything else."""
+    """Return whether a value is -0.0."""
     return value == 0 and math.copysign(1, value) < 0
 
 
@@ -131,14 +131,14 @@ def floor_log2(magnitude: Fraction) -> int:
 
 
 def nearest(value: Fraction, places: int, offset: int = 0) -> int:
-    """Round ``value * 2**places`` to the nearest integer n; of two, to the one for which ``n + offset`` is even."""
+    """Round ``value * 2**places`` to the nearest integer n; in a tie, to the one with even ``n + offset``."""
     denominator = value.denominator << max(-places, 0)
     low, rest = divmod(value.numerator << max(places, 0), denominator)
     return low + (2 * rest > denominator or (2 * rest == denominator and (low + offset) % 2 == 1))
 
 
 def nan_code(fmt: AnyFormat) -> int | None:
-    """Return the canonical NaN, positive and quiet (the code of -0 for "fnuz"); None if the format has none."""
+    """Return the canonical NaN, positive and quiet (the code of -0 for "fnuz"), or None if the format has no NaN."""
     return _limits(fields(fmt))[1]
 
 
@@ -159,24 +159,24 @@ def _limits(f: Fields) -> tuple[int, int | None]:
 
 
 def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int:
-    """Round an exact value to the nearest code, ties to the even code, as OFP8 defines the conversion.
+    """Round an exact value to the nearest code, ties to the even code, as OFP8 defines it.
 
     Parameters
     ----------
     value
-        A Fraction, an int or a float (taken exactly, so float64 is rounded once).
+        A Fraction, an int or a float (exact, so that float64 is rounded once).
     fmt
-        The format.
+        Format of the code.
     overflow
-        What becomes of +-Inf and of a value whose *rounded* magnitude exceeds the largest finite one. ``"saturate"``:
-        that largest value; ``"nonsaturate"``: Inf if the format has it, else NaN, else the largest value.
+        Result for +-Inf and for a value with a *rounded* magnitude above the largest finite one. ``"saturate"``: that
+        largest value; ``"nonsaturate"``: Inf if the format has it, else NaN, else the largest value.
 
     Returns
     -------
     int
-        The code. NaN gives the canonical NaN, or the positive maximum where the format has no NaN. A format without -0
-        ("fnuz") takes -0 and negative underflow to +0; one without zero takes zero to its smallest value; an unsigned
-        one takes negative values to NaN.
+        The code. NaN gives the canonical NaN, or the positive maximum if the format has no NaN. In a format without -0
+        ("fnuz"), -0 and negative underflow give +0; without zero, zero gives the smallest value; in an unsigned one,
+        negative values give NaN.
     """
     f = fields(fmt)
     value = exact(value)
@@ -191,8 +191,8 @@ def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int
         if magnitude:
             lowest = 1 - f.bias if f.has_zero else -f.bias
             exponent = max(floor_log2(magnitude), lowest)
-            # Codes count upwards through the binades; n brings a hidden bit along, which the first binade of a format
-            # with zero (the subnormals and the binade above them, numbered without a gap) needs and the others do not.
+            # Codes count upwards through the binades; n includes a hidden bit, which the first binade of a format
+            # with zero (the subnormals and the binade above them, numbered without a gap) needs, the others do not.
             base = (exponent - lowest - (not f.has_zero)) << f.mantissa_bits
             code = max(base + nearest(magnitude, f.mantissa_bits - exponent, base), 0)
         if code <= largest:
