@@ -1,7 +1,7 @@
 """lowprec: low-precision training numerics on a CPU, bit for bit.
 
-The public names stand in ``__init__.pyi``, each once. They are loaded when they are first used: ``import lowprec``
-alone imports neither Numba nor pandas.
+`__init__.pyi` lists every public name once. Names are loaded on first use: ``import lowprec`` imports neither Numba nor
+pandas.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""What public functions are given, checked once and in one way: arrays, the array for a result, seeds, whole numbers.
+"""Validation of the arguments of public functions: arrays, destination arrays, seeds, integers.
 
-Each check names who asks, quotes what came and says what is needed. An array is taken if it holds real numbers: NumPy's
-floats and integers, the types of ml_dtypes, and tensors of torch and JAX of such types.
+Error messages name the calling function, quote the argument and give the requirement. Accepted arrays hold real
+numbers: NumPy's floats and integers, the dtypes of ml_dtypes, and tensors of torch and JAX of such dtypes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Option = TypeVar("Option")
 
-#: Values that may share a scale or a grid, along an axis; four bytes say how many.
+#: Largest number of values along an axis that share a scale or a grid; file headers have four bytes for it.
 LARGEST_TILE = (1 << 31) - 1
-#: Seeds have two words of 32 bits.
+#: Largest seed: two words of 32 bits.
 LARGEST_SEED = (1 << 64) - 1
 
 
-# --- arrays of others -------------------------------------------------------------------------------------------------
+# --- arrays of other packages -----------------------------------------------------------------------------------------
 
 
 def host(x: Any) -> Any:
-    """Return a tensor of torch as an array of NumPy's or ml_dtypes' type, sharing its memory; all else as it is.
+    """Return a tensor of torch as an array of NumPy's or ml_dtypes' dtype, sharing its memory; others unchanged.
 
-    JAX's arrays become NumPy's by themselves. torch is not imported: who has a tensor has torch.
+    NumPy converts JAX's arrays itself. torch is not imported: it is loaded already if there is a tensor.
 
     Examples
     --------
@@ -54,18 +54,18 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
     Parameters
     ----------
     who : str
-        Who asks.
+        Name of the calling function, for messages.
     array : ndarray
-        The result.
+        Result to return.
     like : array or str
-        An array of NumPy, torch or JAX, or one of these names.
+        Array of NumPy, torch or JAX, or one of these names.
     dtype : dtype, optional
-        What codes are, for packages that have such a type; the others get the codes' own.
+        Dtype of codes, for packages that have it; others get unsigned integers.
 
     Raises
     ------
     TypeError
-        For anything else.
+        If `like` is neither.
 
     Examples
     --------
@@ -95,25 +95,25 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
 
 
 def real_numbers(who: str, x: ArrayLike) -> Array:
-    """Return an array of real numbers, in the type that it has.
+    """Return an array of real numbers, with its dtype.
 
     Raises
     ------
     TypeError
-        If it holds something else, or has a mask, which would be lost.
+        If it holds other objects, or has a mask, which would be lost.
     """
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
         raise TypeError(f"{who}: a masked array, whose mask would be lost; real numbers are needed: x.filled(...)")
     array = np.asarray(host(x))
     kind = array.dtype.kind
-    # 'V' is how NumPy sees the types of ml_dtypes, among others.
+    # NumPy gives the dtypes of ml_dtypes, among others, the kind 'V'.
     if kind not in "fiu" and (kind != "V" or array.dtype.names is not None or array.dtype.name.startswith("void")):
         raise TypeError(f"{who}: values of type {array.dtype}; real numbers are needed")
     return array
 
 
 def as_float32(who: str, x: ArrayLike) -> Floats:
-    """Return real numbers as contiguous float32, the array itself if it is that; beyond its range they become Inf.
+    """Return real numbers as contiguous float32, without a copy if possible; values beyond its range become Inf.
 
     Raises
     ------
@@ -131,16 +131,16 @@ def as_float32(who: str, x: ArrayLike) -> Floats:
 
 
 def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, check: bool = True) -> Array:
-    """Return contiguous codes of `bits` bits in their own type.
+    """Return contiguous codes of `bits` bits in the given dtype.
 
-    Codes that have the type already are not looked at unless `check` says so.
+    Codes that have the dtype already are not checked if `check` is False.
 
     Raises
     ------
     TypeError
         If they are not integers.
     ValueError
-        If one has more bits.
+        If a code has more bits.
     """
     c = np.asarray(host(codes))
     if c.dtype.kind not in "iu":
@@ -155,7 +155,7 @@ def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, c
 
 
 def check_codes(owner: str, codes: Array, bits: int) -> None:
-    """Raise a ValueError if one of some integers is no code of `bits` bits."""
+    """Raise a ValueError if an integer is not a code of `bits` bits."""
     if codes.size == 0:
         return
     low, high = int(codes.min()), int(codes.max())
@@ -168,11 +168,11 @@ def outside(owner: str, code: int, bits: int) -> ValueError:
     return ValueError(f"code {code} is outside {owner}'s 0..{(1 << bits) - 1}")
 
 
-# --- the array for a result ------------------------------------------------------------------------------------------
+# --- destination arrays -----------------------------------------------------------------------------------------------
 
 
 def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any] | type[np.generic]) -> Array:
-    """Return `out` if a result fits in, a new array for None.
+    """Return `out` if it fits the result, or a new array for None.
 
     Raises
     ------
@@ -195,9 +195,9 @@ def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def apart(values: Array, out: Array, *, in_place: bool = False) -> Array:
-    """Return values that writing `out` does not change: a copy where the two overlap in memory.
+    """Return `values`, copied if they overlap `out` in memory.
 
-    With `in_place`, all of `out` may be all of the values: for what reads each before it writes it.
+    With `in_place`, exact aliasing (`out` is `values`) needs no copy: for loops that read an element before writing it.
     """
     if not np.may_share_memory(values, out):
         return values
@@ -226,13 +226,13 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def check_shape(who: str, name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raise a ValueError unless an array has a shape."""
+    """Raise a ValueError unless an array has the given shape."""
     if array.shape != shape:
         raise ValueError(f"{who}: {name} is {array.shape}, needed is {shape}")
 
 
 def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Raise a ValueError unless a is the shape of a matrix [M, K] and b of [N, K]."""
+    """Raise a ValueError unless a and b are shapes of matrices [M, K] and [N, K]."""
     if len(a) != 2 or len(b) != 2:
         raise ValueError(f"{who}: a is {a}, b is {b}; needed are matrices [M, K] and [N, K]")
     if a[1] != b[1]:
@@ -240,7 +240,7 @@ def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 def spread(a: Array, times: int, length: int, axis: int = -1) -> Array:
-    """Repeat what tiles share for each of their values along an axis, up to a length; a tile may be longer than that.
+    """Repeat the values of tiles for each of their elements along an axis, cut to `length`, which a tile may exceed.
 
     Examples
     --------
@@ -255,12 +255,12 @@ def spread(a: Array, times: int, length: int, axis: int = -1) -> Array:
 
 
 def whole(who: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return a whole number within limits; a bool is none.
+    """Return `value` as an int in [low, high]; bool is rejected.
 
     Raises
     ------
     ValueError
-        If it is none, or outside.
+        If it is not an integer, or out of range.
     """
     try:
         number = operator.index(value)
@@ -272,7 +272,7 @@ def whole(who: str, name: str, value: Any, low: int | None = None, high: int | N
 
 
 def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> int | None:
-    """Return a whole number of at least `low`, or None.
+    """Return an integer of at least `low`, or None.
 
     Raises
     ------
@@ -288,12 +288,12 @@ def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> in
 
 
 def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
-    """Return a finite number above 0, or from 0 on.
+    """Return a finite number > 0, or >= 0 with `zero`.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not such a number.
     """
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     try:
@@ -306,12 +306,12 @@ def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
 
 
 def real(who: str, name: str, value: Any) -> float:
-    """Return a real number as a float; NaN and infinities are some, and so is what is too large for a float.
+    """Return a real number as a float; NaN and infinities are accepted, and integers beyond float64 become infinite.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not a real number.
     """
     if not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{_called(who, name, value)}: a real number is needed")
@@ -322,27 +322,27 @@ def real(who: str, name: str, value: Any) -> float:
 
 
 def real32(who: str, name: str, value: Any) -> np.float32:
-    """Return a real number rounded to float32; what is too large for it becomes an infinity.
+    """Return a real number rounded to float32; numbers beyond its range become infinite.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not a real number.
     """
     number = real(who, name, value)
-    if number == 0.0 or 1.2e-38 < abs(number) < 3.4e38:  # nothing to ignore; errstate takes longer than the rest
+    if number == 0.0 or 1.2e-38 < abs(number) < 3.4e38:  # no warning to suppress; errstate takes longer than the rest
         return np.float32(number)
     with np.errstate(over="ignore", under="ignore"):
         return np.float32(number)
 
 
 def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.float32:
-    """Return a number rounded to float32 that is finite, and above 0 or from 0 on, there, too.
+    """Return a number rounded to float32; before and after, it must be finite and > 0, or >= 0 with `zero`.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not such a number.
     """
     single = real32(who, name, positive(who, name, value, zero=zero))
     if not (np.isfinite(single) and (single > 0 or zero)):
@@ -351,12 +351,12 @@ def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.flo
 
 
 def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:
-    """Return an option if it is among those allowed.
+    """Return an option if it is allowed.
 
     Raises
     ------
     ValueError
-        If not.
+        If it is not allowed.
     """
     if isinstance(value, np.ndarray) or not any(value is option or value == option for option in allowed):
         choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else ", ".join(map(repr, allowed))

@@ -1,10 +1,10 @@
-"""What IEEE 754 leaves to the machine: the floating-point mode of the calling thread, and the bits of NaN.
+"""Floating-point environment of the calling thread, and canonical bits of NaN: what IEEE 754 leaves to the hardware.
 
-The mode is ours for as long as we compute, and the caller's again afterwards.
+The environment has IEEE defaults while lowprec computes; afterwards the caller's is restored.
 
-A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, leaves a thread that flushes subnormals to
-zero; others change the direction of rounding. Bits that depended on that would be nobody's. Every public function that
-computes is marked with `standard`; threads of our own start in the standard mode (`_threads`).
+A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, makes a thread flush subnormals to zero;
+others change the rounding direction. Without this module, results would depend on that. Every public function that
+computes is decorated with `standard`; the package's threads start in the standard environment (`_threads`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE, _LEAST, _HALF_ULP, _HALF_ULP_BELOW = 1.0, 5e-324, 2.0**-53, 2.0**-54
 
 
 def is_standard() -> bool:
-    """Tell whether this thread keeps subnormals and rounds to nearest even; some 0.1 us.
+    """Return whether this thread keeps subnormals and rounds to nearest even; takes some 0.1 us.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def _environment() -> tuple[Callable[..., int], Callable[..., int]]:
 
 
 def set_standard() -> None:
-    """Give this thread the standard mode.
+    """Set the standard environment in this thread.
 
     Raises
     ------
     RuntimeError
-        If it has another one and the C library cannot change it.
+        If the environment differs and the C library cannot change it.
     """
     if is_standard():
         return
@@ -68,7 +68,7 @@ def set_standard() -> None:
 
 
 def standard(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that computes in the standard mode, whatever the caller's is, and leaves that as it was.
+    """Decorate a function to compute in the standard environment, and to restore the caller's.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def standard(function: Callable[P, R]) -> Callable[P, R]:
         if is_standard():
             return function(*args, **kwargs)
         callers = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
-        with contextlib.suppress(OSError, AttributeError):  # `set_standard` says it better
+        with contextlib.suppress(OSError, AttributeError):  # `set_standard` raises a clearer error
             _environment()[0](callers)
         set_standard()
         try:
@@ -99,8 +99,8 @@ def standard(function: Callable[P, R]) -> Callable[P, R]:
 def quiet_nan(x: NDArray[Any]) -> NDArray[Any]:
     """Write the positive quiet NaN over every NaN of an array of floats, and return the array.
 
-    Which NaN an operation returns, and its sign, depend on the operands' order in machine code: on the CPU, on the
-    compiler, and on whether an element falls into a vector loop or its remainder.
+    The NaN that an operation returns, and its sign, depend on the order of operands in machine code: on the CPU, on
+    the compiler, and on whether an element is in a vector loop or its remainder.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What notebooks and pages show of objects: tables as HTML and line drawings as SVG, by the standard library alone."""
+"""HTML tables and SVG drawings of objects for notebooks and pages, without dependencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLE = (
 
 
 def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str = "") -> str:
-    """Return a table as HTML, everything in it escaped; words to the left, numbers to the right.
+    """Return a table as HTML, with all text escaped; strings are aligned left, numbers right.
 
     Examples
     --------
@@ -34,12 +34,12 @@ def _row(cells: Iterable[object], tag: str) -> str:
 def _cell(cell: object, tag: str) -> str:
     if cell is None:
         return f"<{tag}></{tag}>"
-    side = "right" if isinstance(cell, int | float) else "left"  # pages of notebooks put all to the right
+    side = "right" if isinstance(cell, int | float) else "left"  # notebooks align all cells right by default
     return f'<{tag} style="text-align:{side}">{escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell))}</{tag}>'
 
 
 def svg(parts: Iterable[str], width: float, height: float, title: str) -> str:
-    """Return a drawing on white ground, with a title for screen readers."""
+    """Return a drawing on a white background, with a title for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'style="max-width:100%;height:auto" role="img"><title>{escape(title)}</title><style>{_STYLE}</style>'

@@ -1,8 +1,8 @@
-"""Threads and memory of large operations: chunks over a pool, rows of a product, buffers used again.
+"""Threads and memory of large operations: chunks on a pool, rows of a product, reused buffers.
 
-Kernels are serial loops that release the GIL; threads are ours, so results never depend on their number, forked
-children live, and nothing fights with BLAS over cores. Fresh memory for every call would cost more in page faults than
-it holds, so each thread keeps its buffers.
+Kernels are serial loops that release the GIL; the threads are this module's, so that results never depend on their
+number, forked children work, and BLAS threads do not compete for cores. Page faults of new memory for every call would
+cost more than the operation, so each thread keeps its buffers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
 _pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
 _pool_lock = threading.Lock()
-_inside = threading.local()  # .chunk is True while a thread works on a piece
+_inside = threading.local()  # .chunk is True while a thread runs a chunk
 
 
 def get_num_threads() -> int:
@@ -37,7 +37,7 @@ def get_num_threads() -> int:
     Returns
     -------
     int
-        The last `set_num_threads`, else the environment's LOWPREC_NUM_THREADS, else the cores this process may use.
+        Last argument of `set_num_threads`, else LOWPREC_NUM_THREADS, else the number of cores this process may use.
     """
     global _threads
     if _threads is None:
@@ -59,12 +59,12 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1.
+        Number of threads, at least 1.
 
     Raises
     ------
     ValueError
-        If `n` is not a whole number of at least 1.
+        If `n` is not an integer >= 1.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def set_num_threads(n: int) -> None:
 
 
 def _workers(n: int) -> ThreadPoolExecutor:
-    """Return the shared pool, made anew after a fork or a change of the thread count."""
+    """Return the shared pool, recreated after a fork or a change of the thread count."""
     global _pool, _pool_owner
     owner = (os.getpid(), n)
     with _pool_lock:
@@ -97,15 +97,15 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     Parameters
     ----------
     function : callable
-        Works on one piece; pieces must write to disjoint places, so that their order cannot matter.
+        Function of one piece; pieces must write to disjoint memory, so that their order cannot matter.
     total : int
         Number of items.
     grain : int
-        Pieces start at multiples of `grain`; not more than this many items run serially in the caller.
+        Pieces start at multiples of `grain`; up to this many items run serially in the caller.
     """
     n = get_num_threads()
     units = -(-total // grain)
-    if n == 1 or units <= 1 or getattr(_inside, "chunk", False):  # pieces of pieces would wait for each other
+    if n == 1 or units <= 1 or getattr(_inside, "chunk", False):  # nested pieces would wait for each other
         if total > 0:
             function(0, total)
         return
@@ -132,9 +132,9 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
             _inside.chunk = False
 
     helpers: list[Future[None]] = []
-    # A pool takes no work once another thread has set another number of threads, or the interpreter is on its way out,
-    # and there may be no thread to be had. The caller works too (a thread that only waited would be woken late, and its
-    # core taken by a worker meanwhile), so whoever is missing is not needed.
+    # A pool refuses work after another thread has set another number of threads or when the interpreter exits, and
+    # starting a thread can fail. The caller works too (a thread that only waited would be woken late, and its core
+    # taken by a worker meanwhile), so missing workers only cost time.
     with contextlib.suppress(RuntimeError):
         for _ in range(min(n, pieces) - 1):
             helpers.append(_workers(n - 1).submit(work))
@@ -143,7 +143,7 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     finally:
         with turn:
             queue = iter(())
-        # Not only of `helpers`: work whose thread could not be started is left in the pool, where another may find it.
+        # All threads, not only `helpers`: work whose thread could not be started is left in the pool for any of them.
         for _ in range(taken):
             done.acquire()
         for helper in helpers:
@@ -152,26 +152,26 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
 
 # --- rows of a product ------------------------------------------------------------------------------------------------
 
-_QUAD = 4  # rows that the kernels work on together
+_QUAD = 4  # rows that a kernel processes together
 
 
 def over_rows(work: Callable[[int, int], None], rows: int, per_row: int, worth: int, at_once: int) -> None:
-    """Call ``work(first, stop)`` for parts of the rows of A, until all are done.
+    """Call ``work(first, stop)`` for parts of the rows of A until all are done.
 
-    What lays out rows for a kernel does so in its thread's own memory (`scratch`), which `at_once` keeps small.
+    Rows are packed for a kernel in the memory of its thread (`scratch`), which `at_once` keeps small.
 
     Parameters
     ----------
     work : callable
-        Computes some rows of the result.
+        Function that computes some rows of the result.
     rows : int
-        How many there are.
+        Number of rows.
     per_row : int
-        Multiply-adds of a row.
+        Multiply-adds per row.
     worth : int
-        Multiply-adds that are worth a thread.
+        Smallest number of multiply-adds that pays for a thread.
     at_once : int
-        Rows of a part at most.
+        Largest number of rows of a part.
     """
     if 0 < rows <= at_once and rows * per_row <= worth:
         work(0, rows)
@@ -192,7 +192,7 @@ _MAX_ASKED = 256
 class _Buffers(threading.local):
     def __init__(self) -> None:
         self.by_name: dict[str, NDArray[np.uint8]] = {}
-        self.asked: dict[tuple[str, int, DTypeLike], NDArray[Any]] = {}  # what the last calls returned, as it was
+        self.asked: dict[tuple[str, int, DTypeLike], NDArray[Any]] = {}  # results of the last calls
 
 
 _buffers = _Buffers()
@@ -214,7 +214,7 @@ def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     needed = size * kind.itemsize
     aligned = _buffers.by_name.get(name)
     if aligned is None or aligned.size < needed:
-        _buffers.asked.clear()  # nothing may hold on to the smaller one
+        _buffers.asked.clear()  # drops views of the smaller buffer
         aligned = _buffers.by_name[name] = fresh(name, needed, np.uint8)
     if len(_buffers.asked) >= _MAX_ASKED:
         _buffers.asked.clear()
@@ -223,13 +223,13 @@ def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def forget() -> None:
-    """Let go of this thread's buffers."""
+    """Free this thread's buffers."""
     _buffers.asked.clear()
     _buffers.by_name.clear()
 
 
 def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Return `size` uninitialised items on a 64-byte boundary that are the caller's to keep; `name` says what for."""
+    """Return `size` uninitialised items on a 64-byte boundary, owned by the caller; `name` describes their use."""
     kind = np.dtype(dtype)
     raw = np.empty(size * kind.itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
@@ -239,7 +239,7 @@ def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
 Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `fresh`
 
 
-# Parameters of glibc's mallopt(3): what is freed at the top of the heap stays; large arrays come from the heap, too.
+# Parameters of glibc's mallopt(3): memory freed at the top of the heap is kept; large arrays use the heap as well.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_MMAP_THRESHOLD = 1 << 25  # glibc refuses more
 
@@ -248,14 +248,14 @@ _LARGEST_MMAP_THRESHOLD = 1 << 25  # glibc refuses more
 def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees, so that the next step of a loop finds it without page faults.
 
-    A training step makes and frees the same arrays as the one before it. Without this, glibc hands their pages back to
-    the system and gets them again, zeroed, thousands a step. The process stays as large as it once was; with
-    ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. Called by the trainer, not on import.
+    A training step allocates and frees the same arrays as the one before it. By default glibc returns their pages to
+    the system and gets them again, zeroed, thousands per step. The process keeps its peak size; with
+    ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. The trainer calls it, not the import.
 
     Returns
     -------
     bool
-        Whether the C library took it: glibc does, others have no such parameters.
+        Whether the C library accepted it: glibc does, others have no such parameters.
     """
     if os.environ.get("LOWPREC_KEEP_MEMORY") == "0" or not sys.platform.startswith("linux"):
         return False

@@ -1,9 +1,9 @@
-"""Objects as values: `Value` for what a catalogue holds, `ByBits` for what holds arrays.
+"""Objects with value semantics: `Value` for entries of catalogues, `ByBits` for objects that hold arrays.
 
 A format, a quantizer, an accumulator or a recipe is a `Value`: immutable, and equal to another one if the fields that
-decide bits are equal, whatever the two are called. What holds arrays (`lowprec.Quantized`, LogFMT's arrays, messages of
-codecs) is equal if every bit is; as arrays can be written to, it has no hash. All of them can be pickled; `copy.copy`
-shares the arrays, `copy.deepcopy` does not.
+affect results are equal, regardless of their names. An object that holds arrays (`lowprec.Quantized`, LogFMT's arrays,
+messages of codecs) is equal if every bit is; as arrays are mutable, it has no hash. All of them can be pickled;
+`copy.copy` shares the arrays, `copy.deepcopy` does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class ByBits:
-    """A dataclass (with ``eq=False``) whose objects are equal if all fields are, arrays by type, shape and every bit.
+    """Base of dataclasses (``eq=False``) that are equal if all fields are, arrays by dtype, shape and every bit.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class ByBits:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Tell whether two fields are equal: arrays and NumPy's numbers by type, shape and every bit, NaN included.
+    """Return whether two fields are equal: arrays and NumPy's numbers by dtype, shape and every bit, NaN included.
 
     Examples
     --------
@@ -58,18 +58,17 @@ def same(a: Any, b: Any) -> bool:
 
 
 def plain_fields(entry: Any) -> None:
-    """Put Python's own numbers and texts in place of NumPy's, in a new object of a frozen dataclass.
+    """Replace NumPy's scalars by Python's int, float, bool and str, in a new object of a frozen dataclass.
 
-    Otherwise ``np.int64(16)`` would go wherever the field goes: into JSON, into `math.ldexp`, into kernels' types.
-    A field of type ``tuple[...]`` takes any sequence, and keeps it as a tuple; one of type ``tuple[str, ...]`` takes a
-    string as the only item.
+    Otherwise ``np.int64(16)`` would get into JSON, `math.ldexp` and kernel signatures. A field of type ``tuple[...]``
+    accepts any sequence, and stores it as a tuple; one of type ``tuple[str, ...]`` accepts a string as the only item.
 
     Raises
     ------
     ValueError
-        If a field that is either true or false is neither: it would be counted with.
+        If a bool field holds another type, which would be used as an integer.
     TypeError
-        If a field that is a tuple is given something else, or a tuple of strings holds something else.
+        If a tuple field is not a sequence, or a tuple of strings holds other objects.
     """
     for f in dataclasses.fields(entry):
         if str(f.type).startswith("tuple["):
@@ -105,21 +104,21 @@ def _as_tuple(entry: Any, field: str, kind: str) -> tuple[Any, ...]:
     return items
 
 
-#: Fields that describe a value and decide no bits: `Value` neither compares nor hashes them.
+#: Fields that describe a value and do not affect results: `Value` neither compares nor hashes them.
 ABOUT = ("name", "source", "description", "note", "about", "verified")
 
 
 @functools.cache
 def deciding(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass that decide bits, in order."""
+    """Return the names of the fields of a dataclass that affect results, in order."""
     return tuple(f.name for f in dataclasses.fields(cls) if f.compare)
 
 
 class Value:
-    """Base of immutable dataclasses (``frozen=True, eq=False, repr=False``) whose name decides nothing.
+    """Base of immutable dataclasses (``frozen=True, eq=False, repr=False``) that are equal regardless of their names.
 
-    Two values are equal if they are of one class and the fields that decide bits are equal. The hash is computed once
-    and left out of pickles: Python hashes a string differently in every process.
+    Two values are equal if they are of one class and the fields that affect results are equal. The hash is computed
+    once and left out of pickles: Python hashes a string differently in every process.
 
     Examples
     --------
@@ -165,18 +164,18 @@ class Value:
         return f"{type(self).__name__}({', '.join(said)})"
 
     def with_(self, **changes: Any) -> Self:
-        """Return a value that differs in the given fields.
+        """Return a value with the given fields replaced.
 
-        The name says what changed (``"hopper_fp8(fraction_bits=20)"``) and the source what it was derived from, unless
-        they are given too; other descriptions are left out. Changes compose: ``v.with_(a=1).with_(b=2)`` equals
+        The name lists the changes (``"hopper_fp8(fraction_bits=20)"``) and the source the origin, unless they are given
+        too; other descriptions are dropped. Changes compose: ``v.with_(a=1).with_(b=2)`` equals
         ``v.with_(a=1, b=2)``.
 
         Raises
         ------
         TypeError
-            If there is no such field.
+            If a field does not exist.
         ValueError
-            If a field is out of its range.
+            If a field is out of range.
         """
         known = [f.name for f in dataclasses.fields(self) if f.init]  # type: ignore[arg-type]
         for field in changes:
@@ -191,7 +190,7 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return a field as `Value.__repr__` shows it: other values by their names."""
+    """Return a field for `Value.__repr__`: other values by their names."""
     if isinstance(value, tuple) and any(isinstance(item, Value) for item in value):
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     return str(value) if isinstance(value, Value) else repr(value)
@@ -200,7 +199,7 @@ def _shown(value: Any) -> str:
 def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the name, the source and the other descriptions of a value that differs from a named one.
 
-    Changes made before stand in the old name: one more adds to them.
+    The old name lists earlier changes; further changes are added to them.
     """
     if not old.name:
         return {}
@@ -216,7 +215,7 @@ def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return the base of a derived name and its changes as text; a name of another form is all base.
+    """Return the base of a derived name and its changes as strings; a name of another form is all base.
 
     Examples
     --------
@@ -242,7 +241,7 @@ def split_name(name: str) -> tuple[str, dict[str, str]]:
 
 
 def label(value: Any) -> str:
-    """Return a value as derived names show it.
+    """Return a value for a derived name.
 
     Examples
     --------

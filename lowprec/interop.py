@@ -1,6 +1,6 @@
-"""Codes as arrays of other packages and back, without a copy: ml_dtypes and torch.
+"""Codes as arrays of ml_dtypes and torch, and back, without a copy.
 
-The bits stay where they are; only the type changes. torch is imported when it is asked for.
+Only the dtype changes, not the bits. torch is imported on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TORCH = {
 
 
 def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
-    """Return the NumPy type whose elements are the codes of a format.
+    """Return the NumPy dtype whose elements are the codes of a format.
 
     Parameters
     ----------
@@ -30,12 +30,12 @@ def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     Returns
     -------
     numpy.dtype
-        Of ml_dtypes, or NumPy's own float16, float32 or int8.
+        Dtype of ml_dtypes, or NumPy's float16, float32 or int8.
 
     Raises
     ------
     ValueError
-        If neither NumPy nor ml_dtypes has such a type.
+        If neither NumPy nor ml_dtypes has such a dtype.
 
     Examples
     --------
@@ -57,19 +57,19 @@ def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
     codes : ndarray of the format's ``code_dtype``
         Bit patterns.
     fmt : str or Format
-        What they mean.
+        Format of the codes.
 
     Returns
     -------
     ndarray
-        The same memory.
+        View of the same memory.
 
     Raises
     ------
     ValueError
-        If there is no such type.
+        If there is no such dtype.
     TypeError
-        If the codes have another type.
+        If the codes have another dtype.
 
     Examples
     --------
@@ -89,26 +89,26 @@ def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
 
 
 def from_ml_dtypes(x: NDArray[Any]) -> tuple[NDArray[Any], Format]:
-    """View an array of ml_dtypes as codes, and say which format they are of.
+    """View an array of ml_dtypes as codes, and return their format.
 
     Parameters
     ----------
     x : ndarray
-        Of a type of ml_dtypes, or float16, float32 or int8.
+        Array of a dtype of ml_dtypes, or of float16, float32 or int8.
 
     Returns
     -------
     codes : ndarray of the format's ``code_dtype``, same shape
-        The same memory.
+        View of the same memory.
     fmt : Format
-        What they mean.
+        Format of the codes.
 
     Raises
     ------
     TypeError
-        If `x` is no array.
+        If `x` is not an array.
     ValueError
-        If the catalogue has no format for its type.
+        If the catalogue has no format for the dtype.
 
     Examples
     --------
@@ -134,19 +134,19 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
     codes : ndarray of the format's ``code_dtype``, writeable
         Bit patterns.
     fmt : str or Format
-        What they mean.
+        Format of the codes.
 
     Returns
     -------
     torch.Tensor
-        The same memory.
+        Tensor on the same memory.
 
     Raises
     ------
     ValueError
-        If torch has no such type.
+        If torch has no such dtype.
     TypeError
-        If the codes have another type.
+        If the codes have another dtype.
     ImportError
         If torch is missing.
     """
@@ -162,26 +162,26 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
 
 
 def from_torch(x: Any) -> tuple[NDArray[Any], Format]:
-    """View a torch tensor on the CPU as codes, and say which format they are of.
+    """View a torch tensor on the CPU as codes, and return their format.
 
     Parameters
     ----------
     x : torch.Tensor
-        Of a floating-point type of at most 32 bits, or int8.
+        Tensor of a floating-point dtype of at most 32 bits, or int8.
 
     Returns
     -------
     codes : ndarray of the format's ``code_dtype``, same shape
-        The same memory.
+        View of the same memory.
     fmt : Format
-        What they mean.
+        Format of the codes.
 
     Raises
     ------
     TypeError
-        If `x` is no tensor.
+        If `x` is not a tensor.
     ValueError
-        If the catalogue has no format for its type.
+        If the catalogue has no format for the dtype.
     ImportError
         If torch is missing.
     """

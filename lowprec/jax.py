@@ -1,8 +1,8 @@
 """Exact recipes in functions of JAX: `linear` and `dot_general`, under jit, grad, vmap and scan.
 
-The bits are those of the recipe's multiplications in NumPy, which run outside of XLA. A function is pure: what is
-rounded stochastically takes the step as an argument, and delayed scaling, which remembers, is refused. `report` lists
-the products of a function, with those that XLA computes.
+The bits are those of the recipe's multiplications in NumPy, which run outside of XLA. A function is pure: stochastic
+rounding takes the step as an argument, and delayed scaling, which has state, is refused. `report` lists the products of
+a function, including those that XLA computes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lowprec.recipe import LinearOps, Precision, Recipe, TensorSpec, draw, load_
 from lowprec.scaling.quantize import Quantized
 
 _FLOAT32 = formats["float32"]
-#: Types of operands; all others are left to XLA.
+#: Dtypes of operands; XLA computes all others.
 _DTYPES = (jnp.float32, jnp.bfloat16)
 #: Operations of XLA that multiply matrices.
 _PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
@@ -101,29 +101,29 @@ def linear(
     Parameters
     ----------
     x : array, shape (..., K)
-        float32 or bfloat16; stored as the recipe stores activations.
+        Input, float32 or bfloat16; rounded to the recipe's storage format of activations.
     w : array, shape (N, K)
-        float32 or bfloat16.
+        Weight, float32 or bfloat16.
     recipe : str or Recipe
-        The precision.
+        Recipe of the multiplications.
     layer : str
-        Which layer of the recipe this is.
+        Name of the layer in the recipe.
     seed : int
-        With layer and step it decides random bits.
+        Seed of random bits, which depend on layer and step too.
     step : int or int32 array, optional
-        The training step; needed where something is rounded stochastically.
+        Training step; required for stochastic rounding.
 
     Returns
     -------
     array, shape (..., N)
-        In the type of x.
+        Result in the dtype of x.
 
     Raises
     ------
     TypeError
-        For another type of x or w.
+        If x or w has another dtype.
     ValueError
-        For shapes that do not fit, delayed scaling, the recipe float64, or a missing step.
+        If shapes do not fit, the step is missing, or the recipe has delayed scaling or is float64.
     """
     for name, a in (("x", x), ("w", w)):
         if a.dtype not in _DTYPES:
@@ -138,7 +138,7 @@ def linear(
 def _multiplication(
     recipe: str | Recipe, layer: str, seed: int, step: Any, unrounded: bool = False
 ) -> Callable[[Any, Any], Any]:
-    """Return the product of rows [M, K] and [N, K] by a recipe, in the type in which it stores y; float32 unrounded."""
+    """Return the product of rows [M, K] and [N, K] by a recipe, in its storage dtype of y; in float32 unrounded."""
     recipe = load_recipe(recipe)
     said = Precision.of(recipe, layer, 1000)
     if recipe.activations == "float64" or said.spec.delayed_tensors():
@@ -166,29 +166,29 @@ def dot_general(
 ) -> Any:  # fmt: skip
     """Return ``jax.lax.dot_general`` computed by a recipe.
 
-    Contracted axes are one K, in their order; every index of the batch axes is a product of its own, with the same
-    random bits. lhs is quantized as x, rhs as w. Operands in another type than float32 and bfloat16 are left to XLA.
+    Contracted axes form one K, in their order; every index of the batch axes is a separate product, with the same
+    random bits. lhs is quantized as x, rhs as w. XLA computes operands of another dtype than float32 and bfloat16.
 
     Parameters
     ----------
     lhs, rhs, dimension_numbers
-        As there.
+        See ``jax.lax.dot_general``.
     precision, out_sharding
-        Ignored: the recipe is the precision, and it runs on one CPU.
+        Ignored: the recipe defines the precision, and it runs on one CPU.
     preferred_element_type : dtype, optional
-        Type of the result, by default the promoted type of the operands. Where another one than that or bfloat16 is
-        preferred, the float32 sums are rounded to it, which are otherwise rounded as the recipe stores activations.
+        Dtype of the result, by default the promoted dtype of the operands. A dtype other than that and bfloat16 gets
+        the float32 sums rounded to it; otherwise they are rounded to the recipe's storage format of activations.
     recipe, layer, seed, step
-        As for `linear`.
+        See `linear`.
     strict : bool
-        Whether a product that would be left to XLA is an error.
+        Whether to raise an error for a product that would be left to XLA.
 
     Raises
     ------
     TypeError
-        If `strict`, for operands or a result in another type.
+        If `strict`, for operands or a result of another dtype.
     ValueError
-        As `linear` does.
+        See `linear`.
 
     Examples
     --------
@@ -275,16 +275,16 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
     Parameters
     ----------
     function : callable
-        The function, or its gradient.
+        Function to trace, or its gradient.
     *args, **kwargs
-        Its arguments, or ``jax.ShapeDtypeStruct`` in place of arrays.
+        Arguments of the function, or ``jax.ShapeDtypeStruct`` in place of arrays.
     strict : bool
-        Whether a product of XLA is an error.
+        Whether to raise an error for a product of XLA.
 
     Raises
     ------
     ValueError
-        If `strict`.
+        If `strict`, and XLA computes a product.
 
     Examples
     --------
@@ -313,7 +313,7 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
 
 
 def _equations(jaxpr: Any, outer: str) -> Iterator[tuple[str, Any]]:
-    """Yield all operations of a traced function, those of inner functions too, with their scopes."""
+    """Yield all operations of a traced function, including those of inner functions, with their scopes."""
     for equation in jaxpr.eqns:
         scope = "/".join(filter(None, (outer, str(equation.source_info.name_stack))))
         yield scope, equation
@@ -323,16 +323,16 @@ def _equations(jaxpr: Any, outer: str) -> Iterator[tuple[str, Any]]:
 
 
 class QwixProvider:
-    """Lets qwix put `dot_general` into a model: ``qwix.quantize_model(model, lowprec.jax.QwixProvider("dsv3"))``.
+    """Provider of `dot_general` for qwix: ``qwix.quantize_model(model, lowprec.jax.QwixProvider("dsv3"))``.
 
-    All calls of ``jax.lax.dot_general`` are computed by the recipe, those between two activations, too.
+    The recipe computes all calls of ``jax.lax.dot_general``, including those between two activations.
 
     Parameters
     ----------
     recipe : str or Recipe
-        The precision.
+        Recipe of the multiplications.
     **options
-        As for `dot_general`.
+        See `dot_general`.
 
     Raises
     ------

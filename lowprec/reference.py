@@ -1,7 +1,7 @@
-"""Finds, loads and verifies `reference_data/`: the checkout's folder, or the copy inside an installed wheel.
+"""Find, load and verify `reference_data/`: the checkout's folder, or the copy inside an installed wheel.
 
-The folder's README.md has a table with a row for every file; the row's last cell is the file's SHA-256. What is loaded
-here was compared with it, so that a test or a figure never rests on a file that somebody changed.
+The folder's README.md has a table with a row for every file; the row's last cell is the file's SHA-256. Loading
+verifies the hash, so that a test or a figure never uses a file that was changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADER = ("file", "what", "source", "command", "sha256")
 
 
 class ReferenceDataError(RuntimeError):
-    """Reference data are missing or not what they should be; the message says which and how to make them anew."""
+    """Reference data are missing or changed; the message names the file and the command that makes it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
     file : str
         Path inside the folder.
     what, source, command : str
-        What it holds, where that comes from, and the command that makes it.
+        Content, origin, and command that makes the file.
     sha256 : str
         Hash of the file, 64 hexadecimal digits.
     """
@@ -45,12 +45,12 @@ class Entry:
 
 
 def folder() -> Path:
-    """Return the folder with the reference data: the checkout's if this is one, else the wheel's.
+    """Return the folder with the reference data: that of the checkout, or else that of the wheel.
 
     Raises
     ------
     ReferenceDataError
-        If there is neither.
+        If neither exists.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def folder() -> Path:
     package = Path(__file__).resolve().parent
     checkout = package.parent / "reference_data"
     for candidate in (checkout, package / "_reference_data"):
-        # Beside an installed package there may be a folder of that name which is not ours.
+        # Next to an installed package there may be an unrelated folder of that name.
         if (candidate / TABLE).is_file() and (candidate != checkout or (package.parent / "pyproject.toml").is_file()):
             return candidate
     raise ReferenceDataError(f"no reference data: neither {checkout} nor {package / '_reference_data'} has a {TABLE}")
@@ -73,7 +73,7 @@ def entries(where: Path | None = None) -> dict[str, Entry]:
     Parameters
     ----------
     where : Path, optional
-        Another folder of that kind.
+        Another folder with such a table.
 
     Raises
     ------
@@ -112,12 +112,12 @@ def path(file: str, where: Path | None = None) -> Path:
     file : str
         Path inside the folder, as in the table.
     where : Path, optional
-        Another folder of that kind.
+        Another folder with such a table.
 
     Raises
     ------
     KeyError
-        If the table has no such row.
+        If the table has no row for the file.
     ReferenceDataError
         If the file is missing or changed.
 
@@ -161,12 +161,12 @@ def verify(where: Path | None = None) -> list[Entry]:
     Parameters
     ----------
     where : Path, optional
-        Another folder of that kind.
+        Another folder with such a table.
 
     Returns
     -------
     list of Entry
-        What was compared.
+        Rows of the compared files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Named catalogues: register an object under a name, look it up, and help when the name is wrong."""
+"""Named catalogues: register an object under a name, find it, and suggest names for unknown ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
 def cached(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
-    """Return an `functools.lru_cache` for what looks names up: it forgets when an entry is replaced or goes."""
+    """Decorate as `functools.lru_cache`, for functions of names: the cache is cleared when an entry is replaced or removed."""
 
     def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:
         kept = functools.lru_cache(maxsize)(function)
@@ -34,9 +34,9 @@ def _forget() -> None:
 
 
 def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the end of a message about an unknown name: the known names that look like it, else all of them.
+    """Return the end of a message about an unknown name: similar known names, or else all of them.
 
-    Names that differ in case alone come first, then those that begin with it, then those with similar letters.
+    Names that differ only in case come first, then those with it as prefix, then those with similar letters.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _close(name: str, known: Sequence[str], cutoff: float = 0.5) -> list[str]:
 
 
 class UnknownNameError(KeyError, ValueError):
-    """A name that a catalogue does not hold; the message quotes it and lists the close ones."""
+    """A name that a catalogue does not have; the message quotes it and lists similar ones."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -68,13 +68,13 @@ class Registry(Generic[T]):
     Parameters
     ----------
     kind : str
-        What the objects are, in the singular; used in messages.
+        Singular noun for the objects, used in messages.
     type_ : type
-        Their class; `get` passes such objects through.
+        Class of the objects; `get` passes such objects through.
     make : callable, optional
-        Makes the object of a name that was not registered, for families too large to list; None if it is none of them.
+        Function that makes the object of an unregistered name, for families too large to list; None for other names.
     spoken : mapping from str to str, optional
-        What people call entries that have other names: the hint for such a word.
+        Colloquial names of entries: a hint for each.
 
     Examples
     --------
@@ -109,19 +109,19 @@ class Registry(Generic[T]):
         self._shipped: dict[str, T] = {}
 
     def register(self, name: str, obj: T, aliases: Iterable[str] = (), *, replace: bool = False) -> T:
-        """Add an object; names are unique. An equal object may be added again, so that a cell can be run twice.
+        """Add an object under a unique name. An equal object may be added again, so that a cell can be run twice.
 
         Parameters
         ----------
         name : str
-            The name it is listed under.
+            Name in the catalogue.
         obj : T
-            The object.
+            Object to add.
         aliases : iterable of str
-            Further names that find it.
+            Further names of the object.
         replace : bool
-            Whether it takes the place, and any of the names, of what is registered so far. What was made from the
-            old object and is held, such as a recipe bound to a run, stays as it is.
+            Whether to replace the entry, and any aliases, of these names. Objects made from the old one before, such as
+            a recipe bound to a run, are unchanged.
 
         Returns
         -------
@@ -131,7 +131,7 @@ class Registry(Generic[T]):
         Raises
         ------
         ValueError
-            If a name is taken by something that differs.
+            If a name belongs to a different object.
         TypeError
             If the object is of another kind.
         """
@@ -158,18 +158,18 @@ class Registry(Generic[T]):
 
     @contextmanager
     def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
-        """Register entries within a ``with`` block, in place of those of their names; afterwards all is as before.
+        """Context manager: register entries temporarily, overriding entries of the same name.
 
-        What is registered inside the block goes with it, too; blocks may be nested, and errors change nothing. A
-        catalogue belongs to the process: other threads see the entries as long as the block lasts, and two threads must
-        not be in blocks of one catalogue at a time. Worker processes do not see them.
+        On exit the catalogue is restored, entries registered inside the block included; blocks may be nested, and
+        errors change nothing. A catalogue belongs to the process: other threads see the entries as long as the block
+        lasts, and two threads must not be in blocks of one catalogue at a time. Worker processes do not see them.
 
         Parameters
         ----------
         entries : mapping from str to T, optional
             Objects by name.
         **more
-            The same for names that are identifiers.
+            Objects whose names are identifiers.
 
         Examples
         --------
@@ -198,7 +198,7 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {self.hint(str(name))}")
 
     def hint(self, name: str) -> str:
-        """Return what to say of a name that is unknown here: what it means, where it is known, or what is close."""
+        """Return a hint on an unknown name: its meaning, the catalogue that has it, or similar names."""
         if (meant := self.spoken.get(name.lower())) is not None:
             return meant
         others = {place: other for place, other in _public().items() if other is not self}
@@ -212,54 +212,54 @@ class Registry(Generic[T]):
         return suggest(name, own if close else self._objects)
 
     def find(self, name: str) -> T | None:
-        """Return the object of a name, None if there is none: without the search for close names."""
+        """Return the object of a name, or None, without a search for similar names."""
         key = self._aliases.get(name, name)
         if key in self._objects:
             return self._objects[key]
         return None if self._make is None else self._make(name)
 
     def seal(self) -> None:
-        """Note that the entries so far come with the package: every process has them under these names."""
+        """Mark the current entries as shipped: every process has them under these names."""
         self._shipped = dict(self._objects)
 
     def is_shipped(self, name: str) -> bool:
-        """Tell whether a name finds what comes with the package, not what somebody registered."""
+        """Return whether a name refers to an entry of the package, not to a user's."""
         key = self._aliases.get(name, name)
         if key in self._objects:
             return self._objects[key] is self._shipped.get(key)
         return self._make is not None and self._make(name) is not None
 
     def get(self, name_or_object: str | T) -> T:
-        """Return the object of a name, or the object itself if one was given.
+        """Return the object of a name, or an object unchanged.
 
         Raises
         ------
         UnknownNameError
-            If the name is not known.
+            If the name is unknown.
         TypeError
             If it is neither a name nor an object of this kind.
         """
-        if isinstance(name_or_object, str):  # first: to ask whether a text is a Protocol's takes microseconds
+        if isinstance(name_or_object, str):  # first: an isinstance check of strings with a Protocol takes microseconds
             return self[name_or_object]
         if isinstance(name_or_object, self.type):
             return name_or_object
-        if isinstance(name_or_object, type) or hasattr(name_or_object, "itemsize"):  # a type of NumPy or ml_dtypes
+        if isinstance(name_or_object, type) or hasattr(name_or_object, "itemsize"):  # a dtype of NumPy or ml_dtypes
             name = getattr(name_or_object, "__name__", None) or getattr(name_or_object, "name", None)
             if isinstance(name, str) and name in self:
                 return self[name]
         raise TypeError(f"{_a(self.kind)} is a name or {_a(self.type.__name__)}, not {name_or_object!r}")
 
     def listed(self, name: str) -> str | None:
-        """Return the name that an entry is listed under, for it or another name of it; None if it is not listed."""
+        """Return the main name of an entry, given that or an alias; None if it is not listed."""
         key = self._aliases.get(name, name)
         return key if key in self._objects else None
 
     def names(self) -> list[str]:
-        """Return the names in the order of registration, aliases left out."""
+        """Return the names in the order of registration, without aliases."""
         return list(self._objects)
 
     def aliases(self, name: str) -> list[str]:
-        """Return the other names of an object."""
+        """Return the aliases of an object."""
         return [alias for alias, target in self._aliases.items() if target == name]
 
     def __iter__(self) -> Iterator[str]:

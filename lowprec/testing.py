@@ -1,6 +1,6 @@
-"""For suites that compare bits: reports of differences, test vectors, and hypothesis strategies of values and codes.
+"""Tools for test suites that compare bits: reports of differences, test vectors, and hypothesis strategies.
 
-Nothing else in the package imports hypothesis; it is needed for the strategies alone.
+Nothing else in the package imports hypothesis; only the strategies require it.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def assert_bits_equal(
     Parameters
     ----------
     actual, expected : array or Quantized
-        Of one shape: NumPy's, ml_dtypes', torch's or JAX's floats of one type, or codes; of two `Quantized` codes,
-        scales and the scale of the tensor are compared.
+        Arrays of one shape: floats of one dtype (NumPy's, ml_dtypes', torch's or JAX's), or codes. Of two `Quantized`,
+        codes, scales and tensor scale are compared.
     nan : {"payload", "any"}
-        Whether a NaN equals only one of the same bits, or every other.
+        Whether a NaN equals only a NaN of the same bits, or any NaN.
     zero : {"signed", "any"}
         Whether -0 equals +0.
     fmt : str or Format, optional
-        What the codes mean: the report then shows values, and NaN codes are known as such.
+        Format of the codes: the report then shows values, and NaN codes are recognised.
     inputs : array_like, optional
-        What the arrays were computed from, shown beside the differences.
+        Inputs of the computation, shown next to the differences.
     labels : sequence of str, optional
-        What each element exercises, as `VectorSet.labels` says, shown beside the differences.
+        Label of each element, as in `VectorSet.labels`, shown next to the differences.
     shown : int
-        How many differences the report lists.
+        Number of differences to list.
 
     Raises
     ------
     AssertionError
-        With the number of differences and a table of the first: index, bits, values, distance in codes.
+        If bits differ; the message has the number of differences and a table: index, bits, values, distance in codes.
     ValueError
         If `nan` or `zero` is unknown.
 
@@ -149,7 +149,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: i
 
 
 def _array(x: Any) -> NDArray[Any]:
-    """Return an array of anybody's as NumPy's or ml_dtypes'."""
+    """Return an array of any supported package as NumPy's or ml_dtypes'."""
     return np.asarray(host(x))
 
 
@@ -159,9 +159,9 @@ def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = T
     Parameters
     ----------
     fmt : str or Format
-        Name in ``lowprec.formats``, or a format of one's own.
+        Name in ``lowprec.formats``, or a custom format.
     allow_nan, allow_infinity : bool
-        Whether codes of NaN and Inf are among them.
+        Whether to include codes of NaN and Inf.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = T
     Raises
     ------
     UnknownNameError
-        If there is no such format.
+        If the format is unknown.
 
     Examples
     --------
@@ -204,9 +204,9 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
     Parameters
     ----------
     fmt : str or Format
-        Name in ``lowprec.formats``, or a format of one's own.
+        Name in ``lowprec.formats``, or a custom format.
     allow_nan, allow_infinity : bool
-        Whether NaN and Inf are among them.
+        Whether to include NaN and Inf.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool =
     Raises
     ------
     UnknownNameError
-        If there is no such format.
+        If the format is unknown.
 
     Examples
     --------
