@@ -18,7 +18,7 @@ _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
 def cached(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
-    """Decorate as `functools.lru_cache`, for functions of names: the cache is cleared when an entry is replaced or removed."""
+    """Decorate as `functools.lru_cache`, for lookups of names: replacing or removing an entry clears the cache."""
 
     def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:
         kept = functools.lru_cache(maxsize)(function)

@@ -60,7 +60,7 @@ class _Commands(click.Group):
                 raise
             from ..study.run.store import RunFailed, StudyError
 
-            # MemoryError: as large as a file or an option says. SyntaxError: in the file of an ablation.
+            # MemoryError: from the size of a file or an option. SyntaxError: in the file of an ablation.
             expected = (
                 ValueError, TypeError, OSError, ArithmeticError, MemoryError, SyntaxError, UnknownNameError, StudyError,
             )  # fmt: skip
@@ -70,7 +70,7 @@ class _Commands(click.Group):
 
 
 def _one_line(error: click.UsageError) -> click.ClickException:
-    """Return click's own complaint as one line; a command without arguments still gets its help."""
+    """Return a usage error of click as one line; a command without arguments still prints its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
     command = error.ctx.command_path if error.ctx is not None else "lowprec"

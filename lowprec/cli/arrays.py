@@ -24,7 +24,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
     array = read_npy(path, "a .npy file of numbers")
     if array.dtype.kind not in "fiu":
         held = str(array.dtype)
-        if held in ("|V1", "|V2"):  # what NumPy makes of ml_dtypes
+        if held in ("|V1", "|V2"):  # the kind that NumPy gives dtypes of ml_dtypes
             held += ", bytes without a type: np.save forgets what bfloat16 and FP8 are, save array.astype('float32')"
         raise CommandError(f"{path}: a .npy file of real numbers is needed, this holds {held}")
     if dimensions is not None and array.ndim != dimensions:
@@ -42,7 +42,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
 
 
 def _note_unusual(path: str, values: NDArray[np.float32]) -> None:
-    """Say on stderr that a table's errors will not be finite."""
+    """Warn on stderr that a table's errors will not be finite."""
     import numpy as np
 
     wrong = ~np.isfinite(values)
@@ -56,7 +56,7 @@ def _note_unusual(path: str, values: NDArray[np.float32]) -> None:
 
 
 def _writable_file(path: str | None, *inputs: str | None) -> None:
-    """Refuse, before any work, a result file that cannot be written or is one of the command's inputs."""
+    """Raise an error, before any work, if a result file cannot be written or is an input of the command."""
     if path is None:
         return
     for file in inputs:
@@ -207,7 +207,7 @@ def _scaled_product(
     accumulator: str,
     length: Any,
 ) -> _Products:
-    """Quantize and multiply; return the exact product of the same operands and what it is."""
+    """Quantize and multiply; also return the exact product of the same operands and its description."""
     from ..scaling.quantize import quantize as quantize_array
     from ..tensorcore.gemm import gemm as multiply
 
@@ -297,7 +297,7 @@ def logfmt(
 
 
 def _comparison(row: Any) -> dict[str, Any]:
-    """Return the outcome of `compare` as plain cells."""
+    """Return the result of `compare` as plain cells."""
     from .._files import plain
 
     values: dict[str, Any] = plain(row)
@@ -305,7 +305,7 @@ def _comparison(row: Any) -> dict[str, Any]:
 
 
 def _save(path: str, array: Any = None, **arrays: Any) -> None:
-    """Write .npy or .npz in one move."""
+    """Write .npy or .npz atomically."""
     from .._files.npy import write_npy, write_npz
 
     if arrays:

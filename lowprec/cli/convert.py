@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
-    """Read what `lowprec quantize --out` or `Quantized.save` wrote; options say what a file does not."""
+    """Read a file of `lowprec quantize --out` or `Quantized.save`; options give the fields that a file lacks."""
     from .._files.npy import Archive
     from ..diagnose.check.inputs import read
     from ..format.catalogue import formats

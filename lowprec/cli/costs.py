@@ -37,7 +37,7 @@ def codecs_command(columns: int) -> None:
     emit(titles, rows, "Codecs: bits with scales, of whole tiles")
 
 
-#: The options that a table reads; others would change nothing, so they are refused.
+#: Options of each table; others would have no effect, so they are refused.
 _READS = {
     "models": {"names", "kv", "sequence"},
     "wire": {"names", "machine", "dispatch", "combine", "tokens", "dim", "effective"},
@@ -124,7 +124,7 @@ def costs(
 
 
 def _count(number: float) -> int | float:
-    """Return a whole number as one: tables print all of its digits."""
+    """Return an integer as int: tables print all of its digits."""
     return int(number) if number.is_integer() else number
 
 

@@ -68,7 +68,7 @@ def _arguments(path: str) -> dict[str, Any]:
 
 
 def _report(found: Identification, shown: int) -> None:
-    """Print the ranking, what explains the dump, and what it leaves."""
+    """Print the ranking, the accumulator that reproduces the dump, and the remaining differences."""
     machines = bool(output_format())
     columns, rows = found.catalogue()
     title = f"The catalogue beside {found.dumps[0].d.size} outputs"
@@ -83,7 +83,7 @@ def _report(found: Identification, shown: int) -> None:
 
 
 def _write_probes(found: Identification, path: str) -> None:
-    """Write the probes, and say what they tell apart."""
+    """Write the probes, and print which accumulators they distinguish."""
     from .._files import write_bytes
     from .._files.npy import npz_bytes
 

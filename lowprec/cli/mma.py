@@ -21,7 +21,7 @@ _NEEDED = "codes are a .npy of unsigned integers, a text file of hexadecimal wor
 
 
 def _codes(given: str) -> NDArray[Any]:
-    """Read a matrix of words from a .npy file, from a text of hexadecimal words, or from the argument itself."""
+    """Read a matrix of codes from a .npy file, from a text file of hexadecimal words, or from the argument itself."""
     from .._files.npy import is_npy, read_npy
 
     if given.startswith("0x"):
@@ -38,7 +38,7 @@ def _codes(given: str) -> NDArray[Any]:
 
 
 def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
-    """Read rows of hexadecimal words of one length; their digits say how wide they are."""
+    """Read rows of hexadecimal words of one length; the number of digits gives their width."""
     import numpy as np
 
     try:
@@ -55,7 +55,7 @@ def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
 
 
 def _members(path: str) -> dict[str, NDArray[Any]]:
-    """Read a, b and what else there is of c, d, a_scale, b_scale from an archive."""
+    """Read a and b, and those of c, d, a_scale, b_scale that exist, from an archive."""
     from .._files.npy import Archive
 
     with Archive(path, "an .npz of arrays a, b and perhaps c, d, a_scale, b_scale") as held:
@@ -126,7 +126,7 @@ def mma(
 
 
 def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: str) -> None:
-    """Print outputs, or those that differ from somebody's."""
+    """Print the outputs, or those that differ from given ones."""
     import numpy as np
 
     digits, word = 2 * d.itemsize, np.dtype(f"u{d.itemsize}")

@@ -16,12 +16,12 @@ Cell = str | int | float | bool | None
 
 
 class CommandError(click.ClickException):
-    """An error with one line for stderr and an exit code: 2 where the user can help it.
+    """An error with one line for stderr and an exit code: 2 for errors that the user can correct.
 
     Parameters
     ----------
     message : str
-        The line.
+        Line to print.
     exit_code : int
         Exit code of the process.
     """
@@ -37,12 +37,12 @@ class CommandError(click.ClickException):
 
 @contextmanager
 def naming(*files: str) -> Iterator[None]:
-    """Name the files, in errors that do not, whose content a block works with."""
+    """Context manager: add the names of the files that a block reads to errors without one."""
     from ..registry import UnknownNameError
 
     try:
         yield
-    except UnknownNameError:  # of an option
+    except UnknownNameError:  # the value of an option
         raise
     except (ValueError, TypeError) as error:
         named = any(file in str(error) for file in files)
@@ -76,7 +76,7 @@ def emit(
 ) -> None:  # fmt: skip
     """Print a table on screen, or with every digit as JSON or CSV, by the options of the command.
 
-    Columns of numbers are aligned to the right, or those that `right` marks; people see the lines `below` it, too.
+    Columns of numbers, or those in `right`, are aligned right; `below` are lines printed after the table on screen.
     """
     rows = [list(row) for row in rows]
     if output_format() == "json":
@@ -99,9 +99,9 @@ _WORD = 40  # a longer word may be broken
 def _print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str, right: Sequence[bool] = ()
 ) -> None:
-    """Print a table whose numbers and names stay whole: columns that do not fit beside each other follow below.
+    """Print a table without breaking numbers and names: columns beyond the width follow in further parts.
 
-    The leading columns of text, which say what a row is, are printed again with every part.
+    Every part repeats the leading columns of text, which identify the row.
     """
     from rich import box
     from rich.console import Console
@@ -120,7 +120,7 @@ def _print_table(
     ]
     console = Console()
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        console.width = max(console.width, 160, _table_width(least))  # a file or pipe has no edge to wrap at
+        console.width = max(console.width, 160, _table_width(least))  # a file or pipe has no width to wrap at
     for number, part in enumerate(_parts(least, numbers, console.width)):
         widths = _widths([least[i] for i in part], [full[i] for i in part], console.width)
         screen = Table(
@@ -160,7 +160,7 @@ def _parts(least: Sequence[int], numbers: Sequence[bool], width: int) -> list[li
 
 
 def _widths(least: Sequence[int], full: Sequence[int], width: int) -> list[int]:
-    """Give each column its share of the width: what it needs, then one more to the narrowest that could use it."""
+    """Distribute the width over the columns: the minimum for each, then the rest one by one to the narrowest."""
     widths = list(least)
     for _ in range(width - _table_width(least)):
         short = [i for i, (now, most) in enumerate(zip(widths, full, strict=True)) if now < most]

@@ -124,13 +124,13 @@ def _list(ablations: Sequence[Study], registered: Mapping[str, Registration]) ->
 
 
 def _announce(study: Study, found: Registration, folder: Path) -> None:
-    """Keep with the runs what is registered of their study, and say so if that is not what its file says now."""
+    """Store the registered ranges of a study with its runs, and report if they differ from its file."""
     from ..study.design.expectations import NOT_REGISTERED
     from ..study.design.registration import keep
 
     keep(folder, study, found)
     state = found.state(study)
-    # A size may leave arms out, and with them their ranges: what is asked of the others stands as it was registered.
+    # A size may leave arms out, and with them their ranges: those of the other arms apply as registered.
     covered = found.versions and all(found.covers(item) for item in study.expectations)
     if state.endswith(NOT_REGISTERED) and not covered:
         click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
@@ -140,7 +140,7 @@ def _plan(
     studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
     data: str, out: Path
 ) -> None:  # fmt: skip
-    """Print what the named branches of trainings would take: at both sizes, with --quick or --set at the one to run."""
+    """Print the estimated cost of trainings: at both sizes, or with --quick or --set at the one to run."""
     from ..study.run.warm import Estimator
 
     branches = [study for study in studies if study.tier in ("T3", "T4")]
@@ -170,7 +170,7 @@ def _plan(
 
 
 def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
-    """Run a study that trains nothing, with a bar of its progress."""
+    """Run a study without trainings, with a progress bar."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -200,7 +200,7 @@ def _sizes(
     plain = [study.quick if quick else study.full for study in studies]
     for key in wanted:
         if plain and not any(hasattr(setting, key) for setting in plain):
-            plain[-1].with_({key: wanted[key]})  # says what there is
+            plain[-1].with_({key: wanted[key]})  # its error lists the fields
     return [setting.with_({key: value for key, value in wanted.items() if hasattr(setting, key)}) for setting in plain]
 
 
@@ -235,7 +235,7 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
 
 
 def _tell(found: Results) -> bool:
-    """Print results; return whether they must not be trusted, or a published figure was not reproduced."""
+    """Print results; return whether some are invalid, or a published figure was not reproduced."""
     if output_format() == "json":
         click.echo(found.summary_file.read_text(encoding="utf-8"), nl=False)
     elif output_format() == "csv":
@@ -313,7 +313,7 @@ def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
 
 
 def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool) -> None:
-    """Compare plain training runs; the report lies beside them."""
+    """Compare plain training runs, and write the report to their folder."""
     import os
 
     from ..study.report.training import FOLDER, compare_runs

@@ -80,7 +80,7 @@ def train(
     from ..study.run.progress import display, status
     from ..study.run.store import check_writable
 
-    # Whatever can be refused is refused before the first line of progress.
+    # All arguments are checked before the first line of progress.
     if resume and out is None:
         raise CommandError("--resume needs --out, the folder to go on from")
     if resume and fresh:
@@ -125,10 +125,10 @@ def train(
 
 
 def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:
-    """Return what shows a step that was made, and the time that is left."""
+    """Return the callback that shows a finished step and the remaining time."""
     from ..study.run.progress import Running, Snapshot
 
-    recent: deque[float] = deque(maxlen=20)  # a single step may be a slow one
+    recent: deque[float] = deque(maxlen=20)  # averages over slow steps
 
     def progress(record: Any) -> None:
         done = int(record.step)
@@ -140,7 +140,7 @@ def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:
 
 
 def _row(run: Run, seed: int, *, mean_weights: bool) -> dict[str, Cell]:
-    """Return what a run came to."""
+    """Return the results of a run as a row."""
     losses, trainer = run.metrics["loss"], run.trainer
     row: dict[str, Cell] = {
         "config": trainer.config.name,

@@ -73,7 +73,7 @@ def recordings_command(checkout: str, out: str) -> None:
 
 
 def _verify_recordings(folder: str) -> None:
-    """Run every accumulator over its recordings and print what differs."""
+    """Run every accumulator on its recordings and print the differences."""
     from ..vectors.recordings import RECORDINGS, differing
 
     rows: list[Sequence[Cell]] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-#: Blocks that quantizers are given beside their own.
+#: Blocks of quantizers to compile in addition to their defaults.
 _BLOCKS = ("1x16", "1x32", "1x128", "128x1", "128x128", "row", "tensor")
 
 
@@ -40,7 +40,7 @@ def warm() -> None:
 
 
 def _works() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield what runs every kernel once."""
+    """Yield functions that run every kernel once."""
     yield "casts", _cast
     yield "block scales", _quantize
     yield "products", _multiply
