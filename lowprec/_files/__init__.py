@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and the tables, JSON and arrays that stand in them.
+"""Atomic file writes, and reading and writing of tables, JSON and arrays.
 
 Everything that lowprec saves goes through `write_bytes`.
 """

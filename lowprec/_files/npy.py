@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _MAGIC = b"\x93NUMPY"
-_LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # version: how the length of the header is stored
-_LONGEST_HEADER = 10_000  # as NumPy's reader has it: a literal of Python is parsed
+_LENGTHS = {1: "<H", 2: "<I", 3: "<I"}  # struct format of the header's length, by version
+_LONGEST_HEADER = 10_000  # as in NumPy's reader: the header is parsed as a Python literal
 _PIECE = 1 << 20
-_DEFLATE = 1032  # zlib expands a byte to this many at most
-_METHODS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE}  # what numpy.savez and savez_compressed write
-# What zipfile, zlib, struct and NumPy raise on damage; RuntimeError is an encrypted member.
+_DEFLATE = 1032  # zlib's largest expansion of a byte
+_METHODS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _DEFLATE}  # those of numpy.savez and savez_compressed
+# Exceptions of zipfile, zlib, struct and NumPy for damaged files; RuntimeError is for encrypted members.
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile)
 
 
@@ -43,7 +43,7 @@ def read_npy(path: PathLike, what: str = "a .npy file, or damaged") -> NDArray[A
     Parameters
     ----------
     path : str or path
-        The file.
+        File to read.
     what : str
         Description of the expected file, used in error messages.
 
@@ -68,12 +68,12 @@ def is_npy(path: PathLike) -> bool:
 
 
 class Archive:
-    """Context manager for an .npz file whose arrays are read on access.
+    """Context manager for an .npz file that reads arrays on access.
 
     Parameters
     ----------
     path : str or path
-        The file.
+        File to read.
     what : str
         Description of the expected file, used in error messages.
 
@@ -123,7 +123,7 @@ class Archive:
             raise ValueError(f"{stored} bytes cannot become the {info.file_size} that it claims")
         with self._zip.open(info) as file:
             array = _read(file, info.file_size)
-            while file.read(_PIECE):  # the checksum is compared at the end
+            while file.read(_PIECE):  # reads to the end, where the checksum is verified
                 pass
         return array
 
@@ -137,7 +137,7 @@ def _errors(path: PathLike, what: str) -> Iterator[None]:
     except MemoryError:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name) from None
     except OSError as error:
-        if error.errno in (None, errno.EINVAL) and error.filename is None:  # a place before the file's beginning
+        if error.errno in (None, errno.EINVAL) and error.filename is None:  # a seek to before the file's start
             raise ValueError(f"{name}: not {what}: {_message(error)}") from None
         raise OSError(error.errno, error.strerror, name) from None
     except _DAMAGE as error:
@@ -152,7 +152,7 @@ def _message(error: Exception) -> str:
 def _opened(path: PathLike) -> Iterator[tuple[IO[bytes], int]]:
     """Open a file and yield it with its size; a pipe is read into memory."""
     with open(path, "rb") as file:
-        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero, for example, is endless
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         whole: IO[bytes] = file if file.seekable() else io.BytesIO(file.read())
         size = whole.seek(0, os.SEEK_END)
@@ -166,7 +166,7 @@ def _read(file: IO[bytes], size: int) -> NDArray[Any]:
 
     dtype, shape, fortran_order, used = _header(file)
     count = math.prod(shape)
-    if count * dtype.itemsize > size - used or count > max(size, 1):  # text of no length takes no bytes
+    if count * dtype.itemsize > size - used or count > max(size, 1):  # strings of length 0 take no bytes
         raise ValueError(f"{size - used} bytes cannot hold {dtype} of shape {str(shape)[:80]}")
     content = np.empty(count * dtype.itemsize, np.uint8)
     left = content.data
@@ -180,7 +180,7 @@ def _read(file: IO[bytes], size: int) -> NDArray[Any]:
 
 
 def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Return type, shape, whether the first axis is the fastest, and the length of the header."""
+    """Return dtype, shape, whether the first axis varies fastest, and the length of the header."""
     import numpy as np
 
     start = file.read(len(_MAGIC) + 2)
@@ -215,7 +215,7 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
 
 
 def write_npy(path: PathLike, array: ArrayLike) -> None:
-    """Write one array in NumPy's format, as `write_bytes` does."""
+    """Write one array in NumPy's format, atomically as `write_bytes`."""
     import numpy as np
 
     content = io.BytesIO()
@@ -224,7 +224,7 @@ def write_npy(path: PathLike, array: ArrayLike) -> None:
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write arrays as members of an archive in NumPy's format, as `write_bytes` does; the path is taken as it is."""
+    """Write arrays as members of an archive in NumPy's format, atomically as `write_bytes`; the path is not changed."""
     import numpy as np
 
     content = io.BytesIO()
@@ -233,16 +233,16 @@ def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:
-    """Return an archive of arrays that is the same bytes whenever and wherever it is made, unlike `numpy.savez`'s.
+    """Return an archive of arrays, always and everywhere the same bytes, unlike that of `numpy.savez`.
 
-    Members stand in the given order, stored as they are, little-endian, without a time.
+    Members are in the given order, uncompressed, little-endian, without a time.
     """
     import numpy as np
 
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the first time that an archive can say
+            member = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the earliest time of the zip format
             member.create_system = 3
             member.external_attr = 0o644 << 16
             content = io.BytesIO()

@@ -1,6 +1,6 @@
-"""JSON and CSV in which a float has every digit: what is read back has the same bits.
+"""JSON and CSV with all digits of every float, so that values read back have the same bits.
 
-CSV has words for nan and inf; JSON, which lacks them, has them as text.
+CSV represents nan and inf as words; JSON, which has no such numbers, as strings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .writing import PathLike, write_text
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses, mappings and sequences as JSON's types; floats that JSON lacks become "nan", "inf", "-inf".
+    """Return dataclasses, mappings and sequences as JSON types; non-finite floats become "nan", "inf", "-inf".
 
     Examples
     --------
@@ -49,7 +49,7 @@ def to_json(value: Any) -> str:
 
 
 def write_json(path: PathLike, value: Any) -> None:
-    """Write `to_json(value)`, as `write_bytes` does."""
+    """Write `to_json(value)`, atomically as `write_bytes`."""
     write_text(path, to_json(value))
 
 
@@ -87,7 +87,7 @@ def to_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_rows(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows of a table as CSV, without a head."""
+    """Return rows of a table as CSV, without a header."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue()
@@ -99,14 +99,14 @@ def _cell(value: Any) -> Any:
 
 
 def read_csv(path: PathLike) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of a table; both are empty if the file is.
+    """Return the header and the rows of a table; both are empty for an empty file.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If a row has more or fewer cells than the head.
+        If a row has more or fewer cells than the header.
     """
     with open(path, encoding="utf-8", newline="") as file:
         head, *rows = [*csv.reader(file)] or [[]]

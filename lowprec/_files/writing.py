@@ -1,4 +1,4 @@
-"""Files and folders for output: written whole or not at all, in folders that one process has at a time."""
+"""Output files and folders: atomic writes, and folders locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import TextIO
 
 PathLike = str | os.PathLike[str]
 
-# What a file is called until it is whole.
+# Suffix of a file that is being written.
 _PART = ".part"
 _LOCK = ".lock"
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
-    """Write a file so that readers see the old one or the new one, whole, even after a crash.
+    """Write a file atomically: readers see the complete old or new content, even after a crash.
 
-    A symbolic link is followed. A new file gets the mode that the umask leaves, an existing one keeps its own.
+    A symbolic link is followed. A new file gets the mode of the umask, an existing one keeps its mode.
 
     Parameters
     ----------
     path : str or path
-        The file: a regular one or a new one, in a folder that exists.
+        Regular file or new file, in an existing folder.
     content : bytes
-        What it will hold.
+        New content.
 
     Raises
     ------
     OSError
-        If it cannot be written, or is a folder, a device or a pipe; the error names the file, and nothing has changed.
+        If it cannot be written, or is a folder, a device or a pipe; the error names the file, and nothing is changed.
     """
     try:
         _replace(Path(os.path.realpath(path)), content)
@@ -45,7 +45,7 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     mode = _mode(path)
-    # The start of the name alone: one of the greatest length would leave no room for more.
+    # Only the start of the name: a name of the maximum length leaves no space for a suffix.
     part = path.with_name(f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
     try:
         with open(part, "xb") as file:
@@ -58,7 +58,7 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    # The new name itself reaches the disk only with its folder; not every file system can be asked to.
+    # The new name reaches the disk only when its folder is synced, which not every file system supports.
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -68,7 +68,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the permissions of a regular file, None if there is no file."""
+    """Return the permissions of a regular file, None if it does not exist."""
     try:
         found = os.stat(path).st_mode
     except FileNotFoundError:
@@ -81,25 +81,25 @@ def _mode(path: Path) -> int | None:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write text as UTF-8, as `write_bytes` does."""
+    """Write a string as UTF-8, atomically as `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def safe_name(what: str, name: object) -> str:
-    """Return a name that becomes a file or a folder inside another folder, and can lead nowhere else.
+    """Return a name that is safe for a file or a folder: it cannot lead out of the enclosing folder.
 
     Parameters
     ----------
     what : str
-        What it names, for the message.
+        Description of the named object, for messages.
     name : object
-        The name, as a file or a program gives it.
+        Name, from a file or a program.
 
     Raises
     ------
     ValueError
-        If it is no text, begins with something else than a letter or a digit, is longer than 100 characters, or holds
-        anything but letters, digits and ``_ . + -``.
+        If it is not a string, does not begin with a letter or a digit, is longer than 100 characters, or has other
+        characters than letters, digits and ``_ . + -``.
 
     Examples
     --------
@@ -117,12 +117,12 @@ def safe_name(what: str, name: object) -> str:
 
 
 def make_folder(path: PathLike) -> Path:
-    """Make a folder for output, unless it exists, and make sure that it takes files: before the work, not after it.
+    """Make a folder for output if it does not exist, and check that it is writable, before any work is done.
 
     Raises
     ------
     ValueError
-        If it cannot be written; the message says why.
+        If it cannot be written; the message has the reason.
     """
     folder = Path(path)
     try:
@@ -136,29 +136,29 @@ def make_folder(path: PathLike) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep others out of a folder for as long as a block runs; the lock of a process that died is none.
+    """Context manager: lock a folder against other users; locks left by dead processes are ignored.
 
     Raises
     ------
     ValueError
-        If somebody else, of this process or another, has the folder, the message says who; or if it cannot be written.
+        If the folder is locked, by this process or another, which the message names; or if it cannot be written.
     """
     path = folder / _LOCK
     file = _lock(path)
     try:
         try:
             file.truncate(0)
-            os.write(file.fileno(), f"pid {os.getpid()}".encode())  # at once: what is kept back fails again on closing
-        except OSError as error:  # a full disk: better before the work than after it
+            os.write(file.fileno(), f"pid {os.getpid()}".encode())  # unbuffered: a buffer would fail again on closing
+        except OSError as error:  # a full disk: better reported before the work than after it
             raise ValueError(f"output folder {os.fspath(folder)!r} cannot be written: {error.strerror}") from None
         yield
     finally:
-        path.unlink(missing_ok=True)  # while the lock is held: whoever opens it later makes a new one
+        path.unlink(missing_ok=True)  # while the lock is held: a process that opens it later makes a new file
         file.close()
 
 
 def _lock(path: Path) -> TextIO:
-    """Return the lock file, locked."""
+    """Return the locked lock file."""
     import fcntl
 
     while True:
@@ -174,11 +174,11 @@ def _lock(path: Path) -> TextIO:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise ValueError(f"{os.fspath(path.parent)!r} is in use by another process ({who})") from None
-        file.close()  # of a run that ended between the two lines above: there is a new file, or none
+        file.close()  # the run that held it ended between the two lines above: the file was replaced or removed
 
 
 def _is_file(file: TextIO, path: Path) -> bool:
-    """Tell whether an open file is the one that a path names now."""
+    """Return whether an open file is the one at a path now."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _is_file(file: TextIO, path: Path) -> bool:
 
 
 def place_aside(folder: Path) -> Path:
-    """Return the next free `<name>.<number>` beside a folder."""
+    """Return the next free `<name>.<number>` next to a folder."""
     number = 1
     while (target := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
@@ -201,6 +201,6 @@ def set_aside(folder: Path) -> Path:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed processes left of files that they were writing in a folder."""
+    """Remove partial files that killed processes left in a folder."""
     for left in folder.glob(f".*{_PART}"):
         left.unlink(missing_ok=True)

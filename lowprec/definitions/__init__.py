@@ -1,10 +1,10 @@
-"""Definitions: what the names in a file stand for.
+"""Definitions of the names in a file.
 
-A file speaks of formats, quantizers and accumulators by name, and a name may come to mean something else. So a file has
-one table of definitions, by kind and name. An entry of a catalogue is written as the hash of its fields, or as the
-fields themselves where a reader is to say which of them changed; any other object is written with its name and all
-fields. `Writer` makes such a table and `Reader` finds objects by it. What a run computes follows from the package's
-sources as well: `code.code_hash`.
+A file refers to formats, quantizers and accumulators by name, and the meaning of a name may change. So a file has one
+table of definitions, by kind and name. An entry of a catalogue is written as the hash of its fields, or as the fields
+themselves if a reader should report which of them changed; any other object is written with its name and all fields.
+`Writer` makes such a table and `Reader` finds objects by it. The results of a run depend on the package's sources as
+well: `code.code_hash`.
 """
 
 from .objects import DefinitionError, canonical, deciding_fields, described, differing, short_hash

@@ -1,7 +1,7 @@
-"""Hash of the sources that determine the numbers of a run: results of different sources may differ.
+"""Hash of the sources that affect the numbers of a run: results of different sources may differ.
 
-Which sources these are is read from the imports: all that the folders of `ROOTS` hold, and whatever those import, at
-the top of a file or within a function. The sources are parsed, none is imported.
+Imports determine these sources: all files in the folders of `ROOTS`, and all that those import, at the top of a file or
+within a function. The sources are parsed, not imported.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def numeric_sources(package: Path) -> list[str]:
 
 
 def _imports(package: Path, source: str) -> Iterator[str]:
-    """Yield the sources of the package that a source imports; those for type checkers alone change no number."""
-    faces: set[str] = set()  # names of the package itself, whose attributes are what is imported
+    """Yield the sources of the package that a source imports, except for type checkers: these affect no number."""
+    faces: set[str] = set()  # names of the package itself, of which the code imports attributes
     used: list[tuple[str, str]] = []
     todo: list[ast.AST] = [ast.parse((package / f"{source}.py").read_bytes())]
     while todo:
@@ -84,7 +84,7 @@ def _imports(package: Path, source: str) -> Iterator[str]:
 
 
 def _source_of(package: Path, parts: list[str]) -> Iterator[str]:
-    """Yield the source that an imported name stands in: a file's own, a folder's, or what its stub takes it from."""
+    """Yield the source that defines an imported name: a file, a folder, or the one that its stub names."""
     for length in range(len(parts), -1, -1):
         path = package.joinpath(*parts[:length])
         if length and path.with_suffix(".py").is_file():
@@ -132,11 +132,11 @@ def hash_of_source(file: str, name: str) -> str:
         if (place, one) in used:
             continue
         top = _statements(place, Path(place).stat().st_mtime_ns)
-        nodes = top.get(one) or top.get("*", [])  # a name that the file does not define may come by "import *"
+        nodes = top.get(one) or top.get("*", [])  # "import *" may define a name that the file does not
         if one in top:
             used[place, one] = [ast.unparse(node) for node in nodes]
         for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
-            if isinstance(node, ast.Import | ast.ImportFrom):  # within functions and blocks, too
+            if isinstance(node, ast.Import | ast.ImportFrom):  # including those in functions and blocks
                 for bound in _bound(node):
                     todo += _imported_names(place, node, one if bound == "*" else bound)
             elif isinstance(node, ast.Name):
@@ -180,7 +180,7 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast
 
 
 def _imported_names(file: str, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[tuple[str, str]]:
-    """Yield what an import statement binds to a name, as file and name; of a module, all that it defines."""
+    """Yield the origins of a name in an import statement, as file and name; of a module, all names that it defines."""
     for item in node.names:
         if item.name != "*" and (item.asname or item.name).partition(".")[0] != name:
             continue

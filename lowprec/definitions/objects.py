@@ -1,4 +1,4 @@
-"""Objects as data: the fields that decide them, their hash, and where two descriptions differ."""
+"""Objects as data: the fields that affect results, their hash, and the differences of two descriptions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from .._values import ABOUT, Value
 from .code import hash_of_source
 
-#: What stands beside the fields of an object and does not decide bits.
+#: Keys of an object's description that are not fields, and do not affect results.
 BESIDE = ("name", "file")
 
 
 class DefinitionError(ValueError):
-    """A name of a file that means something else here, or that nothing here has."""
+    """A name in a file that has another definition here, or none."""
 
 
 def canonical(value: Any) -> dict[str, Any]:
-    """Return what decides an object, as JSON's types: its class and the fields that differ from their defaults.
+    """Return the fields that affect results as JSON types: the class, and fields that differ from their defaults.
 
-    A class outside the package is given by its name and the hash of its source.
+    A class outside the package is represented by its name and the hash of its source.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def canonical(value: Any) -> dict[str, Any]:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Return an object as JSON's types with all its fields, and its name beside them.
+    """Return an object as JSON types, with all its fields and its name.
 
     Examples
     --------
@@ -49,9 +49,9 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def short_hash(value: Any) -> str:
-    """Return twelve hexadecimal digits of what decides an object: equal for equal objects, whatever they are called.
+    """Return a hash, twelve hexadecimal digits, that is equal for equal objects, regardless of their names.
 
-    As fields at their defaults do not count, a class may get a new field whose default is what it did before.
+    As default values do not count, a class may get a new field whose default keeps the previous behaviour.
 
     Examples
     --------
@@ -63,14 +63,14 @@ def short_hash(value: Any) -> str:
     if found is None:
         text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"))
         found = hashlib.sha256(text.encode()).hexdigest()[:12]
-        if isinstance(value, Value):  # which leaves it out of pickles
+        if isinstance(value, Value):  # `Value` leaves the hash out of pickles
             value.__dict__["_short_hash"] = found
     return found
 
 
 @functools.cache
 def deciding_fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the fields of a dataclass that decide bits and that it is made of, in order."""
+    """Return the fields of a dataclass that affect results and are arguments of its constructor, in order."""
     return tuple(f for f in dataclasses.fields(cls) if f.init and f.compare and f.name not in ABOUT)
 
 
@@ -84,14 +84,14 @@ def _data(value: Any, full: bool) -> dict[str, Any]:
     for field in deciding_fields(cls):
         item = getattr(value, field.name)
         if isinstance(item, float | int) and str(field.type).startswith("float"):
-            item = float(item) + 0.0  # equal numbers are written alike: 1 as 1.0, -0 as 0
+            item = float(item) + 0.0  # equal numbers have one representation: 1 as 1.0, -0 as 0
         if full or type(item) is not type(field.default) or item != field.default:
             found[field.name] = _plain(item, full)
     return found
 
 
 def origin_of(source: Any, full: bool) -> dict[str, dict[str, str]]:
-    """Return where a class or function outside the package is defined, and the hash of that."""
+    """Return the place of the definition of a class or function outside the package, and its hash."""
     if "." in source.__qualname__ or "<" in source.__qualname__:
         raise DefinitionError(f"{source!r} cannot be written into a file: it must stand at the top of one")
     if source.__module__.partition(".")[0] == "lowprec":
@@ -99,7 +99,7 @@ def origin_of(source: Any, full: bool) -> dict[str, dict[str, str]]:
     try:
         file = inspect.getfile(source)
         code = hash_of_source(file, source.__qualname__)
-    except (TypeError, OSError):  # typed into an interpreter
+    except (TypeError, OSError):  # defined in an interactive session
         raise DefinitionError(f"{source!r} cannot be written into a file: no source defines it") from None
     return {"from": {"code": code, "module": source.__module__, "file": file} if full else {"code": code}}
 
@@ -120,10 +120,10 @@ def _plain(value: Any, full: bool) -> Any:
 
 
 def differing(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield every place where two nests of JSON's types differ, as its path and both values; what is absent is None.
+    """Yield every difference of two nested JSON values, as its path and both values; a missing value is None.
 
-    Where two mappings have a ``hash``, it alone decides whether they differ. Names of objects, which stand under
-    ``about`` or beside an ``is``, are not compared.
+    If two mappings have a ``hash``, only the hashes are compared. Names of objects, under ``about`` or next to an
+    ``is``, are not compared.
 
     Examples
     --------
@@ -159,6 +159,6 @@ def _differing_fields(then: Mapping[str, Any], now: Mapping[str, Any], path: str
 
 
 def _by_code(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described object whose source is what it says, wherever it lies."""
+    """Return a described object with its source given by the hash alone, whatever the file."""
     origin = said.get("from")
     return {**said, "from": origin.get("code", origin)} if isinstance(origin, Mapping) else dict(said)

@@ -1,4 +1,4 @@
-"""The table of a file: what its words stand for, as it is written and read."""
+"""Writer and reader of a file's table of definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ..registry import Registry
 from .objects import BESIDE, DefinitionError, canonical, described, differing, origin_of, short_hash
 
-#: Of a table of definitions; one that is written in another way has another number.
+#: Version of the table's layout.
 VERSION = 1
 
 Catalogues = Mapping[str, Registry[Any]]
@@ -33,7 +33,7 @@ class Names:
 
 
 class Writer:
-    """Gives the objects of a file names, and keeps what these stand for.
+    """Writer of objects as names, with a table of their definitions.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Writer:
     full : bool
         Whether entries of catalogues are written with their fields, not as a hash.
     reserved : callable, optional
-        Tells of a kind and a word whether the file means something else by it.
+        Function of a kind and a word that returns whether the file uses the word with another meaning.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Writer:
         self._objects: dict[tuple[str, str], Any] = {}
 
     def name(self, kind: str, value: Any) -> str:
-        """Return the word for an object: its name in the catalogue, or a word of the file's own without blanks.
+        """Return the word for an object: its name in the catalogue, or a word without blanks for this file.
 
         Examples
         --------
@@ -90,7 +90,7 @@ class Writer:
         return word
 
     def _entry(self, value: Any) -> dict[str, Any] | str:
-        """Return what is written of a catalogue's entry: no name, which objects that are in none have."""
+        """Return the definition of a catalogue entry, without ``name``: only objects outside catalogues have one."""
         if not self.full:
             return short_hash(value)
         return {field: said for field, said in described(value).items() if field != "name"}
@@ -107,21 +107,21 @@ class Writer:
 
 
 class Reader:
-    """Finds objects by the words of a file, and compares those of catalogues with what the file says of them.
+    """Reader that finds objects by the words of a file, and compares catalogue entries with its definitions.
 
     Parameters
     ----------
     catalogues : mapping of str to Registry
         Catalogues by kind; what the file does not define is looked up there.
     classes : mapping of str to type
-        Classes by name, of what a definition makes.
+        Classes of defined objects, by name.
     table : mapping
-        The definitions by kind and word.
+        Definitions by kind and word.
     where : str
-        What is read, for messages.
+        Description of the file, for messages.
     check : bool
-        Whether an entry of a catalogue must still be what it was. Otherwise objects are what the file says, and a
-        catalogue is asked only for what is written as a hash.
+        Whether catalogue entries must have the file's definitions. If not, objects are made from these, and a
+        catalogue is used only for definitions that are hashes.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Reader:
     Raises
     ------
     DefinitionError
-        If the table is none.
+        If the table is malformed.
     """
 
     def __init__(
@@ -149,17 +149,17 @@ class Reader:
         self._made: dict[tuple[str, str], Any] = {}
         for kind, words in tables.items():
             for word in words:
-                self.find(kind, word)  # also what no row names by itself
+                self.find(kind, word)  # checks words that no row uses, too
 
     def find(self, kind: str, word: str) -> Any:
-        """Return the object that a word of the file stands for.
+        """Return the object of a word of the file.
 
         Raises
         ------
         DefinitionError
-            If it is a catalogue's and that has another one, or none; the message says which fields differ.
+            If the word's catalogue has another entry, or none; the message lists the fields that differ.
         UnknownNameError
-            If neither the file nor the catalogue has it.
+            If neither the file nor the catalogue has the word.
         """
         if (kind, word) not in self._made:
             said = self.table.get(kind, {}).get(word)
@@ -170,7 +170,7 @@ class Reader:
         return self._made[kind, word]
 
     def found(self) -> list[tuple[str, str]]:
-        """Return the kinds and words that were looked up or defined so far."""
+        """Return the kinds and words of all lookups and definitions so far."""
         return list(self._made)
 
     def _get(self, kind: str, word: str) -> Any:
@@ -196,12 +196,12 @@ class Reader:
         return self.made({"name": word, **said})
 
     def made(self, said: Mapping[str, Any]) -> Any:
-        """Return the object that `described` wrote, the catalogue's where it has an equal one of that name.
+        """Return the object that `described` wrote, or an equal catalogue entry of that name.
 
         Raises
         ------
         DefinitionError
-            If the data is no object's, or its class or source is not here.
+            If the data does not describe an object, or its class or source does not exist here.
         """
         kind, origin = said.get("is"), said.get("from")
         if kind == "float":
@@ -233,9 +233,9 @@ class Reader:
         return tuple(map(self._value, value)) if isinstance(value, list) else value
 
     def _source(self, name: Any, origin: Any) -> Any:
-        """Return a function, or a class outside the package, of a module that is loaded.
+        """Return a function, or a class outside the package, of a loaded module.
 
-        A file is not run because a file of data names it.
+        Its file is never run: files of data cannot execute code.
         """
         origin = origin if isinstance(origin, Mapping) else {}
         module = str(origin.get("module"))
