@@ -26,7 +26,7 @@ from ._ieee import set_standard
 
 _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
-_pool_owner: tuple[int, int] | None = None  # (process, threads) that `_pool` was made for
+_pool_owner: tuple[int, int] | None = None  # (process, threads) of `_pool`
 _pool_lock = threading.Lock()
 _inside = threading.local()  # .chunk is True while a thread runs a chunk
 
@@ -143,7 +143,7 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     finally:
         with turn:
             queue = iter(())
-        # All threads, not only `helpers`: work whose thread could not be started is left in the pool for any of them.
+        # Wait for all pieces, not only those of `helpers`: work whose thread did not start is left in the pool.
         for _ in range(taken):
             done.acquire()
         for helper in helpers:

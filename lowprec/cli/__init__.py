@@ -1,3 +1,3 @@
-"""The command line: one file a group of commands, each importing what it needs when it runs."""
+"""The command line: one file per group of commands. Every command imports its modules when it runs."""
 
 from .app import main as main

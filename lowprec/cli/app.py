@@ -1,4 +1,4 @@
-"""The command line. Every command imports what it needs when it runs, so that `--help` answers at once."""
+"""The group of all commands. Every command imports its modules when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 

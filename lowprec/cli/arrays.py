@@ -75,7 +75,7 @@ def _writable_file(path: str | None, *inputs: str | None) -> None:
 def _same_file(path: str, other: str) -> bool:
     try:
         return os.path.samefile(path, other)
-    except (OSError, ValueError):  # one of them does not exist; then neither of its names does
+    except (OSError, ValueError):  # a path does not exist, so the paths differ
         return False
 
 

@@ -1,4 +1,4 @@
-"""``lowprec bench``: how fast the trainer is here, and where its time and memory go."""
+"""``lowprec bench``: speed and memory of the trainer on this machine, by phase and kind."""
 
 from __future__ import annotations
 

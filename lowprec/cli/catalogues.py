@@ -1,4 +1,4 @@
-"""Commands that list what other commands take by name: accumulators, quantizers, recipes."""
+"""Commands that list the entries of catalogues: accumulators, quantizers, recipes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def cast(
 
 
 def _number(text: str) -> float:
-    """Read a number; what looks like an option is one that the command does not have (-1 must stay a number)."""
+    """Parse a number; other arguments with a leading dash are unknown options (-1 is a number)."""
     try:
         number = float.fromhex(text) if "0x" in text.lower() else float(text)
     except OverflowError:

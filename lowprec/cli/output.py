@@ -1,4 +1,4 @@
-"""How commands print: one line for an error, a table for people, JSON or CSV for machines."""
+"""Output of commands: one line for an error, a table on screen, JSON or CSV for programs."""
 
 from __future__ import annotations
 

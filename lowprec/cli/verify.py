@@ -1,4 +1,4 @@
-"""The commands `verify`, a self-test of an installation, and `recordings`, which it can compare with."""
+"""The commands `verify`, a self-test of an installation, and `recordings`, which imports data for it."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Description(Value):
         It is None for all layers but the one after attention: their Wgrad reads Fprop's operand.
         """
         kept = self.cache_attention_output
-        if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # BF16 is how layers store it
+        if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # the storage format of layers
             return None
         return kept if matches(layer, _AFTER_ATTENTION) else None
 

@@ -32,7 +32,7 @@ class SavedInput(NamedTuple):
     row : Quantized or array [T, K]
         Operand of Fprop.
     kept : Quantized or array
-        Source of Wgrad's operand: the same, or the decoded cache, or the source quantized along the tokens [K, T].
+        Source of Wgrad's operand: the same, or x encoded by a cache, or x quantized along the tokens [K, T].
     """
 
     row: Operand

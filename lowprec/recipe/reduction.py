@@ -53,7 +53,7 @@ class Reduction(Value):
         Parameters
         ----------
         given : str, Reduction or None
-            The words, or an object.
+            Words, or an object.
         names : mapping of str to Lookup, optional
             Mappings from names to algorithms and codecs, by default the catalogues.
 

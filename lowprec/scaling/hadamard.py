@@ -126,7 +126,7 @@ def hadamard(
     if length % size:
         raise ValueError(f"hadamard: {length} values along the axis are not a multiple of the size {size}")
     out = np.empty(values.shape, np.float32)
-    vector = sign_vector(size if out.size else 16, signs)  # however long the runs of nothing would be
+    vector = sign_vector(size if out.size else 16, signs)  # any size for an empty array
     if out.size == 0:
         return out
     factor = np.float32(1 / math.sqrt(size))

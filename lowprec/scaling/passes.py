@@ -92,7 +92,7 @@ def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float
     if are_powers(q.scale_format) and not q.scale_format.same_codes(E8M0):  # the kernel has E8M0's range
         block = np.clip(block, np.float32(q.scale_format.smallest_subnormal), np.float32(q.scale_format.max))
         factor = np.float32(1) / block
-    if q.rule.division == "max/amax":  # the codes are made by the multiplier, the scales by the quotient
+    if q.rule.division == "max/amax":  # codes use the multiplier, scales the quotient
         quotients = scale_rule(q.with_(division="divide"), q.format, tensor)
         block_scales(amax.reshape(-1), quotients, block.reshape(-1), np.empty(amax.size, np.float32))
     return Scales(block, factor, rule[1] == DIVIDE, tensor.scale if q.has_tensor_scale else None)
@@ -126,12 +126,12 @@ def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
         raise ValueError(f"scale rule {q.rule} must return scales of shape {blocks.shape[:-1]}, got {scale.shape}")
     lines = None if tensor is None else _lines_of(q, tensor, scale.shape)
     counts = finite & np.any(blocks, axis=-1)
-    if tensor is not None and lines is not None:  # a line of nothing but zeros, NaN and Inf needs none
+    if tensor is not None and lines is not None:  # a line of only zeros, NaN and Inf needs no scale
         tensor = np.where(counts.any(axis=lines, keepdims=True), tensor, np.float32(1))
     for values, count in ((scale, counts), *(() if tensor is None else ((tensor, np.True_),))):
         if (wrong := ~((values > 0) & np.isfinite(values)) & count).any():
             raise ValueError(f"scale rule {q.rule} must return positive, finite scales, got {values[wrong].flat[0]}")
-    least = np.float32(q.scale_format.smallest_subnormal)  # of a scale of 0 nothing could be recovered
+    least = np.float32(q.scale_format.smallest_subnormal)  # a scale of 0 would lose all values
     scale = np.where(counts, np.maximum(scale, least), np.float32(1))
     scale = round_to(scale, q.scale_format, overflow="saturate")
     scale[~finite] = np.nan

@@ -134,7 +134,7 @@ class TensorSpec(Value):
         Parameters
         ----------
         given : str, Format, Quantizer or TensorSpec
-            The words, or objects.
+            Words, or an object.
         names : mapping of str to Lookup, optional
             Mappings from names to formats and quantizers, by default the catalogues.
         base : Quantizer, optional

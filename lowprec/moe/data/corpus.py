@@ -37,7 +37,7 @@ class Corpus:
     sha256 : str
         Hash of both parts; results are comparable only if it is equal.
     train, held_out : uint8 array
-        The two parts, read-only.
+        Text of the two parts, read-only.
     origin : str
         Origin of the text, such as "standard library of CPython 3.11.7, 452 files".
     oracle : float64 array, optional
@@ -79,7 +79,7 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
     name : str
         Name of the corpus.
     text : bytes
-        The text.
+        Text as bytes.
     held_out : int
         Number of bytes held out at the end.
 

@@ -275,7 +275,7 @@ class Trainer:
         return model
 
     def perturb(self) -> str:
-        """Multiply one weight by 1 + 2^-7, to measure how far errors of the size of a rounding make runs diverge.
+        """Multiply one weight by 1 + 2^-7, to measure how far an error of the size of a rounding separates two runs.
 
         This changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
         query projection, or the next nonzero one.
