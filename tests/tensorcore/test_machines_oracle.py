@@ -260,6 +260,18 @@ def test_promotion_adds_chains_to_c_in_float32(name: str) -> None:
     assert ours[1, 2] == (0x7FFF if floats is np.float16 else 0x7FFFFFFF)
 
 
+@pytest.mark.parametrize(("below", "minus", "plus"), [(23, -2, 2), (24, -1, 0), (25, -1, 0), (26, 0, 0), (27, 0, 0)])
+def test_c_below_the_window_is_dropped(below: int, minus: int, plus: int) -> None:
+    """CDNA3's FP8 floors C to 24 bits below the largest exponent, or drops it if it is 26 or more below."""
+    one = lp.encode([[1.0] + [0.0] * 15], "e4m3fnuz")
+    for kernel in ("reference", *KERNELS):
+        for sign, ulps in ((-1, minus), (1, plus)):
+            c = np.float32([[sign * 2.0**-below]])
+            with lp.use_kernel(kernel):
+                d = lp.mma(one, one, c, accumulator="cdna3_fp8", a_format="e4m3fnuz", b_format="e4m3fnuz")
+            assert d == 1 + ulps * 2.0**-24, (kernel, c)
+
+
 def test_the_inputs_hold_what_they_say() -> None:
     """Specials, subnormals, zeros and a c within reach of the products: else the tests above would say little."""
     for fmt in (FORMATS["float16"], FORMATS["e5m2"], FORMATS["bfloat16"]):
