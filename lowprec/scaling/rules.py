@@ -227,7 +227,7 @@ class PythonRule(Value):
     module, qualname : str
         Module and qualified name of the function.
     code : str
-        Hash of the function's source and of all objects of its file that it names.
+        Hash of the sources of the function and of everything that it uses, in its file and in other files of the user's.
     file : str
         File of the function, for a process that cannot import the module by its name; not part of equality.
 

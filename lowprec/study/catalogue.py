@@ -74,8 +74,7 @@ def load(name: str) -> Study:
         module = modules.load(path)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{path} imports {error.name!r}, which is not found; a study is one file, and what it imports must be "
-            "installed or on PYTHONPATH"
+            f"{path} imports {error.name!r}, which is not found: it must be installed or on PYTHONPATH"
         ) from None
     except SyntaxError as error:
         if error.filename is None:  # of a file with null bytes
