@@ -1,1 +1,1 @@
-"""Numba kernels: serial loops over contiguous arrays; they know nothing of the package but `_jit` and each other."""
+"""Numba kernels: serial loops over contiguous arrays; they import from the package only `_jit` and each other."""

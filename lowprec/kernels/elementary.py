@@ -1,12 +1,11 @@
-"""exp and log in float64 from IEEE additions, multiplications, divisions and integer operations only.
+"""exp and log in float64, from IEEE additions, multiplications, divisions and integer operations only.
 
 The C library's functions differ in their last bit between machines, and its float32 ones between vector widths. These
-give the same bits wherever IEEE arithmetic does, and their loops vectorise. The float32 result that the trainer means
-by exp(x) is ``float32(exp64(float64(x)))``.
+functions give the same bits on all IEEE machines, and their loops vectorize. The trainer defines the float32 result of
+exp(x) as ``float32(exp64(float64(x)))``.
 
-Both are plain scalar functions for use inside other kernels. Their errors stay below one unit in the last place: the
-argument is reduced with ln 2 split in two parts, and the polynomial is the Taylor series cut where the next term is
-below 2**-57 of the result.
+Both are scalar functions for use inside other kernels. Their errors are below one ulp: the argument is reduced with ln
+2 split in two parts, and the Taylor series is truncated where the next term is below 2**-57 of the result.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import numpy as np
 from lowprec._jit import bits64, float64_from_bits, kernel
 
 _LOG2_E = 1.4426950408889634
-# ln 2 as a sum: the first part has 32 significand bits, so its product with any exponent (12 bits) is exact.
+# ln 2 as a sum: the first part has 32 significant bits, so its product with any exponent (12 bits) is exact.
 _LN2_HIGH = float.fromhex("0x1.62e42feep-1")
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
-# Adding 1.5 * 2**52 rounds to an integer and leaves it in the low bits of the sum.
+# Adding 1.5 * 2**52 rounds to an integer, which is in the low bits of the sum.
 _MAGIC = 6755399441055744.0
 _MAGIC_BITS = np.float64(_MAGIC).view(np.uint64)
 _SQRT_HALF_BITS = np.float64(0.7071067811865476).view(np.uint64)
@@ -30,7 +29,7 @@ _FRACTION = np.uint64((1 << 52) - 1)
 @kernel
 def exp64(x: float) -> float:
     """Return e**x: gradual underflow, inf on overflow, NaN for NaN."""
-    # Beyond these the result is 0 or inf anyway; both comparisons are false for NaN, which then runs through.
+    # Beyond these limits the result is 0 or inf; both comparisons are false for NaN, which propagates.
     if x > 710.0:
         x = 710.0
     if x < -746.0:
@@ -60,16 +59,16 @@ def exp64(x: float) -> float:
 
 @kernel
 def log64(x: float) -> float:
-    """Return ln x: -inf for zeros, NaN below and for NaN, inf for inf."""
-    # A subnormal is first made normal; 54 is taken off its exponent below.
+    """Return ln x: -inf for zeros, inf for inf, NaN for negative numbers and NaN."""
+    # A subnormal is first scaled to a normal number; 54 is subtracted from its exponent below.
     scaled = x
     lift = 0.0
     if x < 2.2250738585072014e-308:
         scaled = x * 18014398509481984.0
         lift = -54.0
-    # The exponent counts from sqrt(1/2), so that m lies in [sqrt(1/2), sqrt(2)) and 1.0 gives exactly 0.
+    # The exponent is counted from sqrt(1/2), so that m is in [sqrt(1/2), sqrt(2)) and 1.0 gives exactly 0.
     offset = np.uint64(np.uint64(bits64(scaled) - _SQRT_HALF_BITS) + np.uint64(1023 << 52))
-    # The biased exponent as a float, without an integer-to-float conversion that narrow machines lack in vectors.
+    # The biased exponent as a float, without the vector conversion from integers that some machines lack.
     n = (float64_from_bits(np.uint64(np.uint64(offset >> _EXPONENT) | _MAGIC_BITS)) - _MAGIC) - 1023.0 + lift
     m = float64_from_bits(np.uint64(np.uint64(offset & _FRACTION) + _SQRT_HALF_BITS))
     f = m - 1.0

@@ -1,4 +1,4 @@
-"""What kernels of full-width vectors are written with: words for LLVM's vector code, and aligned scratch memory."""
+"""Helpers for vector kernels: an emitter of LLVM vector code, and aligned scratch memory."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from lowprec._jit import cgutils, ir, kernel
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
-UNROLL = 4  # steps that are written out between two tests of a loop's end
+UNROLL = 4  # unrolled steps per test of a loop's end
 TOWARD_ZERO = 8 | 3  # rounding control of the AVX-512 encodings: toward zero, exceptions suppressed
 _BITS = {F32: 32, F64: 64}
 
@@ -28,7 +28,7 @@ class VectorCode:
                 yield b.add(first, I64(u))
 
     def at(self, address: Any, *offsets: Any) -> Any:
-        """Return an address some bytes further on."""
+        """Return an address plus an offset in bytes."""
         for offset in offsets:
             address = self.builder.add(address, I64(offset) if isinstance(offset, int) else offset)
         return address
@@ -43,7 +43,7 @@ class VectorCode:
         self.builder.store(value, place, align=align or size(value.type))
 
     def variable(self, value: Any) -> Any:
-        """Return a stack slot that holds `value`; LLVM turns these into registers."""
+        """Return a stack slot with the initial content `value`; LLVM promotes these to registers."""
         slot = cgutils.alloca_once(self.builder, value.type)
         self.builder.store(value, slot)
         return slot
@@ -54,17 +54,17 @@ class VectorCode:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), arguments)
 
     def splat(self, scalar: Any, vector: Any) -> Any:
-        """Return a vector that holds a scalar in every lane."""
+        """Return a vector with a scalar in every lane."""
         blank = ir.Constant(vector, ir.Undefined)
         seed = self.builder.insert_element(blank, scalar, I32(0))
         return self.builder.shuffle_vector(seed, blank, ir.Constant(ir.VectorType(I32, vector.count), None))
 
     def pick(self, vector: Any, lanes: range) -> Any:
-        """Return some lanes of a vector."""
+        """Return a selection of a vector's lanes."""
         return self.builder.shuffle_vector(vector, vector, indices(lanes))
 
     def join(self, low: Any, high: Any) -> Any:
-        """Return two vectors as one."""
+        """Return the concatenation of two vectors."""
         return self.builder.shuffle_vector(low, high, indices(range(2 * low.type.count)))
 
 
@@ -74,13 +74,13 @@ def fill(vector: Any, value: float) -> Any:
 
 
 def indices(lanes: Any) -> Any:
-    """Return a shuffle's constant lane numbers."""
+    """Return constant lane numbers for a shuffle."""
     numbers = list(lanes)
     return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
 
 
 def swapped(h: int) -> tuple[Any, Any]:
-    """Return the shuffles of two vectors of 16 lanes that exchange the one's upper lanes, by h, for the other's lower.
+    """Return shuffles that exchange, in blocks of h lanes, the upper lanes of one vector for the lower of another.
 
     Over h = 8, 4, 2, 1, with rows i and i + h, they transpose 16 rows.
     """
@@ -90,18 +90,18 @@ def swapped(h: int) -> tuple[Any, Any]:
 
 
 def size(kind: Any) -> int:
-    """Return how many bytes a scalar or vector type takes."""
+    """Return the size of a scalar or vector type in bytes."""
     count, item = (kind.count, kind.element) if isinstance(kind, ir.VectorType) else (1, kind)
     return int(count * (_BITS.get(item) or item.width) // 8)
 
 
 def fields(builder: Any, value: Any) -> list[Any]:
-    """Return what a tuple holds."""
+    """Return the elements of a tuple."""
     return [builder.extract_value(value, i) for i in range(len(value.type.elements))]
 
 
 def address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return where an array begins."""
+    """Return the address of an array's data."""
     return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, I64)
 
 

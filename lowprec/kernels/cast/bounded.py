@@ -1,4 +1,4 @@
-"""The cast of values known not to be NaN: fewer operations than `kernels.cast.nearest`, to nearest even, saturating."""
+"""Cast of values that are not NaN, saturating, to nearest even, with fewer operations than `kernels.cast.nearest`."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ INF = U(0x7F800000)
 
 @kernel
 def encode_bounded(u, constants):
-    """Return the code of a float32, given as its bits, that is not NaN; magnitudes above the largest become it.
+    """Return the code of a float32, given as its bits, that is not NaN; larger magnitudes saturate.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade, to nearest even; below the
-    smallest normal exponent the quantum stays.
+    smallest normal exponent the quantum is constant.
     """
     smallest, up, shift, top, flip, sign = constants
     a = min(U(u & U(0x7FFFFFFF)), top)
@@ -27,7 +27,7 @@ def encode_bounded(u, constants):
 
 @kernel
 def round_bounded(u, constants):
-    """Return the same value as a float32, its sign kept."""
+    """Return the value of that code as a float32, with the sign of `u`."""
     smallest, up, _, top, _, _ = constants
     a = min(U(u & U(0x7FFFFFFF)), top)
     magic = float32_from_bits(U(max(U(a & INF), smallest) + up))
@@ -37,5 +37,5 @@ def round_bounded(u, constants):
 
 @kernel
 def quiet(x):
-    """Return a float32, the positive quiet NaN for any NaN: which one an operation returns is the CPU's choice."""
+    """Return a float32, with the positive quiet NaN for any NaN, because CPUs differ in the NaN of a result."""
     return x if x == x else float32_from_bits(U(0x7FC00000))

@@ -1,9 +1,8 @@
 """Element-wise casts between float32 values and the codes of any format, to nearest even.
 
-One kernel serves every format: what differs comes in as integers. Each loop is free of branches and works
-on 32-bit lanes only, so that LLVM vectorises it; every unsigned sub-expression is wrapped because Numba
-types ``uint32 op uint32`` as uint64, and amounts of shifts are cut to 5 bits because LLVM could not narrow the
-64-bit shift otherwise.
+One kernel serves every format: integer arguments describe it. Each loop is free of branches and works on 32-bit lanes
+only, so that LLVM vectorizes it; every unsigned subexpression is wrapped because Numba types ``uint32 op uint32`` as
+uint64, and shift counts are masked to 5 bits because LLVM could not narrow the 64-bit shift otherwise.
 """
 
 import numpy as np
@@ -15,14 +14,14 @@ U = np.uint32
 
 @kernel
 def encode_bits(u, constants):
-    """Return the code of one float32, given as its bits; `constants` are those of `cast_constants.encode_constants`.
+    """Return the code of one float32, given as its bits; `constants` are from `cast_constants.encode_constants`.
 
-    Above 2^emin the float32 bits are rounded as an integer (a carry runs into the exponent by itself). Below,
-    adding 2^(emin - mantissa_bits + 23) makes the FPU round at the subnormals' quantum, again to nearest even.
-    At emin = -126 both have float32's own subnormals, and the integer rounding alone is right.
+    Above 2^emin the float32 bits are rounded as an integer, and a carry propagates into the exponent. Below, adding
+    2^(emin - mantissa_bits + 23) makes the FPU round at the quantum of the subnormals, also to nearest even. At
+    emin = -126 both have the subnormals of float32, and integer rounding is sufficient.
 
-    What overflows is cut to `clamp` first, which rounds to the code that stands for overflow. Negative codes are
-    ``(code ^ flip) + sign``; without a -0, a code below `least` = 1 stays as it is.
+    Overflowing values are first reduced to `clamp`, which rounds to the code for overflow. Negative codes are
+    ``(code ^ flip) + sign``; without a -0, a code below `least` = 1 is unchanged.
     """
     shift, half, odd, offset, subnormal, magic, clamp, nan, negative_nan, flip, sign, least = constants
     a = U(u & U(0x7FFFFFFF))
@@ -40,10 +39,10 @@ def encode_bits(u, constants):
 
 @kernel
 def encode_near(u, constants):
-    """Return the same code for formats with a -0 whose exponents leave room for the addend: half as many operations.
+    """Return the same code with half the operations, for formats with -0 and exponents in range of the addend.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade; below the smallest normal
-    exponent the quantum stays. NaN keeps its sign; `constants` are `lowprec.cast.constants.near_constants`.
+    exponent the quantum is constant. NaN keeps its sign; `constants` are `lowprec.cast.constants.near_constants`.
     """
     smallest, up, shift, clamp, sign_shift, sign_mask, nan = constants
     a = U(u & U(0x7FFFFFFF))
@@ -65,9 +64,9 @@ def encode32_near(x, out, constants):
 
 @kernel
 def encode32_short(x, out, constants):
-    """Encode contiguous float32 `x` in a float32 with fewer fraction bits, Inf and all: `short_constants`.
+    """Encode contiguous float32 `x` in a shortened float32, including Inf and NaN; `constants`: `short_constants`.
 
-    The sign stays where it is while the rest is rounded as an integer.
+    The sign is kept while the other bits are rounded as an integer.
     """
     shift, half, nan, negative_nan = constants
     for i in range(x.size):
@@ -87,9 +86,9 @@ def encode32(x, out, constants):
 
 @kernel
 def round_bits(u, constants):
-    """Return the bits of one float32 rounded to a format's grid; `constants` are `cast_constants.round_constants`.
+    """Return the bits of one float32 rounded to a format; `constants` are from `cast_constants.round_constants`.
 
-    Conditions and method are those of `encode_bits`; here `least` is 1 where the format has no -0.
+    Conditions and method are those of `encode_bits`; `least` is 1 if the format has no -0.
     """
     shift, half, odd, keep_bits, subnormal, magic, top, over, nan, negative_nan, least = constants
     a = U(u & U(0x7FFFFFFF))
@@ -107,21 +106,21 @@ def round_bits(u, constants):
 
 @kernel
 def round32(x, out, constants):
-    """Round contiguous float32 `x` to the grid of a format."""
+    """Round contiguous float32 `x` to a format."""
     for i in range(x.size):
         out[i] = float32_from_bits(round_bits(bits32(x[i]), constants))
 
 
 @kernel
 def round32_in_place(x, constants):
-    """Do the same within `x`: with two names for one array, LLVM's check for overlap would choose its scalar loop."""
+    """Round contiguous float32 `x` in place: with two names for one array, LLVM would select its scalar loop."""
     for i in range(x.size):
         x[i] = float32_from_bits(round_bits(bits32(x[i]), constants))
 
 
 @kernel
 def decode_bits(c, constants):
-    """Return the float32 bits of one code; `constants` are those of `cast_constants.decode_constants`."""
+    """Return the float32 bits of one code; `constants` are from `cast_constants.decode_constants`."""
     shift, offset, subnormal, quantum, top, inf, sign_mask, flip, carry, minus_zero = constants
     negative = U(c & sign_mask) != U(0)
     a = U(U(c ^ flip) + carry) if negative else c
@@ -142,7 +141,7 @@ def decode32(codes, out, constants):
 
 @kernel
 def decode32_seen(codes, out, constants):
-    """Do the same and return all codes or-ed together: whether one has too many bits."""
+    """Decode as `decode32`, and return the bitwise or of all codes, to check whether one has too many bits."""
     seen = U(0)
     for i in range(codes.size):
         c = U(codes[i])

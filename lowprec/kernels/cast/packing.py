@@ -1,8 +1,8 @@
-"""Codes of b bits as one stream: element i takes bits [i*b, (i+1)*b), least significant first, in bytes.
+"""Codes of b bits as one stream: element i has bits [i*b, (i+1)*b), least significant first, in bytes.
 
-Eight codes are b bytes. Within 64-bit registers neighbouring fields are pushed together, singles into pairs, pairs into
-quads and so on, and pulled apart again for the way back. A load or store takes 8 bytes wherever they lie and may reach
-past its own b: what a store writes too much the next one overwrites. The last few codes of a run go one by one.
+Eight codes are b bytes. Within 64-bit registers, packing joins neighbouring fields into pairs, quads and so on, and
+unpacking separates them in reverse order. A load or store takes 8 bytes at any address and may exceed its b bytes; the
+next store overwrites the excess. The last few codes are packed one by one.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _BYTES, _SHORTS, _WORDS = U64(0x00FF00FF00FF00FF), U64(0x0000FFFF0000FFFF), U64(
 
 
 def _load64(typingctx, address):
-    """Return the 8 bytes at an address, the first lowest."""
+    """Return the 8 bytes at an address, the first as the lowest."""
 
     def codegen(context, builder, signature, args):
         return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), align=1)
@@ -38,14 +38,14 @@ load64, store64 = intrinsic(_load64), intrinsic(_store64)
 
 @kernel
 def pack_pairs(codes, out):
-    """Pack 4-bit codes, an even number of them: the even element goes to the low nibble."""
+    """Pack an even number of 4-bit codes; the even element is the low nibble."""
     for i in range(out.size):
         out[i] = np.uint8(U(U(codes[2 * i]) | U(U(codes[2 * i + 1]) << U(4))))
 
 
 @kernel
 def unpack_pairs(packed, out):
-    """Unpack 4-bit codes, an even number of them."""
+    """Unpack an even number of 4-bit codes."""
     for i in range(packed.size):
         byte = U(packed[i])
         out[2 * i] = U(byte & U(15))
@@ -54,7 +54,7 @@ def unpack_pairs(packed, out):
 
 @kernel
 def pack_quads(codes, out):
-    """Pack 6-bit codes, a multiple of four of them: four codes are three bytes."""
+    """Pack 6-bit codes, a multiple of four; four codes are three bytes."""
     for i in range(out.size // 3):
         a, b, c, d = U(codes[4 * i]), U(codes[4 * i + 1]), U(codes[4 * i + 2]), U(codes[4 * i + 3])
         out[3 * i] = np.uint8(U(a | U(U(b & U(3)) << U(6))))
@@ -64,7 +64,7 @@ def pack_quads(codes, out):
 
 @kernel
 def unpack_quads(packed, out):
-    """Unpack 6-bit codes, a multiple of four of them."""
+    """Unpack 6-bit codes, a multiple of four."""
     for i in range(packed.size // 3):
         x, y, z = U(packed[3 * i]), U(packed[3 * i + 1]), U(packed[3 * i + 2])
         out[4 * i] = U(x & U(63))
@@ -75,20 +75,20 @@ def unpack_quads(packed, out):
 
 @kernel
 def _push(x, lower, by):
-    """Move the upper field of every two down by some bits."""
+    """Shift the upper field of every pair down."""
     return U64(U64(x & lower) | U64(U64(x & U64(~lower)) >> by))
 
 
 @kernel
 def _pull(x, kept, bits, by):
-    """Move the upper field of every two, `bits` above the lower, up by some bits; `kept` holds the lower ones."""
+    """Shift the upper field of every pair, `bits` above the lower, up; `kept` masks the lower fields."""
     return U64(U64(x & kept) | U64(U64(x & U64(kept << bits)) << by))
 
 
 @kernel
 def pack_any(codes, bits, out):
-    """Pack codes of 1 to 16 bits; what does not fill the last byte is zero there."""
-    reach = 8 if bits <= 8 else 16  # bytes that a step stores
+    """Pack codes of 1 to 16 bits; unused bits of the last byte are zero."""
+    reach = 8 if bits <= 8 else 16  # bytes per store
     eights = max(0, min(codes.size // 8, (out.size - reach) // bits + 1)) if out.size >= reach else 0
     b, source, target = U64(bits), np.intp(codes.ctypes.data), np.intp(out.ctypes.data)
     if bits <= 8:
@@ -119,7 +119,7 @@ def pack_any(codes, bits, out):
 @kernel
 def unpack_any(packed, bits, out):
     """Unpack codes of 1 to 16 bits into `out`."""
-    reach = 8 if bits <= 8 else 16  # bytes that a step loads
+    reach = 8 if bits <= 8 else 16  # bytes per load
     eights = min(out.size // 8, (packed.size - reach) // bits + 1) if packed.size >= reach else 0
     one, two, four = U64(bits), U64(2 * bits), U64(4 * bits)
     source, target = np.intp(packed.ctypes.data), np.intp(out.ctypes.data)

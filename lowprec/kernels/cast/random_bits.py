@@ -1,15 +1,15 @@
-"""Random words from (seed, index): the same whatever the chunk, the thread or the order.
+"""Random words as a function of (seed, index), independent of chunks, threads and order.
 
-The mapping is part of what stochastic operations mean, so it is fixed here. With ``index = 2^32 hi + lo``:
+The function is part of the definition of stochastic operations, so it is fixed. With ``index = 2^32 hi + lo``:
 
 1. four key words ``k0..k3`` are the output of Philox4x32-10 (Salmon et al., SC 2011) for the counter
    ``(hi, 0, 0, 0)`` and the key ``(seed mod 2^32, seed div 2^32)``;
-2. ``lo`` goes through three rounds of xor-shift and multiply (the constants of Wellons' ``triple32``) with a key word
-   mixed in before each and one after the last; then ``lo`` itself is added by xor, so that words may repeat as
-   independent ones would.
+2. ``lo`` passes through three rounds of xor-shift and multiplication (the constants of Wellons' ``triple32``), with a
+   key word mixed in before each and one after the last; finally ``lo`` itself is added by xor, so that words repeat as
+   often as independent ones.
 
-Philox alone, four words to a call, takes four times as long per word on 32-bit lanes: 128-bit products do not
-vectorise well. Keys depend on `hi` alone, so a loop over 2^32 indices computes them once (`key_runs`).
+Philox alone, with four words per call, takes four times as long per word in 32-bit lanes, because its wide products do
+not vectorize well. Keys depend only on `hi`, so a loop over 2^32 indices computes them once (`key_runs`).
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ U64 = np.uint64
 
 @kernel
 def random_keys(seed_lo, seed_hi, index_hi):
-    """Return the four key words of a seed for indices from ``2^32 * index_hi`` on: one call of Philox4x32-10."""
+    """Return the four key words of a seed for indices from ``2^32 * index_hi``: one call of Philox4x32-10."""
     c0, c1, c2, c3 = U(index_hi), U(0), U(0), U(0)
     k0, k1 = U(seed_lo), U(seed_hi)
     for _ in range(10):
@@ -43,7 +43,7 @@ def keyed_word(keys, index_lo):
     """Return the random word of an index, given the `random_keys` of its seed and high half."""
     k0, k1, k2, k3 = keys
     lo = U(index_lo)
-    # A key that is mixed in by xor goes through the xor-shift on its own, once for all indices of a loop.
+    # A key that is mixed in by xor can be xor-shifted separately, once for all indices of a loop.
     x = U(U(lo ^ U(lo >> U(17))) ^ U(k0 ^ U(k0 >> U(17))))
     x = U(U(x * U(0xED5AD4BB)) + k1)
     x = U(U(x ^ U(x >> U(11))) * U(0xAC4C1B51))
@@ -55,16 +55,16 @@ def keyed_word(keys, index_lo):
 
 @kernel
 def random_word(seed_lo, seed_hi, index_lo, index_hi):
-    """Return the random word of (seed, index), both given as halves of 32 bits."""
+    """Return the random word of (seed, index), each given as 32-bit halves."""
     return keyed_word(random_keys(seed_lo, seed_hi, index_hi), index_lo)
 
 
 @kernel
 def key_runs(start, size):
-    """Return in how many parts `size` indices from `start` on share their keys; `key_run` tells which those are.
+    """Return the number of parts with common keys among `size` indices from `start`; `key_run` returns the parts.
 
-    Nothing else knows where keys change. (A generator would say it in one loop, but Numba loses generators that come
-    from its disk cache.)
+    Only these two functions depend on where keys change. (A generator would be simpler, but Numba loses generators that
+    it loads from its disk cache.)
     """
     first, last = np.int64(start) >> np.int64(32), (np.int64(start) + np.int64(size) - np.int64(1)) >> np.int64(32)
     return last - first + np.int64(1) if size > 0 else np.int64(0)
@@ -72,7 +72,7 @@ def key_runs(start, size):
 
 @kernel
 def key_run(start, size, part):
-    """Return ``(a, b, hi, lo)``: the indices ``start + a .. start + b`` of a part, and the halves of the first."""
+    """Return ``(a, b, hi, lo)`` of a part: the indices ``start + a .. start + b``, and the halves of the first."""
     first = np.int64(start)
     hi = (first >> np.int64(32)) + np.int64(part)
     a = max(np.int64(0), (hi << np.int64(32)) - first)
@@ -82,7 +82,7 @@ def key_run(start, size, part):
 
 @kernel
 def fill_words(out, seed_lo, seed_hi, start):
-    """Write the words of indices `start`, start + 1, ... to uint32 `out`; `start` is below 2^63."""
+    """Write the words of indices `start`, ``start + 1``, ... to uint32 `out`; `start` is below 2^63."""
     for p in range(key_runs(start, out.size)):
         a, b, hi, lo = key_run(start, out.size, p)
         part, keys = out[a:b], random_keys(seed_lo, seed_hi, hi)

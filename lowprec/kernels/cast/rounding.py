@@ -1,8 +1,8 @@
-"""Casts in any rounding mode: a word is added to what lies below the last kept bit, and the rest is cut.
+"""Casts in any rounding mode: a word is added below the last kept bit, and the sum is truncated.
 
-`lowprec.format.rounding` says which word a mode adds; for stochastic modes it is a random one. Fractions that reach
-further below the quantum than 31 bits keep a sticky last bit, which every mode and up to 24 random bits tell apart as
-the exact definition does.
+`lowprec.format.rounding` defines the word of each mode; for stochastic modes it is random. The last bit of fractions
+that extend more than 31 bits below the quantum is sticky; with it every mode, with up to 24 random bits, gives the
+result of the exact definition.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ U64 = np.uint64
 def encode_word(u, constants, word):
     """Return the code of one float32, given as its bits; `constants` are `lowprec.cast.constants.word_constants`.
 
-    `word`, what is added to the fraction, is the rounding's own (`fixed_word`) or the element's (`random_part`).
+    `word`, the addend of the fraction, is the rounding's (`fixed_word`) or the element's (`random_part`).
     """
     (
         shift0, emin_field, m, limit, negative_limit, negative_from, flip, sign, minus_zero,
@@ -36,14 +36,14 @@ def encode_word(u, constants, word):
     shift = U(min(shift, U(31)) & U(31))
     kept = U(s >> sunk)
     s = U(kept | (U(1) if U(kept << sunk) != s else U(0)))
-    if c_bits != U(0):  # P3109's variant C rounds the fraction to its bits first
+    if c_bits != U(0):  # variant C of P3109 first rounds the fraction to its bits
         k = U(U(max(shift, c_bits) - c_bits) & U(31))
         unit = U(U(1) << k)
         half = U(unit >> U(1))
         s = U(U(U(s + half) - (U(1) if U(s & unit) == U(0) and half != U(0) else U(0))) & U(U(0) - unit))
     base = U(U(field - emin_field) << U(m & U(31)))
     floor = U(base + U(s >> shift))
-    # An odd code's unit goes in below the word's last bit, a one: at every shift, 0 too, it completes a half at most.
+    # An odd code's parity is added below the word's last bit, a one; at every shift, even 0, it at most completes 1/2.
     added = U(U(U(word >> U(1)) + U(U(floor & even) & word)) >> U(U(U(31) - shift) & U(31)))
     code = U(base + U(U(s + added) >> shift))
     inexact = U(U(s >> shift) << shift) != s
@@ -58,23 +58,23 @@ def encode_word(u, constants, word):
 
 @kernel
 def fixed_word(u, words):
-    """Return what a mode without chance adds to a value given by its bits."""
+    """Return the word that a deterministic mode adds to a value given by its bits."""
     return words[1] if u > U(0x7FFFFFFF) else words[0]
 
 
 @kernel
 def random_part(word, words):
-    """Return what a stochastic mode adds, given the element's random word."""
+    """Return the word that a stochastic mode adds, from the element's random word."""
     return U(U(word & words[2]) | words[3])
 
 
 @kernel
 def encode_random(u, constants, word):
-    """Return what `encode_word` does for P3109's variants A and B and formats with a -0, with half as many operations.
+    """Return the result of `encode_word` for P3109's variants A and B and formats with -0, with half the operations.
 
-    Normal numbers: the word is added to the float32 bits, and a carry runs into the exponent by itself. Below 2^emin
-    the value becomes a whole number of 2^-low quanta; what is lost there no random bit reaches. `constants` are
-    `lowprec.cast.constants.random_constants`.
+    Normal numbers: the word is added to the float32 bits, and a carry propagates into the exponent. Below 2^emin the
+    value is converted to an integer in units of 2^-low quanta; the bits lost there are below all random bits.
+    `constants` are `lowprec.cast.constants.random_constants`.
     """
     shift, down, offset, subnormal, scale, low, clamp, nan, negative_nan, sign_shift, sign_mask = constants
     a = U(u & U(0x7FFFFFFF))
@@ -90,7 +90,7 @@ def encode_random(u, constants, word):
 
 @kernel
 def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
-    """Encode contiguous float32 `x` by `encode_random`; its first element has the index `start`."""
+    """Encode contiguous float32 `x` with `encode_random`; `start` is the index of its first element."""
     for p in range(key_runs(start, x.size)):
         a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
@@ -101,7 +101,7 @@ def encode32_random(x, out, constants, words, seed_lo, seed_hi, start):
 
 @kernel
 def round32_random(x, out, constants, decode_constants, words, seed_lo, seed_hi, start):
-    """Round contiguous float32 `x` by `encode_random`; `out` may be `x`."""
+    """Round contiguous float32 `x` with `encode_random`; `out` may be `x`."""
     for p in range(key_runs(start, x.size)):
         a, b, hi, lo = key_run(start, x.size, p)
         keys = random_keys(seed_lo, seed_hi, hi)
@@ -114,7 +114,7 @@ def round32_random(x, out, constants, decode_constants, words, seed_lo, seed_hi,
 
 @kernel
 def encode32_words(x, out, constants, words, seed_lo, seed_hi, start):
-    """Encode contiguous float32 `x`, whose first element has the index `start`."""
+    """Encode contiguous float32 `x`; `start` is the index of its first element."""
     if words[2] == U(0):
         for i in range(x.size):
             u = bits32(x[i])
@@ -149,7 +149,7 @@ def round32_words(x, out, constants, decode_constants, words, seed_lo, seed_hi, 
 
 @kernel
 def encode_word64(u, constants, word, m, emin, first):
-    """Do what `encode_word` does for a float64 and any format; `word` has 64 bits, `first` is 1 without a zero."""
+    """Encode a float64 in any format as `encode_word` does; `word` has 64 bits, `first` is 1 without a zero."""
     limit, negative_limit, negative_from = constants[3], constants[4], constants[5]
     flip, sign, minus_zero = constants[6], constants[7], constants[8]
     even, odd, c_bits = constants[15], constants[16], np.int64(constants[17])
@@ -200,7 +200,7 @@ def encode64_words(x, out, constants, words, m, emin, first, seed_lo, seed_hi, s
         for i in range(x.size):
             u = bits64(x[i])
             short = words[1] if u > U64(0x7FFFFFFFFFFFFFFF) else words[0]
-            # The mode's word goes on with its last bit: all ones stay all ones.
+            # The mode's word is extended with its last bit: all ones stay all ones.
             word = U64(short) << U64(32) | (U64(0xFFFFFFFF) if short & U(1) != U(0) else U64(0))
             out[i] = encode_word64(u, constants, word, m, emin, first)
         return

@@ -1,9 +1,9 @@
-"""Casts to and from formats that are a table of values, and casts whose random words are given.
+"""Casts to and from formats that are a table of values, and casts with given random words.
 
-A rounding without chance is a step function of the number, so a table's codes come from thresholds: numbers are
-compared as integers whose order is theirs (`_key32`, `_key64`), and `lowprec.cast.tables` has put every rule of the
-rounding and the policy into the thresholds. Stochastic rounding compares whole numbers of a unit in which a random
-share of every gap is whole.
+A deterministic rounding is a step function of the number, so a table's codes follow from thresholds: numbers are
+compared as order-preserving integers (`_key32`, `_key64`), and `lowprec.cast.tables` computes the thresholds from the
+rounding and the policy. Stochastic rounding compares integers, in a unit in which every random fraction of every gap is
+an integer.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ SIGN32, SIGN64 = U(0x80000000), U64(1 << 63)
 
 @kernel
 def _key32(u):
-    """Return an integer that orders float32 numbers, given as their bits: NaNs outermost, -0 before +0."""
+    """Return an order-preserving integer for a float32, given as its bits: NaNs outermost, -0 before +0."""
     return U(~u) if u >= SIGN32 else U(u | SIGN32)
 
 
@@ -30,7 +30,7 @@ def _key64(u):
 
 @kernel
 def _passed(thresholds, low, high, key):
-    """Return how many of sorted thresholds, between two counts of them, are at most the key."""
+    """Return the number of sorted thresholds <= the key, known to be between `low` and `high`."""
     while low < high:
         middle = (low + high) >> 1
         if thresholds[middle] <= key:
@@ -42,10 +42,10 @@ def _passed(thresholds, low, high, key):
 
 @kernel
 def encode32_steps(x, out, buckets, codes, shift):
-    """Encode contiguous float32 `x` where no more than one step of the code lies inside a bucket of leading bits.
+    """Encode contiguous float32 `x` if every bucket of leading bits contains at most one step of the code.
 
-    A bucket holds the rank of its first code above `shift` bits, and below them what makes the other bits of a number
-    carry into the rank from the step on.
+    A bucket contains the rank of its first code, shifted by `shift` bits, and in the low bits an addend that makes the
+    low bits of a number carry into the rank from the step onwards.
     """
     by = U(shift & U(31))
     below = U(U(U(1) << by) - U(1))
@@ -62,12 +62,12 @@ def _log2(d):
 
 @kernel
 def _encode_hif8(u, limits, even):
-    """Return the HiF8 code of a float32, given as its bits, to nearest; overflow is cut to `clamp`.
+    """Return the HiF8 code of a float32, given as its bits, rounded to nearest; overflow is reduced to `clamp`.
 
-    The mantissa has 3 bits up to an exponent of +-3, then 2, 1 and none: d, the exponent's magnitude, says where to
-    add a half and where to cut. A carry into the next binade leaves zeros there. All from `smallest` to 2^-22 counts as
-    `least`, about 1.5 * 2^-23. Ties go to the even code where `even` is 1 (its last bit is the exponent's where there
-    is no mantissa), away where it is 0.
+    The fraction has 3 bits up to an exponent of +-3, then 2, 1 and none: d, the magnitude of the exponent, determines
+    the position of the rounding. A carry into the next binade leaves a zero fraction. Values from `smallest` to 2^-22
+    count as `least`, about 1.5 * 2^-23. Ties go to the even code if `even` is 1 (without fraction bits, its last bit is
+    the exponent's), away from zero if it is 0.
     """
     smallest, least, clamp, nan = limits
     a = U(u & U(0x7FFFFFFF))
@@ -91,7 +91,7 @@ def _encode_hif8(u, limits, even):
 
 @kernel
 def encode32_hif8(x, out, limits, even):
-    """Encode contiguous float32 `x` in HiF8: what `encode32_steps` does, on vectors."""
+    """Encode contiguous float32 `x` in HiF8: vectorized equivalent of `encode32_steps`."""
     if even:
         for i in range(x.size):
             out[i] = _encode_hif8(bits32(x[i]), limits, U(1))
@@ -102,7 +102,7 @@ def encode32_hif8(x, out, limits, even):
 
 @kernel
 def encode32_thresholds(x, out, thresholds, starts, codes):
-    """Encode contiguous float32 `x`; `starts` are counts of the thresholds below each value of the leading 16 bits."""
+    """Encode contiguous float32 `x`; `starts` counts the thresholds below each value of the leading 16 bits."""
     for i in range(x.size):
         key = _key32(bits32(x[i]))
         b = np.intp(key >> U(16))
@@ -111,7 +111,7 @@ def encode32_thresholds(x, out, thresholds, starts, codes):
 
 @kernel
 def encode64_thresholds(x, out, thresholds, starts, codes):
-    """Encode contiguous float64 `x` likewise."""
+    """Encode contiguous float64 `x`, as `encode32_thresholds`."""
     for i in range(x.size):
         key = _key64(bits64(x[i]))
         b = np.intp(key >> U64(48))
@@ -120,17 +120,17 @@ def encode64_thresholds(x, out, thresholds, starts, codes):
 
 @kernel
 def decode_table(codes, out, values):
-    """Decode contiguous codes, none outside the table."""
+    """Decode contiguous codes that are in range of the table."""
     for i in range(codes.size):
         out[i] = values[codes[i]]
 
 
 @kernel
 def _goes_up(distance, sticky, gap, word, bits, variant):
-    """Tell whether P3109's StochasticA, B or C (0, 1, 2) rounds away, by a random word's leading bits.
+    """Return whether P3109's StochasticA, B or C (0, 1, 2) rounds away, by a random word's leading bits.
 
-    `distance` of `gap` units lie below the number, and less than a unit more if `sticky`; a gap is a multiple of
-    2^(bits + 1).
+    The number is `distance` of `gap` units above the lower value, plus less than a unit if `sticky`; a gap is a
+    multiple of 2^(bits + 1).
     """
     r = np.int64(U(word >> U(U(32) - U(bits))))
     full = np.int64(1) << bits
@@ -146,10 +146,10 @@ def _goes_up(distance, sticky, gap, word, bits, variant):
 
 @kernel
 def encode64_random(x, out, grid, words, bits, variant):
-    """Encode contiguous float64 `x` by stochastic rounding; `grid` is `lowprec.cast.tables.RandomGrid`'s arrays.
+    """Encode contiguous float64 `x` with stochastic rounding; `grid` is the arrays of `lowprec.cast.tables.RandomGrid`.
 
-    Interval j lies between thresholds j - 1 and j: inside it numbers go to one of two codes, `base` (nearer to zero)
-    or `away`. Where `gap` is 0 there is nothing to choose.
+    Interval j is between thresholds j - 1 and j: its numbers round to one of two codes, `base` (nearer to zero) or
+    `away`. If `gap` is 0, both are the same.
     """
     thresholds, starts, base, away, scale, origin, gap = grid
     for i in range(x.size):
@@ -168,14 +168,14 @@ def encode64_random(x, out, grid, words, bits, variant):
 
 @kernel
 def encode32_given(x, out, constants, words, random):
-    """Encode contiguous float32 `x` by a stochastic rounding, with a random word for each."""
+    """Encode contiguous float32 `x` with stochastic rounding and one given random word per element."""
     for i in range(x.size):
         out[i] = encode_word(bits32(x[i]), constants, random_part(random[i], words))
 
 
 @kernel
 def encode64_given(x, out, constants, words, m, emin, first, random):
-    """Encode contiguous float64 `x` likewise, into any format."""
+    """Encode contiguous float64 `x` in any format with one given random word per element."""
     for i in range(x.size):
         word = U64(random_part(random[i], words)) << U64(32)
         out[i] = encode_word64(bits64(x[i]), constants, word, m, emin, first)

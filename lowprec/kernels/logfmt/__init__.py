@@ -1,1 +1,1 @@
-"""LogFMT tiles: the grid, codes and values, both arithmetics."""
+"""LogFMT tiles: grid, encoding and decoding in both arithmetics."""

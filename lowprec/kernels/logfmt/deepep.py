@@ -1,8 +1,7 @@
-"""LogFMT-10 as DeepEP's low-latency combine computes it: float32 throughout, log2 and 2**y by units of the GPU.
+"""LogFMT-10 of DeepEP's low-latency combine: float32 throughout, with the GPU's approximate log2 and 2**y.
 
-Values are bfloat16 bit patterns. Tables stand for the units: `log2_table` has log2 of the 32768 magnitudes, and the two
-others (`Units`) say what log2 and 2**y give elsewhere: correctly rounded results, or tables over the significands that
-were read from a GPU.
+Values are bfloat16 bit patterns. `log2_table` has log2 of the 32768 magnitudes, and the two other tables (`Units`) give
+log2 and 2**y of other arguments: correctly rounded if empty, otherwise recorded from a GPU for all significands.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from lowprec.kernels.logfmt.rounded_log2 import exp2_in_range, exp2_rounded, log
 F, U, Index = np.float32, np.uint32, np.uint64
 W = np.uint64
 TILE = 128
-TOP = 510  # intervals between the two ends
+TOP = 510  # intervals between the ends
 
 _MAGNITUDE = U(0x7FFF)
 _NAN = U(0x7F80)  # magnitudes above this are NaN
@@ -32,7 +31,7 @@ def fill_log2(table: Any) -> None:
 
 @kernel
 def _log2(x: Any, significands: Any) -> Any:
-    """Return log2 of a float32 number in [1, 2), from a table over its significand if there is one."""
+    """Return log2 of a float32 number in [1, 2), from a table over its significand if available."""
     if significands.size == 0:
         return log2_rounded(x)
     return significands[bits32(x) & U(0x7FFFFF)]
@@ -40,9 +39,9 @@ def _log2(x: Any, significands: Any) -> Any:
 
 @kernel
 def exp2(y: Any, fractions: Any) -> Any:
-    """Return 2**y, -150 < y < 1: correctly rounded, or by a table of 2**f for f = i / 2^23 in [0, 1).
+    """Return 2**y, -150 < y < 1: correctly rounded, or from a table of 2**f for f = i / 2^23 in [0, 1).
 
-    With a table, y is cut into a whole number and such a fraction, rounded down.
+    With a table, y is split into an integer and such a fraction, rounded down.
     """
     if fractions.size == 0:
         return exp2_rounded(y)
@@ -59,22 +58,22 @@ def step_of(log_high: Any, log_low: Any) -> Any:
 
 @kernel
 def log_ends(amax: Any, amin: Any, log2_table: Any) -> Any:
-    """Return log2 of a tile's largest and smallest magnitude, the latter at least 32 below the former."""
+    """Return log2 of a tile's largest and smallest magnitude, the latter at least that of the former minus 32."""
     log_high = log2_table[amax]
     return log_high, max(log2_table[amin], F(log_high - F(32.0)))
 
 
 @kernel
 def is_fit(log_high: Any, log_low: Any) -> bool:
-    """Tell whether a tile may be cast: all magnitudes below 1 and not all equal."""
+    """Return whether a tile qualifies for LogFMT: all magnitudes below 1 and not all equal."""
     return bool(log_high < F(0.0) and log_low < log_high)
 
 
 @kernel
 def find_tiles(x: Any, log2_table: Any, amax: Any, amin: Any, fit: Any, start: int, stop: int) -> None:
-    """Find the ends of tiles start .. stop and whether each may be cast.
+    """Compute the ends of tiles start .. stop, and whether each qualifies for LogFMT.
 
-    Zeros count for the smallest magnitude, NaN for neither; a tile of NaN alone gets 0 and infinity.
+    The smallest magnitude includes zeros, both ends ignore NaN; a tile of only NaN gets 0 and infinity.
     """
     for t in range(start, stop):
         most, least = U(0), U(0x7F80)
@@ -92,7 +91,7 @@ def find_tiles(x: Any, log2_table: Any, amax: Any, amin: Any, fit: Any, start: i
 def encode_tile(
     x: Any, t: int, amax: Any, amin: Any, log2_table: Any, significands: Any, fractions: Any, codes: Any
 ) -> int:
-    """Encode tile t: codes of up to ten bits, without signs; return how many do not fit in nine."""
+    """Encode tile t as codes of up to ten bits, without signs; return the number of codes that exceed nine bits."""
     log_high, log_low = log_ends(amax[t], amin[t], log2_table)
     step = step_of(log_high, log_low)
     inverse = F(F(1.0) / step)
@@ -110,9 +109,9 @@ def encode_tile(
 
 @kernel
 def merge_overflows(codes: Any, first: int) -> None:
-    """Bring sixteen codes and signs to what a receiver reads: a tenth bit falls on the neighbour's lowest, by OR.
+    """Convert sixteen codes and signs to what a receiver decodes: a tenth bit is or-ed into the next code's lowest bit.
 
-    `codes` holds the magnitudes in bits 0 .. 9 and the signs in bit 15. The tenth bit of the last magnitude falls on
+    `codes` has the magnitudes in bits 0 .. 9 and the signs in bit 15. The tenth bit of the last magnitude is or-ed into
     the first sign.
     """
     carry = U(0)
@@ -136,9 +135,9 @@ def encode_tiles(
     start: int,
     stop: int,
 ) -> int:
-    """Encode the tiles of start .. stop that are `fit`; the others' codes are the bfloat16 numbers'.
+    """Encode those tiles of start .. stop that are `fit`; the codes of the others are their bfloat16 numbers.
 
-    Codes are what the receiver reads: sign in bit 9, magnitude below. Returns how many overflowed.
+    Codes are those that the receiver decodes: sign in bit 9, magnitude below. Returns the number of overflows.
     """
     overflows = 0
     for t in range(start, stop):
@@ -156,7 +155,7 @@ def encode_tiles(
 
 @kernel
 def signed(magnitude: Any, code: Any) -> Any:
-    """Return what a code stands for, given what its magnitude does; code 0 is zero."""
+    """Return the value of a code, given the value of its magnitude; code 0 is zero."""
     value = bits32(magnitude) if U(code & U(0x1FF)) > U(0) else U(0)
     return float32_from_bits(U(value | U(U(code >> U(9)) << U(31))))
 
@@ -174,7 +173,7 @@ def decode_tiles(
         log_high, log_low = log_ends(amax[t], amin[t], log2_table)
         step = step_of(log_high, log_low)
         if fractions.size == 0:
-            for i in range(Index(TILE)):  # of its own, so that it vectorises
+            for i in range(Index(TILE)):  # a separate loop, so that it vectorizes
                 place = Index(Index(TILE * t) + i)
                 code = U(codes[place])
                 k = np.int32(U(code & U(0x1FF)))
@@ -189,7 +188,7 @@ def decode_tiles(
 
 @kernel
 def pack_sixteens(codes: Any, words: Any) -> None:
-    """Pack sixteen codes at a time into five 32-bit words: nine bits of magnitude each, from the lowest, then signs."""
+    """Pack sixteen codes into five 32-bit words: nine bits of magnitude each, from the lowest bit, then the signs."""
     for group in range(codes.size // 16):
         first = 16 * group
         low, middle, signs = W(0), W(0), W(0)
@@ -212,7 +211,7 @@ def pack_sixteens(codes: Any, words: Any) -> None:
 
 @kernel
 def unpack_sixteens(words: Any, codes: Any) -> None:
-    """Unpack what `pack_sixteens` packed."""
+    """Unpack the words of `pack_sixteens`."""
     for group in range(words.size // 5):
         first, at = 16 * group, 5 * group
         low = W(W(words[at]) | W(W(words[at + 1]) << W(32)))
@@ -230,6 +229,6 @@ def unpack_sixteens(words: Any, codes: Any) -> None:
 
 @kernel
 def add_weighted(values: Any, weight: Any, sums: Any) -> None:
-    """Add values times a weight to sums, each multiply-add with one rounding to float32."""
+    """Add values times a weight to sums, with one rounding to float32 per multiply-add."""
     for i in range(sums.size):
         sums[i] = fma32(values[i], weight, sums[i])

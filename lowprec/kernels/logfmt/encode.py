@@ -1,43 +1,43 @@
-"""LogFMT tiles: from values to codes, exactly.
+"""LogFMT tiles: exact encoding of values.
 
-A code is defined by comparisons with the tile's grid (`decide`). Almost every value is far enough from every threshold
-that a float32 logarithm tells its code beyond doubt; the few others are compared exactly.
+A code is defined by comparisons with the tile's grid (`decide`). Almost every value is so far from every threshold that
+a float32 logarithm determines its code; the others are compared exactly.
 
-How far is far enough
+The margin of error
+-------------------
 ---------------------
 Write s for the step in octaves, ``inverse = 1 / s``, N = K - 1 = 2**(n-1) - 2, and R = N s <= 32 for the range. A
-magnitude ``a`` in the normal range, with significand m in [1, 2), has log2 a = e + (m - 1) + g(m), where
-g(m) = log2(m) - (m - 1) lies in [0, 0.0861]. The exact place of ``a``, in codes, is
+normal magnitude ``a`` with significand m in [1, 2) has log2 a = e + (m - 1) + g(m), where
+g(m) = log2(m) - (m - 1) is in [0, 0.0861]. The exact position of ``a``, in codes, is
 
     t = (log2 a - log2 low) / s + 2 - x,    code = floor(t),
 
-where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) lies at the share x of the step:
+where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) is at the fraction x of the step:
 x = log2((1 + 2^s) / 2) / s for the arithmetic mean, 1/2 for the geometric, log2((2^s - 1) / (s ln 2)) / s for the
-logarithmic one, and 1, at the upper of the two, for stochastic rounding, which begins with the grid value at or below.
-What the float32 arithmetic of `_guess` adds to it, with u = 2^-24, in codes (it works with t - 1/2, whose parts are no
-larger):
+logarithmic one, and 1, the upper grid point, for stochastic rounding, which begins with the grid value at or below.
+The float32 arithmetic of `_guess` has the following errors, with u = 2^-24, in codes (it computes t - 1/2, with parts
+that are no larger):
 
-1. The polynomial `bulge` for g is wrong by at most ``BULGE_ERROR``, roundings included (a test looks at all 2^23
-   significands). It is taken at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
-2. The difference of two bit patterns, 2^23 (e + m - 1) counted from those of ``low``, is an exact integer. Rounding it
+1. The error of the polynomial `bulge` for g is at most ``BULGE_ERROR``, including roundings (a test checks all 2^23
+   significands). It is evaluated at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
+2. The difference of two bit patterns, 2^23 (e + m - 1) relative to those of ``low``, is an exact integer. Rounding it
    to float32, rounding ``scale`` and rounding their product add at most u each of a number <= N: 3 N u.
 3. Rounding ``slope`` and its product with the bulge: 2 x 0.0861 inverse u; ``lift`` is at most 2 + 0.0861 inverse, its
-   sum with that product at most 2 + 0.1722 inverse, each rounded once: (4 + 0.2583 inverse) u. Where the CPU multiplies
-   and adds in one operation, roundings of products are left out, here and in 2.
-4. The last sum is at most N + 2, or, cut off at 1.5 below, of no matter: (N + 2) u.
-5. The grid is the ideal one rounded to float32: each value is off by at most u (1 + 2^-20) of itself, the float64
-   error of `exp2_exact_ops` included, and so is any mean of two: log2(e) u inverse (1 + 2^-20).
+   sum with that product at most 2 + 0.1722 inverse, each rounded once: (4 + 0.2583 inverse) u. With a fused
+   multiply-add, the roundings of products do not occur, here and in 2.
+4. The last sum is at most N + 2, or below 1.5 and irrelevant: (N + 2) u.
+5. The grid is the ideal one rounded to float32: the relative error of each value is at most u (1 + 2^-20), including
+   the float64 error of `exp2_exact_ops`, and so is that of any mean of two: log2(e) u inverse (1 + 2^-20).
 6. The float64 errors of s, x and the logarithmic mean: less than u.
 
-All relative terms are first order; what products of two errors add is less than u again. The sum is below
+All relative terms are first order; products of two errors add less than u. The sum is below
 
     margin = (2 BULGE_ERROR + 2 u) inverse + (4 N + 8) u.
 
-The whole number next to t - 1/2 and the distance from it are exact in float32 (t >= 3/2, so its last place is at least
-2^-23). So a value whose computed t is farther than ``margin`` from every whole number has that one, floor(t), for its
-code; if t is nearer than that to the whole number k, it is the threshold between k - 1 and k alone that has to be
-asked. Tiles with a margin above ``MARGIN_LIMIT`` (nearly equal ends), or with a lower end next to the subnormal
-numbers, are searched exactly.
+The integer nearest to t - 1/2 and the distance from it are exact in float32 (t >= 3/2, so its last place is at least
+2^-23). A value with a computed t farther than ``margin`` from every integer therefore has the code floor(t); if t is
+nearer than that to the integer k, only the threshold between k - 1 and k must be compared. Tiles with a margin above
+``MARGIN_LIMIT`` (nearly equal ends), or with a lower end near the subnormal numbers, are searched exactly.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from lowprec.kernels.logfmt.grid import (
 )
 
 F, U = np.float32, np.uint32
-GROUP = 64  # most tiles whose ends and steps are worked out together, in vectors
-LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # how a value between two grid points is rounded, the last: downwards
+GROUP = 64  # largest number of tiles with ends and steps computed together, in vectors
+LINEAR, LOG, LOGMEAN, STOCHASTIC = 0, 1, 2, 3  # rounding between two grid points; STOCHASTIC gives the lower one
 
 _MAGNITUDE = U(0x7FFFFFFF)
 _INFINITY = U(0x7F800000)
@@ -72,7 +72,7 @@ _NAN = U(0x7FC00000)
 _OCTAVE = U(0x00800000)  # one octave, in the bits of a normal number
 _ROUND = 2.0**-24  # largest relative error of a float32 rounding
 _LN2 = 0.6931471805599453
-TO_INTEGER = F(2.0**23)  # what is added to it becomes a whole number, in the last bits
+TO_INTEGER = F(2.0**23)  # adding it rounds to an integer, in the low bits
 
 BULGE_ERROR = 1.9e-6
 MARGIN_LIMIT = 0.05
@@ -86,13 +86,13 @@ def _multiply_add(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-#: a * b + c, by whichever of the two is one operation: both are within the bounds.
+#: a * b + c, fused or not, whichever is one operation: both are within the bounds.
 multiply_add = fma32 if {"fma", "neon"} & cpu_features() else _multiply_add
 
 
 @kernel
 def bulge(u: Any) -> Any:
-    """Return about log2(m) - (m - 1) for the significand m of a float32's bits."""
+    """Return an approximation of log2(m) - (m - 1) for the significand m of a float32's bits."""
     x = float32_from_bits(U(U(u & U(0x7FFFFF)) | U(0x3F800000))) - F(1.5)
     y = x * x
     upper = multiply_add(_B6, y, multiply_add(_B5, x, _B4))
@@ -102,11 +102,11 @@ def bulge(u: Any) -> Any:
 
 @kernel
 def decide(a: float, below: float, above: float, rule: int) -> bool:
-    """Tell whether a magnitude takes the upper of two neighbouring grid values (0 < below <= above), ties included.
+    """Return whether a magnitude takes the upper of two neighbouring grid values (0 < below <= above), ties included.
 
-    Sums and products of two float32 numbers are exact in float64, so the first two rules are. The logarithmic mean is
-    rounded: (above - below) / ln(above / below), its denominator from the series of 2 artanh((above - below) / (above +
-    below)) where they are near each other.
+    Sums and products of two float32 numbers are exact in float64, so the first two rules are exact. The logarithmic
+    mean is rounded: (above - below) / ln(above / below), with the denominator from the series of 2 artanh((above -
+    below) / (above + below)) if the values are close.
     """
     if rule == LINEAR:
         return a + a >= below + above
@@ -141,7 +141,7 @@ def log_mean(below: float, above: float) -> float:
 
 @kernel
 def _find_shares(steps: Doubles, rule: int, shares: Doubles) -> None:
-    """Write where in each step of a grid, in octaves over its length, the threshold lies: loops that vectorise."""
+    """Write the threshold's position in each step of a grid, as a fraction of the step: loops that vectorize."""
     if rule == LINEAR:
         for i in range(Index(steps.size)):
             shares[i] = log2_exact_ops((1.0 + exp2_exact_ops(steps[i])) * 0.5) / steps[i]
@@ -158,11 +158,11 @@ def _find_shares(steps: Doubles, rule: int, shares: Doubles) -> None:
 def prepare(
     low: Doubles, steps: Doubles, bits: int, rule: int, scales: Floats, slopes: Floats, lifts: Floats, margins: Floats
 ) -> None:
-    """Work out the constants of t - 1/2 for each tile of a group: loops that vectorise."""
+    """Compute the constants of t - 1/2 for each tile of a group: loops that vectorize."""
     codes = np.float64(1 << (bits - 1))
     shares, safe = np.empty(steps.size, np.float64), np.empty(steps.size, np.float64)
     for i in range(Index(steps.size)):
-        safe[i] = max(steps[i], 1e-9)  # the margin of such a step is beyond the limit
+        safe[i] = max(steps[i], 1e-9)  # the margin of such a step exceeds the limit
     _find_shares(safe, rule, shares)
     for i in range(Index(steps.size)):
         inverse = 1.0 / safe[i]
@@ -174,12 +174,12 @@ def prepare(
 
 @kernel
 def _find_ends(x: Floats, first: int, size: int) -> Any:
-    """Return the bits of the smallest non-zero and of the largest magnitude; 0 and NaN if one is not finite."""
+    """Return the bits of the smallest nonzero and the largest magnitude; 0 and NaN if a value is not finite."""
     largest, smallest = U(0), U(0xFFFFFFFF)
     for i in range(Index(size)):
         magnitude = U(bits32(x[Index(Index(first) + i)]) & _MAGNITUDE)
         largest = max(largest, magnitude)
-        # One less, so that zero wraps to the top and drops out of the minimum.
+        # Minus one, so that zero wraps to the largest number and does not affect the minimum.
         smallest = min(smallest, U(magnitude - U(1)))
     if largest >= _INFINITY:
         return U(0), _NAN
@@ -188,7 +188,7 @@ def _find_ends(x: Floats, first: int, size: int) -> Any:
 
 @kernel
 def _outwards(smallest: Any, largest: Any) -> Any:
-    """Return ends as bfloat16 numbers: the lower rounded down, but not to zero, and the upper up; NaN stays."""
+    """Return the ends in bfloat16: the lower rounded down, but not to zero, and the upper rounded up; NaN is kept."""
     if largest == U(0) or largest == _NAN:
         return smallest, largest
     return max(U(smallest & U(0xFFFF0000)), U(0x00010000)), U(U(largest + U(0xFFFF)) & U(0xFFFF0000))
@@ -210,9 +210,9 @@ def find_group(
     low: Doubles,
     high: Doubles,
 ) -> int:
-    """Find the ends of some tiles from a leader on, where they are, and where their grids begin and end.
+    """Compute ends, positions and grid limits of a group of tiles from a leader on.
 
-    Tiles without a grid get 1 and 1 for the latter. Returns the number of the first tile that is not finite, or -1.
+    Tiles without a grid get the limits 1 and 1. Returns the number of the first non-finite tile, or -1.
     """
     across = (columns + tile - 1) // tile
     row, part = leader // across, leader % across
@@ -248,8 +248,8 @@ def _guess(
     codes: Codes,
     doubts: Floats,
 ) -> Any:
-    """Write floor(t) for a tile, with signs, and the fraction of t less 1/2; return the latter's largest size."""
-    half = U(base - _OCTAVE)  # half of the lower end: below it, zero
+    """Write floor(t) for a tile, with signs, and the fraction of t minus 1/2; return the largest magnitude of these."""
+    half = U(base - _OCTAVE)  # half of the lower end, below which values become zero
     sign_bit, sign_place = U(U(1) << U(bits - 1)), U(32 - bits)
     code_bits = U(sign_bit - U(1))
     most = U(0)
@@ -281,7 +281,7 @@ def settle(
     rule: int,
     codes: Codes,
 ) -> None:
-    """Decide exactly for the values of a tile whose t is too near a whole number."""
+    """Compute exactly the codes of those values of a tile whose t is within the margin of an integer."""
     top = (1 << (bits - 1)) - 1
     for i in range(size):
         if abs(doubts[i]) > limit:
@@ -311,7 +311,7 @@ def largest_not_above(a: float, top: int, grid: Floats) -> int:
 
 @kernel
 def _search(x: Floats, first: int, size: int, bits: int, rule: int, grid: Floats, codes: Codes) -> None:
-    """Encode one tile by comparing with its grid alone."""
+    """Encode one tile by comparison with its grid only."""
     top = (1 << (bits - 1)) - 1
     for i in range(size):
         a = np.float64(abs(x[first + i]))
@@ -332,7 +332,7 @@ def only_signs(x: Floats, first: int, size: int, bits: int, codes: Codes) -> Non
 
 @kernel
 def group_of(tile: int) -> int:
-    """Return how many tiles are worked on together: many hide each other's latencies, few stay in the L1 cache."""
+    """Return the number of tiles per group: many hide each other's latencies, few fit in the L1 cache."""
     return min(GROUP, max(8, 8192 // tile))
 
 
@@ -351,11 +351,11 @@ def encode_tiles(
     start: int,
     stop: int,
 ) -> int:
-    """Encode tiles start .. stop of the run x, rounding by a rule that needs no random bits.
+    """Encode tiles start .. stop of the flat array x with a rule that needs no random bits.
 
-    A tile with a NaN or an infinity gets NaN for amax, 0 for amin and sign-only codes; the first such tile's number is
-    returned, else -1. With `bfloat16_ends`, an upper end that no bfloat16 number covers becomes infinite, and its
-    tile's number is returned too.
+    A tile with a NaN or an infinity gets NaN for amax, 0 for amin and sign-only codes. Returns the number of the first
+    such tile, or -1. With `bfloat16_ends`, an upper end above the largest bfloat16 becomes infinite, and its tile is
+    reported too.
     """
     group = group_of(tile)
     firsts, sizes = np.empty(group, np.int64), np.empty(group, np.int64)

@@ -1,12 +1,12 @@
-"""The grid of a LogFMT tile, and codes back to values.
+"""Grid of a LogFMT tile, and decoding.
 
-The grid is *defined* by the float64 arithmetic below: only IEEE + - * /, conversions and constants, in this order. So
-its bits depend on nobody's logarithm, and a code is defined by comparisons with it in linear space
+The grid is *defined* by the float64 arithmetic below: only IEEE + - * /, conversions and constants, in this order. Its
+bits therefore do not depend on any library's logarithm, and a code is defined by comparisons with it in linear space
 (`lowprec.kernels.logfmt.encode`).
 
-Kernels see an array as one run of values whose rows are `columns` long. Tiles count along rows; `tile` values make one,
-the last of a row may be shorter. Loops run over unsigned indices of whole arrays: slices within them would cost more
-than the work on a tile, in counted references.
+Kernels receive a flat array with rows of length `columns`. Tiles are counted along rows; a tile has `tile` values, the
+last of a row may be shorter. Loops use unsigned indices of whole arrays: the reference counting of slices would cost
+more than the work on a tile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Doubles = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 U = np.uint32
-Index = np.uint64  # Numba looks at signed ones for being negative, and such loops do not vectorise
+Index = np.uint64  # Numba tests whether signed indices are negative, and such loops do not vectorize
 
 
 @kernel
@@ -53,7 +53,7 @@ def log2_exact_ops(x: float) -> float:
 
 @kernel
 def exp2_exact_ops(y: float) -> float:
-    """Return 2**y for 0 <= y <= 33 by a fixed sequence of IEEE operations; whole y are exact."""
+    """Return 2**y for 0 <= y <= 33 by a fixed sequence of IEEE operations; exact for integer y."""
     i = np.int32(64.0 * y)
     r = y - i / 64.0
     p = EXP2_SERIES[5]
@@ -65,14 +65,14 @@ def exp2_exact_ops(y: float) -> float:
 
 @kernel
 def lower_end(amin: Any, amax: Any, octaves: int) -> float:
-    """Return where the grid begins: amin, but at least amax * 2**-octaves."""
+    """Return the lower end of the grid: amin, but at least amax * 2**-octaves."""
     smallest = float64_from_bits(np.uint64(np.uint64(1023 - octaves) << np.uint64(52)))
     return max(np.float64(amin), np.float64(amax) * smallest)
 
 
 @kernel
 def find_steps(low: Doubles, high: Doubles, bits: int, steps: Doubles) -> None:
-    """Write the octaves between two codes for pairs of ends (0 < low <= high): a loop that vectorises."""
+    """Write the step in octaves for pairs of ends (0 < low <= high): a loop that vectorizes."""
     intervals = np.float64((1 << (bits - 1)) - 2)
     for i in range(Index(steps.size)):
         steps[i] = log2_exact_ops(high[i] / low[i]) / intervals
@@ -80,7 +80,7 @@ def find_steps(low: Doubles, high: Doubles, bits: int, steps: Doubles) -> None:
 
 @kernel
 def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
-    """Return what code k decodes to, 1 <= k <= K; a table has all of them at once, with the same bits."""
+    """Return the value of code k, 1 <= k <= K; a table has all of them, with the same bits."""
     half = bits // 2
     if k == (1 << (bits - 1)) - 1 or step == 0.0:
         return high
@@ -93,16 +93,16 @@ def grid_value(k: Any, low: float, high: Any, step: float, bits: int) -> Any:
 
 @kernel
 def _fill_exp2(values: Doubles, count: int) -> None:
-    """Replace the first numbers by what `exp2_exact_ops` makes of them."""
+    """Apply `exp2_exact_ops` to the first `count` numbers in place."""
     for i in range(Index(count)):
         values[i] = exp2_exact_ops(values[i])
 
 
 @kernel
 def fill_powers(low: Doubles, steps: Doubles, bits: int, fine: Doubles, coarse: Doubles) -> None:
-    """Fill the factors of some grids: for each, 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones.
+    """Fill the factors of several grids: for each, 2**(bits // 2) fine ones and 2**(bits - 1 - bits // 2) coarse ones.
 
-    One loop over the factors of all grids hides the latency of each.
+    A single loop over the factors of all grids hides their latency.
     """
     width, blocks = Index(1 << (bits // 2)), Index(1 << (bits - 1 - bits // 2))
     for j in range(Index(steps.size)):
@@ -121,7 +121,7 @@ def fill_powers(low: Doubles, steps: Doubles, bits: int, fine: Doubles, coarse: 
 def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coarse: Doubles, grid: Floats) -> None:
     """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`.
 
-    The grid has room for one number more, which has no meaning.
+    The grid has space for one more number, which has no meaning.
     """
     top, width, blocks = (1 << (bits - 1)) - 1, 1 << (bits // 2), 1 << (bits - 1 - bits // 2)
     if step == 0.0:
@@ -137,7 +137,7 @@ def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coar
 
 @kernel
 def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: Floats) -> None:
-    """Write a tile's values where all magnitudes but zero are one: itself zero, or NaN in a poisoned tile."""
+    """Write the values of a tile with one nonzero magnitude: itself zero, or NaN in a poisoned tile."""
     top = (1 << (bits - 1)) - 1
     for i in range(first, first + size):
         code = np.int64(codes[i])
@@ -147,7 +147,7 @@ def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: F
 
 @kernel
 def _look_up(codes: Codes, first: int, size: int, tables: Floats, table: int, out: Floats) -> None:
-    """Write tables[table + code] for a tile's codes."""
+    """Write tables[table + code] for the codes of a tile."""
     for i in range(Index(size)):
         place = Index(Index(first) + i)
         out[place] = tables[Index(Index(table) + Index(codes[place]))]
@@ -166,13 +166,13 @@ def _multiply(
     coarses: int,
     out: Floats,
 ) -> None:
-    """Write a tile's values from the factors of each: fine[fines ..] and coarse[coarses ..]; code 1 is low * 1 * 1."""
+    """Write a tile's values from the factors fine[fines ..] and coarse[coarses ..]; code 1 is low * 1 * 1."""
     half, last, sign_shift = U(bits // 2), U((1 << (bits - 1)) - 2), U(bits - 1)
     low_bits = U(U(U(1) << half) - U(1))
     for i in range(Index(size)):
         place = Index(Index(first) + i)
         code = U(codes[place])
-        m = U(U(code - U(1)) & U(U(U(1) << sign_shift) - U(1)))  # one less than the magnitude's code; zero comes last
+        m = U(U(code - U(1)) & U(U(U(1) << sign_shift) - U(1)))  # magnitude code minus one; zero comes last
         value = np.float32(
             coarse[Index(Index(coarses) + Index(m >> half))] * fine[Index(Index(fines) + (m & low_bits))]
         )
@@ -194,7 +194,7 @@ def _small_table(
     low: Any,
     high: Any,
 ) -> None:
-    """Do what `signed_table` does where a block is shorter than a vector."""
+    """Fill the table as `signed_table` does, for blocks shorter than a vector."""
     size, k = Index(blocks * width), Index(table + 1)
     for b in range(Index(blocks)):
         for q in range(Index(width)):
@@ -209,12 +209,12 @@ def _small_table(
 
 @kernel
 def _no_factors(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
-    """Stand for `from_registers` where there are no such registers."""
+    """Stand in for `from_registers` on CPUs without these registers."""
 
 
 @kernel
 def _no_table(codes: int, out: int, count: int, table: int, bits: int) -> None:
-    """Stand for `from_table` likewise."""
+    """Stand in for `from_table` on CPUs without these registers."""
 
 
 IN_REGISTERS = "avx512f" in cpu_features()
@@ -234,14 +234,14 @@ def _decode_tiles(
     start: int,
     stop: int,
 ) -> None:
-    """Decode tiles start .. stop of the run of codes into out; a tile whose amax is NaN becomes NaN."""
-    group = 8  # several tiles at once hide the latencies of each
+    """Decode tiles start .. stop of the flat codes into out; a tile with amax NaN becomes NaN."""
+    group = 8  # several tiles at once hide each other's latencies
     low, high, steps = np.ones(group, np.float64), np.ones(group, np.float64), np.empty(group, np.float64)
     half = bits // 2
     width, blocks = 1 << half, 1 << (bits - 1 - half)
     fine, coarse = np.empty(group * width + 32, np.float64), np.empty(group * blocks + 32, np.float64)
     in_registers = IN_REGISTERS and bits <= 10
-    # A table is worth its making if there are not many fewer values than entries.
+    # A table pays off unless there are far fewer values than entries.
     size = max((1 << bits) + 1, 128)
     with_table = (
         (in_registers or width >= LANES) and size <= 8 * tile + 1 and not (in_registers and codes.itemsize == 2)

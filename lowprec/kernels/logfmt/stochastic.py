@@ -1,4 +1,4 @@
-"""LogFMT tiles rounded stochastically in linear space, so that the mean of what they decode to is the value itself."""
+"""LogFMT tiles with stochastic rounding in linear space: the expected decoded value is the value itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAST_BITS = U(0x0000FFFF)
 
 @kernel
 def _no_registers(codes: int, below: int, above: int, count: int, table: int) -> None:
-    """Stand for `around` where there are no such registers."""
+    """Stand in for `around` on CPUs without these registers."""
 
 
 if not IN_REGISTERS:
@@ -41,10 +41,10 @@ if not IN_REGISTERS:
 
 @kernel
 def goes_up(a: float, below: float, above: float, word: Any) -> bool:
-    """Tell whether a magnitude between two grid values takes the upper: with probability (a - below) / (above - below).
+    """Return whether a magnitude between two grid values takes the upper: P = (a - below) / (above - below).
 
-    A word w of 32 random bits decides: up if w (above - below) < (a - below) 2^32. The two differences are exact in
-    float64 wherever the grid's values are at most 29 octaves apart, the product is rounded once.
+    The decision uses a word w of 32 random bits: up if w (above - below) < (a - below) 2^32. Both differences are exact
+    in float64 if the grid's values are at most 29 octaves apart, and the product is rounded once.
     """
     return bool(np.float64(word) * (above - below) < (a - below) * 4294967296.0)
 
@@ -63,10 +63,9 @@ def guess_down(
     codes: Codes,
     doubts: Floats,
 ) -> Any:
-    """Write the code of the grid value at or below each magnitude of a tile, and what `encode` says of doubts.
+    """Write the code of the grid value at or below each magnitude of a tile, and the doubts as in `encode`.
 
-    `low` and `high` are the bits of the ends of the grid, `most` is the largest code less 1: at the ends there is no
-    doubt.
+    `low` and `high` are the bits of the grid's ends, `most` is the largest code minus 1: at the ends there is no doubt.
     """
     worst = U(0)
     for i in range(Index(size)):
@@ -87,7 +86,7 @@ def guess_down(
 
 @kernel
 def _search_down(x: Floats, first: int, size: int, top: int, grid: Floats, codes: Codes) -> None:
-    """Do the same by comparing with the grid alone."""
+    """Write the code of the grid value at or below each magnitude, by comparison with the grid only."""
     for i in range(first, first + size):
         codes[i] = largest_not_above(np.float64(abs(x[i])), top, grid)
 
@@ -96,7 +95,7 @@ def _search_down(x: Floats, first: int, size: int, top: int, grid: Floats, codes
 def _look_up(first: int, size: int, grid: Floats, codes: Codes, below: Floats, above: Floats) -> None:
     """Write the grid values at or below, and above, each value of a tile.
 
-    The grid has one number more, as large as the last: the largest code has nowhere to go.
+    The grid has one more number, equal to the last, because the largest code has no upper neighbour.
     """
     done = 0
     if IN_REGISTERS and codes.itemsize == 1 and size >= 64:
@@ -109,7 +108,7 @@ def _look_up(first: int, size: int, grid: Floats, codes: Codes, below: Floats, a
 
 @kernel
 def _draw(x: Floats, first: int, bits: int, keys: Any, lo: Any, below: Floats, above: Floats, codes: Codes) -> None:
-    """Raise codes that go up and add signs; the first value has the index `first` in `x` and `lo` among the words."""
+    """Increment codes that round up, and add signs; the first value has index `first` in `x`, `lo` among the words."""
     sign = U(U(1) << U(bits - 1))
     for i in range(Index(below.size)):
         place = Index(Index(first) + i)
@@ -137,9 +136,9 @@ def encode_tiles_stochastic(
     start: int,
     stop: int,
 ) -> int:
-    """Encode tiles start .. stop; element i of the run takes the random word of index `offset` + i.
+    """Encode tiles start .. stop; element i of the flat array takes the random word of index `offset` + i.
 
-    Ends, tiles that are not finite and the result are those of `lowprec.kernels.logfmt.encode.encode_tiles`.
+    Ends, non-finite tiles and the return value are those of `lowprec.kernels.logfmt.encode.encode_tiles`.
     """
     top = (1 << (bits - 1)) - 1
     group = group_of(tile)
@@ -169,7 +168,7 @@ def encode_tiles_stochastic(
             if not (largest > F(0.0) and largest < F(np.inf)):
                 only_signs(x, first, size, bits, codes)
                 continue
-            if width >= LANES and steps[j] != 0.0:  # the same numbers, and their negatives, in full vectors
+            if width >= LANES and steps[j] != 0.0:  # the same numbers and their negatives, in full vectors
                 own_coarse, own_fine = coarse_place + 8 * j * blocks, fine_place + 8 * j * width
                 signed_table(own_coarse, own_fine, grid_place, blocks, width, F(low[j]), largest)
             else:

@@ -1,6 +1,6 @@
-"""Values of LogFMT codes, as vector code: a table of a tile's values, in memory or in registers, or its factors there.
+"""Decoding of LogFMT as vector code: with a table of a tile's values, in memory or in registers, or its factors.
 
-Loops this short are not vectorised well from scalar ones.
+LLVM does not vectorize loops this short well.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ LANES = 8
 def _signed_table(
     typingctx: Any, coarse: Any, fine: Any, table: Any, blocks: Any, width: Any, low: Any, high: Any
 ) -> Any:
-    """Fill a tile's table with the values of all codes: 0, float32(coarse[b] * fine[q]) .., and all of them negated.
+    """Fill a tile's table with the values of all codes: 0, float32(coarse[b] * fine[q]) .., and their negatives.
 
-    The first three arguments are addresses. Products are made in float64; there are size = blocks * width of them, the
-    last one without a meaning; `width` is a multiple of 8. The first and the last code that are no zero get `low` and
-    `high`. The table has 2 * size numbers and one to spare.
+    The first three arguments are addresses. Products are computed in float64; there are size = blocks * width of them,
+    the last without a meaning; `width` is a multiple of 8. The first and the last nonzero code get `low` and `high`.
+    The table has space for 2 * size + 1 numbers.
     """
     signature = types.void(*[types.intp] * 5, types.float32, types.float32)
 
     def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
         code, (coarse, fine, table, blocks, width, low, high) = VectorCode(builder), values
         doubles, singles = ir.VectorType(F64, LANES), ir.VectorType(F32, LANES)
-        half = builder.mul(builder.mul(blocks, width), I64(4))  # bytes of the table's positive half
+        half = builder.mul(builder.mul(blocks, width), I64(4))  # size in bytes of the table's positive half
         mirror = code.at(table, half)
         with cgutils.for_range(builder, builder.udiv(width, I64(LANES))) as part:
             place = builder.mul(part.index, I64(LANES))
@@ -54,10 +54,10 @@ signed_table: Any = intrinsic(_signed_table)
 def _from_registers(
     typingctx: Any, codes: Any, out: Any, count: Any, fine: Any, coarse: Any, bits: Any, high: Any
 ) -> Any:
-    """Decode `count` uint16 codes of up to 10 bits, a multiple of 8, of a tile whose factors fit in AVX-512 registers.
+    """Decode `count` uint16 codes of up to 10 bits, a multiple of 8, with a tile's factors in AVX-512 registers.
 
-    These are 32 fine factors and 16 coarse ones; there must be as many numbers at the addresses. The first, second,
-    fourth and fifth argument are addresses.
+    There are 32 fine and 16 coarse factors, and the addresses must hold as many. The first, second, fourth and fifth
+    argument are addresses.
     """
     signature = types.void(*[types.intp] * 6, types.float32)
 
@@ -71,7 +71,7 @@ def _from_registers(
         )
 
         def pick(factors: list[Any], index: Any) -> Any:
-            """Choose among 16 or 32 factors."""
+            """Select among 16 or 32 factors."""
             pairs = [
                 code.call("llvm.x86.avx512.vpermi2var.pd.512", doubles, factors[r], index, factors[r + 1])
                 for r in range(0, len(factors), 2)
@@ -92,7 +92,7 @@ def _from_registers(
             first = builder.mul(step.index, I64(LANES))
             place = code.at(codes, builder.mul(first, I64(2)))
             c = builder.zext(code.load(place, ir.VectorType(I16, LANES), align=1), longs)
-            m = builder.and_(builder.sub(c, fill(longs, 1)), mask)  # one less than the magnitude; zero comes last
+            m = builder.and_(builder.sub(c, fill(longs, 1)), mask)  # magnitude code minus one; zero comes last
             product = builder.fmul(pick(coarses, builder.lshr(m, halves)), pick(fines, builder.and_(m, widths)))
             value = builder.bitcast(builder.fptrunc(product, singles), words)
             value = builder.select(builder.icmp_unsigned("==", m, last), builder.bitcast(highs, words), value)
@@ -108,7 +108,7 @@ from_registers: Any = intrinsic(_from_registers)
 
 
 def _entry(code: VectorCode, entries: list[Any], index: Any) -> Any:
-    """Choose for 16 indices among 128 entries in 8 registers."""
+    """Select for 16 indices among 128 entries in 8 registers."""
     builder, words = code.builder, index.type
     picked = [
         code.call("llvm.x86.avx512.vpermi2var.ps.512", entries[r].type, entries[r], index, entries[r + 1])
@@ -123,9 +123,9 @@ def _entry(code: VectorCode, entries: list[Any], index: Any) -> Any:
 
 
 def _from_table(typingctx: Any, codes: Any, out: Any, count: Any, table: Any, bits: Any) -> Any:
-    """Decode `count` uint8 codes of up to 8 bits, a multiple of 16, by a table that stays in registers (AVX-512).
+    """Decode `count` uint8 codes of up to 8 bits, a multiple of 16, with a table in registers (AVX-512).
 
-    The first, second and fourth argument are addresses; at the last are 128 numbers, those of the magnitudes 0, 1 ..
+    The first, second and fourth argument are addresses; the last one holds 128 numbers, for the magnitudes 0, 1 ..
     """
     signature = types.void(*[types.intp] * 5)
 
@@ -151,9 +151,9 @@ from_table: Any = intrinsic(_from_table)
 
 
 def _around(typingctx: Any, codes: Any, below: Any, above: Any, count: Any, table: Any) -> Any:
-    """Write the entry of each uint8 code below 128, and the next, by a table that stays in registers (AVX-512).
+    """Write the entry of each uint8 code below 128, and the next entry, from a table in registers (AVX-512).
 
-    All but `count`, a multiple of 16, are addresses; at the last are 129 numbers.
+    All arguments but `count`, a multiple of 16, are addresses; the last one holds 129 numbers.
     """
     signature = types.void(*[types.intp] * 5)
 

@@ -1,1 +1,1 @@
-"""What the trainer computes between its products: attention, norms, routing, the optimizer, divergences."""
+"""Kernels of the trainer between its products: attention, norms, routing, the optimizer, divergences."""

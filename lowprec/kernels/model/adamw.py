@@ -1,8 +1,8 @@
-"""AdamW on one tensor in one pass, and the sum of squares that clipping needs.
+"""AdamW on one tensor in one pass, and the sum of squares for gradient clipping.
 
-Only + - * / and square roots of IEEE arithmetic, written out one by one, in the precision of the arrays: no
-contraction, so the same bits on every machine. Moments may be stored as bfloat16 codes; the step itself uses the fresh
-moments before they are rounded for storage.
+Only + - * / and square roots of IEEE arithmetic, in the precision of the arrays and without contraction, so the bits
+are the same on every machine. Moments may be stored as bfloat16 codes; the step itself uses the updated moments before
+they are rounded for storage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 @kernel
 def sum_of_squares(x: Floats) -> float:
-    """Sum the squares of a flat array in float64: eight running sums, then those in a tree, then what is left over."""
+    """Sum the squares of a flat array in float64: eight running sums, their tree sum, then the remaining elements."""
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     whole = x.size - x.size % 8
     for i in range(0, whole, 8):
@@ -41,20 +41,20 @@ def sum_of_squares(x: Floats) -> float:
 
 
 class Coefficients(NamedTuple):
-    """The numbers of one step, all of the float type of the weights.
+    """Coefficients of one step, in the float type of the weights.
 
     Attributes
     ----------
     scale : float
-        What gradients are multiplied with first (clipping).
+        Factor of the gradients (clipping), applied first.
     beta1, rest1, beta2, rest2 : float
-        m = beta1 m + rest1 g and v = beta2 v + rest2 g^2.
+        Coefficients of m = beta1 m + rest1 g and v = beta2 v + rest2 g^2.
     rate : float
-        Learning rate over 1 - beta1^t.
+        Learning rate divided by 1 - beta1^t.
     root : float
         1 / sqrt(1 - beta2^t).
     epsilon : float
-        Added to the corrected root of v.
+        Addend of the corrected root of v.
     decay : float
         Learning rate times weight decay; 0 for vectors.
     """
@@ -81,7 +81,7 @@ def _step(weight: Any, gradient: Any, m: Any, v: Any, c: Coefficients) -> Any:
 
 @kernel
 def adamw(weight: Floats, gradient: Floats, m: Floats, v: Floats, c: Coefficients) -> None:
-    """One step on a flat tensor, in place; every array has the same float type."""
+    """Perform one step on a flat tensor, in place; all arrays have the same float type."""
     for i in range(weight.size):
         weight[i], m[i], v[i] = _step(weight[i], gradient[i], m[i], v[i], c)
 
@@ -93,7 +93,7 @@ def _from_bf16(code: Any) -> Any:
 
 @kernel
 def _to_bf16(value: Any) -> Any:
-    # To nearest even by carry. Moments are finite: gradients that are not never come here.
+    # To nearest even by carry. Moments are finite: callers reject non-finite gradients.
     u = bits32(value)
     half = np.uint32(np.uint32(0x7FFF) + np.uint32(np.uint32(u >> np.uint32(16)) & np.uint32(1)))
     return np.uint16(np.uint32(u + half) >> np.uint32(16))
@@ -103,7 +103,7 @@ def _to_bf16(value: Any) -> Any:
 def adamw_bf16(
     weight: Floats, gradient: Floats, m: npt.NDArray[np.uint16], v: npt.NDArray[np.uint16], c: Coefficients
 ) -> None:
-    """Do the same for float32 weights with m and v stored as bfloat16 codes, rounded to nearest even."""
+    """Perform one step on float32 weights, with m and v stored as bfloat16 codes, rounded to nearest even."""
     for i in range(weight.size):
         weight[i], fresh_m, fresh_v = _step(weight[i], gradient[i], _from_bf16(m[i]), _from_bf16(v[i]), c)
         m[i] = _to_bf16(fresh_m)

@@ -1,12 +1,12 @@
 """Causal multi-head attention with decoupled rotary positions, forward and backward, head by head.
 
-B sequences of S tokens, T = B * S; H heads; a head's query and key are n channels without and r with position, its
-value is v channels. The arrays of a head are [B * H, S, ...]; kernels work on the heads ``start <= head < stop`` of
-these B * H, which write to disjoint places.
+B sequences of S tokens, T = B * S; H heads; the query and key of a head have n channels without and r channels with
+position, its value has v channels. The arrays of a head are [B * H, S, ...]; kernels process the heads
+``start <= head < stop`` of these B * H, and write to disjoint memory.
 
-All matrix products add in order of the inner index, one product at a time, in the type of the arrays. Their operands
-hold BF16 values in training, so that float32 products are exact and product-then-sum equals a fused multiply-add bit
-for bit. Terms that the causal mask makes zero are left out by blocks of rows.
+All matrix products add in order of the inner index, one product at a time, in the type of the arrays. In training their
+operands hold BF16 values, so that float32 products are exact and product-then-sum equals a fused multiply-add bit for
+bit. Blocks of terms that the causal mask makes zero are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from lowprec._jit import kernel
 from lowprec.kernels.elementary import exp64
 
-# Rows of a product that advance together, and columns that a causal limit is rounded up to: whole vectors.
+# Rows of a product that advance together, and the multiple to which a causal limit is rounded up: whole vectors.
 _ROWS = 4
 _COLUMNS = 16
 
@@ -27,9 +27,9 @@ _COLUMNS = 16
 def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: int, columns: int) -> None:
     """Add a[i, k] * b[k, :columns] to out[i, :columns] for a group of rows and k from inner_from to inner_to.
 
-    The group is the _ROWS rows i from `row`. Each output takes one product after the other; only their visits are
-    grouped, four rows by four steps of k, so that b is loaded once for four rows and an output once for four products.
-    All three arrays are contiguous.
+    The group is the _ROWS rows i from `row`. Each output adds one product after another; the loops are blocked, four
+    rows by four steps of k, so that b is loaded once for four rows and an output once for four products. All three
+    arrays are contiguous.
     """
     grouped = inner_from
     if row + 4 <= out.shape[0]:
@@ -55,13 +55,13 @@ def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: 
 
 @kernel
 def _causal_columns(row: int, sequence: int) -> int:
-    """Return how many columns a product needs for the rows from `row`, in whole vectors."""
+    """Return the number of columns that a product needs for the rows from `row`, in whole vectors."""
     return min((row + _ROWS + _COLUMNS - 1) // _COLUMNS * _COLUMNS, sequence)
 
 
 @kernel
 def _transpose(a: Any, out: Any) -> None:
-    # Four rows at once: one write after the other goes to the same line of the cache.
+    # Four rows at once: consecutive writes go to the same cache line.
     whole = a.shape[0] - a.shape[0] % 4
     for i in range(0, whole, 4):
         row0, row1, row2, row3 = a[i], a[i + 1], a[i + 2], a[i + 3]
@@ -86,7 +86,7 @@ def _turn(x: Any, cosine: Any, sine: Any, out: Any) -> None:
 
 @kernel
 def _turn_back(x: Any, cosine: Any, sine: Any, out: Any) -> None:
-    """Undo `_turn`."""
+    """Rotate back: the inverse of `_turn`."""
     for pair in range(cosine.size):
         x0, x1 = x[2 * pair], x[2 * pair + 1]
         out[2 * pair] = x0 * cosine[pair] + x1 * sine[pair]
@@ -97,10 +97,10 @@ def _turn_back(x: Any, cosine: Any, sine: Any, out: Any) -> None:
 def split_heads(
     q_flat: Any, k_rope: Any, kv_flat: Any, cosine: Any, sine: Any, q: Any, k: Any, v: Any, start: int, stop: int
 ) -> None:
-    """Lay out the heads and rotate: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k, v.
+    """Split and rotate the heads: q_flat [T, H * (n+r)], k_rope [T, r], kv_flat [T, H * (n+v)] -> q, k, v.
 
-    Channel pairs (2i, 2i+1) of the last r channels turn by the angle whose cosine and sine [S, r/2] are given; the
-    rotated key channels are the same for all heads of a token.
+    Channel pairs (2i, 2i+1) of the last r channels are rotated by the angle with the given cosine and sine [S, r/2];
+    the rotated key channels are shared by all heads of a token.
     """
     heads = q_flat.shape[1] // q.shape[2]
     sequence, width = q.shape[1], q.shape[2]
@@ -130,7 +130,7 @@ def merge_head_gradients(
     d_q: Any, d_k: Any, d_v: Any, cosine: Any, sine: Any, d_q_flat: Any, d_k_rope: Any, d_kv_flat: Any,
     start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Undo `split_heads` for the gradients of the sequences start <= b < stop: rotate back, add the heads' d_k_rope."""
+    """Invert `split_heads` for gradients of the sequences start <= b < stop: rotate back, sum d_k_rope over heads."""
     heads = d_q_flat.shape[1] // d_q.shape[2]
     sequence, width = d_q.shape[1], d_q.shape[2]
     rope = d_k_rope.shape[1]
@@ -160,7 +160,7 @@ def merge_head_gradients(
 
 @kernel
 def causal_softmax(p: Any, scale: float, weights: Any) -> None:
-    """Turn scores p [S, S] into softmax(scale * p) over the positions up to a row's own; zero after it. In place."""
+    """Convert scores p [S, S] to softmax(scale * p) over the positions up to a row's own, zero after it, in place."""
     sequence = p.shape[0]
     for i in range(sequence):
         row = p[i]
@@ -190,11 +190,12 @@ def output_means(d_o: Any, o: Any, means: Any) -> None:
 
 @kernel
 def causal_softmax_gradient(p: Any, means: Any, scale: float, d: Any) -> None:
-    """Turn the gradient d [S, S] of the probabilities p into that of the scores, in place.
+    """Convert the gradient d [S, S] of the probabilities p to that of the scores, in place.
 
-    The probabilities of a row sum to one, so their gradient loses its mean under p, `means` [S]. That is the sum of
-    p * d over the row, and as d = d_o v^T and o = p v it is also the sum of d_o * o, which `output_means` takes from
-    the output as it was kept: so do fused kernels (arXiv 2205.14135, appendix B), for d need not be whole by then.
+    The probabilities of a row sum to one, so their gradient is reduced by its mean under p, `means` [S]. That is the
+    sum of p * d over the row; because d = d_o v^T and o = p v, it is also the sum of d_o * o, which `output_means`
+    computes from the saved output, as fused kernels do (arXiv 2205.14135, appendix B), because d need not be complete
+    at that point.
     """
     for i in range(p.shape[0]):
         mean = means[i]
@@ -248,7 +249,7 @@ def copy_head(flat: Any, head: int, out: Any) -> None:
 def score_gradients(
     d_out: Any, out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int
 ) -> None:
-    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from out and d_out [T, H * v]."""
+    """Write d_scores [., S, S], the gradient of q k^T (including the scale), from out and d_out [T, H * v]."""
     sequence, values = v.shape[1], v.shape[2]
     d_o = np.empty((sequence, values), dtype=d_out.dtype)
     o = np.empty((sequence, values), dtype=d_out.dtype)
@@ -270,7 +271,7 @@ def score_gradients(
 def operand_gradients(
     d_out: Any, d_scores: Any, probs: Any, q: Any, k: Any, d_q: Any, d_k: Any, d_v: Any, start: int, stop: int
 ) -> None:
-    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, each head's own."""
+    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, per head."""
     sequence, width = q.shape[1], q.shape[2]
     values = d_v.shape[2]
     d_o = np.empty((sequence, values), dtype=d_out.dtype)
@@ -280,7 +281,7 @@ def operand_gradients(
         d_q[head] = 0.0
         d_k[head] = 0.0
         d_v[head] = 0.0
-        # A query looks back, up to itself; a key is looked at by the queries from its own position on.
+        # A query attends to positions up to its own; a key is read by the queries from its own position on.
         for i in range(0, sequence, _ROWS):
             _add_product(d_scores[head], k[head], d_q[head], i, 0, min(i + _ROWS, sequence), width)
         _transpose(d_scores[head], transposed)

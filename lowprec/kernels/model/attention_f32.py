@@ -1,10 +1,10 @@
-"""The matrix products of attention in float32, on the tile of `chain.tile`: several times as fast as `attention`'s own.
+"""Matrix products of attention in float32, on the tile of `chain.tile`: several times as fast as in `attention`.
 
-Each output is a chain of fused multiply-adds in order of the inner index. Where the operands hold BF16 values, as in
-training, products are exact and the chain has the bits of products and sums one by one. Positions that the causal mask
-hides are left out by groups of rows; those that remain add zeros, which change no sum, for none is ever -0.
+Each output is a chain of fused multiply-adds in order of the inner index. If the operands hold BF16 values, as in
+training, products are exact and the chain has the bits of separate products and sums. Positions that the causal mask
+hides are skipped by groups of rows; those that remain add zeros, which change no sum, because no sum is -0.
 
-The arguments are those of the kernels of the same names in `attention`, arrays float32.
+Arguments are those of the kernels of the same names in `attention`, with float32 arrays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lowprec.kernels.tensorcore.chain.gemm import (
 from lowprec.kernels.tensorcore.chain.tile import COLUMNS
 from lowprec.kernels.vectors import aligned_f32
 
-LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # what `_product` leaves out
+LATER_COLUMNS, LATER_TERMS, EARLIER_TERMS = 0, 1, 2  # parts that `_product` skips
 
 
 @kernel
@@ -43,9 +43,9 @@ def _panels_for(columns: int, depth: int) -> Any:
 
 @kernel
 def _product(quads: Any, panels: Any, depth: int, skip: int, out: Any) -> None:
-    """Write out [S, N] = A B^T, leaving out what the causal mask makes zero, four rows at a time.
+    """Write out [S, N] = A B^T, four rows at a time, skipping parts that the causal mask makes zero.
 
-    `skip` says what that is: columns after a row's own (their outputs are undefined then), or terms after it, or terms
+    `skip` selects them: columns after a row's own (these outputs are then undefined), or terms after it, or terms
     before it.
     """
     rows, columns = out.shape
@@ -113,7 +113,7 @@ def attend(probs: Any, v: Any, out: Any, start: int, stop: int) -> None:
 def score_gradients(
     d_out: Any, out: Any, probs: Any, v: Any, scale: float, d_scores: Any, start: int, stop: int
 ) -> None:
-    """Write d_scores [., S, S], the gradient of q k^T (with the scale in it), from out and d_out [T, H * v]."""
+    """Write d_scores [., S, S], the gradient of q k^T (including the scale), from out and d_out [T, H * v]."""
     sequence, values = v.shape[1], v.shape[2]
     quads, panels = _quads_for(sequence, values), _panels_for(sequence, values)
     d_o, o = np.empty((sequence, values), np.float32), np.empty((sequence, values), np.float32)
@@ -132,7 +132,7 @@ def score_gradients(
 def operand_gradients(
     d_out: Any, d_scores: Any, probs: Any, q: Any, k: Any, d_q: Any, d_k: Any, d_v: Any, start: int, stop: int
 ) -> None:
-    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, each head's own."""
+    """Write d_q = d_scores k, d_k = d_scores^T q and d_v = probs^T d_out, per head."""
     sequence, width = q.shape[1], q.shape[2]
     values = d_v.shape[2]
     quads = _quads_for(sequence, sequence)

@@ -1,4 +1,4 @@
-"""How far two predictions are apart, and how wide the values of a tile are, with the same bits on every machine."""
+"""Relative entropy of predictions, and dynamic range of tiles, with the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG2_E = 1.4426950408889634
 def relative_entropy(p_logits: Any, q_logits: Any, out: Any, start: int, stop: int) -> None:
     """Write out [T] float64: sum of p (ln p - ln q) in nats, p and q the softmax of each row [T, V].
 
-    The differences of the logits are taken first, so equal rows give exactly 0.
+    Logits are subtracted first, so equal rows give exactly 0.
     """
     vocabulary = p_logits.shape[1]
     for t in range(start, stop):
@@ -44,7 +44,7 @@ def relative_entropy(p_logits: Any, q_logits: Any, out: Any, start: int, stop: i
 def tile_range(x: Any, tile: int, out: Any, start: int, stop: int) -> None:
     """Write out [T, tiles] float64: log2 of the largest over the smallest non-zero magnitude in each tile of a row.
 
-    NaN for a tile without a non-zero value, and for one with NaN or infinity. Between powers of two it is exact.
+    NaN for a tile without a nonzero value, and for one with NaN or infinity. Exact between powers of two.
     """
     columns = x.shape[1]
     for t in range(start, stop):

@@ -1,10 +1,10 @@
 """Token-wise layers of the trainer, forward and backward: RMSNorm, SwiGLU, embedding and cross-entropy.
 
-T = tokens, C = channels. Every kernel works on the rows ``start <= t < stop``, so that callers may split the rows over
-threads. Sums over tokens go into one partial sum per block of `BLOCK` rows, added up in order of the blocks
-afterwards: their order of additions depends on neither the split nor the number of threads.
+T = tokens, C = channels. Every kernel processes the rows ``start <= t < stop``, so that callers can split the rows over
+threads. Sums over tokens have one partial sum per block of `BLOCK` rows; these are then added in order of the blocks:
+the order of additions depends on neither the split nor the number of threads.
 
-The kernels compute in float64 and round once, to the type of the array they write: float32 in training, float64 for
+The kernels compute in float64 and round once, to the type of the output array: float32 in training, float64 for
 gradient checks.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from lowprec._jit import kernel
 from lowprec.kernels.elementary import exp64, log64
 
-#: Rows that share one partial sum. A split of the rows over threads must fall on multiples of it.
+#: Rows that share one partial sum. Splits of the rows over threads must be multiples of it.
 BLOCK = 64
 
 
@@ -42,7 +42,7 @@ def dot(a: Any, b: Any) -> float:
 
 @kernel
 def sum_blocks(partial: Any, out: Any) -> None:
-    """Add up the partial sums [blocks, C] in order of the blocks into out [C]."""
+    """Sum the partial sums [blocks, C] in order of the blocks into out [C]."""
     total = np.zeros(out.size)
     for block in range(partial.shape[0]):
         for c in range(out.size):
@@ -69,16 +69,16 @@ def rms_norm_forward(x: Any, gain: Any, eps: float, out: Any, inverse_rms: Any, 
 def rms_norm_backward(
     d_out: Any, x: Any, gain: Any, inverse_rms: Any, d_x: Any, gain_partial: Any, start: int, stop: int
 ) -> None:
-    """Add the input's gradient to d_x [T, C]; sum the gain's into gain_partial [blocks, C] float64, zero before."""
+    """Add the input's gradient to d_x [T, C], and the gain's to gain_partial [blocks, C] float64, initially zero."""
     channels = x.shape[1]
-    scaled = np.empty(channels)  # gradient of the normalised x
+    scaled = np.empty(channels)  # gradient of the normalized x
     for t in range(start, stop):
         inverse = inverse_rms[t]
         block = t // BLOCK
         for c in range(channels):
             gain_partial[block, c] += np.float64(d_out[t, c]) * x[t, c] * inverse
             scaled[c] = np.float64(d_out[t, c]) * gain[c]
-        # The mean square moves with every x: the gradient loses its component along x.
+        # The mean square depends on every x: the gradient loses its component along x.
         along = dot(scaled, x[t]) * inverse * inverse / channels
         for c in range(channels):
             d_x[t, c] = d_x[t, c] + inverse * (scaled[c] - x[t, c] * along)
@@ -120,7 +120,7 @@ def embed_forward(tokens: Any, table: Any, out: Any, start: int, stop: int) -> N
 
 @kernel
 def embed_backward(d_out: Any, tokens: Any, d_table: Any) -> None:
-    """Write d_table [V, C]: the gradients of each token's occurrences, added in their order."""
+    """Write d_table [V, C]: the gradients of each token's occurrences, added in order."""
     total = np.zeros(d_table.shape)
     for t in range(tokens.size):
         row = tokens[t]
@@ -160,7 +160,7 @@ def cross_entropy(logits: Any, targets: Any, losses: Any, d_logits: Any, start: 
 
 @kernel
 def mean(values: Any) -> float:
-    """Return the mean of a float64 vector, added in order."""
+    """Return the mean of a float64 vector, summed in order."""
     total = 0.0
     for i in range(values.size):
         total += values[i]

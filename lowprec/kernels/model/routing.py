@@ -1,8 +1,8 @@
-"""Choosing experts, ordering tokens by expert, and the sums over a token's experts; forward and backward.
+"""Selection of experts, sorting of tokens by expert, and sums over a token's experts; forward and backward.
 
-T = B * S tokens, E experts, K experts a token ("slots", best first), R = T * K rows, one for each use of an expert.
-Rows are sorted by expert, those of one expert in order of their tokens, so that each expert works on a contiguous run.
-Kernels with ``start, stop`` work on these tokens (or rows) and may be split over threads.
+T = B * S tokens, E experts, K experts per token ("slots", best first), R = T * K rows, one per use of an expert. Rows
+are sorted by expert, and within an expert by token, so that each expert processes a contiguous range. Kernels with
+``start, stop`` process these tokens (or rows) and may be split over threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lowprec.kernels.model.nn import dot
 
 @kernel
 def _best(values: Any, free: Any) -> int:
-    """Return the index of the highest free value, the first of equals; it is valid even among NaNs."""
+    """Return the index of the highest free value, the first in a tie; the index is valid even among NaNs."""
     best = -1
     for i in range(values.size):
         if free[i] and (best < 0 or values[i] > values[best]):
@@ -33,8 +33,8 @@ def route(
 ) -> None:  # fmt: skip
     """Write scores [T, E] = sigmoid(logits), chosen [T, K] experts and their gates [T, K].
 
-    Experts are chosen by score + bias: first the `kept` groups whose best K / kept experts have the highest sum, then
-    the best K experts in these. Gates are made of scores alone, divided by the sum over the slots.
+    Experts are selected by score + bias: first the `kept` groups with the highest sums of their best K / kept experts,
+    then the best K experts in these groups. Gates are scores without bias, divided by the sum over the slots.
     """
     experts = logits.shape[1]
     top_k = chosen.shape[1]
@@ -75,7 +75,7 @@ def route(
 def route_backward(
     d_gates: Any, scores: Any, chosen: Any, route_scale: float, d_logits: Any, start: int, stop: int
 ) -> None:
-    """Add to d_logits [T, E] what d_gates [T, K] float64 say about them."""
+    """Backpropagate d_gates [T, K] float64 to the logits: add to d_logits [T, E]."""
     top_k = chosen.shape[1]
     for t in range(start, stop):
         total = 1e-20
@@ -98,8 +98,8 @@ def balance(
     """Write the balance loss of each sequence start <= b < stop to losses [B], and the gradient of their mean.
 
     With f_i = E / (K S) * (uses of expert i in the sequence if each token took its K highest scores) and P_i the mean
-    over tokens of score_i / sum of scores, a sequence's loss is alpha * sum f_i P_i (report, equations 17 to 20). The
-    uses are counted without bias and groups; no gradient flows through them. d_logits [T, E] is overwritten.
+    over tokens of score_i / sum of scores, a sequence's loss is alpha * sum f_i P_i (report, equations 17 to 20). Uses
+    are counted without bias and groups; no gradient flows through them. d_logits [T, E] is overwritten.
     """
     experts = scores.shape[1]
     tokens = scores.shape[0]
@@ -152,7 +152,7 @@ def order_by_expert(chosen: Any, loads: Any, token_of_row: Any, row_of_slot: Any
 
 @kernel
 def gather_rows(x: Any, token_of_row: Any, out: Any, start: int, stop: int) -> None:
-    """Copy each row's token: x [T, C] -> out [R, C]."""
+    """Copy the token of each row: x [T, C] -> out [R, C]."""
     for row in range(start, stop):
         for c in range(x.shape[1]):
             out[row, c] = x[token_of_row[row], c]
@@ -170,7 +170,7 @@ def weight_rows(rows: Any, gates: Any, row_of_slot: Any, start: int, stop: int) 
 
 @kernel
 def combine(rows: Any, gates: Any, row_of_slot: Any, out: Any, start: int, stop: int) -> None:
-    """Add to out [T, C] the rows [R, C] of a token times their gates, in order of the slots, in the arrays' type."""
+    """Add a token's rows [R, C] times their gates to out [T, C], in order of the slots, in the arrays' type."""
     for t in range(start, stop):
         for slot in range(gates.shape[1]):
             row = row_of_slot[t, slot]
@@ -181,7 +181,7 @@ def combine(rows: Any, gates: Any, row_of_slot: Any, out: Any, start: int, stop:
 
 @kernel
 def sum_rows(rows: Any, row_of_slot: Any, out: Any, start: int, stop: int) -> None:
-    """Add to out [T, C] the rows [R, C] of a token, in order of the slots, in the arrays' type."""
+    """Add a token's rows [R, C] to out [T, C], in order of the slots, in the arrays' type."""
     for t in range(start, stop):
         for slot in range(row_of_slot.shape[1]):
             row = row_of_slot[t, slot]
@@ -191,7 +191,7 @@ def sum_rows(rows: Any, row_of_slot: Any, out: Any, start: int, stop: int) -> No
 
 @kernel
 def gate_gradients(d_out: Any, rows: Any, row_of_slot: Any, d_gates: Any, start: int, stop: int) -> None:
-    """Write d_gates [T, K] float64: d_out [T, C] times the row each gate weighted."""
+    """Write d_gates [T, K] float64: the dot product of d_out [T, C] with the row of each gate."""
     for t in range(start, stop):
         for slot in range(row_of_slot.shape[1]):
             d_gates[t, slot] = dot(d_out[t], rows[row_of_slot[t, slot]])

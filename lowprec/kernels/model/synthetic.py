@@ -1,4 +1,4 @@
-"""A source of symbols whose probabilities are known, and the filter that computes them.
+"""A source of symbols with known probabilities, and the filter that computes them.
 
 See `lowprec.moe.data.synthetic`.
 """
@@ -12,7 +12,7 @@ from lowprec.kernels.elementary import log64
 
 @kernel
 def generate(successors, thresholds, seed_lo, seed_hi, switch, start, stop, symbols):
-    """Fill `symbols`: hidden domain, hidden distance of a copy (0: none), four random words to a symbol.
+    """Fill `symbols`: hidden domain, hidden distance of a copy (0: none), four random words per symbol.
 
     successors uint8 [domains, n, n, s]; thresholds uint32 of the same shape, cumulative and ending in 2^32 - 1; switch,
     start and stop are probabilities in units of 2^-32.
@@ -47,9 +47,9 @@ def generate(successors, thresholds, seed_lo, seed_hi, switch, start, stop, symb
 
 @kernel
 def surprise(successors, thresholds, switch, start, stop, symbols, alpha, losses):
-    """Write -log p(symbol | all before it) in nats: the forward algorithm over domain and distance.
+    """Write -log p(symbol | all symbols before it) in nats: the forward algorithm over domain and distance.
 
-    alpha float64 [domains, 65] is the filter's room; it begins in domain 0 without a copy, as `generate` does.
+    alpha float64 [domains, 65] is the filter's workspace; it begins in domain 0 without a copy, as `generate` does.
     """
     unit = 2.0**-32
     p_switch, p_start, p_stop = switch * unit, start * unit, stop * unit
@@ -71,7 +71,7 @@ def surprise(successors, thresholds, switch, start, stop, symbols, alpha, losses
                 ending += alpha[d, c] * p_stop
                 alpha[d, c] = alpha[d, c] * (1.0 - p_stop) + idle * p_start / reach
             alpha[d, 0] = idle * (1.0 - p_start) + ending
-        # What each state says of the symbol.
+        # Likelihood of the symbol in each state.
         symbol = symbols[t]
         before = symbols[t - 1] if t >= 1 else 0
         earlier = symbols[t - 2] if t >= 2 else 0

@@ -1,9 +1,9 @@
-"""The elements of blocks: largest magnitudes and codes, a row of blocks at a time; `values` has their values.
+"""Largest magnitudes and codes of blocks, one row of blocks at a time; `values` computes decoded values.
 
-Blocks lie side by side in a row, each `width` long, the last perhaps shorter. `WIDTH` is a placeholder: the variants
-below are compiled for the widths in use (`lowprec._jit.variant`), so that a block of 16 is one vector; 0 stands for
-any width. In blocks whose scale is finite no value is NaN, Inf or beyond reach of the cast, so that the cast here
-needs neither tests nor selects; the rest is mended by `mend_codes` afterwards.
+Blocks are contiguous in a row, each of length `width`, the last perhaps shorter. `WIDTH` is a placeholder: the variants
+below are compiled for the widths in use (`lowprec._jit.variant`), so that a block of 16 is one vector; 0 means any
+width. In blocks with a finite scale no value is NaN, Inf or out of range for the cast, so that the cast here needs
+neither tests nor selects; `mend_codes` corrects the other blocks afterwards.
 """
 
 import numpy as np
@@ -17,19 +17,19 @@ from ..vectors import F32, I8, I16, I32, I64, VectorCode, fill, swapped
 U = np.uint32
 F = np.float32
 WIDTH = 0
-AHEAD = 1 << 14  # bytes: random words take longer than memory, which fetches what comes after the next blocks meanwhile
+AHEAD = 1 << 14  # bytes to prefetch ahead: beyond the next blocks, as random words take longer than memory
 
 
 def AMAX(address):
-    """Stand in for the intrinsic that a variant gets, as does the next."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def AMAX_16(address, amax):
-    """Stand in."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def _largest_of(code, address, vectors):
-    """Emit the largest magnitudes, lane by lane, as bits, of 16 * `vectors` float32 at an address."""
+    """Emit the largest magnitudes, per lane, as bits, of 16 * `vectors` float32 at an address."""
     lanes, top = ir.VectorType(I32, 16), None
     for v in range(vectors):
         part = code.builder.and_(code.load(code.at(address, 64 * v), lanes, align=4), fill(lanes, 0x7FFFFFFF))
@@ -40,7 +40,7 @@ def _largest_of(code, address, vectors):
 def _amax_of(vectors):
     """Return an intrinsic for the largest magnitude, as bits, of 16 * `vectors` float32 at an address.
 
-    Spelled as vectors because LLVM unrolls so short a loop before it looks for vectors, and then branches.
+    It emits vectors because LLVM unrolls such a short loop before vectorizing, and then branches.
     """
 
     def typed(typingctx, address):
@@ -57,9 +57,9 @@ def _amax_of(vectors):
 
 
 def _amax_16_of(vectors):
-    """Return an intrinsic that does so for 16 blocks one after another, and raises 16 numbers at an address to it.
+    """Return an intrinsic that updates 16 maxima at an address with the largest magnitudes of 16 consecutive blocks.
 
-    Lane by lane, pairs of vectors become one whose lanes belong to either: four rounds leave a lane for a block.
+    Pairs of vectors are merged into one with lanes of both: after four rounds there is one lane per block.
     """
 
     def typed(typingctx, address, amax):
@@ -86,7 +86,7 @@ def _amax_16_of(vectors):
 
 
 class BlockCode(VectorCode):
-    """Emits what is done to blocks of float32, 16 at a time: LLVM does not see so short loops as vectors."""
+    """Emits operations on blocks of float32, 16 at a time, because LLVM does not vectorize such short loops."""
 
     def __init__(self, builder, constants=None):
         super().__init__(builder)
@@ -96,17 +96,17 @@ class BlockCode(VectorCode):
             self.smallest, self.up, self.shift, self.top, _, self.sign = (self.splat(p, self.words) for p in parts)
 
     def blocks(self, count):
-        """Yield the indices of blocks within a loop."""
+        """Yield the block indices of a loop."""
         with cgutils.for_range(self.builder, count) as loop:
             yield loop.index
 
     def scaled(self, x, factor, divide):
-        """Return 16 numbers at an address, divided by or multiplied with their block's factor."""
+        """Return 16 numbers at an address, divided or multiplied by their block's factor."""
         values = self.load(x, self.singles, align=4)
         return (self.builder.fdiv if divide else self.builder.fmul)(values, factor)
 
     def rounded(self, u):
-        """Return the magnitude plus the addend that rounds it, the addend, and its exponent: see `encode_bounded`."""
+        """Return the magnitude plus the addend that rounds it, the addend, and its exponent; see `encode_bounded`."""
         b = self.builder
         a = self.call("llvm.umin.v16i32", self.words, b.and_(u, fill(self.words, 0x7FFFFFFF)), self.top)
         e = self.call("llvm.umax.v16i32", self.words, b.and_(a, fill(self.words, 0x7F800000)), self.smallest)
@@ -114,7 +114,7 @@ class BlockCode(VectorCode):
         return b.fadd(b.bitcast(a, self.singles), b.bitcast(magic, self.singles)), magic, e
 
     def prefetch(self, address):
-        """Ask for the cache line of an address, which may lie anywhere."""
+        """Prefetch the cache line of an address, which may be invalid."""
         kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
         ask = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         self.builder.call(ask, [self.builder.inttoptr(address, I8.as_pointer()), I32(0), I32(2), I32(1)])
@@ -129,7 +129,7 @@ def either(builder, flag, emit):
 
 
 def scale_of(width):
-    """Return the intrinsic that writes the numbers of whole blocks, divided by or multiplied with their factors."""
+    """Return the intrinsic that writes the numbers of whole blocks, divided or multiplied by their factors."""
 
     def typed(typingctx, x, scaled, factor, count, divide):
         def codegen(context, builder, signature, args):
@@ -153,15 +153,15 @@ def scale_of(width):
 
 
 def _encode_of(width, item):
-    """Return the intrinsic that writes the codes of whole blocks, by `encode_bounded`; codes are `item`."""
+    """Return the intrinsic that writes the codes of whole blocks with `encode_bounded`; codes have type `item`."""
 
     def typed(typingctx, x, codes, factor, count, divide, constants, ahead):
-        """Addresses, how many blocks, `encode_bounded`'s constants, and where to prefetch, in bytes from x."""
+        """Take addresses, the number of blocks, `encode_bounded`'s constants, and the prefetch distance in bytes."""
 
         def codegen(context, builder, signature, args):
             x, codes, factor, count, divide, constants, ahead = args
             code = BlockCode(builder, constants)
-            # Exponents are whole octaves, so that (e - smallest) >> shift comes apart.
+            # Exponents are whole octaves, so that (e - smallest) >> shift can be split into two shifts.
             plus = builder.sub(builder.neg(code.up), builder.lshr(code.smallest, code.shift))
             minus = builder.add(plus, code.sign)
 
@@ -230,11 +230,11 @@ def _encode_columns(x, width, divide, factor, constants, ahead, codes):
 
 
 def ENCODE_8(x, codes, factor, count, divide, constants, ahead):
-    """Stand in for the intrinsic that a variant gets, as does the next."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def ENCODE_16(x, codes, factor, count, divide, constants, ahead):
-    """Stand in."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def _encode_whole(x, width, divide, factor, constants, ahead, codes):
@@ -263,7 +263,7 @@ def _encode_row(x, width, divide, factor, constants, ahead, codes):
 
 @kernel
 def mend_codes(x, width, divide, amax, factor, constants, codes):
-    """Encode anew what `encode_bounded` cannot: blocks with NaN or Inf."""
+    """Re-encode the blocks that `encode_bounded` cannot encode: those with NaN or Inf."""
     for b in range(amax.size):
         if amax[b] >= INF:
             for j in range(b * width, min(b * width + width, x.size)):
@@ -271,7 +271,7 @@ def mend_codes(x, width, divide, amax, factor, constants, codes):
                 codes[j] = encode_bits(bits32(y), constants)
 
 
-# What a row of blocks needs, by width (0: any), and for formats that need the general cast.
+# Kernels for a row of blocks, by width (0: any), and for formats that require the general cast.
 WIDTHS = (0, 1, 16, 32, 128)
 amax_rows = (
     kernel(_amax_any),

@@ -1,8 +1,8 @@
-"""NVFP4 with a choice: each block is quantized with its scale and with 1.5 times that, and the better one is kept.
+"""NVFP4 with a choice of scale: each block is quantized with its scale and with 1.5 times that; the better one is used.
 
-With s the largest value of a block lies on 6, with 1.5 s on 4, which spares the wide gap between 4 and 6. Errors are
-summed in float32 in the order of the columns, and over the rows of a two-dimensional block as a tree of halves, as
-TransformerEngine's reference does. Sums of 16 blocks are worked on side by side: each keeps its order.
+The scale s maps the largest value of a block to 6, 1.5 s maps it to 4, which avoids the wide gap between 4 and 6.
+Errors are summed in float32 in the order of the columns, and over the rows of a two-dimensional block as a binary tree,
+as in TransformerEngine's reference. Sums of 16 blocks are computed in parallel, each in its own order.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ from .scales import LARGEST
 
 U = np.uint32
 F = np.float32
-SIDE = 16  # blocks that are summed side by side, and the width of those that are
+SIDE = 16  # blocks summed in parallel, and their width
 WIDTH = 0
 
 
 def _sum_sixteens(typingctx, source, target):
-    """Sum 16 runs of 16 float32 at an address, each from its first number on, and store the 16 sums."""
+    """Sum 16 runs of 16 float32 at an address, each from its first number, and store the 16 sums."""
 
     def codegen(context, builder, signature, args):
         code, lanes = VectorCode(builder), ir.VectorType(F32, SIDE)
@@ -46,7 +46,7 @@ sum_sixteens = intrinsic(_sum_sixteens)
 
 @kernel
 def scales_and_factors(amax, numbers, e4m3, six, four):
-    """Write the E4M3 scales of both choices, and what values are multiplied with: (scale, factor) each."""
+    """Write the E4M3 scales of both choices, and the factors of the values: (scale, factor) for each."""
     largest, tensor, inverse, _, _ = numbers
     (scale6, factor6), (scale4, factor4) = six, four
     for b in range(amax.size):
@@ -58,7 +58,7 @@ def scales_and_factors(amax, numbers, e4m3, six, four):
 
 
 def _row_errors(x, width, choice, numbers, squares, constants, error):
-    """Write the errors of a row's values, quantized with the scale and factor of their block."""
+    """Write the errors of a row's values when quantized with the scale and factor of their block."""
     size = WIDTH if WIDTH else width
     scale, factor = choice
     tensor_amax, denominator = numbers[3], numbers[4]
@@ -82,7 +82,7 @@ def _row_errors(x, width, choice, numbers, squares, constants, error):
 
 @kernel
 def sum_blocks(error, size, width, sums):
-    """Sum each block of a row's errors from its first column on."""
+    """Sum each block of a row's errors from its first column."""
     for b in range(sums.size):
         total = F(0)
         for j in range(b * width, min(b * width + width, size)):
@@ -92,7 +92,7 @@ def sum_blocks(error, size, width, sums):
 
 @kernel
 def sum_blocks_of_sixteen(error, size, width, sums):
-    """Do the same for blocks of 16: `error` and `sums` go on to a multiple of 16 blocks, `error` with zeros."""
+    """Sum each block of 16 of a row's errors; `error` (zero-padded) and `sums` extend to a multiple of 16 blocks."""
     source, target = np.intp(error.ctypes.data), np.intp(sums.ctypes.data)
     for b in range((size + SIDE * SIDE - 1) // (SIDE * SIDE)):
         sum_sixteens(source + np.intp(4 * SIDE * SIDE * b), target + np.intp(4 * SIDE * b))
@@ -100,7 +100,7 @@ def sum_blocks_of_sixteen(error, size, width, sums):
 
 @kernel
 def tree_sums(errors):
-    """Add the second half of the rows to the first until one is left; their number is a power of two."""
+    """Add the second half of the rows to the first until one is left; the number of rows is a power of two."""
     n = errors.shape[0] // 2
     while n > 0:
         for i in range(n):
@@ -112,19 +112,19 @@ def tree_sums(errors):
 
 
 def amax_row(x, width, amax):
-    """Stand in for the variants of `elements`, as does the next."""
+    """Stand in for the variants of `elements`."""
 
 
 def encode_row(x, width, divide, factor, constants, ahead, codes):
-    """Stand in."""
+    """Stand in for the variants of `elements`."""
 
 
 def row_errors(x, width, choice, numbers, squares, constants, error):
-    """Stand in for the variants of this module, as does the next."""
+    """Stand in for the variants of this module."""
 
 
 def sum_row(error, size, width, sums):
-    """Stand in."""
+    """Stand in for the variants of this module."""
 
 
 def _quantize_strips(x, blocks, rule, casts, codes, scales, start, stop):
@@ -132,7 +132,7 @@ def _quantize_strips(x, blocks, rule, casts, codes, scales, start, stop):
 
     `rule` is numbers (largest element, the tensor's scale, its inverse, the tensor's amax, and the product of largest
     element and bound), scales and factors of special blocks as for `block_scales`, and whether errors are squared.
-    `casts`: bounded, general, and E4M3's bounded.
+    `casts` are three constants: bounded, general, and bounded for E4M3.
     """
     (rows, width, segment), (numbers, special, squares) = blocks, rule
     constants, any_constants, e4m3 = casts

@@ -1,4 +1,4 @@
-"""The Walsh-Hadamard transform of pieces of a row or of a column, in one fixed order of additions."""
+"""Walsh-Hadamard transform of runs within rows or columns, in one fixed order of additions."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ F = np.float32
 def transform_rows(x, signs, factor, inverse, out, start, stop):
     """Transform each run of `signs.size` columns in rows `start` to `stop` of x [R, C] into out [R, C].
 
-    Signs first (last for the inverse); then for h = 1, 2, 4, ... pairs at distance h become (a + b, a - b); then
-    everything is multiplied with `factor`.
+    Signs are applied first (last for the inverse); then for h = 1, 2, 4, ... pairs at distance h become (a + b, a - b);
+    finally all values are multiplied by `factor`.
     """
     size = signs.size
     piece = np.empty(size, np.float32)
@@ -34,7 +34,7 @@ def transform_rows(x, signs, factor, inverse, out, start, stop):
 
 @kernel
 def transform_columns(x, signs, factor, inverse, out, start, stop):
-    """Do the same for each run of `signs.size` rows, of runs `start` to `stop`; columns are worked on side by side."""
+    """Transform each run of `signs.size` rows, for runs `start` to `stop`, with columns processed in parallel."""
     size, columns = signs.size, x.shape[1]
     for run in range(start, stop):
         r0 = run * size

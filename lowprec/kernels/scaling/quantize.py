@@ -1,9 +1,9 @@
-"""Block quantization: the largest magnitude of a block, its scale, and the block's codes or values, in one sweep.
+"""Block quantization in one sweep: largest magnitude and scale of each block, and its codes or values.
 
-A strip of rows is walked in segments of its columns that fit a cache: all blocks of a segment get their largest
-magnitude, then their scales, then their codes, so that the chain from one to the other is paid once for many blocks and
-the second pass finds the values in the cache. Magnitudes are compared as integers: NaN sorts above Inf above
-everything else, so what is not finite shows up in the maximum without a test of its own.
+A strip of rows is processed in segments of columns that fit a cache: for all blocks of a segment first the largest
+magnitudes, then the scales, then the codes are computed, so that the latency of this sequence occurs once for many
+blocks and the second pass reads the values from the cache. Magnitudes are compared as integers: NaN sorts above Inf and
+Inf above all others, so non-finite values appear in the maximum without a separate test.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ F = np.float32
 
 
 class Blocks(NamedTuple):
-    """Blocks of rows x width; columns are worked on by segments, each a multiple of the width."""
+    """Blocks of rows x width; columns are processed in segments, each a multiple of the width."""
 
     rows: int
     width: int
@@ -33,27 +33,27 @@ class Blocks(NamedTuple):
 
 
 def amax_row(x, width, amax):
-    """Stand in for the variants of `block_elements`, as do the next two."""
+    """Stand in for the variants of `elements`."""
 
 
 def encode_row(x, width, divide, factor, constants, ahead, codes):
-    """Stand in."""
+    """Stand in for the variants of `elements`."""
 
 
 def round_row(x, width, divide, factor, scale, tensor, constants, ahead, streamed, values):
-    """Stand in."""
+    """Stand in for the variants of `values`."""
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
     """Quantize strips `start` to `stop` (of some rows each) of x [R, C] in `blocks` (a `Blocks`), ragged at the edges.
 
-    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]. `rule` is what `block_scales` takes, `cast` the
+    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]. `rule` is that of `block_scales`, `cast` the
     constants of `encode_row` and of `encode_bits`.
     """
     rows, width, segment = blocks
     divide = rule[1] == DIVIDE
     constants, any_constants = cast
-    columns, ahead = x.shape[1], np.int64(4 * segment)  # while a segment is cast, the next is fetched
+    columns, ahead = x.shape[1], np.int64(4 * segment)  # prefetch distance: the next segment, while one is cast
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
     for strip in range(start, stop):
@@ -77,7 +77,7 @@ def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
 
 
 def _round_strips(x, blocks, rule, cast, tensor, streamed, values, start, stop):
-    """Write the values of the codes instead of codes and scales; past the caches if `streamed`."""
+    """Write the decoded values instead of codes and scales; with non-temporal stores if `streamed`."""
     rows, width, segment = blocks
     divide = rule[1] == DIVIDE
     constants, any_constants = cast
@@ -101,7 +101,7 @@ def _round_strips(x, blocks, rule, cast, tensor, streamed, values, start, stop):
                 worst = max(worst, a[b])
             for i in range(r0, r1):
                 if worst >= INF:
-                    for j in range(c1 - c0):  # values may be written over x
+                    for j in range(c1 - c0):  # values may overwrite x
                         kept[j] = x[i, c0 + j]
                 round_row(x[i, c0:c1], width, divide, f, s, tensor, constants, ahead, streamed, values[i, c0:c1])
                 if worst >= INF:
@@ -127,7 +127,7 @@ round_strips_any = variant(
 
 @kernel
 def largest_finite(x):
-    """Return the bits of the largest magnitude of contiguous x, NaN left out, and Inf only if there is one."""
+    """Return the bits of the largest magnitude of contiguous x, ignoring NaN, and Inf only if x contains it."""
     top = U(0)
     for i in range(x.size):
         a = U(bits32(x[i]) & U(0x7FFFFFFF))
@@ -151,7 +151,7 @@ def dequantize_blocks(codes, scales, rows, cols, tensor, constants, out, start, 
 
 @kernel
 def dequantize_columns(codes, scales, rows, tensor, constants, out, start, stop):
-    """Do the same for blocks of one column."""
+    """Write ``float32(scale * decode(code)) * tensor`` for blocks of one column."""
     for i in range(start, stop):
         tile, into, s = codes[i], out[i], scales[i // rows]
         for j in range(tile.size):

@@ -1,7 +1,7 @@
-"""Block quantization in any rounding mode: what `quantize` does, with a word for every element before its code is cut.
+"""Block quantization in any rounding mode: as `quantize`, with a word per element that is added before truncation.
 
-The random word of an element belongs to its index in the matrix, counted in rows, so that strips, segments and threads
-cannot change it.
+The random word of an element is that of its index in the matrix, counted in rows, so that strips, segments and threads
+do not affect it.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ WIDTH = 0
 
 @kernel
 def scale_columns(x, width, divide, factor, scaled):
-    """Divide or multiply values of which each has its own factor."""
+    """Divide or multiply values by one factor each."""
     if divide:
         for j in range(x.size):
             scaled[j] = F(x[j] / factor[j])
@@ -30,7 +30,7 @@ def scale_columns(x, width, divide, factor, scaled):
 
 @kernel
 def scale_row(x, width, divide, factor, scaled):
-    """Divide or multiply blocks that lie side by side; the last may be shorter."""
+    """Divide or multiply contiguous blocks by their factors; the last may be shorter."""
     for b in range(factor.size):
         tile, into = x[b * width : min(b * width + width, x.size)], scaled[b * width : min(b * width + width, x.size)]
         f = factor[b]
@@ -43,7 +43,7 @@ def scale_row(x, width, divide, factor, scaled):
 
 
 def SCALE(x, scaled, factor, count, divide):
-    """Stand in for the intrinsic that a variant gets."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def _scale_whole(x, width, divide, factor, scaled):
@@ -66,15 +66,15 @@ def amax_row(x, width, amax):
 
 
 def scale(x, width, divide, factor, scaled):
-    """Stand in for those of this module."""
+    """Stand in for the variants of this module."""
 
 
 def encode(x, out, constants, words, seed_lo, seed_hi, start):
-    """Stand in for `encode32_words`, or `encode32_random` where that holds."""
+    """Stand in for `encode32_words`, or for `encode32_random` if its conditions hold."""
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
-    """Quantize strips as `kernels.scaling.quantize` does.
+    """Quantize strips as in `kernels.scaling.quantize`.
 
     `cast` is the constants of `encode`, those of its words, the seed, and the index of the first element of x.
     """
@@ -83,7 +83,7 @@ def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
     columns = x.shape[1]
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
-    scaled = np.empty(segment, np.float32)  # words are drawn for whole segments: blocks are too short for vectors
+    scaled = np.empty(segment, np.float32)  # words for whole segments: blocks are too short for vectors
     for strip in range(start, stop):
         r0, r1 = strip * rows, min(strip * rows + rows, x.shape[0])
         for c0 in range(0, columns, segment):

@@ -1,8 +1,8 @@
-"""Scales of blocks from the bits of their largest magnitudes: one loop for each arithmetic in use.
+"""Block scales from the bits of the largest magnitudes: one loop per scale calculation.
 
-Every loop turns `amax` (float32 bits, as uint32) into `scale`, which multiplies codes back to values, and `factor`,
-which values are multiplied with (or divided by, where the quantizer divides) before they are cast. Powers of two are
-found from bits; nothing here knows a logarithm. What a block of zeros, with Inf or with NaN gets instead is data.
+Every loop converts `amax` (float32 bits, as uint32) to `scale`, which multiplies decoded codes, and `factor`, by which
+values are multiplied (or divided, for such quantizers) before the cast. Powers of two come from the bits, without a
+logarithm. The scales of blocks of zeros, with Inf or with NaN are arguments.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ DIVIDE, RECIPROCAL = 0, 1
 
 @kernel
 def reciprocal(s):
-    """Return float32(1 / s), at most the largest finite number, so that 0 stays 0; NaN stays NaN."""
+    """Return float32(1 / s), at most the largest finite number, so that 0 remains 0; NaN remains NaN."""
     return min(F(F(1) / s), LARGEST) if s == s else s
 
 
@@ -39,9 +39,9 @@ def power_of_two(code):
 
 @kernel
 def _e4m3_scales(amax, how, numbers, e4m3, scale, factor):
-    """Write scales that are E4M3 numbers, and their factors; `how` is one of the five arithmetics of these.
+    """Write scales that are E4M3 numbers, and their factors; `how` is one of the five such calculations.
 
-    The first argument of `min` and `max` is what NaN becomes: 0 / 0 and 0 * Inf, of tensors whose amax is 0 or Inf.
+    The first argument of `min` and `max` replaces NaN: 0 / 0 and 0 * Inf, for tensors with an amax of 0 or Inf.
     """
     largest, _, floor, _, tensor, tensor_inverse, folded, smallest = numbers
     n = amax.size
@@ -81,12 +81,12 @@ def block_scales(amax, rule, scale, factor):
     ----------
     amax : uint32 [n]
     rule : tuple
-        An arithmetic and a division of this module, and then:
+        Scale calculation and scale application, constants of this module, followed by:
 
-        * float32 numbers: largest element, its reciprocal, floor of amax, cap of a multiplier, and of a tensor with a
-          scale of its own: that scale, its inverse, and the folded constant; then the smallest block scale allowed;
-        * words, for power-of-two scales: what is added to the bits before their exponent is taken, what is subtracted
-          from it, the smallest code; then the constants of E4M3 for encoding, decoding and rounding;
+        * float32 numbers: largest element, its reciprocal, floor of amax, cap of a multiplier, and for a tensor with a
+          scale of its own: that scale, its inverse, and the folded constant; then the smallest allowed block scale;
+        * words, for power-of-two scales: addend of the bits before their exponent is extracted, offset subtracted from
+          it, smallest code; then the constants of E4M3 for encoding, decoding and rounding;
         * float32 scale and factor of blocks of zeros, with Inf, with NaN; and whether the first two are used.
     scale, factor : float32 [n]
     """

@@ -1,4 +1,4 @@
-"""Codes of some rows, turned into columns of a larger matrix: 16 x 16 at a time, in registers."""
+"""Transpose of code rows into columns of a larger matrix, 16 x 16 at a time, in registers."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ SIDE = 16
 
 
 def _turn_of(item):
-    """Return the intrinsic that writes 16 x 16 codes at an address, transposed, to another; strides are in bytes."""
+    """Return the intrinsic that transposes 16 x 16 codes from one address to another; strides are in bytes."""
 
     def typed(typingctx, source, stride, target, target_stride):
         def codegen(context, builder, signature, args):
@@ -37,7 +37,7 @@ _turn8, _turn16 = _turn_of(I8), _turn_of(I16)
 
 @kernel
 def turn_rows(codes, out, first):
-    """Write codes [rows, C] of one or two bytes to columns `first` and so on of out [C, R]."""
+    """Write codes [rows, C] of one or two bytes to the columns from `first` of out [C, R]."""
     rows, columns = codes.shape
     item, stride = codes.itemsize, np.intp(codes.itemsize * columns)
     target_stride = np.intp(item * out.shape[1])

@@ -1,6 +1,6 @@
-"""The values of blocks, a row of blocks at a time: what the codes of `elements` and their scales decode to.
+"""Values of blocks, one row of blocks at a time: the products of decoded `elements` and their scales.
 
-Results that no cache holds anyway are written past the caches (`streamed`): the memory they go to is not read first.
+Results too large for any cache are written with non-temporal stores (`streamed`), which do not read the memory first.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ from .elements import WIDTHS, BlockCode, either
 U = np.uint32
 F = np.float32
 WIDTH = 0
-STORED = 16  # bytes of a store past the caches: NumPy's arrays begin at multiples of it
+STORED = 16  # size in bytes of a non-temporal store: NumPy's arrays begin at multiples of it
 
 
 def _round_of(width):
-    """Return the intrinsic that writes the values of whole blocks, by `round_bounded`."""
+    """Return the intrinsic that writes the values of whole blocks with `round_bounded`."""
 
     def typed(typingctx, x, values, factor, scale, tensor, count, divide, streamed, constants, ahead):
-        """Addresses, the tensor's scale, how many blocks, `round_bounded`'s constants, where to prefetch from x."""
+        """Take addresses, the tensor's scale, the block count, `round_bounded`'s constants, the prefetch distance."""
 
         def codegen(context, builder, signature, args):
             x, values, factor, scale, tensor, count, divide, streamed, constants, ahead = args
@@ -50,7 +50,7 @@ def _round_of(width):
                 for block in code.blocks(count):
                     block_of(block, divide, streamed)
                 if streamed:
-                    builder.fence("seq_cst")  # such stores are in no order with others until then
+                    builder.fence("seq_cst")  # non-temporal stores are unordered until then
 
             either(builder, streamed, lambda s: either(builder, divide, lambda d: emit(d, s)))
             return context.get_dummy_value()
@@ -62,7 +62,7 @@ def _round_of(width):
 
 
 def ROUND(x, values, factor, scale, tensor, count, divide, streamed, constants, ahead):
-    """Stand in for the intrinsic that a variant gets."""
+    """Stand in for the intrinsic of a variant."""
 
 
 def _round_whole(x, width, divide, factor, scale, tensor, constants, ahead, streamed, values):
@@ -99,7 +99,7 @@ def _round_row(x, width, divide, factor, scale, tensor, constants, ahead, stream
 
 @kernel
 def mend_values(x, width, divide, amax, factor, scale, tensor, constants, values):
-    """Round anew what `round_bounded` cannot: blocks with NaN or Inf."""
+    """Recompute the values that `round_bounded` cannot round: blocks with NaN or Inf."""
     for b in range(amax.size):
         if amax[b] >= INF:
             for j in range(b * width, min(b * width + width, x.size)):
@@ -110,7 +110,7 @@ def mend_values(x, width, divide, amax, factor, scale, tensor, constants, values
 
 @kernel
 def round_any(u, constants):
-    """Return a float32 rounded by `round_bits`, for formats that `round_bounded` does not serve."""
+    """Return a float32 rounded by `round_bits`, for formats that `round_bounded` does not support."""
     return float32_from_bits(round_bits(u, constants))
 
 

@@ -1,1 +1,1 @@
-"""Sums of products as tensor cores make them: integer references, operand layouts, register tiles, loops."""
+"""Sums of products by the rules of tensor cores: integer references, operand layouts, register tiles, loops."""

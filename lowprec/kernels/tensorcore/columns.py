@@ -1,13 +1,13 @@
-"""CDNA3's sums, 128 columns of the result side by side in float64 lanes: what `reference.amd.floored_dot` does to one.
+"""CDNA3's sums for 128 columns of the result in float64 lanes: vectorized `reference.amd.floored_dot`.
 
 With P = 2^E, the power of two of the largest product of a lane, a product in units of P 2^-F is p * (2^F / P): exact,
-as are its cut and sums of cut ones, which stay below 2^(F + 10) for groups of up to 256. All that follows are whole
-numbers, too: lanes joined at the larger P, and the sum with C in units of T 2^-32, T the larger power of products and
-C. F is at most 32, so that these stay below 2^44. The sum is cut downwards to 31 bits below its leading one, and its
-conversion to float32 is the only rounding.
+as are its truncation and sums of truncated products, which stay below 2^(F + 10) for groups of up to 256. All further
+quantities are integers too: lanes aligned to the larger P, and the sum with C in units of T 2^-32, T the larger power
+of products and C. F is at most 32, so that these stay below 2^44. The sum is rounded down to 31 bits below its leading
+one, and its conversion to float32 is the only rounding.
 
-Operands come with the power of two that counts as theirs, 0 for a zero: then a product's is the product of two, and
-zeros take no part. Where anything is NaN or Inf the result is not finite, whatever it should be, and stays so.
+Each operand comes with its power of two, 0 for a zero: the power of a product is the product of both, and zeros are
+ignored. If any input is NaN or Inf, the result is not finite, and remains so, but may be the wrong special.
 """
 
 from typing import Any, NamedTuple
@@ -19,25 +19,25 @@ from lowprec._jit import bits64, float64_from_bits, kernel
 from ..vectors import aligned_f64
 
 COLUMNS = N = 128
-STEP = 4  # products that are taken at a time
+STEP = 4  # products per step
 MAX_FRACTION_BITS = 32
-_SLICE = 32  # products, about, whose part of a panel stays in a near cache while all rows meet it
+_SLICE = 32  # products, approximately, such that their part of a panel stays in a near cache while all rows use it
 _EXPONENT = np.uint64(0x7FF << 52)
 _LEAST = 2.0**-126
-_NOTHING = 2.0**-900  # below the power of any product; 2^F over it is still a float64
+_NOTHING = 2.0**-900  # below the power of any product; 2^F divided by it is finite in float64
 
 
 class Floors(NamedTuple):
-    """Fields of an accumulator, and how its operands lie."""
+    """Fields of an accumulator, and the layout of its operands."""
 
     lanes: int
-    depth: int  # of a group's lane: products, filled up with zeros to whole steps
+    depth: int  # products per lane of a group, zero-padded to whole steps
     fraction_bits: int
-    window: float  # C counts only if its power of two is no smaller than the largest one over this
+    window: float  # C is dropped if its power of two is smaller than the largest one divided by this
 
 
 class Dealt(NamedTuple):
-    """Operands [R][groups][lanes][depth]: their values, and the powers of two that count as theirs."""
+    """Operands [R][groups][lanes][depth]: their values, and their powers of two."""
 
     values: Any
     powers: Any
@@ -45,7 +45,7 @@ class Dealt(NamedTuple):
 
 @kernel
 def deal(x, least, group, rule, dealt):
-    """Deal rows of x [R, K] to lanes; a subnormal's power of two is `least`."""
+    """Assign the products of rows of x [R, K] cyclically to lanes; a subnormal's power of two is `least`."""
     lanes, depth = rule.lanes, rule.depth
     values, powers = dealt
     values[:] = 0.0
@@ -62,7 +62,7 @@ def deal(x, least, group, rule, dealt):
 
 @kernel
 def turn(dealt, panels):
-    """Lay dealt rows of B out as panels, each [D][128]; the last one is filled up with zeros."""
+    """Pack dealt rows of B in panels, each [D][128]; the last one is padded."""
     for x, into in ((dealt.values, panels.values), (dealt.powers, panels.powers)):
         n, depth = x.shape
         for j in range((n + N - 1) // N * N):
@@ -73,9 +73,10 @@ def turn(dealt, panels):
 
 @kernel
 def floored_columns(a, b, rule, out):
-    """Add A B^T onto out [M, N] float32, group by group.
+    """Add A B^T to out [M, N] float32, group by group.
 
-    `a` dealt to lanes, `b` in panels. Many columns at a time pay for what LLVM tests before each loop over them.
+    `a` is dealt to lanes, `b` packed in panels. Many columns at a time amortize the checks that LLVM emits before
+    loops.
     """
     lanes, depth, fraction_bits, window = rule
     m, n = out.shape
@@ -111,7 +112,7 @@ def floored_columns(a, b, rule, out):
 
 @kernel
 def _cut_products(x, z, y, w, first, depth, scale, total, power, units):
-    """Find the largest power of two of a lane's products, and sum these, cut toward zero, in units of power / scale."""
+    """Find the largest power of two of a lane's products, and sum them, truncated, in units of power / scale."""
     for j in range(N):
         power[j] = _NOTHING
         total[j] = 0.0
@@ -134,7 +135,7 @@ def _cut_products(x, z, y, w, first, depth, scale, total, power, units):
 
 @kernel
 def _join(total, power, dot, top):
-    """Join a lane's sum with those before, both cut downwards at the larger power of two."""
+    """Add a lane's sum to the previous lanes', both rounded down at the larger power of two."""
     for j in range(N):
         both = _larger(top[j], power[j])
         inverse = _inverse(both)
@@ -144,7 +145,7 @@ def _join(total, power, dot, top):
 
 @kernel
 def _close(dot, top, scale, finer, window, state):
-    """Join the sums with C, all cut downwards, and round to float32."""
+    """Add the sums to C, all rounded down, and round to float32."""
     for j in range(N):
         c = state[j]
         of_c = _larger(_power(c), _LEAST)
@@ -160,13 +161,13 @@ def _close(dot, top, scale, finer, window, state):
 
 @kernel
 def _power(x):
-    """Return the power of two at or below a magnitude; 0 for 0 and for what is subnormal in float64."""
+    """Return the power of two at or below a magnitude; 0 for 0 and for float64 subnormals."""
     return float64_from_bits(np.uint64(bits64(x) & _EXPONENT))
 
 
 @kernel
 def _inverse(power):
-    """Return one over a power of two."""
+    """Return the inverse of a power of two."""
     return float64_from_bits(np.uint64(np.uint64(2046 << 52) - bits64(power)))
 
 

@@ -1,4 +1,4 @@
-"""What is done to chains' results outside the tensor core, in float32: promotion, scales, alpha and the addend."""
+"""Float32 operations on chains' results outside the tensor core: promotion, scales, alpha and the addend."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from lowprec._jit import bits32, float32_from_bits, fma32, kernel
 
 @kernel
 def finish(total, scale_a, scale_b, alpha, out):
-    """Do ``out = fma(alpha * (scale_a * scale_b), total, out)``; scales [M] and [N], total and out [M, N], float32."""
+    """Compute ``out = fma(alpha * (scale_a * scale_b), total, out)``; scales [M], [N]; total, out [M, N]; float32."""
     m, n = out.shape
     for i in range(m):
         s = scale_a[i]
@@ -18,18 +18,18 @@ def finish(total, scale_a, scale_b, alpha, out):
 
 @kernel
 def all_positive(scale):
-    """Tell whether all scales [rows, blocks] are positive and finite."""
+    """Return whether all scales [rows, blocks] are positive and finite."""
     wrong = np.uint32(0)
     for i in range(scale.shape[0]):
         for j in range(scale.shape[1]):
-            bits = np.uint32(bits32(scale[i, j]) - np.uint32(1))  # zeros, negative numbers, Inf and NaN come out large
+            bits = np.uint32(bits32(scale[i, j]) - np.uint32(1))  # zeros, negative numbers, Inf and NaN become large
             wrong |= np.uint32(bits >= np.uint32(0x7F7FFFFF))
     return wrong == np.uint32(0)
 
 
 @kernel
 def promote(partial, scale_a, scale_b, out):
-    """Do ``out = fma(scale_a * scale_b, partial, out)``: scales [M] and [>= N], partial and out [M, N], float32."""
+    """Compute ``out = fma(scale_a * scale_b, partial, out)``: scales [M], [>= N]; partial, out [M, N]; float32."""
     m, n = out.shape
     for i in range(m):
         s = scale_a[i]
@@ -39,7 +39,7 @@ def promote(partial, scale_a, scale_b, out):
 
 @kernel
 def rescale(state, before_a, before_b, now_a, now_b, keep):
-    """Express a running sum [M, N] in units of the next block's scale, truncated to `keep` fraction bits."""
+    """Convert a running sum [M, N] to units of the next block's scale, truncated to `keep` fraction bits."""
     m, n = state.shape
     clear = np.uint32(np.uint32(0xFFFFFFFF) << np.uint32(23 - keep))
     for i in range(m):
@@ -53,13 +53,13 @@ def rescale(state, before_a, before_b, now_a, now_b, keep):
 
 @kernel
 def canonical(x):
-    """Return float32 x, a NaN as 0x7FFFFFFF, as NVIDIA's units return it: CPUs hand on one operand's or their own."""
+    """Return float32 x, with NVIDIA's NaN 0x7FFFFFFF for any NaN, because CPUs return an operand's or their own."""
     return x if x == x else float32_from_bits(np.uint32(0x7FFFFFFF))
 
 
 @kernel
 def canonical_nan(x):
-    """Do so with every number of `x` [M, N]."""
+    """Make every NaN of `x` [M, N] canonical, in place."""
     m, n = x.shape
     for i in range(m):
         for j in range(n):

@@ -1,7 +1,7 @@
-"""The loop of every fused GEMM: rows in batches, columns in panels, K in blocks over which the scales are constant.
+"""The loop of every fused GEMM: rows in batches, columns in panels, K in blocks with constant scales.
 
-Lanes and layouts differ, and with them the sweep: what adds a block's products onto the running sums of a batch of rows
-and a panel of columns. `make_gemm` puts one in. What is around it, C and scales, is the same for all.
+Lanes and layouts determine the sweep, which adds a block's products to the running sums of a batch of rows and a panel
+of columns; `make_gemm` takes it as an argument. C and scales are handled in the same way for all sweeps.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
 
 
 class Operand(NamedTuple):
-    """A or B as the packers lay it out, all flat: values, un-normalised exponents and sign masks."""
+    """A or B as packed, in flat arrays: values, unnormalized exponents and sign masks."""
 
     values: Any
     exponents: Any
@@ -26,58 +26,58 @@ class Operand(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What an accumulator does to one group of products."""
+    """Parameters of an accumulator for one group of products."""
 
     group: int  # products, before padding
     fraction_bits: int  # F
     keep: int  # fraction bits of the result
-    lowest: int  # least exponent E
+    lowest: int  # smallest exponent E
 
 
 class Chains(NamedTuple):
-    """How groups become an output, and which outputs are wanted."""
+    """How groups form an output, and which outputs are computed."""
 
-    groups: int  # in K
-    block: int  # groups over which the scales are constant
+    groups: int  # number of groups in K
+    block: int  # groups per block of constant scales
     # 0: One chain over all K, in units of the current block's scale. When the scales change, the running sum is
     #    multiplied by float32(s_before / s_now) and truncated to `keep` bits; s multiplies the end result.
     # 1: Each block's chain starts from +0, and ``total = fma(s, chain, total)`` in float32, s = scale_a * scale_b.
-    # 2: So, and each of these sums is rounded to float16.
+    # 2: As 1, and each of these sums is rounded to float16.
     promote: int
-    onto: int  # 1: promoted chains are added to what the result holds; 0: to +0
+    onto: int  # 1: promoted chains are added to the contents of the result; 0: to +0
     use_c: int  # 1: the first chain starts from C; 0: from +0
-    first: int  # column of the result with which B begins
-    columns: int  # that B has
+    first: int  # column of the result for B's first column
+    columns: int  # number of columns in B
 
 
 class Place(NamedTuple):
-    """What a sweep works on."""
+    """The part of the problem for one sweep."""
 
     row: int
-    end: int  # of the rows
-    column: int  # of B
+    end: int  # end of the rows
+    column: int  # column of B
     panel: int  # columns of the running sums
-    width: int  # of them that count, the others are padding
+    width: int  # those of them that are used; the others are padding
     group: int
-    stop: int  # of the groups
+    stop: int  # end of the groups
 
 
-# What `make_gemm` gives another meaning: columns in a panel, rows in a batch, what allocates the running sums, the
-# sweep, whether it wants the thread's rounding mode toward zero, and the ends of a block for such panels.
+# Placeholders that `make_gemm` replaces: columns in a panel, rows in a batch, the allocator of the running sums, the
+# sweep, whether it requires the thread's rounding mode toward zero, and the ends of a block for such panels.
 panel, batch, sums_of, sweep, toward_zero, begin, finish = 64, 256, None, None, False, None, None
 
 
 def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
     """Compute columns ``first .. first + columns`` of ``D = A @ B.T`` [M, N] on an emulated tensor core.
 
-    `a` and `b` are laid out as the sweep wants them. All else is float32: `scale_a` [blocks, M] and `scale_b` [blocks,
-    at least N], `c` and `out` [M, N]. Outputs that are not finite, or whose operands or C are beyond what the sweep
-    says, mean nothing.
+    `a` and `b` have the sweep's layout. All other arrays are float32: `scale_a` [blocks, M] and `scale_b` [blocks, at
+    least N], `c` and `out` [M, N]. Outputs are undefined if they are not finite, or if operands or C exceed the limits
+    of the sweep.
     """
     m, blocks = out.shape[0], scale_a.shape[0]
     room = (min(batch, m) + 3) // 4 * 4 * panel
-    state = sums_of(room)  # the chains' results so far, truncated; rows and columns of padding are zeros
-    total = aligned_f32(room)  # of promoted chains
+    state = sums_of(room)  # results of the chains so far, truncated; zeros for padding rows and columns
+    total = aligned_f32(room)  # sum of promoted chains
     for r0 in range(0, m, batch):
         r1 = min(r0 + batch, m)
         for j0 in range(0, chains.columns, panel):
@@ -96,7 +96,7 @@ def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
 
 
 def _begin(state, index, place, keep, chains, scales, c):
-    """Set the running sums at the beginning of a block: +0, C, or what they were in units of the new scale."""
+    """Initialize the running sums of a block: +0, C, or their previous values in units of the new scale."""
     scale_a, scale_b = scales
     left = chains.first + place.column
     if chains.promote or index == 0:
@@ -119,10 +119,10 @@ def _begin(state, index, place, keep, chains, scales, c):
 
 
 def _finish(state, index, place, chains, scales, total, out):
-    """Scale the running sums at the end of a block and add them to the total; at the last one, store the result.
+    """Scale the running sums at the end of a block and add them to the total; at the last block, store the result.
 
-    Without promotion they are added to +0. Loops run over whole vectors of the total, which lies close by, and touch
-    the result once.
+    Without promotion they are added to +0. Loops process whole vectors of the total, which is nearby in memory, and
+    access the result once.
     """
     scale_a, scale_b = scales
     left, rows, padded = chains.first + place.column, place.end - place.row, (place.width + 15) // 16 * 16
@@ -153,7 +153,7 @@ def _finish(state, index, place, chains, scales, total, out):
 
 @kernel
 def _to_float16(x):
-    """Round float32 to float16's grid, to nearest even; NaN beyond it."""
+    """Round float32 to float16's values, to nearest even; NaN beyond its range."""
     v = np.float64(x)
     binade = float64_from_bits(L(bits64(v) & L(0x7FF << 52)))
     magic = max(binade, 2.0**-14) * (1.5 * 2.0**42)
@@ -164,22 +164,22 @@ def _to_float16(x):
 def make_gemm(
     name: str, sweep: Any, panel: int, batch: int, sums_of: Any, toward_zero: bool, inline: bool = False
 ) -> Any:
-    """Return the loop around a sweep: `name` is unique.
+    """Return the loop around a sweep.
 
     Parameters
     ----------
     name : str
-        The kernel's name in the cache.
+        Name of the kernel in the cache; must be unique.
     sweep : kernel
-        ``sweep(a, b, state, place, sums, groups)`` adds groups of products onto `state` [batch][panel].
+        Kernel ``sweep(a, b, state, place, sums, groups)``: adds groups of products to `state` [batch][panel].
     panel, batch : int
-        Columns of B that lie together, and the rows that go over them while they stay in a near cache.
+        Columns per panel of B, and rows per batch, which use a panel while it stays in a near cache.
     sums_of : kernel
-        Allocates so many float32 or float64.
+        Kernel that allocates n float32 or float64.
     toward_zero : bool
-        Whether the sweep wants the thread to round toward zero meanwhile.
+        Whether the sweep requires the thread to round toward zero.
     inline : bool
-        Whether it is part of one other kernel.
+        Whether the loop is inlined into one other kernel.
     """
     begin, finish = (variant(part, f"{name}{part.__name__}", panel=panel) for part in (_begin, _finish))
     names = {"sweep": sweep, "panel": panel, "batch": batch, "sums_of": sums_of, "toward_zero": toward_zero}

@@ -1,8 +1,8 @@
-"""Float32 matrix product in one fixed order, so that its bits depend on nothing but its inputs.
+"""Float32 matrix product in one fixed order, so that its bits depend only on its inputs.
 
-Every output is the chain ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, 2, ... from +0 (or from C): one
-rounding a step. Blocking and vectorisation run over rows and columns only and never touch that order. Which of two NaN
-an ``fma`` hands on depends on the order of operands that LLVM chose, so that results have the canonical one.
+Every output is the chain ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, 2, ... from +0 (or from C): one rounding
+per step. Blocking and vectorization apply to rows and columns only and never change that order. The NaN that an ``fma``
+of two NaNs returns depends on LLVM's order of operands, so results are set to the canonical one.
 """
 
 import numpy as np
@@ -15,15 +15,15 @@ from ..epilogue import canonical
 from .tile import COLUMNS, make_f32_tile
 
 DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it
-BATCH = 128  # rows in a sweep; their sums are kept meanwhile
+BATCH = 128  # rows per sweep, with their sums in memory
 
-# 32 vector registers hold 4 rows x 64 columns; with fewer or narrower ones, 16 columns at a time.
+# 32 vector registers hold 4 rows x 64 columns; with fewer or narrower registers, 16 columns at a time.
 tile = make_f32_tile(16, 4) if "avx512f" in cpu_features() else make_f32_tile(8, 2)
 
 
 @kernel
 def pack_quads(a, quads):
-    """Lay out A [M, K] in quads of rows, each [K][4], the last one padded with zeros."""
+    """Pack A [M, K] in quads of rows, each [K][4], the last one zero-padded."""
     m, k = a.shape
     for i in range(0, m // 4 * 4, 4):
         into = quads[i * k : (i + 4) * k]
@@ -43,7 +43,7 @@ def pack_quads(a, quads):
 
 @kernel
 def pack_quads_transposed(at, start, stop, quads):
-    """Do the same for the rows `start` to `stop` of an A given as its transpose [K, M]."""
+    """Pack the rows `start` to `stop` of an A given as its transpose [K, M] in quads, each [K][4]."""
     k, m = at.shape[0], stop - start
     whole = m // 16 * 16
     for i0 in range(0, whole, 16):
@@ -63,7 +63,7 @@ def pack_quads_transposed(at, start, stop, quads):
 
 @kernel
 def pack_panels(b, panels):
-    """Lay out B [N, K] in panels of 64 columns, each [K][64], the last one padded with zeros."""
+    """Pack B [N, K] in panels of 64 columns, each [K][64], the last one zero-padded."""
     n, k = b.shape
     for j0 in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j0)
@@ -88,7 +88,7 @@ def pack_panels(b, panels):
 
 @kernel
 def pack_panels_transposed(bt, panels):
-    """Do the same for B given as its transpose [K, N]: rows are copied as they are."""
+    """Pack a B given as its transpose [K, N] in panels, each [K][64]: rows are copied."""
     k, n = bt.shape
     for j0 in range(0, n, COLUMNS):
         width = min(COLUMNS, n - j0)
@@ -103,9 +103,9 @@ def pack_panels_transposed(bt, panels):
 
 @kernel
 def transpose(x, out):
-    """Write ``out = x.T`` for x [R, C]: eight columns at a time, read in lines and written in eight streams.
+    """Write ``out = x.T`` for x [R, C]: eight columns at a time, read by cache lines and written in eight streams.
 
-    More streams would fall into one set of the L1 cache when R is a power of two.
+    More streams would map to one set of the L1 cache if R is a power of two.
     """
     rows, columns = x.shape
     whole = columns // 8 * 8
@@ -123,7 +123,7 @@ def transpose(x, out):
 
 @kernel
 def _chains(quads, panels, k, r0, r1, j0, width, state):
-    """Add rows r0 to r1 of the panel at column j0 onto the sums in `state`, [r1 - r0][64]."""
+    """Add rows r0 to r1 of the panel at column j0 to the sums in `state`, [r1 - r0][64]."""
     whole = k // 4 * 4
     a_at, b_at, state_at = quads.ctypes.data, panels.ctypes.data, state.ctypes.data
     for p0 in range(0, whole, DEPTH):
@@ -147,7 +147,7 @@ def _chains(quads, panels, k, r0, r1, j0, width, state):
 
 @kernel
 def gemm_packed(quads, panels, k, out, start, stop):
-    """Add rows `start` (a multiple of 4) to `stop` of ``A @ B.T`` onto `out` [M, N], which holds C or zeros."""
+    """Add rows `start` (a multiple of 4) to `stop` of ``A @ B.T`` to `out` [M, N], which contains C or zeros."""
     n = out.shape[1]
     state = aligned_f32(BATCH * COLUMNS)
     state[:] = np.float32(0)
@@ -170,7 +170,7 @@ def gemm_packed(quads, panels, k, out, start, stop):
 def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
     """Write rows `start` (a multiple of 4) to `stop` of ``A @ B.T``, rounded to a format by its constants.
 
-    `out` [M, N] may hold anything before.
+    `out` [M, N] need not be initialized.
     """
     n = out.shape[1]
     state = aligned_f32(BATCH * COLUMNS)

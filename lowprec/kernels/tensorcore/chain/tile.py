@@ -1,7 +1,7 @@
 """The innermost step of the float32 GEMM: 4 rows x 64 columns, accumulators in registers.
 
 Each of the 256 sums is a chain of fused multiply-adds in increasing k. LLVM's ``fma`` on vectors is a fused
-multiply-add on every machine (a library call where the CPU has none), so that the bits are the same everywhere.
+multiply-add on every machine (a library call on CPUs without it), so that the bits are the same everywhere.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ ROWS, COLUMNS = 4, 64
 
 
 def make_f32_tile(lanes: int, vectors: int) -> Any:
-    """Return the intrinsic ``tile(a, b, state, steps)`` for registers of `lanes` float32, `vectors` side by side.
+    """Return the intrinsic ``tile(a, b, state, steps)`` for registers of `lanes` float32, `vectors` per row.
 
-    Addresses of a [steps][4], b [steps][64] and state [4][64], float32; state holds the sums so far, and `steps` is
-    a multiple of 4.
+    Addresses of a [steps][4], b [steps][64] and state [4][64], float32; state holds the sums so far, and `steps` is a
+    multiple of 4.
     """
     signature = types.void(types.intp, types.intp, types.intp, types.intp)
 

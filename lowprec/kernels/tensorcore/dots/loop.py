@@ -1,4 +1,4 @@
-"""Matrix products of plain dot products, for operands that `tile` takes: packing, and the loop."""
+"""Matrix products of plain dot products within the limits of `tile`: packing, and the loop."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ from .tile import (
 )
 
 U = np.uint32
-BATCH = 128  # rows in a sweep; their sums are kept meanwhile
-DEPTH = 128  # k per pass, about: that slice of 64 columns stays in a near cache while rows sweep over it
+BATCH = 128  # rows per sweep, with their sums in memory
+DEPTH = 128  # k per pass, approximately: that slice of 64 columns stays in a near cache while rows sweep over it
 
 
 @kernel
 def extents(x, low, high):
-    """Write the least magnitude of each row of x [R, K], zeros aside, and the largest, as bits of float32.
+    """Write the smallest nonzero and the largest magnitude of each row of x [R, K], as bits of float32.
 
     A row of zeros has (0x7FFFFFFF, 0).
     """
@@ -41,14 +41,14 @@ def extents(x, low, high):
         for p in range(row.size):
             u = U(bits32(row[p]) & U(0x7FFFFFFF))
             most = max(most, u)
-            least = min(least, U(u - U(1)))  # a zero becomes the largest of all
+            least = min(least, U(u - U(1)))  # a zero becomes the largest value
         low[i] = U(least + U(1))
         high[i] = most
 
 
 @kernel
 def pack_quads(a, whole, quads):
-    """Lay out A [M, K] in quads of rows, each [depth][4]: zeros from K to `whole`, then -0."""
+    """Pack A [M, K] in quads of rows, each [depth][4]: zeros from K to `whole`, then -0."""
     m, k = a.shape
     depth = quads.size // ((m + 3) // 4 * 4)
     for i in range((m + 3) // 4 * 4):
@@ -67,7 +67,7 @@ def pack_quads(a, whole, quads):
 
 @kernel
 def pack_panels(b, factor, panels):
-    """Lay out `factor` times B [N, K] in panels of 64 columns, each [depth][64], filled up with zeros."""
+    """Pack `factor` times B [N, K] in panels of 64 columns, each [depth][64], zero-padded."""
     n, k = b.shape
     columns = (n + COLUMNS - 1) // COLUMNS * COLUMNS
     depth = panels.size // columns
@@ -84,14 +84,14 @@ def pack_panels(b, factor, panels):
         panel[k * COLUMNS :] = 0.0
 
 
-# What `variant` gives another meaning.
+# Placeholders that `variant` replaces.
 tile, odd = None, False
 
 
 def _dots(quads, panels, products, steps, out):
-    """Add ``A @ B.T``, laid out by the packers, onto `out` [M, N] float32.
+    """Add ``A @ B.T`` of packed operands to `out` [M, N] float32.
 
-    `products` a step takes. `steps` make an instruction; 0: any number does.
+    A step takes `products` products. An instruction has `steps` steps; 0 means any number.
     """
     m, n = out.shape
     depth = quads.size // ((m + 3) // 4 * 4)
@@ -130,7 +130,7 @@ def _dots(quads, panels, products, steps, out):
 
 
 def _compiled(form: type[Form]) -> Any:
-    """Return the loop for a form; 32 vector registers hold 4 rows x 32 numbers and what a step needs."""
+    """Return the loop for a form; 32 vector registers hold 4 rows x 32 numbers and the temporaries of a step."""
     wide = "avx512f" in cpu_features()
     lanes = (16 if wide else 8) // (2 if form.element is F64 else 1)
     return variant(

@@ -1,21 +1,21 @@
-"""The innermost step of plain dot products, CPUs' and some of AMD's: 4 rows x 64 columns, running sums in registers.
+"""The innermost step of plain dot products of CPUs and AMD: 4 rows x 64 columns, running sums in registers.
 
-Each form is what one instruction does to a few products and its running sum, in plain float32 or float64 arithmetic. It
-holds where no operand, product or sum is subnormal, where products are exact in a lane, and where nothing overflows
-(what becomes Inf or NaN may be wrong, but stays so). Then there is nothing to flush, and
+Each form computes one instruction on a few products and its running sum, in plain float32 or float64 arithmetic. It is
+exact if no operand, product or sum is subnormal, if products are exact in a lane, and if nothing overflows (an Inf or
+NaN may be wrong, but remains Inf or NaN). Then there is nothing to flush, and
 
 * a product of two float32 numbers with 12 significant bits or fewer is exact, so that ``fma(a1, b1, a0 * b0)`` rounds
   the exact sum of two products once;
-* the sum to odd is the sum toward zero, with its last bit set if it is inexact. For s = x + y toward zero, s - x toward
-  zero equals y if and only if s is exact: if it is, y is a float32; else y - (s - x) is of the sum's sign, and what is
-  rounded toward zero, or held exactly, does not reach y;
-* a group's products and C are summed exactly by float64 if all are multiples of some q and the sum stays below 2^53 q;
-  its conversion to float32 rounds once;
-* if it stays below 2^100 q only, each addition's error is a float64 and so is the errors' sum r, at most some 2^53 q.
-  The sum plus r, rounded to odd (the one of two neighbours whose last bit is set, if it is neither), has bits enough
-  that its conversion to float32 rounds as the exact sum would (Boldo and Melquiond 2008).
+* the sum rounded to odd is the sum rounded toward zero, with its last bit set if it is inexact. For s = x + y rounded
+  toward zero, s - x rounded toward zero equals y if and only if s is exact: if it is, y is a float32; otherwise
+  y - (s - x) has the sign of the sum, and s - x, rounded toward zero or exact, does not reach y;
+* float64 sums a group's products and C exactly if all are multiples of some q and the sum stays below 2^53 q; its
+  conversion to float32 rounds once;
+* if the sum only stays below 2^100 q, each addition's error is a float64 and so is the errors' sum r, at most about
+  2^53 q. The sum plus r, rounded to odd (of two neighbours the one with the last bit set, if it is neither), has enough
+  bits that its conversion to float32 rounds as the exact sum would (Boldo and Melquiond 2008).
 
-The addition of -0 * +0 changes nothing, not even -0: with that K is filled up to whole steps.
+The addition of -0 * +0 changes nothing, not even -0: it pads K to whole steps.
 """
 
 from typing import Any
@@ -28,13 +28,13 @@ ROWS, COLUMNS = 4, 64
 
 
 class Form:
-    """What a tile does; its methods emit instructions for one register of columns."""
+    """Operations of a tile; its methods emit instructions for one register of columns."""
 
-    products = 2  # that a step takes
-    lanes = 0  # running sums of an instruction besides D; 0: steps add to D itself
+    products = 2  # per step
+    lanes = 0  # running sums of an instruction in addition to D; 0: steps add to D
     element: Any = F32
     toward_zero = False
-    span = 52  # bits from a sum's highest to the lowest of its terms' that it holds, if it is an exact one
+    span = 52  # bits from the highest of an exact sum to the lowest of its terms
 
     def __init__(self, code: VectorCode, vector: Any) -> None:
         self.code, self.b, self.vector = code, code.builder, vector
@@ -44,7 +44,7 @@ class Form:
         return self.code.call(f"llvm.fma.v{self.vector.count}{self.element.intrinsic_name}", self.vector, x, y, z)
 
     def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
-        """Add products of x and y to running sums, D or an instruction's own: stack slots."""
+        """Add products of x and y to running sums, those of D or of an instruction: stack slots."""
         raise AssertionError("every form has its own")
 
     def add(self, slot: Any, value: Any) -> None:
@@ -61,7 +61,7 @@ class FlushedFma(Form):
 
 
 class Lanes(Form):
-    """AMX: even products and odd ones in chains of their own."""
+    """AMX: separate chains for even and odd products."""
 
     lanes = 2
 
@@ -72,7 +72,7 @@ class Lanes(Form):
 
 
 class PairLanes(Form):
-    """AMX-FP8: sums of two products, the first and the second of four in chains of their own."""
+    """AMX-FP8: sums of two products, with separate chains for the first and the second pair of four."""
 
     products = 4
     lanes = 2
@@ -85,7 +85,7 @@ class PairLanes(Form):
 
 
 class Odd(Form):
-    """BFDOT with EBF = 0: two products added to odd, their sum added to odd."""
+    """BFDOT with EBF = 0: the sum of two products is rounded to odd, as is its sum with D."""
 
     toward_zero = True
 
@@ -95,7 +95,7 @@ class Odd(Form):
         self.b.store(self.odd(self.b.load(sums[0]), pair), sums[0])
 
     def odd(self, x: Any, y: Any) -> Any:
-        """Return x + y, to odd."""
+        """Return x + y, rounded to odd."""
         b, ints = self.b, ir.VectorType(I32, self.vector.count)
         total = b.fadd(x, y)
         bits = b.bitcast(total, ints)
@@ -104,7 +104,7 @@ class Odd(Form):
 
 
 class RoundedPairs(Form):
-    """BFDOT with EBF = 1: the exact sum of two products, rounded, is added."""
+    """BFDOT with EBF = 1: the exact sum of two products is rounded and added."""
 
     def step(self, sums: list[Any], x: list[Any], y: list[Any]) -> None:
         """Add two products."""
@@ -112,7 +112,7 @@ class RoundedPairs(Form):
 
 
 class ScaledGroups(Form):
-    """Arm's FP8 FDOT: four products and C exactly, one rounding to float32."""
+    """Arm's FP8 FDOT: the exact sum of four products and C, rounded once to float32."""
 
     products = 4
     element = F64
@@ -149,7 +149,7 @@ class PairsOfPairs(Pairs):
 
 
 class ExactPairs(Form):
-    """CDNA1 with groups of two: products and C exactly, one rounding to float32, an exact zero being +0."""
+    """CDNA1 with groups of two: the exact sum of products and C, rounded once to float32; an exact zero is +0."""
 
     element = F64
     span = 100
@@ -168,14 +168,14 @@ class ExactPairs(Form):
         b.store(b.fpext(narrow, self.vector), sums[0])
 
     def two_sum(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return x + y, rounded, and what was rounded off (Knuth)."""
+        """Return x + y, rounded, and the rounding error (Knuth)."""
         b = self.b
         total = b.fadd(x, y)
         of_y = b.fsub(total, x)
         return total, b.fadd(b.fsub(x, b.fsub(total, of_y)), b.fsub(y, of_y))
 
     def to_odd(self, total: Any, left: Any) -> Any:
-        """Round total + left, of which `total` is the nearest float64, to odd."""
+        """Return total + left rounded to odd, where `total` is the nearest float64."""
         b, longs, zero = self.b, ir.VectorType(I64, self.vector.count), fill(self.vector, 0.0)
         bits = b.bitcast(total, longs)
         outward = b.icmp_signed(">=", b.xor(bits, b.bitcast(left, longs)), fill(longs, 0))  # of the same sign
@@ -192,7 +192,7 @@ class ExactQuads(ExactPairs):
 
 
 def make_dot_tile(form_of: type[Form], lanes: int, vectors: int) -> Any:
-    """Return the intrinsic ``tile(a, b, state, steps, instructions)``, registers of `lanes` numbers side by side.
+    """Return the intrinsic ``tile(a, b, state, steps, instructions)`` for registers of `lanes` numbers.
 
     Addresses of a [K][4] and b [K][64], numbers of the form's `element`, and state [4][64], float32: D so far. K is
     ``instructions * steps * products``, steps a multiple of 4; forms without lanes have one instruction.

@@ -1,12 +1,12 @@
-"""Operand layouts of the float32 tensor-core kernels: values, un-normalised exponents and signs of FP8 codes.
+"""Operand layouts of the float32 tensor-core kernels: values, unnormalized exponents and signs of FP8 codes.
 
-A is laid out by quads of rows, each [padded K][4]; B by panels of 64 columns, each [padded K][64]. Padding is zero. A
-zero may be laid out as 2^-126 with its sign (`sums` says why). Signs are bit masks of each group of up to 32
-products; they are left out where their array is empty. Exponents are those that `tile` describes, A's four
-times, so that one 32-bit load brings a vector of them.
+A is packed in quads of rows, each [padded K][4]; B in panels of 64 columns, each [padded K][64]. Padding is zero. A
+zero may be packed as 2^-126 with its sign (see `sums`). Signs are bit masks of each group of up to 32 products, omitted
+if their array is empty. Exponents are those that `tile` describes, with A's stored four times, so that one 32-bit load
+fills a vector.
 
-Codes are interleaved or transposed as bytes first, so that all the rest runs in lines. NaN and Inf are laid out like
-numbers; the rows and columns that hold them are computed elsewhere.
+Codes are first interleaved or transposed as bytes, so that all later steps process contiguous lines. NaN and Inf are
+packed like numbers; the rows and columns that contain them are computed elsewhere.
 """
 
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ from ...vectors import F32, I8, I32, I64, VectorCode, fields, fill, indices
 
 U = np.uint32
 ROWS, COLUMNS = 4, 64
-SLACK = 64  # items of A's arrays that are overwritten behind their end
-_SIDE = 16  # bytes of a row that are worked on at a time
+SLACK = 64  # items after the end of A's arrays that may be overwritten
+_SIDE = 16  # bytes of a row that are processed at a time
 
 
 class Signed(NamedTuple):
-    """A or B as it is laid out, all flat."""
+    """A or B as packed, in flat arrays."""
 
     values: Any  # float32
     exponents: Any  # A: uint32, B: uint8
@@ -32,35 +32,35 @@ class Signed(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the packers need to know of a format, as integers."""
+    """Parameters of a format that the packers take, as integers."""
 
     mantissa_bits: int
-    offset: int  # of a float32's exponent field against the format's, in place
+    offset: int  # of a float32's exponent field relative to the format's, shifted into position
     quantum: int  # bits of the smallest subnormal as a float32
-    emin_a: int  # emin - 1, with the bias of A's exponents: `A_BIAS`
-    emin_b: int  # and with that of B's, whose sign is turned: `B_BIAS` less that
-    magnitude: int  # mask of all bits but the sign's
-    to_bit_7: int  # places from the sign to bit 7
-    zero: int  # bits of a zero without its sign
+    emin_a: int  # emin - 1 plus the bias of A's exponents, `A_BIAS`
+    emin_b: int  # `B_BIAS` minus (emin - 1): B's exponents are negated
+    magnitude: int  # mask of all bits except the sign
+    to_bit_7: int  # shift from the sign bit to bit 7
+    zero: int  # bits of a packed zero without its sign
 
 
-A_BIAS, B_BIAS = 127 + 15, 15  # A's exponent is e + `A_BIAS`, B's is `B_BIAS` - e; the difference of both is biased
+A_BIAS, B_BIAS = 127 + 15, 15  # A's exponent is e + `A_BIAS`, B's is `B_BIAS` - e; their difference is biased
 
 
 class _Decoder(VectorCode):
-    """Takes lines of codes apart."""
+    """Emits instructions that decode vectors of codes."""
 
     def __init__(self, builder: Any, reading: Any) -> None:
         super().__init__(builder)
         self.reading = dict(zip(Reading._fields, fields(builder, reading), strict=True))
 
     def field(self, name: str, vector: Any) -> Any:
-        """Return a number of the format in every lane."""
+        """Return a parameter of the format in every lane."""
         narrow = self.builder.trunc(self.reading[name], vector.element)
         return self.splat(narrow, vector)
 
     def values(self, codes: Any) -> Any:
-        """Return the float32 values of some codes."""
+        """Return the float32 values of a vector of codes."""
         b, n = self.builder, codes.type.count
         ints, floats = ir.VectorType(I32, n), ir.VectorType(F32, n)
         wide = b.zext(codes, ints)
@@ -75,7 +75,7 @@ class _Decoder(VectorCode):
         return b.bitcast(b.or_(bits, sign), floats)
 
     def exponents(self, codes: Any, turned: bool) -> Any:
-        """Return the exponents as bytes: A's, or B's, whose sign is turned."""
+        """Return the exponents as bytes: A's, or if `turned`, B's, which are negated."""
         b, octets = self.builder, codes.type
         a = b.and_(codes, self.field("magnitude", octets))
         place = b.lshr(a, self.field("mantissa_bits", octets))
@@ -85,10 +85,10 @@ class _Decoder(VectorCode):
 
 
 def _turn(code: VectorCode, rows: list[Any]) -> list[Any]:
-    """Transpose as many rows of 16 bytes as there are, a power of two: into 16 columns one after the other."""
+    """Transpose a power-of-two number of 16-byte rows into 16 contiguous columns."""
     half = len(rows) // 2
     masks = [indices([n + 16 * side for n in range(first, first + 8) for side in (0, 1)]) for first in (0, 8)]
-    # Bytes of a row of the first half and of the second alternate, until every byte is where it belongs.
+    # Bytes of the first half's and the second half's rows are interleaved until every byte is in place.
     for _ in range(half.bit_length()):
         pairs = zip(rows[:half], rows[half:], strict=True)
         rows = [code.builder.shuffle_vector(x, y, mask) for x, y in pairs for mask in masks]
@@ -96,7 +96,7 @@ def _turn(code: VectorCode, rows: list[Any]) -> list[Any]:
 
 
 def _lay_out_quad(typingctx, codes, stride, reading, values, exponents):
-    """Lay out 16 codes of each of 4 rows, `stride` bytes apart: all are addresses."""
+    """Pack 16 codes of each of 4 rows, `stride` bytes apart; the other arguments are addresses."""
 
     def codegen(context, builder, signature, args):
         at, stride, reading, values, exponents = args
@@ -113,7 +113,7 @@ def _lay_out_quad(typingctx, codes, stride, reading, values, exponents):
 
 
 def _lay_out_lines(typingctx, turned, count, reading, factor, values, exponents):
-    """Lay out `count` lines of 64 codes of B, values times `factor`: all are addresses but these."""
+    """Pack `count` lines of 64 codes of B, values times `factor`; the other arguments are addresses."""
 
     def codegen(context, builder, signature, args):
         at, count, reading, factor, values, exponents = args
@@ -133,7 +133,7 @@ def _lay_out_lines(typingctx, turned, count, reading, factor, values, exponents)
 
 
 def _turn_square(typingctx, codes, stride, turned, width):
-    """Transpose 16 x 16 bytes: from rows `stride` bytes apart to rows `width` bytes apart."""
+    """Transpose 16 x 16 bytes, from rows `stride` bytes apart to rows `width` bytes apart."""
 
     def codegen(context, builder, signature, args):
         at, stride, into, width = args
@@ -147,7 +147,7 @@ def _turn_square(typingctx, codes, stride, turned, width):
 
 
 def _signs(typingctx, address):
-    """Return bits 7 of 32 bytes at an address."""
+    """Return bit 7 of each of 32 bytes at an address."""
 
     def codegen(context, builder, signature, args):
         codes = VectorCode(builder).load(args[0], ir.VectorType(I8, 32), 1)
@@ -162,14 +162,14 @@ turn_square, signs = intrinsic(_turn_square), intrinsic(_signs)
 
 @kernel
 def _read(numbers):
-    """Return a `Reading` of which the numbers came as an array: tuples take longer to hand over."""
+    """Return a `Reading` from an array of its numbers, because tuples are slower as arguments."""
     n = numbers
     return Reading(n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7])
 
 
 @kernel
 def largest_magnitude(codes, numbers):
-    """Return the largest code of a matrix with its sign masked away; `numbers` are a `Reading` as int64."""
+    """Return the largest code of a matrix without its sign; `numbers` are a `Reading` as int64."""
     flat, magnitude, largest = codes.reshape(-1), np.uint8(_read(numbers).magnitude), np.uint8(0)
     for i in range(flat.size):
         largest = max(largest, np.uint8(flat[i] & magnitude))
@@ -178,9 +178,9 @@ def largest_magnitude(codes, numbers):
 
 @kernel
 def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
-    """Lay out the signs of `rows` rows from `first` as [groups][width], 0 where there are no codes.
+    """Pack the signs of `rows` rows from `first` as [groups][width], 0 where there are no codes.
 
-    `piece` is room for 32 bytes.
+    `piece` is a buffer of 32 bytes.
     """
     k = codes.shape[1]
     start, apart = np.intp(codes.ctypes.data) + first * k, np.intp(piece.ctypes.data)
@@ -202,9 +202,10 @@ def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
 
 @kernel
 def pack_quads(codes, group, padded_k, numbers, packed):
-    """Lay out A's codes [M, K] in quads of rows, each [padded K][4], and signs [quads][groups][4].
+    """Pack A's codes [M, K] in quads of rows, each [padded K][4], and signs [quads][groups][4].
 
-    `numbers` are a `Reading` as int64. Values and exponents have room for `SLACK` more items, which may be overwritten.
+    `numbers` are a `Reading` as int64. Values and exponents have space for `SLACK` more items, which may be
+    overwritten.
     """
     reading = _read(numbers)
     values, exponents, masks = packed
@@ -231,7 +232,7 @@ def pack_quads(codes, group, padded_k, numbers, packed):
 
 @kernel
 def pack_panels(codes, group, padded_k, numbers, factor, packed, start, stop):
-    """Lay out rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels, each [padded K][64].
+    """Pack rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels, each [padded K][64].
 
     `numbers` are a `Reading` as int64. Values are multiplied by `factor`; signs are [panels][groups][64].
     """
@@ -252,7 +253,7 @@ def pack_panels(codes, group, padded_k, numbers, factor, packed, start, stop):
 
 @kernel
 def _turn_panel(codes, j0, width, p, depth, turned):
-    """Gather 16 codes of each of 64 rows from `j0`, from column `p`, as turned [16][64]; zero outside."""
+    """Gather 16 codes of each of 64 rows from `j0`, from column `p`, as turned [16][64]; zero outside the matrix."""
     k = codes.shape[1]
     whole = width // _SIDE * _SIDE if depth == _SIDE else 0
     if whole < COLUMNS:

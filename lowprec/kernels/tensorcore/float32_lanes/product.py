@@ -1,7 +1,7 @@
-"""Products of FP8 codes in float32 lanes: both operands laid out, then the loop of `loop` around the tile.
+"""Products of FP8 codes in float32 lanes: packing of both operands, then the loop of `loop` around the tile.
 
-It is one compiled function, as calling one takes as long as a small product. Arrays and numbers come one by one: a call
-with tuples of them takes five times as long.
+It is one compiled function, because a call takes as long as a small product. Arrays and numbers are separate arguments:
+a call with tuples takes five times as long.
 """
 
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from .pack import COLUMNS, ROWS, Signed, largest_magnitude, pack_panels, pack_qu
 from .sums import FACTOR, Biased, Encoded, EncodedFloored, Floored, Rounded, TowardZero
 from .tile import PANEL, Shape, make_first_exponents, make_tile
 
-# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 64 of
-# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
+# A slice of the products of a batch of rows stays in the L2 cache while it is multiplied by the columns of a panel, 64
+# at a time, with their slice of B in the L1 cache. Running sums are in memory.
 BATCH, SLICE = 256, 128
 
-gemm = None  # what `variant` gives another meaning
+gemm = None  # placeholder that `variant` replaces
 
 
 def _product(
@@ -32,19 +32,19 @@ def _product(
     Parameters
     ----------
     a, b : uint8
-        Of finite numbers: rows and columns that hold others mean nothing.
+        Codes of finite numbers: rows and columns with NaN or Inf give undefined results.
     lay_out : int
-        1: B is laid out here; 0: it was before, and the largest code of B is not looked for.
+        1: pack B here; 0: B is packed already, and its largest code is not computed.
     reading_a, reading_b : int64
         `pack.Reading` of both formats, as arrays.
     factor : float
-        Of B's values: a float32.
+        Factor of B's values, a float32.
     group, fraction_bits, keep, block, promote, use_c
-        As in `loop.Sums` and `loop.Chains`.
+        Fields of `loop.Sums` and `loop.Chains`.
     a_values, a_exponents, a_signs, b_values, b_exponents, b_signs
-        Room for both as `pack` lays them out.
+        Buffers for both operands as packed by `pack`.
     scale_a, scale_b, c, out
-        As for the loop of `loop`.
+        Arguments of the loop of `loop`.
     """
     n, k = out.shape[1], a.shape[1]
     groups = (max(k, 1) + group - 1) // group
@@ -59,11 +59,11 @@ def _product(
     return largest_a, largest_b
 
 
-tile, first_exponents = None, None  # what `variant` gives another meaning
+tile, first_exponents = None, None  # placeholders that `variant` replaces
 
 
 def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are laid out by `pack`, in quads and panels."""
+    """Add a block's products to the running sums; `pack` packs A in quads and B in panels."""
     k, group = groups * sums.group, sums.group
     top = aligned_i8(2 * ROWS * COLUMNS)
     top_at = np.intp(top.ctypes.data)
@@ -95,11 +95,11 @@ def _sweep(a, b, state, place, sums, groups):
 
 
 class Form(NamedTuple):
-    """A compiled kernel and the operands that it wants."""
+    """A compiled kernel and the operand layout that it requires."""
 
     run: Any
-    factor: float = 1.0  # of B's values
-    counts: bool = False  # whether it reads signs, zeros being 2^-126
+    factor: float = 1.0  # factor of B's values
+    counts: bool = False  # whether it reads signs, with zeros packed as 2^-126
 
 
 def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.0) -> Form:
@@ -108,7 +108,7 @@ def _form(name: str, shape: Shape, toward_zero: bool = False, factor: float = 1.
     return Form(variant(_product, f"product_{name}", gemm=loop), factor, shape.sum.counts)
 
 
-# By the way terms are aligned. Machine code is cached by the CPU's name and features.
+# By alignment. Machine code is cached by the CPU's name and features.
 _LANES = 16 if "avx512f" in cpu_features() else 8
 _ROUNDED = _form("nearest", Shape(_LANES, 2, Rounded))
 FORMS = {

@@ -1,43 +1,45 @@
-"""One group's sum in float32 lanes: how it begins with C, how products join it, and how it ends.
+"""One group's sum in float32 lanes: the addition of C, of the products, and the final step.
 
-One group of L products and C: E is the largest exponent among the nonzero terms, every term is cut to a multiple of
-q = 2^(E - F), the sum is exact, and the result is truncated to the accumulator's fraction bits. The float32 FPU does
-nearly all of it. The running sum is kept as M + S with M = 1.5 * 2^23 q, so that its unit in the last place is q as
-long as |S| < 2^22 q: |S| <= L * 4 * 2^F q + 2^(F + 1) q. S = (M + S) - M is exact, M follows from the sum's own
-exponent, as 2^23 q <= M + S < 2^24 q, and x - x is +0. Products of two FP8 numbers have at most 8 significant bits.
+One group of L products and C: E is the largest exponent among the nonzero terms, every term is truncated to a multiple
+of q = 2^(E - F), the sum is exact, and the result is truncated to the accumulator's fraction bits. The float32 FPU does
+nearly all of this. The running sum is stored as M + S with M = 1.5 * 2^23 q, so that its ulp is q as long as
+|S| < 2^22 q: |S| <= L * 4 * 2^F q + 2^(F + 1) q. S = (M + S) - M is exact, M follows from the sum's own exponent, as
+2^23 q <= M + S < 2^24 q, and x - x is +0. Products of two FP8 numbers have at most 8 significant bits.
 
-Between groups S stays as it is, as long as a result keeps at least F fraction bits: what its truncation would clear
-lies below the next q too, which is at least 2^-F of S's leading bit. The result is truncated where a chain ends.
+Between groups S is not truncated, as long as a result has at least F fraction bits: the bits that truncation would
+clear are also below the next q, which is at least 2^-F of S's leading bit. The result is truncated at the end of a
+chain.
 
 `TowardZero`: one fused multiply-add that rounds toward zero, by its encoding or by the thread's mode, multiplies,
-aligns, cuts and adds. Let B be multiplied by 1 + 2^-16 beforehand.
+aligns, truncates and adds. B is multiplied by 1 + 2^-16 beforehand.
 
 * M + S > 0, so rounding toward zero is rounding down: p / q becomes floor(p / q * (1 + 2^-16)).
 * p >= 0: p / q = n + f with f <= 1 - 2^-8 below 2^7 and f = 0 above (8 significant bits), and n < 2^(F + 2); the
   extra p / q * 2^-16 is below 2^-9 in the first case and below 1 in the second, so the floor is n, for F <= 14.
-* p < 0: the floor is -(n + 1) whether or not f = 0, one more than truncation takes away. So the sum lacks exactly one
-  unit for every negative product, and those are counted: the bits of (A's signs ^ B's signs). Zeros take part: they
-  are laid out as 2^-126 with their sign, whose products are below 2^-110 and so below every q; n = 0.
-* C takes the same way as a product of itself and 1 + 2^-23, of which the FPU rounds nothing. C has P <= 23 significant
-  bits (2^(F + 7) bounds |S| / q, and a C from outside is cut to F bits, which the alignment would do anyway). Below
-  2^(i + 1), C / q = n + f has f <= 1 - 2^(i + 1 - P), and the extra is below 2^(i + 1 - 23). If f = 0, n * 2^-23 < 1.
+* p < 0: the floor is -(n + 1) whether or not f = 0, one less than truncation gives. The sum is therefore too small by
+  exactly one unit per negative product, and these are counted: the bits of (A's signs ^ B's signs). Zeros are included:
+  they are packed as 2^-126 with their sign, so their products are below 2^-110 and below every q; n = 0.
+* C is treated in the same way, as a product of itself and 1 + 2^-23, which the FPU does not round. C has P <= 23
+  significant bits (2^(F + 7) bounds |S| / q, and an external C is truncated to F bits, as the alignment would do).
+  Below 2^(i + 1), C / q = n + f has f <= 1 - 2^(i + 1 - P), and the extra is below 2^(i + 1 - 23). If f = 0, n * 2^-23
+  < 1.
 
-`Biased`, with the default rounding: adding t to M + S rounds t to the nearest multiple of q.
+`Biased`, in the default rounding mode: adding t to M + S rounds t to the nearest multiple of q.
 
-* p / q = n + f as above, in magnitude. Taking 255/512 q from it leaves n + (f - 255/512), whose nearest integer is n.
-  The subtraction is exact, or harmless for |p| < q/2: its bits run from 2^(F + 1) q (un-normalised products are below
+* p / q = n + f as above, in magnitude. Subtracting 255/512 q leaves n + (f - 255/512), whose nearest integer is n. The
+  subtraction is exact, or harmless for |p| < q/2: its bits extend from 2^(F + 1) q (unnormalized products are below
   4 * 2^E) down to 2^-9 q, which is F + 11 <= 24 bits for F <= 13. The product is exact, so it may be fused.
-* C has F + 1 <= 14 bits. C / q = n + f in magnitude, f <= 1 - 2^(i - 13): (n + f)(1 + 2^-16) - 1/2 lies above n - 1/2
+* C has F + 1 <= 14 bits. C / q = n + f in magnitude, f <= 1 - 2^(i - 13): (n + f)(1 + 2^-16) - 1/2 is above n - 1/2
   (or is -1/2, whose nearest even is 0) and below n + 1/2.
 
-`Floored`, and its encoded form: the same fused multiply-add, of B as it is, is what ``align="floor"`` asks for.
+`Floored`, and its encoded form: the same fused multiply-add, with B unchanged, computes ``align="floor"``.
 
-`Rounded`, for ``align="nearest"``: fma(a, b, M), in the default rounding, is M plus the nearest multiple of q, ties to
-even as M / q is even; M is taken away and the rest is added. Both see what a result's truncation leaves of C, so that
-S is cut after every group.
+`Rounded`, for ``align="nearest"``: fma(a, b, M), in the default rounding mode, is M plus the nearest multiple of q,
+ties to even because M / q is even; M is subtracted and the difference is added. For both, C must be truncated as a
+result is, so S is truncated after every group.
 
-Operands are finite codes with exponents in -16..15; C (and with it every intermediate result) is zero or has an
-exponent in -95..F + 97, so q is at least 2^-109 and M below 2^122. What is outside is the caller's to send elsewhere.
+Operands are finite codes with exponents in -16..15; C (and every intermediate result) is zero or has an exponent in
+-95..F + 97, so q is at least 2^-109 and M below 2^122. Callers must compute all other cases elsewhere.
 """
 
 from typing import Any
@@ -46,14 +48,14 @@ from lowprec._jit import cpu_features, ir
 
 from ...vectors import F32, I8, I16, I32, TOWARD_ZERO, VectorCode, fill
 
-FACTOR = 1 + 2.0**-16  # of B's values, where products round toward zero
+FACTOR = 1 + 2.0**-16  # factor of B's values for products rounded toward zero
 _EXPONENT, _SIGN = 0x7F800000, 0x80000000
 
 
 class GroupSum(VectorCode):
-    """Emits a group's sum for vectors of `lanes` outputs; what it needs of `loop.Sums` is given at the beginning."""
+    """Emits a group's sum for vectors of `lanes` outputs; the constructor takes fields of `loop.Sums`."""
 
-    counts = False  # whether `begin` wants the negative products, as bit masks; zeros then are 2^-126
+    counts = False  # whether `begin` takes masks of the negative products; zeros are then packed as 2^-126
 
     def __init__(self, builder: Any, lanes: int, fraction_bits: Any, keep: Any) -> None:
         super().__init__(builder)
@@ -67,15 +69,15 @@ class GroupSum(VectorCode):
         )
 
     def entry(self, c: Any) -> Any:
-        """Return C's bits as a chain's first group takes them."""
+        """Return C's bits in the form that a chain's first group takes."""
         return self.builder.and_(c, self.cut)
 
     def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
-        """Return M plus C, and what else a group needs; `top` is 2^E of the products, c and it as bits."""
+        """Return M plus C, and the other values that a group needs; `top` is 2^E of the products; both as bits."""
         raise NotImplementedError
 
     def product(self, a: Any, b: Any, kept: list[Any]) -> Any:
-        """Return the sum after another product, of what `begin` returned and the sum so far."""
+        """Return the sum after another product, from the values of `begin` and the sum so far."""
         raise NotImplementedError
 
     def end(self, total: Any) -> Any:
@@ -91,21 +93,21 @@ class GroupSum(VectorCode):
         return b.add(b.select(b.icmp_unsigned(">", top, e), top, e), self.m_bits)
 
     def constant(self, value: float) -> Any:
-        """Return a vector of one number."""
+        """Return a vector with one number in every lane."""
         return ir.Constant(self.floats, [ir.Constant(F32, value)] * self.lanes)
 
 
 class TowardZero(GroupSum):
-    """Sums that the FPU rounds toward zero, in the mode that the thread is in."""
+    """Sums rounded toward zero by the FPU in the thread's rounding mode."""
 
     counts = True
 
     def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
-        """Return M plus C, cut."""
+        """Return M plus C, truncated."""
         b = self.builder
         m = b.bitcast(self.m(c, top), self.floats)
         down = self.multiply_add(b.bitcast(c, self.floats), self.constant(1 + 2.0**-23), m)
-        # C is counted by its sign alone: a zero is +0. Cut to nothing it still was rounded down, like a product.
+        # C is counted by its sign only: a zero is +0. Even if it becomes 0, it was rounded down, like a product.
         lacking = b.add(self.count(negative), b.lshr(c, fill(self.ints, 31)))
         return [b.bitcast(b.add(b.bitcast(down, self.ints), lacking), self.floats)]
 
@@ -118,7 +120,7 @@ class TowardZero(GroupSum):
         return self.call(f"llvm.fma.v{self.lanes}f32", self.floats, a, b, c)
 
     def count(self, masks: Any) -> Any:
-        """Return how many bits are set in each of 32."""
+        """Return the number of set bits in each of the 32-bit masks."""
         b, lanes = self.builder, self.lanes
         if "avx512vpopcntdq" in cpu_features() or lanes != 8:
             return self.call(f"llvm.ctpop.v{lanes}i32", self.ints, masks)
@@ -132,7 +134,7 @@ class TowardZero(GroupSum):
 
 
 class Encoded(TowardZero):
-    """Sums that round toward zero by the instructions' encoding, which AVX-512 has."""
+    """Sums rounded toward zero by the instructions' encoding, on AVX-512."""
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """Return the fused a * b + c, rounded toward zero."""
@@ -140,34 +142,34 @@ class Encoded(TowardZero):
 
 
 class Floored(TowardZero):
-    """Sums of terms that are cut downwards, in a thread that rounds toward zero."""
+    """Sums of terms that are rounded down, in a thread that rounds toward zero."""
 
     counts = False
 
     def entry(self, c: Any) -> Any:
-        """Return C's bits as they are."""
+        """Return C's bits unchanged."""
         return c
 
     def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
-        """Return M plus C, cut."""
+        """Return M plus C, truncated."""
         b = self.builder
         m = b.bitcast(self.m(c, top), self.floats)
         return [self.multiply_add(b.bitcast(c, self.floats), self.constant(1.0), m)]
 
     def end(self, total: Any) -> Any:
-        """Return the bits of S as a result has them."""
+        """Return the bits of S, truncated as a result."""
         return self.builder.and_(super().end(total), self.kept)
 
 
 class EncodedFloored(Floored, Encoded):
-    """The same by the instructions' encoding."""
+    """Sums of terms that are rounded down by the instructions' encoding."""
 
 
 class Rounded(GroupSum):
     """Sums of terms that are rounded to nearest even."""
 
     def entry(self, c: Any) -> Any:
-        """Return C's bits as they are."""
+        """Return C's bits unchanged."""
         return c
 
     def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
@@ -182,22 +184,22 @@ class Rounded(GroupSum):
         return self.builder.fadd(total, self.builder.fsub(multiply_add(self, a, b, m), m))
 
     def end(self, total: Any) -> Any:
-        """Return the bits of S as a result has them."""
+        """Return the bits of S, truncated as a result."""
         return self.builder.and_(super().end(total), self.kept)
 
 
 def multiply_add(code: GroupSum, a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c, fused where the CPU can: products are exact, and whichever way C is rounded is good."""
+    """Return a * b + c, fused if the CPU supports it: products are exact, and C may be rounded either way."""
     if "fma" in cpu_features():
         return code.call(f"llvm.fma.v{code.lanes}f32", code.floats, a, b, c)
     return code.builder.fadd(code.builder.fmul(a, b), c)
 
 
 class Biased(GroupSum):
-    """Sums in the default rounding, of any CPU."""
+    """Sums in the default rounding mode, for any CPU."""
 
     def begin(self, c: Any, top: Any, negative: Any) -> list[Any]:
-        """Return M plus C, cut, and what is taken from products' magnitudes, with the sign turned."""
+        """Return M plus C, truncated, and the reduction of products' magnitudes, negated."""
         b, ints = self.builder, self.ints
         c = self.entry(c)
         m = self.m(c, top)

@@ -1,11 +1,11 @@
 """Groups of FP8 products in float32 lanes: the innermost step, for 4 rows x 64 columns.
 
-Written in LLVM's vector IR because two things cannot be said in Python syntax: rounding by an instruction's own
-encoding, and sums that stay in registers over the whole group. `sums` says why it is exact.
+Written in LLVM's vector IR because Python syntax cannot express two things: rounding by an instruction's encoding, and
+sums that stay in registers during the whole group. `sums` has the proof of exactness.
 
-E is found by bytes, 64 columns to a vector: exponents are unsigned, A's carry the bias of a float32 and 15 more, B's
-are taken away from them with saturation, so that zero operands (A's are 0, B's 255) lose against every product. The
-search for the next group's runs within this group's products: it uses the execution ports that they leave free.
+E is computed in bytes, 64 columns per vector: exponents are unsigned, A's have the bias of a float32 plus 15, and B's
+are subtracted from them with saturation, so that zero operands (A's are 0, B's 255) are below every product. The search
+for the next group's E is interleaved with this group's products: it uses the execution ports that they leave free.
 """
 
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ from .pack import COLUMNS, ROWS
 from .sums import GroupSum
 
 PANEL = 128  # columns of the running sums
-LEAST = 127 - 95  # E, biased, of a group without a product: not above any C's
-_TOP = ROWS * COLUMNS  # bytes of the largest exponents
+LEAST = 127 - 95  # biased E of a group without a product: not above that of any C
+_TOP = ROWS * COLUMNS  # size in bytes of the largest exponents
 
 
 class Shape(NamedTuple):
-    """How a machine's registers are used: `lanes` float32 in a vector, `vectors` of them side by side."""
+    """Register allocation of an instruction set: `lanes` float32 per vector, `vectors` at a time."""
 
     lanes: int
     vectors: int
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Into how many parts the columns fall."""
+        """Number of parts into which the columns are divided."""
         return COLUMNS // (self.lanes * self.vectors)
 
 
@@ -45,10 +45,10 @@ def make_tile(shape: Shape) -> Any:
                     signs               [groups][64] uint32
         state       [4] lines of 64 float32, `PANEL` apart: C on entry (zero is +0), S on return
         groups      at least 1
-        sums        `loop.Sums`: the group is a multiple of 4, at most 32 where products are counted
+        sums        `loop.Sums`: the group is a multiple of 4, at most 32 if products are counted
         following   top [2][4][64] uint8: the largest exponents of the first group's products on entry (from
                     `make_first_exponents`), on return those of the group at a's and b's exponents, the two addresses
-                    that come next; then the mask that S's bits are cut with at the end
+                    that follow; then the mask that truncates S at the end
     """
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -85,19 +85,19 @@ class _Search(VectorCode):
 
     def __init__(self, builder: Any, lanes: int, rows: int) -> None:
         super().__init__(builder)
-        self.wide = 4 * lanes  # as many bytes as a float vector has
+        self.wide = 4 * lanes  # number of bytes in a float vector
         self.octets = ir.VectorType(I8, self.wide)
         self.best = [
             [self.variable(fill(self.octets, LEAST)) for _ in range(COLUMNS // self.wide)] for _ in range(rows)
         ]
 
     def start(self) -> None:
-        """Begin anew."""
+        """Reset the maxima."""
         for _, _, slot in self.slots():
             self.builder.store(fill(self.octets, LEAST), slot)
 
     def compare(self, a_exponents: Any, b_exponents: Any, k: Any) -> None:
-        """Let product `k` of the group at these addresses take part."""
+        """Update the maxima with product `k` of the group at these addresses."""
         b = self.builder
         line, quad = self.at(b_exponents, b.mul(k, I64(COLUMNS))), self.at(a_exponents, b.mul(k, I64(4 * ROWS)))
         columns = [self.load(self.at(line, w * self.wide), self.octets) for w in range(COLUMNS // self.wide)]
@@ -109,22 +109,22 @@ class _Search(VectorCode):
                 b.store(self.call(f"llvm.umax.{name}", self.octets, total, b.load(slot)), slot)
 
     def save(self, top: Any) -> None:
-        """Write what was found to memory."""
+        """Write the maxima to memory."""
         for r, w, slot in self.slots():
             self.store(self.builder.load(slot), self.at(top, r * COLUMNS + w * self.wide))
 
     def restore(self, top: Any) -> None:
-        """Go on with what was found before."""
+        """Load the maxima from memory."""
         for r, w, slot in self.slots():
             self.builder.store(self.load(self.at(top, r * COLUMNS + w * self.wide), self.octets), slot)
 
     def slots(self) -> list[tuple[int, int, Any]]:
-        """Return row, vector and place of everything that was found."""
+        """Return row, vector and slot of every maximum."""
         return [(r, w, slot) for r, row in enumerate(self.best) for w, slot in enumerate(row)]
 
 
 class _Tile(VectorCode):
-    """Emits the instructions of one tile; methods stand in the order of execution."""
+    """Emits the instructions of one tile; methods are in the order of execution."""
 
     def __init__(
         self, builder: Any, shape: Shape, state: Any, groups: Any, a: Any, b: Any, sums: Any, following: Any
@@ -147,7 +147,7 @@ class _Tile(VectorCode):
             self.emit_parts()
 
     def emit_whole(self) -> None:
-        """Keep sums and exponents in registers from group to group."""
+        """Emit code that keeps sums and exponents in registers from group to group."""
         b = self.builder
         self.search.restore(self.top)
         self.load_state(I64(0))
@@ -160,7 +160,7 @@ class _Tile(VectorCode):
         self.search.save(self.top)
 
     def emit_parts(self) -> None:
-        """Work on some columns at a time, and look for the exponents of some rows of the next group meanwhile."""
+        """Emit code that processes some columns at a time, and searches exponents of some rows of the next group."""
         b, (lanes, vectors, _) = self.builder, self.shape
         narrow, step = ir.VectorType(I8, lanes), lanes * vectors
         rows = ROWS // self.shape.parts
@@ -181,13 +181,13 @@ class _Tile(VectorCode):
                 self.columns(loop.index, j0, tops, (self.at(a_next, b.mul(row, I64(4))), b_next))
                 self.search.save(self.at(later, b.mul(row, I64(COLUMNS))))
                 self.store_state(j0)
-        # What was found for the next tile goes to the front.
+        # The maxima of the next tile are copied to the front.
         search = _Search(b, lanes, ROWS)
         search.restore(self.at(self.top, b.mul(b.and_(self.groups, I64(1)), I64(_TOP))))
         search.save(self.top)
 
     def next_group(self, g: Any) -> tuple[Any, Any]:
-        """Return where the exponents of the group after `g` are."""
+        """Return the addresses of the exponents of the group after `g`."""
         b, following = self.builder, self.builder.add(g, I64(1))
         last, inside = b.icmp_signed("==", following, self.groups), b.mul(following, self.group)
         a_next = b.select(last, self.next_a, self.at(self.a_exponents, b.mul(inside, I64(4 * ROWS))))
@@ -203,12 +203,12 @@ class _Tile(VectorCode):
         ]
 
     def load_state(self, j0: Any) -> None:
-        """Begin with what is in memory."""
+        """Load the running sums from memory."""
         for place, slot in self.places(j0):
             self.builder.store(self.sum.entry(self.load(place, self.sum.ints)), slot)
 
     def store_state(self, j0: Any) -> None:
-        """Leave the sums in memory, cut as is wanted."""
+        """Store the sums in memory, truncated by the given mask."""
         for place, slot in self.places(j0):
             self.store(self.builder.and_(self.builder.load(slot), self.last), place)
 

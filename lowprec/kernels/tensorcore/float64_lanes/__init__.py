@@ -1,1 +1,1 @@
-"""Aligned sums in float64 lanes: of values, and of runs of FP4 products in bytes."""
+"""Aligned sums in float64 lanes: of products, and of exact partial sums of FP4 products in bytes."""

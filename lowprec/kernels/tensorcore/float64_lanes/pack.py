@@ -1,14 +1,14 @@
-"""Operand layouts of the float64 tensor-core kernels: values, un-normalised exponents and sign masks.
+"""Operand layouts of the float64 tensor-core kernels: values, unnormalized exponents and sign masks.
 
-Operands come as float32 values [rows, K] of a format whose smallest normal exponent is `emin`. A is laid out by quads
-of rows, each [K][4]; B by panels of 32 columns, each [K][32]. Every group is padded with zeros to a multiple of 4.
-Masks hold the bits of each group's positive and of its negative nonzero operands, 32 to a word. Exponents are those
-that `tile` describes; NaN and Inf are laid out like numbers.
+Operands are float32 values [rows, K] of a format whose smallest normal exponent is `emin`. A is packed in quads of
+rows, each [K][4]; B in panels of 32 columns, each [K][32]. Every group is zero-padded to a multiple of 4. Masks hold
+the bits of each group's positive and negative nonzero operands, 32 per word. Exponents are those that `tile` describes;
+NaN and Inf are packed like numbers.
 
-Scales inside the instruction are powers of two. What they do to a product is add to its exponent (ST-FDPA of
-arXiv:2511.10909), which is what multiplying the values by them does: exactly so, as 2^-381 (the smallest scaled
-bfloat16, bit by bit) and 2^255 are far within float64. `shift` [rows, K / block] holds their exponents; without
-scales it has no columns. With them, groups are multiples of 4.
+Scales inside the instruction are powers of two and add to the exponents of products (ST-FDPA of arXiv:2511.10909),
+which is equivalent to multiplying the values by them: exactly, as 2^-381 (the smallest scaled bfloat16, bit by bit) and
+2^255 are well within float64. `shift` [rows, K / block] holds their exponents; without scales it has no columns. With
+scales, groups are multiples of 4.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ from ...vectors import F32, F64, I32, I64, VectorCode, fill, indices
 
 U, L = np.uint32, np.uint64
 ROWS, COLUMNS = 4, 32
-ZERO = np.int16(-16384)  # exponent of a zero: its products stay below the smallest exponent of any accumulator
-NOT_A_NUMBER = -(1 << 12)  # a NaN among the shifts
+ZERO = np.int16(-16384)  # exponent of a zero: its products are below the smallest exponent of any accumulator
+NOT_A_NUMBER = -(1 << 12)  # NaN among the shifts
 
 
 @kernel
 def _exponent(x, emin, bias):
-    """Return the un-normalised exponent of `x` as the high bits of a float64; A brings the bias."""
+    """Return the unnormalized exponent of `x` as the high bits of a float64; A's includes the bias."""
     field = np.int32(U(U(bits32(x) >> U(23)) & U(0xFF)))
     e = max(field - np.int32(127), emin) + bias
     return ZERO if x == np.float32(0) else np.int16(e << np.int32(4))
@@ -39,7 +39,7 @@ def power_of_two(shift):
 
 @kernel
 def added(shift):
-    """Return what a scale adds to exponents: those of a NaN's block mean nothing."""
+    """Return the exponent that a scale adds; for the block of a NaN it is irrelevant."""
     return np.int32(0) if shift == NOT_A_NUMBER else np.int32(shift)
 
 
@@ -57,7 +57,7 @@ def _turn(x, first, p, group, turned):
 
 
 def _signs(typingctx, address):
-    """Return which of 32 float32 at an address are positive as bits 0..31, the negative ones as bits 32..63."""
+    """Return masks of 32 float32 at an address: positive numbers in bits 0..31, negative ones in bits 32..63."""
     if address != types.intp:
         return None
 
@@ -76,10 +76,10 @@ signs = intrinsic(_signs)
 
 
 def _lay_out_quad(typingctx, rows, stride, factors, biases, least, values, exponents):
-    """Lay out 4 float32 of each of 4 rows, `stride` bytes apart: all are addresses but that and `least`.
+    """Pack 4 float32 of each of 4 rows, `stride` bytes apart; all arguments but `stride` and `least` are addresses.
 
-    Values are multiplied by the row's factor. Exponents, whose float32 field is at least `least`, get its bias and
-    become both halves of 32 bits.
+    Values are multiplied by the row's factor. Exponents, with float32 fields of at least `least`, are increased by the
+    row's bias and stored in both halves of 32 bits.
     """
 
     def codegen(context, builder, signature, args):
@@ -112,7 +112,7 @@ lay_out_quad = intrinsic(_lay_out_quad)
 
 @kernel
 def pack_quads(x, emin, group, shift, block, packed):
-    """Lay out A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
+    """Pack A [M, K] as values, exponents [quads][groups][depth][4] float64, int32 and masks [][words][4] uint64."""
     values, exponents, masks = packed
     scaled = shift.shape[1] > 0
     m, k = x.shape
@@ -121,9 +121,9 @@ def pack_quads(x, emin, group, shift, block, packed):
     padded = groups * depth
     rows = np.zeros((ROWS, padded + 32), np.float32)
     stride = np.intp(4 * (padded + 32))
-    # Exponent fields of float32 become those of float64.
+    # Convert exponent fields of float32 to those of float64.
     least, bias = np.int32(emin + 127), np.int32(1023 - 127)
-    span = block if scaled else padded  # of K, over which scales are constant
+    span = block if scaled else padded  # length in K over which scales are constant
     factor, more = np.ones(ROWS), np.full(ROWS, bias, np.int32)
     for i in range(0, m, ROWS):
         for r in range(ROWS):
@@ -160,7 +160,7 @@ def pack_quads(x, emin, group, shift, block, packed):
 
 @kernel
 def pack_panels(x, emin, group, factor, shift, block, packed):
-    """Lay out B [N, K] as values (times `factor`), exponents [panels][groups][depth][32] and masks [..][words][32]."""
+    """Pack B [N, K] as values (times `factor`), exponents [panels][groups][depth][32] and masks [..][words][32]."""
     values, exponents, masks = packed
     scaled = shift.shape[1] > 0
     n, k = x.shape
@@ -204,7 +204,7 @@ def exponent_range(x):
     low, high = U(0xFFFFFFFF), U(0)
     for i in range(x.size):
         magnitude = U(bits32(x[i]) & U(0x7FFFFFFF))
-        low = min(low, U(magnitude - U(1)))  # a zero becomes the largest
+        low = min(low, U(magnitude - U(1)))  # a zero becomes the largest value
         high = max(high, magnitude)
     lowest = np.int64(U(low + U(1)) >> U(23)) if low != U(0xFFFFFFFF) else np.int64(255)
     return max(lowest, np.int64(1)) - 127, max(np.int64(high >> U(23)), np.int64(1)) - 127

@@ -1,9 +1,8 @@
-"""Groups of products in float64 lanes and the default rounding: what `tile` does, for every CPU.
+"""Groups of products in float64 lanes and the default rounding mode: portable equivalent of `tile`.
 
 A product of two operands of up to 11 significant bits is exact in float64, and so is its multiple by the power of two
-1 / q; what is left of it without its fraction is a whole number below 2^(F + 2), and sums of 256 of these and C stay
-below 2^53. S q is truncated to float32 by clearing bits, or, for subnormals, by the same trick at the quantum
-2^(-126 - keep).
+1 / q; its integer part is below 2^(F + 2), and sums of 256 of these and C stay below 2^53. S q is truncated to float32
+by clearing bits, or, for subnormals, by rounding at the quantum 2^(-126 - keep).
 """
 
 from typing import Any
@@ -18,15 +17,15 @@ from .sums import COLUMNS, ROWS
 L = np.uint64
 N = COLUMNS
 EXPONENT = np.uint64(0x7FF << 52)
-# What `variant` gives another meaning: whether results are float16, and how terms become multiples of q.
+# Placeholders that `variant` replaces: whether results are float16, and how terms become multiples of q.
 half, cut = False, np.trunc
 
 
 def _tile(a, b, state, groups, sums, top, following):
-    """Do the tile's work in plain loops, for float16 results if `half`, of terms `cut`; B comes without the factor.
+    """Compute the tile in plain loops, with float16 results if `half` and terms rounded by `cut`; B has no factor.
 
-    It works on four products at a time. The four rows lie in one array each, with constant distances: LLVM then sees
-    that they do not overlap.
+    It processes four products at a time. The four rows are in one array each, at constant distances, so that LLVM can
+    prove that they do not overlap.
     """
     depth = (sums.group + 3) // 4 * 4
     least = np.int16((sums.lowest + 1023) << 4)
@@ -62,7 +61,7 @@ def _tile(a, b, state, groups, sums, top, following):
 
 
 def _open_sums(state, top, fraction_bits, half, total, inverse):
-    """Begin 4 x 32 group sums: 1 / q from C and the largest exponents of products, and C / q, cut."""
+    """Initialize 4 x 32 group sums: 1 / q from C and the largest exponents of products, and C / q, truncated."""
     emin = np.int64(1023 - 14) if half else np.int64(1023 - 126)
     for j in range(4 * N):
         c = state[j]
@@ -76,7 +75,7 @@ def _open_sums(state, top, fraction_bits, half, total, inverse):
 
 @kernel
 def close_sums(total, inverse, keep, half, state):
-    """Bring 4 x 32 sums, in units of q, to the result's format; NaN where they leave it."""
+    """Convert 4 x 32 sums, in units of q, to the format of the result; NaN if out of range."""
     limit, least_normal = (2.0**16, 2.0**-14) if half else (2.0**128, 2.0**-126)
     clear = L(L(0xFFFFFFFFFFFFFFFF) << L(52 - keep))
     fine = float64_from_bits(L(1023 + 126 + keep) << L(52))  # 1 / quantum of subnormal results
@@ -100,7 +99,7 @@ def _largest(top, e0, e1, e2, e3, y0, y1, y2, y3):
 
 
 def _four(inverse, a0, a1, a2, a3, z0, z1, z2, z3):
-    """Return the sum of four products, each cut, in units of q."""
+    """Return the sum of four products, each truncated, in units of q."""
     low = cut(a0 * z0 * inverse) + cut(a1 * z1 * inverse)
     return low + (cut(a2 * z2 * inverse) + cut(a3 * z3 * inverse))
 
@@ -114,7 +113,7 @@ def _tiles(name: str, cut: Any) -> dict[str, Any]:
     return {result: variant(_tile, f"tile_{name}_{result}", half=half, **parts) for result, half in halves.items()}
 
 
-open_sums, four = variant(_open_sums, "open_sums"), None  # of truncated terms; what `variant` gives another meaning
+open_sums, four = variant(_open_sums, "open_sums"), None  # for truncated terms; a placeholder that `variant` replaces
 tiles = {
     "truncate": _tiles("truncate", np.trunc),
     "floor": _tiles("floor", np.floor),

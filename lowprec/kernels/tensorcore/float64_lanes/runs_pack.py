@@ -1,17 +1,17 @@
-"""Operand layouts for runs that are scaled inside the instruction: one record for 16 products of a quad or a panel.
+"""Operand layouts for runs that are scaled inside the instruction: one record per 16 products of a quad or panel.
 
-Elements are multiples of the format's smallest subnormal, at most 12 of them (E2M1: halves); that unit goes into the
-scales. A's are signed bytes; B's are raised by 12, so that they are unsigned, which is what the CPU's products of bytes
-want, and 12 times the sum of A's run is taken off again. A run whose scale is zero is laid out as zeros: either makes
-a zero term.
+Elements are multiples of the format's smallest subnormal, at most 12 of them (E2M1: halves); that unit is multiplied
+into the scales. A's are signed bytes; B's are increased by 12 to make them unsigned, as the CPU's byte products
+require, and 12 times the sum of A's run is subtracted. A run with a zero scale is packed as zeros: both give a zero
+term.
 
 A record holds, of 4 rows of A::
 
     byte 0      elements    [4][4 rows][4] int8
     byte 64     scale       [4] float64, times a factor
     byte 96     offset      [4] int32: -12 times the sum of the run
-    byte 112    exponent    [4] int32: that of the scale, as the high 16 bits of a float64, twice; biased
-    byte 128    nonzero     [4] int32: a bit for each element, 16 bits twice
+    byte 112    exponent    [4] int32: exponent of the scale, as the high 16 bits of a float64, twice; biased
+    byte 128    nonzero     [4] int32: one bit per element, 16 bits twice
 
 and of 32 columns of B::
 
@@ -36,7 +36,7 @@ U = np.uint32
 
 
 def _nonzero(typingctx, address):
-    """Return which of 16 bytes at an address are not zero, as bits."""
+    """Return a mask of the nonzero bytes among 16 bytes at an address."""
     if address != types.intp:
         return None
 
@@ -53,24 +53,24 @@ nonzero = intrinsic(_nonzero)
 
 
 class Tables(NamedTuple):
-    """What codes mean."""
+    """Decoding tables of both operands' elements and scales."""
 
     element: Any  # int8 by code, multiples of the smallest subnormal
     scale: Any  # float64 by scale code, NaN for NaN
-    exponent: Any  # int16: its un-normalised exponent
-    factor: float  # of the scales
+    exponent: Any  # int16: its unnormalized exponent
+    factor: float  # factor of the scales
 
 
 @kernel
 def _read(codes, table, line):
-    """Decode a row, up to its length; what is beyond stays."""
+    """Decode a row, up to its length; further elements are unchanged."""
     for p in range(codes.size):
         line[p] = table[codes[p]]
 
 
 @kernel
 def pack_quads(codes, scale, block, tables, runs, records):
-    """Lay out A [M, K] with scale codes [M, K / block] as records [quads][runs]."""
+    """Pack A [M, K] with scale codes [M, K / block] as records [quads][runs]."""
     table, scales, exponents, factor = tables
     words, numbers = records.view(np.int32), records.view(np.float64)
     m, k = codes.shape
@@ -106,7 +106,7 @@ def pack_quads(codes, scale, block, tables, runs, records):
 
 @kernel
 def pack_panels(codes, scale, block, tables, runs, records):
-    """Lay out B [N, K] with scale codes [N, K / block] as records [panels][runs]."""
+    """Pack B [N, K] with scale codes [N, K / block] as records [panels][runs]."""
     table, scales, exponents, factor = tables
     words, numbers, shorts = records.view(np.int32), records.view(np.float64), records.view(np.int16)
     n, k = codes.shape

@@ -1,29 +1,30 @@
 """The innermost step of the mxf4 and mxf4nvf4 kernels: a chain of groups for 4 rows x 32 columns.
 
-One group is some runs of 16 products and C (GST-FDPA of arXiv:2511.10909). A run's products are summed exactly and
-unscaled; the sum times both scales is one term, whose exponent e is that of the scales, un-normalised. Terms and C are
-aligned to the largest exponent E, truncated toward zero to a multiple of q = 2^(E - F), summed exactly, and the
+One group is several runs of 16 products and C (GST-FDPA of arXiv:2511.10909). A run's products are summed exactly and
+unscaled; the sum times both scales is one term, with exponent e equal to that of the scales, unnormalized. Terms and C
+are aligned to the largest exponent E, truncated toward zero to a multiple of q = 2^(E - F), summed exactly, and the
 result is truncated to the accumulator's format.
 
-* Elements are whole numbers a and b up to 12 in magnitude (E2M1 in halves), kept as bytes, so a run's sum r is an exact
-  int32 of magnitude at most 16 * 144 = 2304. b is raised by 12 to make it unsigned, and -12 times the sum of the
-  a's stands in r beforehand.
+* Elements are integers a and b up to 12 in magnitude (E2M1 in halves), stored as bytes, so a run's sum r is an exact
+  int32 of magnitude at most 16 * 144 = 2304. b is increased by 12 to make it unsigned, and r is initialized to -12
+  times the sum of the a's.
 * A term is t = r * s with s = sa * sb, scales' significands being below 2 with at most 4 bits, times the elements'
   units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1, whose u is 1 / 4. It has at most 12 + 8 = 20 significant bits.
-* As in `tile` the sum is kept as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward
-  zero, r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must
-  be below 2^51: F <= 37 for groups of 64.
-* B's scales are multiplied by 1 + 2^-49, exact in 53 bits. s = sa * sb then is rounded to 53 bits, so that its excess
-  is 2^-49 within 2^-52, whichever way the FPU rounds. Let t / q = n + f have P <= 20 significant bits. If it is at
+* As in `tile` the sum is stored as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward zero,
+  r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must be below
+  2^51: F <= 37 for groups of 64.
+* B's scales are multiplied by 1 + 2^-49, exact in 53 bits. s = sa * sb is then rounded to 53 bits, so that its excess
+  is 2^-49 within 2^-52, in every rounding mode of the FPU. Let t / q = n + f have P <= 20 significant bits. If it is at
   least 2^(P - 1), then f = 0 and n times the excess is below 1 because n <= 2304 * 2^F < 2^48.5. If it is in
   [2^i, 2^(i + 1)) with i <= P - 2, then f <= 1 - 2^(i - P + 1), and the excess is below 2^(i + 1) * 2^-48.8.
   So rounding down gives n for t >= 0, and -(n + 1) for every -t < 0.
-* What that takes too much is given back by counting the negative r: those of runs with a zero scale are 0, as the
-  packers make such runs zeros.
-* A run takes part in the search for E if it has a product that is not zero, which a bit mask for each side tells; a
-  sum that cancels keeps its exponent, and so does a term that is lost.
+* The excess of rounding down is corrected by counting the negative r: those of runs with a zero scale are 0, because
+  the packers make such runs zeros.
+* A run is included in the search for E if it has a nonzero product, as a bit mask of each side shows; a sum that
+  cancels keeps its exponent, and so does a term that is truncated to zero.
 
-C, M, and the end of the sum are `sums`'s. NaN in a scale makes the sum NaN; the caller does such outputs anew.
+C, M, and the end of the sum are computed by `sums`. NaN in a scale makes the sum NaN; the caller recomputes such
+outputs.
 """
 
 from typing import Any
@@ -39,8 +40,8 @@ from .runs_pack import A_BYTES, B_BYTES, RUN
 from .sums import COLUMNS, ROWS, Shape, WideSum
 
 RESULTS = ("normal", "float32")
-BATCH = 256  # rows that sweep over one slice of a panel
-SLICE = 1024  # products after which the next rows get their turn
+BATCH = 256  # rows that share one slice of a panel
+SLICE = 1024  # products per slice of a panel
 FACTOR = 1 + 2.0**-49
 MAX_SUM = 2304  # of a run, in the elements' units
 
@@ -55,7 +56,7 @@ def make_tile(shape: Shape, dot_instruction: bool) -> Any:
         groups      at least 1
         sums        `loop.Sums`: the group is whole runs
 
-    `dot_instruction` tells whether the CPU sums four products of bytes in one step (AVX-512 VNNI).
+    `dot_instruction`: whether the CPU sums four products of bytes in one instruction (AVX-512 VNNI).
     """
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -71,7 +72,7 @@ def make_tile(shape: Shape, dot_instruction: bool) -> Any:
 
 
 class _Tile(WideSum):
-    """Emits the instructions of one tile; methods stand in the order of execution."""
+    """Emits the instructions of one tile; methods are in the order of execution."""
 
     def __init__(
         self, builder: Any, shape: Shape, dot_instruction: bool, a: Any, b: Any, state: Any, groups: Any, sums: Any
@@ -81,9 +82,9 @@ class _Tile(WideSum):
         self.dot_instruction = dot_instruction
         self.a, self.b, self.state, self.groups = a, b, state, groups
         self.runs = builder.udiv(group, I64(RUN))
-        self.step = shape.lanes * shape.vectors  # columns that are worked on at a time
+        self.step = shape.lanes * shape.vectors  # columns that are processed at a time
         self.ints = ir.VectorType(I32, self.step)
-        self.shorts = ir.VectorType(I16, 4 * shape.lanes)  # as many bytes as a vector of float64
+        self.shorts = ir.VectorType(I16, 4 * shape.lanes)  # number of bytes in a vector of float64
         least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
         self.least = self.splat(builder.trunc(least, I16), self.shorts)
 
@@ -131,7 +132,7 @@ class _Tile(WideSum):
         return [[b.load(slot) for slot in row] for row in best]
 
     def columns(self, a_group: Any, b_group: Any, j0: Any, tops: list[list[Any]]) -> None:
-        """Compute a group for ``lanes * vectors`` columns from `j0`: M and C, the runs, and M taken away."""
+        """Compute a group for ``lanes * vectors`` columns from `j0`: M and C, the runs, minus M."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         places = [
             [self.at(self.state, b.mul(j0, I64(8)), 8 * (r * COLUMNS + v * lanes)) for v in range(vectors)]
@@ -167,11 +168,11 @@ class _Tile(WideSum):
                 self.store(self.finish(whole), places[r][v])
 
     def opened(self, c: Any, top: Any) -> Any:
-        """Return a variable that holds M plus C."""
+        """Return a variable initialized to M plus C."""
         return self.variable(self.start(c, self.magic(c, top)))
 
     def dot(self, unsigned: list[Any], signed: list[Any], total: Any) -> Any:
-        """Return `total` plus the products of bytes, 16 for each column, as int32."""
+        """Return `total` plus the products of bytes, 16 per column, as int32."""
         b = self.builder
         if self.dot_instruction:
             for x, y in zip(unsigned, signed, strict=True):
@@ -190,10 +191,10 @@ class _Tile(WideSum):
 
 
 def _portable_tile(a, b, state, groups, sums):
-    """Do the tile's work in plain loops and default rounding; B's scales come without the factor.
+    """Compute the tile in plain loops and the default rounding mode; B's scales have no factor.
 
     A term has at most 20 significant bits, so that it and its multiple by the power of two 1 / q are exact in float64,
-    and its whole part is below 2^53 as the tile's sums are.
+    and its integer part is below 2^53, as are the tile's sums.
     """
     runs = sums.group // RUN
     least = np.int16((sums.lowest + 1023) << 4)
@@ -245,11 +246,11 @@ def _four(word, x0, x1, x2, x3):
     return np.int32(np.int32(low) + np.int32(high))
 
 
-tile = None  # what `variant` gives another meaning
+tile = None  # placeholder that `variant` replaces
 
 
 def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are records of `runs_pack`."""
+    """Add a block's products to the running sums; A and B are records of `runs_pack`."""
     runs = sums.group // RUN
     chunk = max(SLICE // sums.group, 1)
     for g0 in range(place.group, place.stop, chunk):
@@ -272,7 +273,7 @@ def _fast(result: str, lanes: int, embedded: bool) -> Any:
     return _variant(f"{lanes}_{result}" + "_dot" * dots, make_tile(shape, dots), toward_zero=not embedded)
 
 
-# By kind of result; each is compiled when it is first called.
+# By kind of result; each is compiled on first use.
 gemm_avx512 = {result: _fast(result, 8, True) for result in RESULTS}
 gemm_fma = {result: _fast(result, 4, False) for result in RESULTS}
 gemm_portable = dict.fromkeys(RESULTS, _variant("portable", variant(_portable_tile, "tile"), toward_zero=False))

@@ -1,6 +1,6 @@
-"""The ends of a fused group sum in float64 lanes: M and C on the way in, the accumulator's format on the way out.
+"""Both ends of a fused group sum in float64 lanes: the addition of M and C, and the conversion to the result's format.
 
-`tile` says why this is exact; what lies between, products or scaled runs of them, is the tiles' own.
+`tile` has the proof of exactness; the tiles add products, or scaled runs of them, in between.
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ MAX_FRACTION_BITS = 40
 
 
 class Align(NamedTuple):
-    """How a term becomes a multiple of q, within the multiply-add that adds it to M + S q > 0.
+    """How a term becomes a multiple of q in the multiply-add that adds it to M + S q > 0.
 
-    Rounding toward zero is rounding down there: what it takes from negative terms is given back for truncation, of
-    which `FACTOR` keeps what is whole. To nearest even is the default rounding, M / q being even.
+    Rounding toward zero is rounding down there: for truncation, the excess of negative terms is added back, and
+    `FACTOR` protects exact multiples. The default rounding mode gives nearest even, because M / q is even.
     """
 
     give_back: bool = False
@@ -27,7 +27,7 @@ class Align(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """What B's values are multiplied by."""
+        """Factor of B's values."""
         return FACTOR if self.give_back else 1.0
 
 
@@ -35,13 +35,13 @@ TRUNCATE, FLOOR, NEAREST = Align(give_back=True), Align(), Align(to_nearest=True
 
 
 class Shape(NamedTuple):
-    """How a machine's registers are used: `lanes` float64 in a vector, `vectors` of them side by side."""
+    """Register allocation of an instruction set: `lanes` float64 per vector, `vectors` at a time."""
 
     lanes: int
     vectors: int
     # Rounding in the instruction's encoding; otherwise the thread's mode must be toward zero.
     embedded: bool
-    # Look for the next group's largest exponents while this group's products are added.
+    # Search for the next group's largest exponents while this group's products are added.
     interleaved: bool
     result: str = "normal"
     align: Align = TRUNCATE
@@ -81,7 +81,7 @@ class WideSum(VectorCode):
         return b.bitcast(b.add(b.bitcast(cut, self.longs), sign), self.doubles)
 
     def joined(self, a: Any, b: Any, total: Any, m: Any) -> Any:
-        """Return a sum and another product as a multiple of q; M is needed only to nearest, where ties are its own."""
+        """Return the sum plus another product, rounded to a multiple of q; M is used only for rounding to nearest."""
         if self.shape.align.to_nearest:
             return self.builder.fadd(total, self.builder.fsub(self.multiply_add(a, b, m), m))
         return self.multiply_add(a, b, total)
@@ -102,7 +102,7 @@ class WideSum(VectorCode):
         return self.call(f"llvm.fma.v{self.shape.lanes}f64", self.doubles, a, b, c)
 
     def finish(self, total: Any) -> Any:
-        """Return D: take M away, truncate."""
+        """Return D: subtract M, truncate."""
         b = self.builder
         m = b.or_(b.and_(b.bitcast(total, self.longs), fill(self.longs, -1 << 52)), fill(self.longs, 1 << 51))
         value = b.fsub(total, b.bitcast(m, self.doubles))
@@ -118,7 +118,7 @@ class WideSum(VectorCode):
         return b.bitcast(b.and_(b.bitcast(value, self.longs), self.clear), self.doubles)
 
     def below(self, d: Any, limit: float, tested: Any = None) -> Any:
-        """Return `d`, NaN where it, or what is `tested` in its place, reaches the limit."""
+        """Return `d`, or NaN where it, or `tested` instead, reaches the limit."""
         b = self.builder
         magnitude = self.call(f"llvm.fabs.v{self.shape.lanes}f64", self.doubles, d if tested is None else tested)
         return b.select(b.fcmp_ordered("<", magnitude, fill(self.doubles, limit)), d, fill(self.doubles, float("nan")))

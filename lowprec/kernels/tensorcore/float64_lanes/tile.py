@@ -1,42 +1,43 @@
 """The innermost step of the wide tensor-core kernels: a chain of groups for 4 rows x 32 columns, in float64 lanes.
 
 One group of L products and C: E is the largest exponent among the nonzero terms (and at least `lowest`, the exponent
-that an accumulator gives to zeros), every term is truncated toward zero to a multiple of q = 2^(E - F), the sum S q is
-exact, and the result is S q truncated to the accumulator's format. Let an operand have at most 11 significant bits
-(FP8 and narrower, float16, bfloat16, tf32), C 24, and F be at most 40. The float64 FPU does nearly all of it:
+that an accumulator assigns to zeros), every term is truncated toward zero to a multiple of q = 2^(E - F), the sum S q
+is exact, and the result is S q truncated to the accumulator's format. Let an operand have at most 11 significant bits
+(FP8 and narrower, float16, bfloat16, tf32), C 24, and F be at most 40. The float64 FPU does nearly all of this:
 
-* The running sum is kept as M + S q with M = 1.5 * 2^52 q, so that its unit in the last place is q as long as
-  |S| < 2^51. Un-normalised products are below 4 * 2^E and C is below 2 * 2^E, so |S| <= L * 2^(F + 2) + 2^(F + 1)
-  + L + 1 (the last are for terms rounded away from zero, see below), which holds for L <= 256 at F = 40.
+* The running sum is stored as M + S q with M = 1.5 * 2^52 q, so that its ulp is q as long as |S| < 2^51. Unnormalized
+  products are below 4 * 2^E and C is below 2 * 2^E, so |S| <= L * 2^(F + 2) + 2^(F + 1) + L + 1 (the last terms are
+  for terms rounded away from zero, see below), which holds for L <= 256 at F = 40.
 * M + S q > 0, so one fused multiply-add that rounds toward zero rounds down, to a multiple of q.
 * B is multiplied by 1 + 2^-42 beforehand, which is exact in 53 bits, and the product within the fused operation is
-  exact anyway. Let a term t >= 0 have P significant bits and t / q = n + f, 0 <= f < 1. If t / q >= 2^(P - 1), then
+  exact. Let a term t >= 0 have P significant bits and t / q = n + f, 0 <= f < 1. If t / q >= 2^(P - 1), then
   f = 0 and the extra n * 2^-42 is below 1 because n < 2^(F + 2) <= 2^42. If t / q is in [2^s, 2^(s + 1)) with
   s <= P - 2, then f <= 1 - 2^(s - P + 1), and the extra is below 2^(s + 1 - 42) <= 2^(s - P + 1) because P <= 42.
   So rounding down gives n: truncation.
-* For -t < 0 rounding down gives -(n + 1) whether or not f = 0, one q too much. It is given back by counting: the
-  nonzero negative products are popcount(A+ & B- | A- & B+) of bit masks, and C counts by its sign (a zero is +0).
-  The accumulator's bits are (its exponent, S + constant), so the count is simply added to them as an integer.
-* C goes the way of the products, as C * (1 + 2^-42).
-* For ``align="floor"`` the multiply-add of B as it is does it, without counting; for ``"nearest"`` one onto M, in the
-  default rounding: M / q is even, so that ties go to the even multiple of q; what it adds to M is added to the sum.
+* For -t < 0 rounding down gives -(n + 1) whether or not f = 0, one q too little. Counting corrects this: the nonzero
+  negative products are popcount(A+ & B- | A- & B+) of bit masks, and C counts by its sign (a zero is +0). The
+  accumulator's bits are (its exponent, S + constant), so the count is simply added to them as an integer.
+* C is treated as the products are, as C * (1 + 2^-42).
+* ``align="floor"`` uses the same multiply-add with B unchanged and no counting; ``"nearest"`` a multiply-add onto M in
+  the default rounding mode: M / q is even, so that ties go to the even multiple of q; the difference to M is added to
+  the sum.
 * S q = (M + S q) - M is exact, and M follows from the accumulator's own exponent, as 2^52 q <= M + S q < 2^53 q.
   Clearing the low 52 - keep bits truncates it. x - x is +0.
 
-Between groups, D stays a float64. What happens at the ends of the result's range costs a few more instructions, so
-that there are three `RESULTS`:
+Between groups, D stays a float64. The limits of the result's range need a few more instructions, so there are three
+`RESULTS`:
 
 * ``normal``: C is zero or at least 2^-126, e - F >= -126 for the smallest exponent e of a nonzero product, and nothing
   reaches 2^128. Then every D is a multiple of 2^-126, or C without some of its low bits.
-* ``float32``: any C. A subnormal C counts with the exponent -126, and D is converted to float32 and back, toward zero.
+* ``float32``: any C. A subnormal C has the exponent -126, and D is converted to float32 and back, toward zero.
 * ``float16``: S q is rounded to nearest even at float16's quantum, by adding and subtracting 1.5 * 2^52 times that;
-  a subnormal C counts with the exponent -14. This needs the encoded rounding: other additions are to nearest.
+  a subnormal C has the exponent -14. This requires rounding by encoding, because other additions are to nearest.
 
-Where the last two reach the next power of two above the largest number, D becomes NaN and stays so along the chain; so
-it does from NaN or Inf in A, B or C, everywhere. The caller recomputes outputs that are not finite.
+If one of the last two reaches the next power of two above the largest number, D becomes NaN and remains NaN along the
+chain; NaN or Inf in A, B or C has the same effect in all three. The caller recomputes outputs that are not finite.
 
-Exponents are kept as the high 16 bits of a float64: 2^e has the bits (e + 1023) << 4 there. A carries the 1023. So
-the search for E is 16-bit additions and comparisons, and its result is put to use by a shuffle. Zeros have
+Exponents are stored as the high 16 bits of a float64: 2^e has the bits (e + 1023) << 4 there. A's include the 1023. The
+search for E therefore consists of 16-bit additions and comparisons, and a shuffle expands its result. Zeros have
 exponents so small that no sum with them exceeds `lowest`, for lowest >= -800.
 """
 
@@ -50,8 +51,8 @@ from .portable import tiles as portable_tiles
 from .sums import COLUMNS, FLOOR, NEAREST, RESULTS, ROWS, TRUNCATE, Align, Shape, WideSum
 
 MAX_SIGNIFICANT_BITS = 11  # of an operand
-# A slice of the products of a batch of rows stays in the second cache while it meets the columns of a panel, 32 of
-# them at a time, whose slice of B stays in the first. Running sums are kept meanwhile.
+# A slice of the products of a batch of rows stays in the L2 cache while it is multiplied by the columns of a panel, 32
+# at a time, with their slice of B in the L1 cache. Running sums are in memory.
 BATCH, PANEL, SLICE = 256, 128, 64
 
 
@@ -109,7 +110,7 @@ def make_first_exponents(shape: Shape) -> Any:
 
 
 class _Tile(WideSum):
-    """Emits the instructions of one tile; methods stand in the order of execution."""
+    """Emits the instructions of one tile; methods are in the order of execution."""
 
     def __init__(self, builder: Any, shape: Shape, a: Any, b: Any, state: Any, groups: Any, sums: Any) -> None:
         group, fraction_bits, keep, lowest = sums[0], *(builder.trunc(number, I32) for number in sums[1:])
@@ -121,7 +122,7 @@ class _Tile(WideSum):
         self.words = builder.udiv(builder.add(group, I64(31)), I64(32))
         lanes = shape.lanes
         self.ints = ir.VectorType(I32, 2 * lanes)
-        self.shorts = ir.VectorType(I16, 4 * lanes)  # as many bytes as a vector of float64
+        self.shorts = ir.VectorType(I16, 4 * lanes)  # number of bytes in a vector of float64
         least = builder.shl(builder.add(lowest, I32(1023)), I32(4))
         self.least = self.splat(builder.trunc(least, I16), self.shorts)
         self.best = [[self.variable(self.least) for _ in range(COLUMNS // (4 * lanes))] for _ in range(ROWS)]
@@ -174,17 +175,17 @@ class _Tile(WideSum):
         ]
 
     def load_state(self, j0: Any) -> None:
-        """Begin with what is in memory."""
+        """Load the running sums from memory."""
         for place, slot in self.places(j0):
             self.builder.store(self.load(place, self.doubles), slot)
 
     def store_state(self, j0: Any) -> None:
-        """Leave the sums in memory."""
+        """Store the running sums in memory."""
         for place, slot in self.places(j0):
             self.store(self.builder.load(slot), place)
 
     def exponents_of(self, g: Any) -> tuple[Any, Any]:
-        """Return where the exponents of group `g` are."""
+        """Return the addresses of the exponents of group `g`."""
         first = self.builder.mul(g, self.depth)
         return tuple(
             self.at(start, self.builder.mul(first, I64(each)))
@@ -192,7 +193,7 @@ class _Tile(WideSum):
         )
 
     def compare_exponents(self, a_exponents: Any, b_exponents: Any, k: Any) -> None:
-        """Let product `k` of the group at these addresses take part in the search for the largest exponents."""
+        """Update the largest exponents with product `k` of the group at these addresses."""
         b, wide = self.builder, 4 * self.shape.lanes
         line = self.at(b_exponents, b.mul(k, I64(2 * COLUMNS)))
         a_line = self.at(a_exponents, b.mul(k, I64(4 * ROWS)))
@@ -204,20 +205,20 @@ class _Tile(WideSum):
                 b.store(b.select(b.icmp_signed(">", total, before), total, before), self.best[r][w])
 
     def save(self, top: Any) -> None:
-        """Write what was found to memory."""
+        """Write the maxima to memory."""
         for r, row in enumerate(self.best):
             for w, slot in enumerate(row):
                 self.store(self.builder.load(slot), self.at(top, 2 * (r * COLUMNS + w * 4 * self.shape.lanes)))
 
     def restore(self, top: Any) -> None:
-        """Go on with what was found before."""
+        """Load the maxima from memory."""
         for r, row in enumerate(self.best):
             for w, slot in enumerate(row):
                 place = self.at(top, 2 * (r * COLUMNS + w * 4 * self.shape.lanes))
                 self.builder.store(self.load(place, self.shorts), slot)
 
     def largest_exponents(self) -> list[list[Any]]:
-        """Return the largest exponents found, [4] rows of vectors, and start anew for the next group."""
+        """Return the largest exponents, [4] rows of vectors, and reset them for the next group."""
         found = []
         for row in self.best:
             found.append([self.builder.load(slot) for slot in row])
@@ -233,7 +234,7 @@ class _Tile(WideSum):
         return self.builder.bitcast(picked, self.doubles)
 
     def columns(self, g: Any, j0: Any, tops: list[list[Any]], next_group: tuple[Any, Any] | None) -> None:
-        """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, and M taken away."""
+        """Compute group `g` for ``lanes * vectors`` columns from `j0`: M and C, the products, minus M."""
         b, lanes, vectors = self.builder, self.shape.lanes, self.shape.vectors
         offset, sums = b.mul(j0, I64(8)), self.sums
         magic: list[list[Any]] = []
@@ -266,7 +267,7 @@ class _Tile(WideSum):
                 b.store(self.finish(b.load(slot)), slot)
 
     def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
-        """Add q for every one of 32 products that is negative."""
+        """Add q for each negative product of 32."""
         b, lanes = self.builder, self.shape.lanes
         line = self.at(self.b_masks, b.mul(word, I64(8 * COLUMNS)), offset)
         a_line = self.at(self.a_masks, b.mul(word, I64(8 * ROWS)))
@@ -278,12 +279,12 @@ class _Tile(WideSum):
                 b.store(b.bitcast(b.add(b.bitcast(b.load(slot), self.longs), count), self.doubles), slot)
 
 
-# What `variant` gives another meaning: the tile, and the search that comes before a sweep's first one, if it is wanted.
+# Placeholders that `variant` replaces: the tile, and the search before a sweep's first one, if required.
 tile, first_exponents, interleaved = None, None, False
 
 
 def _sweep(a, b, state, place, sums, groups):
-    """Add a block's products onto the running sums; A and B are laid out by `pack`."""
+    """Add a block's products to the running sums; A and B are packed by `pack`."""
     depth, words = (sums.group + 3) // 4 * 4, (sums.group + 31) // 32
     chunk = max(SLICE // depth, 1)
     top = aligned_i16(ROWS * COLUMNS)
@@ -321,7 +322,7 @@ def _fast(align: Align, name: str, result: str, lanes: int, vectors: int, embedd
 
 
 def _forms(align: Align, name: str) -> dict[str, dict[str, Any]]:
-    """Return the compiled kernels of a way to align, by form and by kind of result (`RESULTS`)."""
+    """Return the compiled kernels of an alignment, by form and by kind of result (`RESULTS`)."""
     portable = {
         result: _variant(f"portable_{name}_{result}", tile, False, panel=COLUMNS)
         for result, tile in portable_tiles[name].items()
@@ -331,11 +332,11 @@ def _forms(align: Align, name: str) -> dict[str, dict[str, Any]]:
         "fma": {result: _fast(align, name, result, 4, 2, False) for result in RESULTS if result != "float16"},
         "portable": portable | {"normal": portable["float32"]},
     }
-    if align.to_nearest:  # the thread cannot round products to nearest and results toward zero
+    if align.to_nearest:  # a thread cannot round products to nearest and results toward zero
         del forms["fma"]
     return forms
 
 
 ALIGNED = {"truncate": TRUNCATE, "floor": FLOOR, "nearest": NEAREST}
-#: By the way to align, by form, and by kind of result; each is compiled when it is first called.
+#: By alignment, by form, and by kind of result; each is compiled on first use.
 FORMS = {name: _forms(align, name) for name, align in ALIGNED.items()}

@@ -1,12 +1,12 @@
-"""Tensor cores in integers, for everything: the reference engine.
+"""Tensor cores in integer arithmetic, without restrictions: the reference engine.
 
-A group of L products and C is one sum: every nonzero term is aligned to the largest exponent E among them, cut to a
-multiple of 2^(E - F), added exactly, and the sum is brought to the result's format. This takes any codes (NaN, Inf,
-subnormals, zeros of both signs), any C, any L and F, three ways to cut and any result format; what
-`gemm` computes tens of times faster is a special case.
+A group of L products and C is one sum: every nonzero term is aligned to the largest exponent E among them, truncated to
+a multiple of 2^(E - F), added exactly, and the sum is rounded to the result's format. It accepts any codes (NaN, Inf,
+subnormals, zeros of both signs), any C, any L and F, three alignments and any result format; the fast engines compute
+special cases tens of times faster.
 
-Integers of 64 bits hold it all: a product of two significands, shifted left so that its last bit is worth at
-most 2^-F of its own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.
+64-bit integers suffice: a product of two significands, shifted left so that its last bit is worth at most 2^-F of its
+own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.
 """
 
 from typing import Any, NamedTuple
@@ -19,43 +19,43 @@ U = np.uint32
 FINITE, INFINITE, NOT_A_NUMBER = 0, 1, 2
 TRUNCATE, FLOOR, NEAREST = 0, 1, 2
 FAR = -16384  # exponent of a zero
-NONZERO = -8192  # every nonzero product has a larger exponent, every zero one a smaller
-NEVER = -40000  # as exponent of zero terms: they take no part
+NONZERO = -8192  # every nonzero product has a larger exponent, every zero product a smaller one
+NEVER = -40000  # as the exponent of zero terms: they are ignored
 COLUMNS = 128
 
 
 class Parts(NamedTuple):
-    """Codes [R, K] taken apart, or the transpose of that."""
+    """Codes [R, K] split into their fields, or the transpose of that."""
 
     significand: Any  # int32, signed; +-1 for Inf
-    exponent: Any  # int16, un-normalised; `FAR` for zeros
+    exponent: Any  # int16, unnormalized; `FAR` for zeros
     kind: Any  # int8: `FINITE`, `INFINITE` or `NOT_A_NUMBER`
-    special: Any  # bool [R, groups]: whether a group holds NaN or Inf
+    special: Any  # bool [R, groups]: whether a group contains NaN or Inf
 
     @property
     def T(self) -> "Parts":
-        """All four transposed, contiguous."""
+        """The transpose of all four arrays, contiguous."""
         return Parts(*(np.ascontiguousarray(part.T) for part in self))
 
 
 class Rule(NamedTuple):
-    """How a group is summed; a product is worth ``sa * sb * 2^(ea + eb - low_bits)``."""
+    """Rule for the sum of a group; a product is worth ``sa * sb * 2^(ea + eb - low_bits)``."""
 
     low_bits: int
     group: int  # L
     fraction_bits: int  # F
-    align: int  # how terms are cut: `TRUNCATE`, `FLOOR` or `NEAREST`
-    zero_exponent: int  # with which a zero product or a zero C joins the alignment, or `NEVER`
+    align: int  # alignment of terms: `TRUNCATE`, `FLOOR` or `NEAREST`
+    zero_exponent: int  # exponent of a zero product or a zero C in the alignment, or `NEVER`
 
 
 class Result(NamedTuple):
-    """A result's format, and how it is rounded to it."""
+    """Format of a result, and the rounding to it."""
 
-    fraction: int  # bits that are stored
-    keep: int  # bits that are used
+    fraction: int  # stored fraction bits
+    keep: int  # fraction bits in use
     emin: int
-    infinity: int  # its bits
-    sign: int  # its bit
+    infinity: int  # bits of Inf
+    sign: int  # sign bit
     rounding: int  # `TRUNCATE` or `NEAREST`
 
 
@@ -92,7 +92,7 @@ def take_apart(codes, fmt, significand, exponent, kind):
 
 @kernel
 def cut(n, places, align):
-    """Return n / 2^places as an integer, 0 <= places <= 62: toward zero, down, or to nearest even."""
+    """Return n / 2^places as an integer, 0 <= places <= 62: rounded toward zero, down, or to nearest even."""
     step = np.int64(1) << places
     if align == TRUNCATE:
         return (n + ((n >> np.int64(63)) & (step - np.int64(1)))) >> places
@@ -105,7 +105,7 @@ def cut(n, places, align):
 
 @kernel
 def open_result(u, result):
-    """Return significand (signed), exponent and whether it is special of one result, given as bits."""
+    """Return the signed significand and the exponent of a result, given as bits, and whether it is special."""
     fraction, _, emin, infinity, sign, _ = result
     magnitude = np.int64(u) & (sign - 1)
     field = magnitude >> fraction
@@ -124,14 +124,14 @@ def close_result(total, unit, result):
     e = max(top + unit, emin)
     places = e - keep - unit
     n = cut(magnitude << min(max(-places, 0), np.int64(62)), min(max(places, 0), np.int64(62)), rounding)
-    # The implicit bit adds one to the exponent field; without it (subnormals) the field stays 0.
+    # The implicit bit increments the exponent field; without it (subnormals) the field remains 0.
     bits = min((n << (fraction - keep)) + (min(e - emin, np.int64(1) << 20) << fraction), infinity)
     return U(0) if n == 0 else U(bits | (sign if total < 0 else np.int64(0)))
 
 
 @kernel
 def special_sum(significand_a, kind_a, significand_b, kind_b, c_bits, result):
-    """Return the bits of a group that holds NaN or Inf: IEEE's class of the sum, the NaN canonical."""
+    """Return the bits for a group with NaN or Inf: IEEE's class of the sum, with the canonical NaN."""
     _, _, _, infinity, sign, _ = result
     magnitude = np.int64(c_bits) & (sign - 1)
     nan = magnitude > infinity
@@ -157,11 +157,11 @@ def fused_dot(a, b, rule, result, state, start, stop):
     Parameters
     ----------
     a, b : Parts
-        Of A [M, K], and of B transposed, [K, N].
+        Fields of A [M, K], and of B transposed, [K, N].
     rule : Rule
     result : Result
     state : [M, N] uint32
-        C's bits when called, D's afterwards.
+        Bits of C on entry, of D on return.
     """
     low_bits, group, fraction_bits, align, zero_exponent = rule
     significand_a, exponent_a, kind_a, special_a = a
@@ -226,7 +226,7 @@ def fused_dot(a, b, rule, result, state, start, stop):
 
 @kernel
 def rows_with_special(codes, kind, out):
-    """Tell for each row of codes [M, K] whether any of them is NaN or Inf."""
+    """Write for each row of codes [M, K] whether any of them is NaN or Inf."""
     for i in range(codes.shape[0]):
         found = False
         for p in range(codes.shape[1]):

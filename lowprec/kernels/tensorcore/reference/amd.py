@@ -1,7 +1,7 @@
-"""How AMD's matrix cores add: three orders of their own.
+"""AMD's matrix cores: three summation orders.
 
-CDNA1 sums a few products and C exactly; CDNA2 adds float32 products in pairs and flushes subnormals; CDNA3 cuts the
-products toward zero and then, joined with C, twice toward minus infinity, before it rounds to nearest.
+CDNA1 sums a few products and C exactly; CDNA2 adds float32 products in pairs and flushes subnormals; CDNA3 truncates
+the products, rounds the sum with C twice toward minus infinity, and then rounds to nearest.
 """
 
 from typing import NamedTuple
@@ -18,17 +18,17 @@ U = np.uint32
 
 @kernel
 def flushed(x):
-    """Return float32 x, a subnormal as the zero of its sign."""
+    """Return float32 x, with a subnormal as a zero of its sign."""
     u = bits32(x)
     return x if U(u & U(0x7F800000)) != U(0) else float32_from_bits(U(u & U(0x80000000)))
 
 
 @kernel
 def pairwise_dot(a, b, group, state, start, stop):
-    """Add groups of float32 products by pairs of neighbours, then the group's sum to C: rows `start` to `stop`.
+    """Add groups of float32 products pairwise, then the group's sum to C, for rows `start` to `stop`.
 
-    Values a [M, K], b [N, K] (their subnormals flushed to +0 beforehand), state [M, N]: C, then D. Every result's
-    subnormals are flushed to the zero of their sign.
+    Values a [M, K], b [N, K] (with subnormals flushed to +0 beforehand), state [M, N]: C, then D. Subnormal results are
+    flushed to the zero of their sign.
     """
     k = a.shape[1]
     buffer = np.empty(group, np.float32)
@@ -54,10 +54,10 @@ def pairwise_dot(a, b, group, state, start, stop):
 
 @kernel
 def exact_group_dot(a, b, group, state, start, stop):
-    """Sum each group's products and C exactly and round once to nearest even: rows `start` to `stop`.
+    """Sum each group's products and C exactly and round once to nearest even, for rows `start` to `stop`.
 
-    Float32 values a [M, K], b [N, K], whose products are exact in float64; state [M, N]: C, then D. The exact
-    sum is a list of float64 numbers that do not overlap, smallest first, to which one is added at a time.
+    Float32 values a [M, K], b [N, K], with products that are exact in float64; state [M, N]: C, then D. The exact
+    sum is a list of nonoverlapping float64 numbers, smallest first, to which numbers are added one at a time.
     """
     k = a.shape[1]
     parts = np.empty(group + 1, np.float64)
@@ -80,29 +80,29 @@ def exact_group_dot(a, b, group, state, start, stop):
 
 
 class Floors(NamedTuple):
-    """How CDNA3 sums the products of a group and C."""
+    """Rule by which CDNA3 sums the products of a group and C."""
 
     low_bits: int  # as `aligned.Rule`
     group: int
-    # 1: All products share one alignment. 2: Even and odd k have each their own, and are joined by cutting both sums
-    # downward at the larger exponent.
+    # 1: All products share one alignment. 2: Even and odd k are aligned separately, and their sums are then rounded
+    # down at the larger exponent and added.
     lanes: int
     fraction_bits: int  # F, of the products and of C
-    wide_bits: int  # joined with C the sum has one more than this, and this after normalising
-    window: int  # C counts only if its exponent is not smaller than the largest by more than this
+    wide_bits: int  # the sum with C has one bit more than this, and this many after normalization
+    window: int  # C is dropped if its exponent is below the largest by more than this
 
 
 @kernel
 def floored_dot(a, b, rule, result, state, start, stop):
-    """Compute rows `start` to `stop` of ``D = A @ B.T + C`` as CDNA3 does, groups chained in increasing k.
+    """Compute rows `start` to `stop` of ``D = A @ B.T + C`` by CDNA3's rule, with groups chained in increasing k.
 
     Parameters
     ----------
     a, b : aligned.Parts
-        Of [M, K] and [N, K].
+        Fields of A [M, K] and of B [N, K].
     rule : Floors
     result, state
-        As for `aligned.fused_dot`.
+        Arguments of `aligned.fused_dot`.
     """
     low_bits, group, lanes, fraction_bits, wide_bits, window = rule
     significand_a, exponent_a, kind_a, special_a = a
@@ -149,7 +149,7 @@ def floored_dot(a, b, rule, result, state, start, stop):
                     minus = minus or u == U(infinity | sign)
                     if u == U(sign - 1):
                         continue
-                if plus or minus:  # a finite product beyond float32 counts as Inf
+                if plus or minus:  # a finite product above float32's range counts as Inf
                     u = U(sign - 1) if plus and minus else U(infinity if plus else infinity | sign)
                     continue
                 e_c = max(e_c, result[2])  # a zero C has float32's smallest exponent
@@ -171,9 +171,9 @@ def _floor_to(n, places):
 
 @kernel
 def _normalised(total, unit, keep, result):
-    """Floor total * 2^unit to `keep` bits below its leading one (float32's emin at least), and round it.
+    """Floor total * 2^unit to `keep` bits below its leading one (at least float32's emin), and round it.
 
-    What rounds to zero from below is -0, as IEEE 754 has it; an exact zero is +0.
+    A negative number that rounds to zero gives -0, as in IEEE 754; an exact zero is +0.
     """
     magnitude = abs(total)
     width = np.int64(0)

@@ -1,8 +1,8 @@
-"""How the dot-product instructions of CPUs add, any operands and any C: the slow loops that define the bits.
+"""Dot-product instructions of CPUs, for any operands and any C: the reference loops that define the bits.
 
 x86 (VDPBF16PS, AMX) rounds to nearest even and flushes: a subnormal operand counts as the zero of its sign, and so does
-a result that is tiny *after* rounding, that is with an unbounded exponent. Arm's BFDOT rounds to odd and flushes (EBF =
-0), or sums two products exactly before it rounds (EBF = 1). Arm's FP8 instructions round a group and C once.
+a result that is tiny *after* rounding, that is, with an unbounded exponent. Arm's BFDOT rounds to odd and flushes
+(EBF = 0), or sums two products exactly before it rounds (EBF = 1). Arm's FP8 instructions round a group and C once.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ from .amd import flushed
 from .exact import collapse, grow, round_to_odd, two_sum
 
 L = np.uint64
-_BELOW = L((1 << 29) - 1)  # bits of a float64 below float32's last
+_BELOW = L((1 << 29) - 1)  # bits of a float64 below the last bit of float32
 
 
 @kernel
 def exact64(x, y):
-    """Return x + y of float64 in the sense of round-to-odd, with IEEE 754's zeros, NaN and Inf."""
+    """Return the float64 x + y rounded to odd, with IEEE 754's zeros, NaN and Inf."""
     head, tail = two_sum(x, y)
     if tail == 0.0 or head - head != 0.0:
         return head
@@ -27,7 +27,7 @@ def exact64(x, y):
 
 @kernel
 def flushed_sum(x, y):
-    """Return float64 x + y as float32, to nearest even; what is tiny after that is the zero of its sign."""
+    """Return float64 x + y as float32, to nearest even; a tiny result becomes the zero of its sign."""
     total = exact64(x, y)
     if abs(total) < 2.0**-125:
         near = np.float32(total * 2.0**64)
@@ -39,15 +39,15 @@ def flushed_sum(x, y):
 
 @kernel
 def flushed_fma(x, y, c):
-    """Return float32 x * y + c, rounded once; subnormals among the operands and results are zeros."""
+    """Return float32 x * y + c, rounded once; subnormal operands and results are flushed."""
     return flushed_sum(np.float64(flushed(x)) * np.float64(flushed(y)), np.float64(flushed(c)))
 
 
 @kernel
 def flushed_fma_dot(a, b, group, state, start, stop):
-    """Add products by fused multiply-adds, the last of each group first: rows `start` to `stop`.
+    """Add products with fused multiply-adds, the last of each group first, for rows `start` to `stop`.
 
-    Float32 values a [M, K], b [N, K], state [M, N]: C, then D. A short last group is filled up with zeros.
+    Float32 values a [M, K], b [N, K], state [M, N]: C, then D. A short last group is zero-padded.
     """
     k = a.shape[1]
     for i in range(start, stop):
@@ -63,10 +63,10 @@ def flushed_fma_dot(a, b, group, state, start, stop):
 
 @kernel
 def lanes_dot(a, b, group, lanes, together, state, start, stop):
-    """Deal the products of each group to chains from +0 and add their sum to C: rows `start` to `stop`.
+    """Deal the products of each group to chains from +0, and add their sum to C, for rows `start` to `stop`.
 
-    Arrays as for `flushed_fma_dot`. `together` products are dealt at a time. One is added by a fused multiply-add;
-    of more, each is rounded to float32 and their sum is added.
+    Arrays are those of `flushed_fma_dot`. `together` products are assigned at a time. A single one is added by a fused
+    multiply-add; several are each rounded to float32 and their sum is added.
     """
     k = a.shape[1]
     chains = np.empty(lanes, np.float32)
@@ -97,7 +97,7 @@ def lanes_dot(a, b, group, lanes, together, state, start, stop):
 
 @kernel
 def odd_sum(x, y):
-    """Return float64 x + y as float32, to odd; a subnormal is the zero of its sign, 2^128 and more are Inf."""
+    """Return float64 x + y as float32, rounded to odd; a subnormal becomes the zero of its sign, 2^128 and more Inf."""
     total = exact64(x, y)
     if total - total != 0.0 or abs(total) >= 2.0**128:
         return np.float32(total)
@@ -112,9 +112,9 @@ def odd_sum(x, y):
 
 @kernel
 def odd_dot(a, b, group, state, start, stop):
-    """Round every product, every sum of a group's products and every sum with C to odd: rows `start` to `stop`.
+    """Round every product, every sum of a group's products and every sum with C to odd, for rows `start` to `stop`.
 
-    Arrays as for `flushed_fma_dot`.
+    Arrays are those of `flushed_fma_dot`.
     """
     k = a.shape[1]
     for i in range(start, stop):
@@ -133,9 +133,9 @@ def odd_dot(a, b, group, state, start, stop):
 
 @kernel
 def _exact_products(a, b, i, j, p0, p1, factor, first, parts):
-    """Return the exact sum of some products times a power of two and `first`, as a float64 rounded to odd.
+    """Return the exact sum of products times a power of two and `first`, as a float64 rounded to odd.
 
-    A zero is -0 only where every term is one; NaN and Inf are IEEE 754's. `parts` is room for one number more than
+    A zero is -0 only if every term is -0; NaN and Inf follow IEEE 754. `parts` is a buffer for one number more than
     there are products.
     """
     k = a.shape[1]
@@ -155,9 +155,9 @@ def _exact_products(a, b, i, j, p0, p1, factor, first, parts):
 
 @kernel
 def rounded_groups_dot(a, b, group, state, start, stop):
-    """Round each group's exact sum to float32, then its sum with C: rows `start` to `stop`; subnormals are numbers.
+    """Round each group's exact sum to float32, then its sum with C, for rows `start` to `stop`; subnormals are kept.
 
-    Arrays as for `flushed_fma_dot`.
+    Arrays are those of `flushed_fma_dot`.
     """
     k = a.shape[1]
     parts = np.empty(group + 1, np.float64)
@@ -178,10 +178,10 @@ def scaled_groups_dot(a, b, group, factor, layout, state, start, stop):
     a, b : [M, K], [N, K] float32
     group : int
     factor : float64
-        What products are multiplied by.
+        Power of two that multiplies the products.
     layout : (float64, int, float64, float64)
-        Smallest normal number of the results, their fraction bits, their largest number, and what is beyond: that or
-        Inf.
+        Smallest normal number of the results, their fraction bits, their largest number, and the overflow result: that
+        or Inf.
     state : [M, N] float64
         C, then D.
     """
@@ -203,7 +203,7 @@ def scaled_groups_dot(a, b, group, factor, layout, state, start, stop):
 
 @kernel
 def _nearest(x, least, fraction_bits):
-    """Round float64 x to so many fraction bits, to nearest even; exponents beyond a format are not looked at."""
+    """Round float64 x to `fraction_bits` fraction bits, to nearest even; the exponent is unbounded above."""
     power = float64_from_bits(L(bits64(max(abs(x), least)) & L(0x7FF0000000000000)))
     unit = power * 2.0**-fraction_bits
     return np.rint(x / unit) * unit

@@ -1,8 +1,8 @@
-"""Chains in float64: the exact sum of 8-bit products and C, rounded once, and the FP64 units of all makers.
+"""Chains in float64: the exact sum of 8-bit products and C, rounded once, and the FP64 units of all vendors.
 
-The exact sum is what no hardware does. A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. Split at
-1 by the FPU (adding and taking away 1.5 * 2^52), its integer part and its fraction are summed in two float64 numbers,
-both exactly for K <= 2^18.
+No hardware computes the exact sum. A product of two FP8 numbers is a multiple of 2^-32 below 2^32 * 4. The FPU splits
+it at 1 (adding and subtracting 1.5 * 2^52); its integer part and its fraction are summed in two float64 numbers, both
+exactly for K <= 2^18.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def two_sum(a, b):
 
 @kernel
 def round_to_odd(head, tail):
-    """Return the float64 nearest to head + tail in the sense of round-to-odd, |tail| <= ulp(head) / 2.
+    """Return head + tail rounded to odd in float64, |tail| <= ulp(head) / 2.
 
     Rounding the result again to 51 bits or fewer equals rounding the exact sum once.
     """
@@ -37,7 +37,7 @@ def round_to_odd(head, tail):
 
 @kernel
 def grow(parts, count, x):
-    """Add x exactly to a sum that is `count` float64 numbers without overlap, smallest first; return the new count."""
+    """Add x exactly to a sum of `count` nonoverlapping float64 numbers, smallest first; return the new count."""
     kept = 0
     for t in range(count):
         x, rest = two_sum(x, parts[t])
@@ -50,7 +50,7 @@ def grow(parts, count, x):
 
 @kernel
 def collapse(parts, count):
-    """Return such a sum as one float64, in the sense of round-to-odd."""
+    """Return the sum of nonoverlapping float64 numbers as one float64, rounded to odd."""
     total = parts[0]
     for t in range(1, count):
         head, tail = two_sum(parts[t], total)
@@ -63,7 +63,7 @@ def sum3_to_float32(x, y, z):
     """Return the exact x + y + z rounded once to float32 (nearest even)."""
     s, t = two_sum(x, y)
     u, v = two_sum(s, z)
-    # x + y + z = u + v + t; fold the two tails into one number that keeps what decides the rounding.
+    # x + y + z = u + v + t; combine the two tails into one number that preserves the rounding decision.
     w, r = two_sum(v, t)
     head, tail = two_sum(u, w)
     tail, rest = two_sum(tail, r)
@@ -74,7 +74,7 @@ def sum3_to_float32(x, y, z):
 def exact_dot(a, b, c, out, start, stop):
     """Compute rows `start` to `stop` of ``A @ B.T + C``: values a [M, K], b [N, K], c and out [M, N], float32.
 
-    NaN and Inf among the values take IEEE's course; a zero sum is +0.
+    NaN and Inf among the values follow IEEE 754; a zero sum is +0.
     """
     n, k = b.shape
     magic = 1.5 * 2.0**52
@@ -114,7 +114,7 @@ fma64 = intrinsic(_fma64)  # a * b + c with one rounding
 
 @kernel
 def sequential64(a, b, state, start, stop):
-    """Add rows `start` to `stop` of ``A @ B.T`` onto `state` [M, N] in increasing k; a [M, K], b [K, N], float64."""
+    """Add rows `start` to `stop` of ``A @ B.T`` to `state` [M, N] in increasing k; a [M, K], b [K, N], float64."""
     for i in range(start, stop):
         d = state[i]
         for p in range(a.shape[1]):

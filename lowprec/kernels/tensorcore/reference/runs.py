@@ -1,7 +1,7 @@
 """Tensor cores that scale runs of products inside the instruction: Blackwell's mxf4 and mxf4nvf4.
 
-Runs of (16) products are summed exactly and unscaled; the run's sum times both scales' significands is one term,
-whose exponent is that of the scales alone. The terms of a group and C then take the course of `aligned.fused_dot`.
+Runs of (16) products are summed exactly and unscaled; the run's sum times both scales' significands is one term, with
+the exponent of the scales. The terms of a group and C are then summed as in `aligned.fused_dot`.
 """
 
 from typing import Any, NamedTuple
@@ -28,19 +28,20 @@ class ScaledParts(NamedTuple):
 def scaled_dot(a, b, rule, spans, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C``, groups chained in increasing k.
 
-    It is long because a group's terms and their exponents stay in buffers between its parts.
+    It is long because buffers hold a group's terms and their exponents between its parts.
 
     Parameters
     ----------
     a, b : ScaledParts
-        Of A [M, K], and of B transposed, [K, N].
+        Fields of A [M, K], and of B transposed, [K, N].
     rule : Rule
-        A run's term is worth ``sum * ma * mb * 2^(ea + eb - low_bits)``. No product at all, or a scale of zero, makes a
-        zero term. A run that cancels to zero keeps its exponent.
+        A run's term is worth ``sum * ma * mb * 2^(ea + eb - low_bits)``. A run without products, or with a zero scale,
+        gives a zero term. A run that cancels to zero keeps its exponent.
     spans : (int, int)
-        Products per exact sum, and codes per scale; these and the group each divide the next or are multiples of it.
+        Products per exact sum, and codes per scale; of these and the group, each divides the next or is a multiple of
+        it.
     result, state
-        As for `aligned.fused_dot`.
+        Arguments of `aligned.fused_dot`.
     """
     (low_bits, group, fraction_bits, align, zero_exponent), (run, scale_block) = rule, spans
     value_a, scale_a, exponent_a, nan_a = a
