@@ -93,7 +93,7 @@ def gemm(
         scales are constant: 64 with 1x64 scales.
     out_format : str or Format
         Format of the result, rounded once from float32, for example ``"float32"``, ``"bfloat16"`` or ``"float16"``.
-    library : str or Library
+    library : str or GemmLibrary
         GEMM library that sets the order of operations: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``,
         ``"cutlass_2xacc"``, or a custom `lowprec.GemmLibrary`.
     alpha, beta : float

@@ -40,8 +40,8 @@ class GemmLibrary(Value):
     split_k : int
         Default number of parts into which K is split, in whole tiles of 128.
     split_sum : {"float32", "out"}
-        Reduction of the parts: as float32 sums, before the epilogue; or after an epilogue for each part, with C in the
-        first one's, in the format of the result, by sequential additions rounded to that format.
+        ``float32``: the parts are added in float32, before the epilogue; ``out``: each part has its own epilogue, with
+        C in the first one, and the results are added sequentially, each sum rounded to the result's format.
     source : str
         Reference for the order.
 
