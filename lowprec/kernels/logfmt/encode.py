@@ -5,7 +5,6 @@ a float32 logarithm determines its code; the others are compared exactly.
 
 The margin of error
 -------------------
----------------------
 Write s for the step in octaves, ``inverse = 1 / s``, N = K - 1 = 2**(n-1) - 2, and R = N s <= 32 for the range. A
 normal magnitude ``a`` with significand m in [1, 2) has log2 a = e + (m - 1) + g(m), where
 g(m) = log2(m) - (m - 1) is in [0, 0.0861]. The exact position of ``a``, in codes, is

@@ -17,7 +17,7 @@ INF = U(0x7F800000)
 MANTISSA = U(0x7FFFFF)
 LARGEST = F(3.4028234663852886e38)
 
-# Arithmetics: what `lowprec.quantizers.ARITHMETICS` names.
+# Scale calculations; `lowprec.scaling.constants` maps the `arithmetic` of quantizers to them.
 QUOTIENT, PRODUCT, MULTIPLIER = 0, 1, 2
 EXPONENT, POWER_QUOTIENT, POWER_PRODUCT, POWER_MULTIPLIER = 3, 4, 5, 6
 E4M3_FOLDED, E4M3_QUOTIENTS, E4M3_JOINT, E4M3_ALONE, E4M3_PLAIN = 7, 8, 9, 10, 11

@@ -1,9 +1,9 @@
 """Tensor cores in integer arithmetic, without restrictions: the reference engine.
 
-A group of L products and C is one sum: every nonzero term is aligned to the largest exponent E among them, truncated to
-a multiple of 2^(E - F), added exactly, and the sum is rounded to the result's format. It accepts any codes (NaN, Inf,
-subnormals, zeros of both signs), any C, any L and F, three alignments and any result format; the fast engines compute
-special cases tens of times faster.
+A group of L products and C is one sum: every nonzero term is aligned to the largest exponent E among them, rounded to a
+multiple of 2^(E - F), added exactly, and the sum is rounded to the result's format. It accepts any codes (NaN, Inf,
+subnormals, zeros of both signs), any C, any L and F, three roundings of terms and any result format; the fast engines
+compute special cases tens of times faster.
 
 64-bit integers suffice: a product of two significands, shifted left so that its last bit is worth at most 2^-F of its
 own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.
