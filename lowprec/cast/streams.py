@@ -30,7 +30,7 @@ def halves(seed: int) -> tuple[np.uint32, np.uint32]:
 
 
 def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
-    """Return the words of the seed that `what` needs, and the index of the first element.
+    """Return the words of a seed, and the index of the first element.
 
     Raises
     ------

@@ -252,7 +252,6 @@ class AlignedSum(Accumulator):
         even for ``float16``.
     align : {"truncate", "floor", "nearest"}
         Rounding of aligned terms: toward zero, toward minus infinity, or to nearest even.
-        How terms are cut: toward zero, toward minus infinity, or rounded to nearest even.
     zero_exponent : int, optional
         Exponent of zero products and of a zero C in the alignment; by default zeros are ignored.
     scale_format : Format or str, optional

@@ -71,9 +71,9 @@ def mma(
     Raises
     ------
     ValueError
-            If shapes do not match, a code is out of range, or the accumulator does not support a format or scales.
+        If shapes do not match, a code is out of range, or the accumulator does not support a format or scales.
     TypeError
-            If codes or scales are not unsigned integers, or C does not have the dtype of the accumulator's results.
+        If codes or scales are not unsigned integers, or C does not have the dtype of the accumulator's results.
 
     Notes
     -----

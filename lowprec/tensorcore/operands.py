@@ -159,7 +159,6 @@ def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrar
 
     A chain consists of whole instructions, which a library's interval need not. It must be promoted where scales change
     if the running sum cannot be rescaled.
-    running sum cannot be expressed in other units.
     """
     if promote_every != "auto":
         return whole_or_none(who, "promote_every", promote_every, 1)
