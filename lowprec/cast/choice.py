@@ -32,7 +32,7 @@ from .constants import (
 from .streams import Key
 from .tables import table_encoder
 
-GRAIN = 1 << 16  # elements per chunk: large enough to repay a thread
+GRAIN = 1 << 16  # elements per chunk: large enough to justify a thread
 
 Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
 """Function (values, out, start): processes values into an array of the same length; `start` is the first index."""

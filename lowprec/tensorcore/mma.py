@@ -53,7 +53,7 @@ def mma(
         Summation rule, see ``lowprec.accumulators``.
     a_format, b_format : str or Format, optional
         Formats of the codes; default: the accumulator's first, or e4m3fn if it accepts any format. TF32 accumulators
-        take ``float32``, truncated by its low 13 bits, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
+        take ``float32``, ignoring the low 13 bits, and ``tf32`` in 19 bits. For ``fp64``, codes are float64 numbers
         or their bits as uint64.
     a_scale, b_scale : array_like of uint8, shapes (M, K / block) and (N, K / block), optional
         Scales inside the instruction, as codes of the accumulator's ``scale_format``, one per ``scale_block`` along K:

@@ -17,7 +17,7 @@ from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Computed, Engine, not_finite, short
 
-_WORK = 1 << 25  # multiply-adds that repay a thread: some hundred microseconds, several times the cost of waking it
+_WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE = 512
 
 

@@ -17,7 +17,7 @@ from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .dots import Spread
 from .engine import NONE, Computed, Engine, joined, not_finite, short
 
-_WORK = 1 << 20  # multiply-adds that repay a thread
+_WORK = 1 << 20  # multiply-adds that justify a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 

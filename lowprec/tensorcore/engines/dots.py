@@ -18,7 +18,7 @@ from ..accumulator import Accumulator
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NONE, Computed, Engine, joined, not_finite, short
 
-_WORK = 1 << 25  # multiply-adds that repay a thread
+_WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512
 _STEPS = 4  # per iteration of a tile
 

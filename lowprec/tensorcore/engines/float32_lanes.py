@@ -22,7 +22,7 @@ from ..accumulator import FLOAT16, FP22, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NONE, Computed, Engine, Trial
 
-_WORK = 1 << 25  # multiply-adds that repay a thread: some hundred microseconds, several times the cost of waking it
+_WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, packed for the kernel at a time: whichever is more
 
 
@@ -105,7 +105,7 @@ class Float32Lanes(Engine):
         if scale_a is None or scale_b is None:
             scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
         out = np.empty((m, n), np.float32)
-        addend, use_c = (out, 0) if c is None else (c, 1)  # a single dtype, because each is a compiled kernel
+        addend, use_c = (out, 0) if c is None else (c, 1)  # a single dtype, because each dtype compiles a kernel
         promote, (kernel, numbers, counts) = int(p.promote), self._kernel
         largest: list[tuple[int, int]] = []
 

@@ -90,7 +90,7 @@ class Panels(Engine):
     form: Form = field(compare=False)
 
     whole = True
-    _WORTH: ClassVar[int]  # multiply-adds that repay a thread
+    _WORTH: ClassVar[int]  # multiply-adds that justify a thread
     #: Largest ratio of a term to a product of the extents.
     _GROWTH: ClassVar[int] = 1
 

@@ -19,7 +19,7 @@ from ...kernels.tensorcore.reference.aligned import Parts, Result, Rule
 from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
 
-_WORK = 1 << 17  # multiply-adds that repay a thread
+_WORK = 1 << 17  # multiply-adds that justify a thread
 Chain = Callable[[GemmProblem], Matrix]
 
 

@@ -14,7 +14,7 @@ from ..accumulator import Accumulator, StepError
 from ..order import Products, Rounded, Sum
 from ..problem import GemmProblem, Matrix, canonical_nan
 
-_WORK = 1 << 25  # multiply-adds that repay a thread
+_WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512
 _MAX_K = 1 << 20
 
