@@ -227,7 +227,7 @@ class PythonRule(Value):
     module, qualname : str
         Module and qualified name of the function.
     code : str
-        Hash of the sources of the function and of everything that it uses, in its file and in other files of the user's.
+        Hash of the sources of the function and of everything that it uses, in its file and in the user's other files.
     file : str
         File of the function, for a process that cannot import the module by its name; not part of equality.
 
