@@ -1,6 +1,6 @@
-"""Everything the package knows about Numba: compiling, caching, bit casts.
+"""The package's use of Numba: compilation, caching, bit casts.
 
-This is the only module that imports Numba. Two facts shape it:
+This is the only module that imports Numba. Two facts determine its design:
 
 * Numba's own disk cache misses an edit to a function that a cached kernel calls from another file and
   then returns the old numbers. The cache folder here is therefore named after a hash of *all* kernel
@@ -29,10 +29,10 @@ from typing import Any, TypeVar, cast
 
 
 def _import_numba() -> None:
-    """Import Numba without SciPy's linear algebra, which takes it half of its time.
+    """Import Numba without SciPy's linear algebra, which takes half of the import time.
 
-    Numba imports that only to see whether there is a BLAS; kernels here use none. Afterwards everything is as Numba
-    would have left it: other people's ``np.dot`` finds the BLAS when it is compiled.
+    Numba imports that only to find a BLAS, which kernels here do not use. Afterwards Numba is in the same state as
+    after a plain import: other packages' ``np.dot`` finds the BLAS when it is compiled.
     """
     blas = "scipy.linalg"
     if "numba" in sys.modules or blas in sys.modules:
@@ -68,12 +68,12 @@ _cache_lock = threading.Lock()
 
 
 def source_hash(package: Path | None = None) -> str:
-    """Hash of every kernel source and compiler version that decides what machine code comes out.
+    """Return a hash of all kernel sources and compiler versions that determine the machine code.
 
     Parameters
     ----------
     package : Path, optional
-        Folder of the package; this installation's own by default.
+        Folder of the package; by default this installation's.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def source_hash(package: Path | None = None) -> str:
 
 
 def _find_cache_folder() -> Path | None:
-    """Return the folder for compiled kernels, created and proven writable, or None."""
+    """Return the folder for compiled kernels, created and checked to be writable, or None."""
     if chosen := os.environ.get("LOWPREC_CACHE_DIR"):
         base = Path(chosen)
     elif (chosen := os.environ.get("NUMBA_CACHE_DIR")) or (chosen := os.environ.get("XDG_CACHE_HOME")):
@@ -112,17 +112,17 @@ _KERNELS = Path(__file__).parent / "kernels"
 def kernel(function: F, *, inline: bool = False) -> F:
     """Compile a function with Numba: no GIL, IEEE arithmetic, NumPy's division, cached on disk.
 
-    Never `fastmath`: the kernels mean the operations they write, in the order they write them. `inline` is for what one
-    other kernel calls: it is compiled there alone, where LLVM would otherwise optimize it twice.
+    Never `fastmath`: kernels compute the written operations in the written order. `inline` is for a function that one
+    other kernel calls: it is compiled only there, as LLVM would otherwise optimize it twice.
     """
     compiled = numba.njit(nogil=True, error_model="numpy", inline="always" if inline else "never")(function)
     if cache_folder is not None and not inline:
-        # Numba reads the folder once, when caching is switched on; other packages' caches stay where they are.
+        # Numba reads the folder once, when caching is enabled; other packages' caches are unaffected.
         with _cache_lock:
             before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder)
             try:
                 compiled.enable_caching()
-            except (RuntimeError, OSError):  # the folder went away: compile in memory
+            except (RuntimeError, OSError):  # the folder was removed: compile in memory
                 pass
             finally:
                 config.CACHE_DIR = before
@@ -133,10 +133,10 @@ def kernel(function: F, *, inline: bool = False) -> F:
 
 
 def _name_by_content(compiled: Any, folder: Path) -> None:
-    """Let every checkout with these sources find a kernel of the package on disk.
+    """Make the cache files of a package's kernel independent of the checkout's path and times.
 
     Numba names a kernel's files after the path of its source and discards them when that file's time changes. The
-    folder is named after the content of all sources: neither the place of a checkout nor its times matter.
+    folder is named after the content of all sources instead, so neither the path nor the times of a checkout matter.
     """
     cache = compiled._cache
     if not hasattr(cache, "_cache_file"):  # no folder: `NullCache`
@@ -150,21 +150,22 @@ def _name_by_content(compiled: Any, folder: Path) -> None:
     )
 
 
-_locked: set[str] = set()  # kernels whose file this process holds; only read and changed under Numba's own lock
+_locked: set[str] = set()  # kernels with a file lock of this process; accessed only under Numba's lock
 
 
 def _compile_once(compiled: Any, folder: Path) -> None:
-    """Let one process compile a kernel while others that need it wait, and then find it on disk.
+    """Make processes that need the same kernel wait for the first one to compile it, and then load it from disk.
 
-    Numba's own lock, of this process, is taken first: a thread that waited for it with a file locked could wait for a
-    thread that holds it and waits for the file. Across processes files are locked from callers to callees alone.
+    Numba's lock, which belongs to the process, is taken first: a thread that waited for it with a file locked could
+    wait for a thread that holds it and waits for the file. Across processes files are locked only from callers to
+    callees.
     """
     name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
 
     def compile_locked(signature: Any) -> Any:
         with contextlib.ExitStack() as stack:
             stack.enter_context(numba.core.compiler_lock.global_compiler_lock)
-            if name not in _locked:  # a kernel may need itself for other types
+            if name not in _locked:  # a kernel may call itself for other types
                 _locked.add(name)
                 stack.callback(_locked.discard, name)
                 with contextlib.suppress(OSError):  # a file system without locks: some kernels are compiled twice
@@ -176,21 +177,21 @@ def _compile_once(compiled: Any, folder: Path) -> None:
 
 
 def variant(function: F, name: str, *, inline: bool = False, **names: Any) -> F:
-    """Compile a function with some of its module's names given another meaning: one source for several tiles.
+    """Compile a function with some of its module's names rebound: one source for several tiles.
 
-    A closure over them would do, but Numba's disk cache never finds a closure again. Variants are told apart there
-    by their qualified names.
+    A closure over them would work too, but Numba's disk cache never finds a closure again. There the qualified names
+    distinguish variants.
 
     Parameters
     ----------
     function : callable
-        Not compiled itself; its module holds placeholders for `names`.
+        Function, itself not compiled; its module holds placeholders for `names`.
     name : str
         Name of the variant, unique in the module.
     inline : bool
-        As `kernel` has it.
+        See `kernel`.
     **names
-        What the names mean in it.
+        Objects to bind to the names.
     """
     plain = FunctionType(function.__code__, {**function.__globals__, **names}, name)
     plain.__qualname__ = name
@@ -214,7 +215,7 @@ class _Listener(numba.core.event.Listener):
 
 @contextlib.contextmanager
 def compiling(tell: Callable[[int], object]) -> Iterator[None]:
-    """Tell what is compiled while a block runs, in whatever thread; what is found on disk is not.
+    """Report compilations while a block runs, in any thread; kernels found on disk do not count.
 
     Parameters
     ----------
@@ -230,9 +231,9 @@ def compiling(tell: Callable[[int], object]) -> Iterator[None]:
 
 
 class _Notice(numba.core.event.Listener):
-    """Write one line to stderr when a process has compiled for two seconds and nobody else shows it.
+    """Write one line to stderr when a process has compiled for two seconds and no block reports it.
 
-    A worker process is silent: the one that started it says what happens.
+    A worker process writes nothing: its parent reports.
     """
 
     patience = 2.0
@@ -340,7 +341,7 @@ set_rounding: Any = intrinsic(_set_rounding)
 def cpu_features() -> set[str]:
     """Return the features that kernels are compiled for, as LLVM names them: ``"avx512f"``, ``"fma"``.
 
-    Numba's NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are heeded, so that narrower machines can be tried out.
+    Numba's NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are honoured, so that narrower machines can be tried out.
     """
     enabled = numba.core.registry.cpu_target.target_context.codegen()._tm_features
     return {feature[1:] for feature in enabled.split(",") if feature.startswith("+")}
