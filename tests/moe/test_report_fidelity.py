@@ -117,7 +117,7 @@ def test_which_sums_without_promotion_hardware_could_do():
         if spec.x.tile is not None and spec.x.resolved.scale_format == lp.formats["float32"]
     }
     assert what_if == {"dsv3_no_promotion"}
-    assert "what-if, no hardware" in recipes["dsv3_no_promotion"].description
+    assert "hypothetical" in recipes["dsv3_no_promotion"].description
     assert never["dsv3_tensor_no_promotion"].x.granularity == "tensor"
     assert never["dsv3_ue8m0_no_promotion"].x.resolved.scale_format == lp.formats["e8m0fnu"]
 
