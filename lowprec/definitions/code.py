@@ -165,14 +165,12 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {(item.asname or item.name).partition(".")[0] for item in statement.names}
-    nodes = list(ast.walk(statement))  # an assignment, a call that changes its object, or a block of statements
+    nodes = list(ast.walk(statement))  # an assignment, a call that may change its arguments, or a block of statements
     changed = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     changed.update(*(_bound(node) for node in nodes if node is not statement and isinstance(node, _DEFINES)))
     for node in nodes:
-        while isinstance(node, ast.Attribute | ast.Subscript):
-            node = node.value
-            if isinstance(node, ast.Name):
-                changed.add(node.id)
+        if isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+            changed |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
     return changed
 
 

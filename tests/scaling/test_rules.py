@@ -171,10 +171,10 @@ def test_a_rule_is_the_source_of_what_it_imports_too(tmp_path, monkeypatch):
         assert hashed(head, call, used.replace("FACTOR = 1", "FACTOR = 64")) != before, head
         assert hashed(head, call, used.replace("return b", "return 2 * b")) != before, head
         assert hashed(head, call, "# a comment\n" + used) == before, head
-    blocks = "if True:\n    SHIFT = 2\nTABLE = {}\nTABLE['a'] = 3\nTABLE.update(b=1)"
+    blocks = "if True:\n    SHIFT = 2\nTABLE = {}\nTABLE['a'] = 3\nTABLE.update(b=1)\nsetattr(TABLE, 'c', 5)"
     call = "(SHIFT + TABLE['a']) * abs"
     before = hashed(blocks, call, used)
-    for change in (("SHIFT = 2", "SHIFT = 3"), ("= 3", "= 4"), ("b=1", "b=2")):
+    for change in (("SHIFT = 2", "SHIFT = 3"), ("= 3", "= 4"), ("b=1", "b=2"), ("5", "6")):
         assert hashed(blocks.replace(*change), call, used) != before, change
     hashed(blocks, call, used)
     rule.write_text(rule.read_text().replace("Doc.", "Another text."))
