@@ -210,6 +210,7 @@ def product() -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, where another test has loaded it
 def test_a_forked_child_makes_its_own_threads(keep_threads: None) -> None:
     expected = product()
     with multiprocessing.get_context("fork").Pool(1) as pool:
