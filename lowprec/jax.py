@@ -154,7 +154,7 @@ def _multiplication(
     def multiply(x: Any, w: Any) -> Any:
         rows = (x.astype(jnp.bfloat16) if stores_bfloat16 else x).astype(jnp.float32)
         y = _product(said.key, layer, seed, rows, w, at)
-        return y.astype(jnp.bfloat16) if stores_bfloat16 and rounds_dy and not unrounded else y  # and so dy
+        return y.astype(jnp.bfloat16) if stores_bfloat16 and rounds_dy and not unrounded else y  # and dy
 
     return multiply
 

@@ -1,7 +1,7 @@
-"""Exact recipes in models of PyTorch: `convert` a model, train or evaluate it as before.
+"""Recipes in PyTorch models, bit-exact: `convert` a model, then train or evaluate it as before.
 
-Linear layers run their three multiplications as the recipe says, bit for bit what `lowprec.gemm` gives; everything else
-(norms, softmax, embeddings) stays torch's. docs/torch.md tells it in full.
+The three multiplications of each linear layer follow the recipe and give the bits of `lowprec.gemm`. PyTorch computes
+everything else (norms, softmax, embeddings). See docs/torch.md.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Tensors as arrays and back: values in float32, the memory shared wherever the type allows."""
+"""Conversion between tensors and float32 arrays, sharing memory where the dtype allows it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 
 def values(t: torch.Tensor) -> Array:
-    """Return a tensor's values in float32; a float32 tensor's own memory.
+    """Return a tensor's values in float32; a float32 tensor shares its memory.
 
-    Not by ``t.numpy()``, which marks the storage as one that cannot be resized: sharded parameters would fail later.
+    This avoids ``t.numpy()``, which marks the storage as not resizable: sharding the parameter would fail later.
     """
     t = t.detach().contiguous()
     if t.dtype == torch.bfloat16:
@@ -27,21 +27,21 @@ def values(t: torch.Tensor) -> Array:
 
 
 def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """Return values as a tensor, rounded to nearest even if it is narrower."""
+    """Return an array as a tensor of `dtype`; narrower types round to nearest even."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(encode(array, "bfloat16").view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def check(name: str, t: torch.Tensor) -> None:
-    """Raise unless a tensor's numbers are ours to multiply.
+    """Raise an error unless lowprec can multiply the tensor.
 
     Raises
     ------
     TypeError
-        For anything but float32 and bfloat16.
+        If the dtype is not float32 or bfloat16.
     RuntimeError
-        For a tensor that is not on the CPU.
+        If the tensor is not on the CPU.
     """
     if t.dtype not in _DTYPES:
         raise TypeError(f"lowprec.torch: {name} is {t.dtype}; float32 or bfloat16 is needed")

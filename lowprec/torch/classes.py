@@ -1,7 +1,8 @@
-"""Classes of linear layers, each with what it becomes: torch's own, and two kinds that transformers has.
+"""Classes of linear layers and their converted counterparts, for torch and for two kinds of layer of transformers.
 
-transformers is not imported here. Its Conv1D is known once somebody imported it; its mixtures of experts, which have a
-class in every model, are known by their weights: three axes, experts first.
+This module does not import transformers. It recognizes transformers' Conv1D if the caller has imported it, and
+mixture-of-experts modules, whose class differs between models, by weights with three axes of which the first counts
+experts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from .linear import Converted, Linear, apply
 
 
 class Conv1D(Converted):
-    """transformers' Conv1D: a linear layer whose weight [K, N] lies transposed."""
+    """transformers' Conv1D: a linear layer that stores its weight transposed, [K, N]."""
 
     weight: Tensor
     bias: Tensor
 
     def matrices(self) -> list[Tensor]:
-        """Return the weight, turned."""
+        """Return the weight, transposed to [N, K]."""
         return [self.weight.t()]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,15 +32,15 @@ class Conv1D(Converted):
 
 
 class Experts(Converted):
-    """transformers' mixture of experts: two products an expert, gate and up projections fused in the first."""
+    """transformers' mixture of experts: two products per expert, the first with fused gate and up projections."""
 
     has_gate: bool
     has_bias: bool
     is_transposed: bool
 
     def parts_of(self) -> list[str]:
-        """Return the names of the products: both of the first expert, both of the next ..."""
-        up = "up_proj" if not self.has_gate else "gate_proj"  # fused, they are one product: the gate's
+        """Return the names of the products, expert by expert."""
+        up = "up_proj" if not self.has_gate else "gate_proj"  # the fused product has the gate's name
         return [f".{e}.{name}" for e in range(len(_first(self))) for name in (up, "down_proj")]
 
     def matrices(self) -> list[Tensor]:
@@ -54,14 +55,14 @@ class Experts(Converted):
         return [b for pair in zip(first, self.down_proj_bias, strict=True) for b in pair]
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Return each token's weighted sum of its experts' outputs."""
+        """Return the weighted sum of each token's expert outputs."""
         shape, width = hidden_states.shape, top_k_index.shape[-1]
         tokens = hidden_states.reshape(-1, shape[-1])
         ids, order = torch.sort(top_k_index.reshape(-1), stable=True)
         counts = torch.bincount(ids, minlength=len(_first(self))).tolist()
         matrices, biases = self.matrices(), self._biases()
         outputs = [
-            # an index beyond the experts there are: those tokens belong to experts that are elsewhere
+            # an index beyond the local experts: the expert is on another device
             self._expert(e, rows, matrices, biases) if e < len(matrices) // 2 else torch.zeros_like(rows)
             for e, rows in enumerate(tokens[order // width].split(counts))
         ]
@@ -96,14 +97,14 @@ _MADE: dict[Any, type[Converted]] = {}
 
 
 def _converted(kind: Any, base: type[Converted]) -> type[Converted]:
-    """Return the class of converted modules of a class that is known by its place or its weights alone."""
+    """Return the converted class for a class that is recognized by its module or its weights."""
     if kind not in _MADE:
         _MADE[kind] = type(base.__name__, (base, kind), {"__doc__": base.__doc__, "was": kind})
     return _MADE[kind]
 
 
 def becomes(module: nn.Module) -> type[Converted] | None:
-    """Return the class that a module becomes; its own if it was converted, None if it is no linear layer."""
+    """Return the converted class of a module (its own if it is converted); None if it is not a linear layer."""
     kind = type(module)
     if isinstance(module, Converted):
         return kind
@@ -116,13 +117,13 @@ def becomes(module: nn.Module) -> type[Converted] | None:
 
 
 def shapes_of(name: str, module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return input and output features of a linear layer's products, by the names of the products."""
+    """Return (input features, output features) of each product of a linear layer, by name."""
     kind: Any = becomes(module)
     parts = zip(kind.parts_of(module), kind.matrices(module), strict=True)
     return {f"{name}{part}": (w.shape[1], w.shape[0]) for part, w in parts}
 
 
 def was(module: Converted) -> type[nn.Module]:
-    """Return the class that a converted module had."""
+    """Return the original class of a converted module."""
     kind: type[nn.Module] = getattr(type(module), "was", nn.Linear)
     return kind

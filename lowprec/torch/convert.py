@@ -1,4 +1,4 @@
-"""Putting a recipe into a model and taking it out again; what is kept of it between runs."""
+"""Converting a model to a recipe, restoring it, and saving the recipe's state."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ def convert(
     seed: int = 0,
     strict: bool = False,
 ) -> M:
-    """Let a model's linear layers run as a recipe says.
+    """Make a model's linear layers compute their products by a recipe.
 
-    In place: parameters, their names, hooks, ties and the optimizer's references stay. Called again it changes the
-    recipe. `report` tells what runs how, and what the recipe could not reach.
+    The conversion is in place: parameters, their names, hooks, tied weights and the optimizer's references stay valid.
+    A second call changes the recipe. `report` lists the precision of every product and the parts not converted.
 
     Parameters
     ----------
     model : nn.Module
-        Modules of exact type ``nn.Linear`` are converted, and transformers' Conv1D and mixtures of experts.
+        Model to convert: its modules of exact type ``nn.Linear``, and transformers' Conv1D and mixtures of experts.
     recipe : str or Recipe
-        A name in `lowprec.recipes`, a ``.toml`` file, or a recipe.
+        Name in `lowprec.recipes`, path of a ``.toml`` file, or a recipe.
     skip : sequence of str
-        Patterns of names of modules that stay torch's: ``("lm_head",)``.
+        Patterns of module names that are not converted: ``("lm_head",)``.
     names : "auto", mapping or function
-        Which layer of the recipe each module is, see `lowprec.torch.roles`: found from the model's structure; or
-        given, ``{"*.mixer.in_proj": "attn.wq_a"}``.
+        Layer of the recipe that each module takes. "auto" derives it from the structure of the model, see
+        `lowprec.torch.roles`; a mapping or function sets it, ``{"*.mixer.in_proj": "attn.wq_a"}``.
     rules : sequence of (pattern, LinearSpec or name of a recipe)
-        What comes before the recipe, by patterns of names of modules: ``[("*.down_proj", "bf16")]``.
+        Rules that override the recipe, by pattern of module names: ``[("*.down_proj", "bf16")]``.
     seed : int
-        With step and layer it decides all random bits.
+        Seed of random bits, which also depend on step and layer.
     strict : bool
-        Whether it is an error that a part of the recipe or of the model has no place, that a role is a guess, or that
-        nothing is quantized. The model then has its own classes.
+        Whether to raise an error, and leave the model unconverted, if a part of the recipe or of the model has no
+        counterpart, a role is a guess, or nothing is quantized.
 
     Returns
     -------
@@ -68,16 +68,16 @@ def convert(
     Raises
     ------
     UnknownNameError
-        For a recipe or a role that does not exist, or a pattern that no module matches.
+        If a recipe or role does not exist, or no module matches a pattern.
     TypeError
-        For the recipe ``float64``, or weights in another type than float32 and bfloat16.
+        If the recipe is ``float64``, or weights are neither float32 nor bfloat16.
     ValueError
-        If nothing is converted, for bfloat16 weights under a recipe with float32 activations, or if `strict`.
+        If nothing is converted, if weights are bfloat16 and the recipe's activations float32, or as `strict` requires.
 
     Warns
     -----
     UserWarning
-        If the recipe quantizes, but none of the model's products.
+        If the recipe quantizes some layers, but no product of this model.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
 
 
 def _take_slow_path(model: nn.Module) -> list[str]:
-    """Switch off the path of torch's encoder layers that goes past their linear layers, where one was converted."""
+    """Disable the fast path of torch's encoder layers, which bypasses their linear layers, where one was converted."""
     if not any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
         return []
     torch.backends.mha.set_fastpath_enabled(False)
@@ -150,7 +150,7 @@ def _take_slow_path(model: nn.Module) -> list[str]:
 
 
 def restore(model: M) -> M:
-    """Give all layers their own classes back; the model is as it was before `convert`, but for its weights' values."""
+    """Restore the original classes of all layers. The model is as before `convert`, except for the weights' values."""
     for module in model.modules():
         _restore(module)
     model.__dict__.pop("_lowprec", None)
@@ -165,7 +165,7 @@ def _restore(module: nn.Module) -> None:
 
 
 def report(model: nn.Module) -> Report:
-    """Tell what runs how, and what a converted model's recipe could not reach.
+    """List the precision of every product, and the parts of the model and the recipe that have no counterpart.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _converted(model: nn.Module) -> dict[str, Converted]:
 
 
 def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
-    """Return the states of a model's products, by module and part."""
+    """Return the state and precision of each product that has state, by module and part."""
     found = {}
     for name, module in _converted(model).items():
         slot = module.get_slot()
@@ -194,17 +194,17 @@ def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
 
 
 def state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return steps and scales of layers whose bits depend on them; ``model.state_dict()`` stays the plain model's."""
+    """Return the steps and scales of layers whose bits depend on them; ``model.state_dict()`` is unaffected."""
     return {name: state.state_dict() for name, (state, _) in _states(model).items()}
 
 
 def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Take over what `state_dict` returned.
+    """Load the result of `state_dict`.
 
     Raises
     ------
     ValueError
-        If it is of other layers, or a history has another length.
+        If it belongs to other layers, or the length of an amax history differs.
     """
     states = _states(model)
     if odd := sorted(set(states) ^ set(state)):
@@ -216,10 +216,11 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def frozen(model: M) -> Iterator[M]:
-    """Within this, weights are quantized and laid out once: for evaluation, token by token.
+    """Context manager that quantizes and packs each weight only once, for evaluation token by token.
 
-    Changing a weight within it raises a RuntimeError at the layer's next call, but for changes to ``weight.data``,
-    which torch does not count. Weights whose rounding depends on the step are quantized at every call as before.
+    Within it, a layer whose weight has changed raises a RuntimeError at its next call, except for changes to
+    ``weight.data``, which torch does not count. Weights whose rounding depends on the step are still quantized at every
+    call.
 
     Examples
     --------
@@ -241,7 +242,7 @@ def frozen(model: M) -> Iterator[M]:
 
 
 def _freeze(module: Converted) -> bool:
-    """Keep a module's weights as Fprop multiplies them; False where their bits depend on the step."""
+    """Quantize and keep a module's weights for Fprop; return False if their bits depend on the step."""
     if any(spec.fprop.b.random or spec.fprop.b.delayed for spec in module.specs):
         return False
     if module.slot is None:

@@ -1,4 +1,4 @@
-"""How far two precisions of one model disagree, and which of its parts makes them: trainer against rollout."""
+"""Train-rollout mismatch: KL between two precisions of one model, and the contribution of each part."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 By = Literal["layer", "part", "kind", "ingredient"]
-#: Accumulators with which the same products are summed in another order: what no precision can be told apart from.
+#: Accumulators that sum the same products in another order: a difference below theirs is not significant.
 _BF16 = formats["bfloat16"]
 _OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
 
 
 class Group(NamedTuple):
-    """What one part of the model does.
+    """Contribution of one part of the model to the KL.
 
     Attributes
     ----------
     name : str
-        The part.
+        Name of the part.
     alone, alone_error : float
-        KL per token with this part alone in the rollout's precision, and its standard error.
+        KL per token with only this part in the rollout's precision, and its standard error.
     saved, saved_error : float
-        By how much the KL of the whole falls if this part keeps the trainer's precision; NaN where that cannot be had.
+        Decrease of the total KL if this part keeps the trainer's precision, and its standard error; NaN where that
+        combination is not possible.
     """
 
     name: str
@@ -50,30 +51,31 @@ class Group(NamedTuple):
 
     @property
     def blamed(self) -> bool:
-        """Whether sparing it saves more than two standard errors."""
+        """Whether keeping this part in the trainer's precision lowers the KL by more than two standard errors."""
         return self.saved > 2 * self.saved_error
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What `lowprec.torch.mismatch` found; KL in nats per token.
+    """Result of `lowprec.torch.mismatch`; KL in nats per token.
 
     Attributes
     ----------
     train, rollout : str
-        The recipes.
+        Names of the recipes.
     kl : ndarray of float64, shape (tokens,)
-        KL(train || rollout) of the distributions of the next token.
+        KL(train || rollout) of the next-token distributions.
     log_ratio : ndarray of float64, shape (tokens,)
-        ``log p_rollout - log p_train`` of the tokens said: the logarithm of an importance ratio.
+        ``log p_rollout - log p_train`` of the observed tokens: the logarithm of an importance ratio.
     flips : float
-        Share of tokens for which the likeliest next one differs.
+        Fraction of tokens for which the most likely next token differs.
     floor : float
-        KL of the trainer's precision with sums in another order; NaN where its accumulator has no such order.
+        KL between the trainer's precision and the same with sums in another order; NaN if the accumulator has no such
+        order.
     by : str
-        What the groups are.
+        Kind of the groups.
     groups : tuple of Group
-        In the order of the model.
+        Groups, in the order of the model.
     """
 
     train: str
@@ -87,12 +89,12 @@ class Mismatch:
 
     @property
     def mean(self) -> float:
-        """Mean KL."""
+        """Mean KL over tokens."""
         return float(self.kl.mean())
 
     @property
     def error(self) -> float:
-        """Its standard error over tokens, taken as independent."""
+        """Standard error of the mean KL, with tokens taken as independent."""
         return standard_error(self.kl)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -139,21 +141,21 @@ def mismatch(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Mismatch:
-    """Compare a model's next-token distributions under two recipes: the same weights, the same tokens.
+    """Compare a model's next-token distributions under two recipes, with equal weights and tokens.
 
     Parameters
     ----------
     model : nn.Module
-        Maps tokens to logits, or to something with ``.logits``. It is left as it was.
+        Model that maps tokens to logits, or to an object with ``.logits``. It is unchanged afterwards.
     tokens : Tensor of int, shape (batch, sequence)
-        What is predicted; the last of each sequence is only said.
+        Tokens to predict. The last one of each sequence is a target only.
     train, rollout : str or Recipe
-        The two precisions.
+        Recipes of the trainer and of the rollout.
     by : {"layer", "part", "kind", "ingredient"} or None
-        Groups to blame: blocks, the parents of linear layers, linear layers of one name, or ingredients of the
-        precision: what operands go through, the accumulator, how results are rounded. None: no blame.
+        Groups whose contributions are measured: blocks, parents of linear layers, linear layers of one name, or
+        ingredients of the precision (quantization of operands, accumulator, rounding of results). None: no groups.
     progress : callable, optional
-        Called with passes done and passes in all.
+        Function called with the number of finished passes and the total.
     **options
         `skip`, `names`, `rules` of `lowprec.torch.convert`.
 
@@ -164,12 +166,12 @@ def mismatch(
     Raises
     ------
     ValueError
-        For tokens of another shape, or an unknown `by`.
+        If `tokens` does not have two axes, or `by` is unknown.
 
     Notes
     -----
-    Two passes and two for each group, without gradients and in ``eval`` mode; both passes of a recipe that is the same
-    give 0 exactly. Neither number of a group adds up over groups, for errors partly cancel and partly feed each other.
+    The measurement takes two forward passes, and two more for each group, in ``eval`` mode without gradients. Equal
+    recipes give exactly 0. Contributions of groups do not add up to the total, because errors interact.
     """
     if tokens.dim() != 2 or tokens.shape[1] < 2:
         raise ValueError(f"lowprec.torch.mismatch: tokens are {tuple(tokens.shape)}; [batch, sequence >= 2] is needed")
@@ -198,14 +200,14 @@ def mismatch(
 
 
 class _Passes:
-    """Forward passes of a model under keys of its layers."""
+    """Forward passes of a model with given precisions of its layers."""
 
     def __init__(self, model: nn.Module, tokens: Tensor, progress: Callable[[int, int], None] | None) -> None:
         self.model, self.tokens, self.progress = model, tokens, progress
         self.done = self.total = 0
 
     def log_probabilities(self, keys: Keys) -> Tensor:
-        """Return log p of every next token, in float64 [tokens, vocabulary]."""
+        """Return log p of every next token, in float64, shape [tokens, vocabulary]."""
         use(self.model, keys)
         found = log_probabilities(self.model(self.tokens))
         self.done += 1
@@ -219,7 +221,7 @@ def _with_error(x: Floats | None) -> tuple[float, float]:
 
 
 def _parts(a: Keys, b: Keys, by: str) -> dict[str, tuple[Keys, Keys]]:
-    """Return for each part the keys with it alone switched, and with it alone spared."""
+    """Return for each part the precisions with only this part changed, and with all but this part changed."""
     groups: dict[str, list[str]] = {}
     for name in a:
         parent, _, leaf = name.rpartition(".")
@@ -240,12 +242,12 @@ _INGREDIENTS: Mapping[str, Callable[[LinearSpec, LinearSpec], LinearSpec]] = {
 
 
 def _with_gemms(to: LinearSpec, of: LinearSpec, fields: tuple[str, ...]) -> LinearSpec:
-    """Return a layer whose forward product has some fields of another's."""
+    """Return a copy of a LinearSpec in which some fields of the forward product are those of another."""
     return to.with_(fprop=to.fprop.with_(**{name: getattr(of.fprop, name) for name in fields}))
 
 
 def _ingredients(a: Keys, b: Keys) -> dict[str, tuple[Keys | None, Keys | None]]:
-    """Return for each ingredient the keys with it alone switched, and spared; None where an accumulator refuses."""
+    """Return precisions with only one ingredient changed, and with all but it; None where an accumulator refuses."""
     return {name: (_mixed(a, b, change), _mixed(b, a, change)) for name, change in _INGREDIENTS.items()}
 
 
@@ -261,7 +263,7 @@ def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSp
 
 
 def _reordered(a: Keys) -> Keys | None:
-    """Return the keys with sums in another order; None where no layer's accumulator has one."""
+    """Return the precisions with sums in another order; None if no layer's accumulator has one."""
     found = dict(a)
     for name, keys in a.items():
         said = [Precision.from_key(key) for key in keys]

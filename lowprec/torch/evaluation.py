@@ -1,4 +1,4 @@
-"""What recipes do to a model's predictions of a text: perplexity, KL to a reference, flips, and where it comes in."""
+"""Evaluation of recipes on text: perplexity, KL to a reference, flips, and errors by block."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one recipe does; figures of windows, the unit of its standard errors.
+    """Result of evaluating one recipe. Standard errors treat windows as independent.
 
     Attributes
     ----------
     recipe : str
-        Its name.
+        Name of the recipe.
     loss : ndarray of float64, shape (windows,)
-        Mean cross-entropy of the next token, nats.
+        Mean cross-entropy of the next token, in nats.
     reference_loss : ndarray of float64, shape (windows,)
-        That of the recipe it is compared with.
+        Mean cross-entropy under the reference recipe.
     kl : ndarray of float64, shape (windows,)
-        Mean KL(reference || recipe), nats per token.
+        Mean KL(reference || recipe), in nats per token.
     flips : ndarray of float64, shape (windows,)
-        Share of tokens for which the likeliest next one differs.
+        Fraction of tokens for which the most likely next token differs.
     hidden : ndarray of float64, shape (layers,)
-        Error of what each block hands on, relative to its norm: rms(h - h_ref) / rms(h_ref).
+        Relative error of each block's output: rms(h - h_ref) / rms(h_ref).
     routing : ndarray of float64, shape (layers,)
-        Share of tokens whose set of experts differs; NaN for blocks without experts.
+        Fraction of tokens routed to a different set of experts; NaN for blocks without experts.
     """
 
     recipe: str
@@ -57,23 +57,23 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """Exp of the mean loss."""
+        """Perplexity: exp of the mean loss."""
         return math.exp(self.loss.mean())
 
     @property
     def ratio(self) -> float:
-        """Perplexity over the reference's."""
+        """Perplexity divided by that of the reference."""
         return math.exp((self.loss - self.reference_loss).mean())
 
     @property
     def ratio_error(self) -> float:
-        """Standard error of the ratio, paired by window; NaN for one window."""
+        """Standard error of the perplexity ratio over windows; NaN for one window."""
         return self.ratio * standard_error(self.loss - self.reference_loss)
 
 
 @dataclass
 class _Sums:
-    """What adds up over windows for one recipe."""
+    """Sums over windows for one recipe."""
 
     loss: list[float]
     kl: list[float]
@@ -83,7 +83,7 @@ class _Sums:
 
 
 class _Trace:
-    """What the blocks of a model hand on in one pass, and which experts their tokens go to."""
+    """Outputs of a model's blocks in one pass, and the experts of their tokens."""
 
     def __init__(self, model: nn.Module) -> None:
         self.hidden: dict[int, Tensor] = {}
@@ -135,32 +135,32 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> list[Evaluation]:
-    """Evaluate a model under recipes, each beside the same reference.
+    """Evaluate a model under several recipes and compare each with a reference.
 
     Parameters
     ----------
     model : nn.Module
-        Maps tokens to logits, or to something with ``.logits``. It is left as it was.
+        Model that maps tokens to logits, or to an object with ``.logits``. It is unchanged afterwards.
     windows : Tensor of int, shape (windows, length)
-        Tokens; each window is predicted by itself.
+        Tokens; windows are predicted independently.
     recipes : sequence of str or Recipe
-        What to evaluate.
+        Recipes to evaluate.
     against : str or Recipe
-        The reference.
+        Reference recipe.
     progress : callable, optional
-        Called with passes done and passes in all.
+        Function called with the number of finished passes and the total.
     **options
         `skip`, `names`, `rules` of `lowprec.torch.convert`.
 
     Returns
     -------
     list of Evaluation
-        The reference first: its KL and flips are 0.
+        Results, the reference first; its KL and flips are 0.
 
     Raises
     ------
     ValueError
-        For windows of another shape.
+        If `windows` does not have two axes.
     """
     if windows.dim() != 2 or windows.shape[1] < 2 or len(windows) < 1:
         raise ValueError(
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _add_layers(sum_: _Sums, here: Any, reference: Any) -> None:
-    """Add what the blocks hand on, and where tokens go, beside the reference's."""
+    """Add the errors of block outputs, and of expert choices, relative to the reference."""
     for block, h in here[1].items():
         sum_.off[block] += float(((h - reference[1][block]) ** 2).sum())
     for block, chosen in here[2].items():
@@ -209,7 +209,7 @@ def _add_layers(sum_: _Sums, here: Any, reference: Any) -> None:
 
 
 def figure(found: Sequence[Evaluation]) -> Figure:
-    """Draw ratios of perplexity with two standard errors, and errors along the blocks.
+    """Plot perplexity ratios with two standard errors, and the errors of the blocks.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Models and texts from local folders: transformers loads, nothing is downloaded."""
+"""Loading models and text from local folders by transformers, without downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._files.npy import read_npy
 
 
 def transformers_module() -> Any:
-    """Return transformers, or say how to get it."""
+    """Import and return transformers; the error says how to install it."""
     try:
         import transformers
     except ImportError:
@@ -24,12 +24,12 @@ def transformers_module() -> Any:
 
 
 def load_model(folder: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> torch.nn.Module:
-    """Return the language model of a folder with config.json and safetensors.
+    """Return the language model in a folder with config.json and safetensors files.
 
     Raises
     ------
     ValueError
-        If it is no folder of a model.
+        If the folder does not contain a model.
     ImportError
         If transformers is missing.
     """
@@ -42,12 +42,12 @@ def load_model(folder: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat
 
 
 def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vocabulary: int) -> Tensor:
-    """Return the tokens of a file: integers in .npy, or text that the folder's tokenizer reads.
+    """Return the tokens of a file: integers in .npy, or text encoded by the folder's tokenizer.
 
     Raises
     ------
     ValueError
-        For numbers that are no tokens, or a text without a tokenizer.
+        If a number is not a token, or the file is text and the folder has no tokenizer.
     """
     if Path(data).suffix == ".npy":
         array = read_npy(data)
@@ -65,12 +65,12 @@ def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vo
 
 
 def windows(tokens: Tensor, length: int, most: int | None = None) -> Tensor:
-    """Return tokens in windows that follow each other, the rest left out.
+    """Split tokens into consecutive windows, at most `most`; tokens that do not fill a window are dropped.
 
     Raises
     ------
     ValueError
-        If there are not enough for one.
+        If there are too few tokens for one window.
     """
     count = len(tokens) // length
     if count < 1:

@@ -1,4 +1,4 @@
-"""A trainer's checkpoint in the layout of the released DeepSeek-V3, as a folder that transformers reads."""
+"""Export of a trainer's checkpoint to Hugging Face format, in the layout of the released DeepSeek-V3."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _IN_A_BLOCK = {
     "attn.wkv_b": "self_attn.kv_b_proj", "attn.wo": "self_attn.o_proj",
 }  # fmt: skip
 _IN_A_NETWORK = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
-#: transformers' attention has this in its latent norms, whatever the configuration says.
+#: Epsilon of the latent norms in transformers' attention, which ignores the configuration.
 _EPS = 1e-6
-#: A group of experts is judged by its best two there.
+#: Number of best experts whose scores rank a group.
 _JUDGED_BY = 2
 
 
 def released_name(name: str) -> str:
-    """Return what the released models call a parameter of the trainer.
+    """Return the released models' name of a trainer parameter.
 
     Examples
     --------
@@ -49,28 +49,28 @@ def released_name(name: str) -> str:
 
 
 def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
-    """Write a trainer's checkpoint as a folder of transformers: its shape, weights and a tokenizer of bytes.
+    """Write a trainer's checkpoint as a folder for transformers: configuration, weights and a byte tokenizer.
 
-    The module that predicts a byte further is left out: transformers has none.
+    The multi-token prediction module is omitted, because transformers does not have it.
 
     Parameters
     ----------
     checkpoint : str or path
-        What ``lowprec train --out`` or `Trainer.save` wrote.
+        Checkpoint written by ``lowprec train --out`` or `Trainer.save`.
     out : str or path
-        The folder; made if it is not there.
+        Output folder, created if it does not exist.
 
     Returns
     -------
     Path
-        The folder.
+    Path of the folder.
 
     Raises
     ------
     CheckpointError
-        If it is no checkpoint of a trainer.
+        If the file is not a trainer's checkpoint.
     ValueError
-        If transformers' model cannot compute what the trainer's does: see `cannot_be_said`.
+        If transformers' model cannot represent the trainer's; see `cannot_be_said`.
     ImportError
         If transformers is missing.
     """
@@ -100,7 +100,7 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
 
 
 def cannot_be_said(config: MoEConfig) -> list[str]:
-    """Return why transformers' DeepSeek-V3 is not the trainer's model of a shape; empty if it is.
+    """Return the reasons why transformers' DeepSeek-V3 cannot represent the trainer's model; empty if it can.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _fields(c: MoEConfig) -> dict[str, Any]:
 
 
 def _byte_tokenizer() -> Any:
-    """Return a tokenizer whose tokens are the bytes of a text in UTF-8."""
+    """Return a tokenizer whose tokens are the UTF-8 bytes of a string."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE(vocab={_letter(byte): byte for byte in range(256)}, merges=[]))
@@ -151,6 +151,6 @@ def _byte_tokenizer() -> Any:
 
 
 def _letter(byte: int) -> str:
-    """Return the letter that tokenizers of bytes write for a byte: itself if it can be seen, else one after 255."""
+    """Return the character that byte-level tokenizers use for a byte: itself if printable, otherwise one above 255."""
     unseen = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or b >= 174)]
     return chr(256 + unseen.index(byte)) if byte in unseen else chr(byte)

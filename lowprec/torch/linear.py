@@ -1,4 +1,4 @@
-"""Layers and functions on tensors: `Linear`, `linear`, `grouped_linear`; what recipes do to tensors on their way."""
+"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs on wires and in caches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def apply(
     part: int = 0,
     training: bool = False,
 ) -> Tensor:
-    """Return x W^T + bias in x's type, by the precision of a key; see `lowprec.torch.ops`."""
+    """Return x W^T + bias in x's dtype, in the precision of a key; see `lowprec.torch.ops`."""
     check("x", x)
     check("the weight", w)
     y: Tensor = product(x.to(stored_type(key)), w, bias, slot, part, key, training)
@@ -53,48 +53,48 @@ def linear(
     recipe: str | Recipe | None = None,
     layer: str = "layers.1.attn.wq_a",
 ) -> Tensor:
-    """Return x W^T + bias, with the gradients of the same precision.
+    """Return x W^T + bias in a given precision, which also applies to the gradients.
 
     Parameters
     ----------
     x : Tensor, shape (..., K)
-        float32 or bfloat16; stored as the recipe stores activations.
+        Input, float32 or bfloat16; rounded to the recipe's storage format of activations.
     w : Tensor, shape (N, K)
-        float32 or bfloat16. Its gradient is float32, and takes the weight's type last.
+        Weight, float32 or bfloat16. Its gradient is computed in float32, then converted to the weight's dtype.
     bias : Tensor, shape (N,), optional
-        Added in float32, before the product is rounded.
+        Bias, added in float32 before the product is rounded.
     spec : LinearSpec, optional
-        The precision, with activations in bfloat16.
+        Precision of the products; activations are bfloat16.
     recipe : str or Recipe, optional
-        Or a recipe, and
+        Recipe to take the precision from, in place of `spec`.
     layer : str
-        which of its layers this is.
+        Name of the layer in the recipe.
 
     Raises
     ------
     TypeError
-        For another type of x or w, or neither `spec` nor `recipe`.
+        If x or w has another dtype, or neither `spec` nor `recipe` is given.
     ValueError
-        For a precision that depends on the step.
+        If the precision depends on the step.
     RuntimeError
-        For tensors that are not on the CPU, or in a thread that flushes subnormals to zero.
+        If a tensor is not on the CPU, or the thread flushes subnormals to zero.
     """
     return apply(x, w, bias, _key(spec, recipe, layer))
 
 
 class Converted(nn.Module):
-    """What a module of a converted model has beside what it had.
+    """Mixin: attributes that conversion adds to a module.
 
     Attributes
     ----------
     layers : tuple of str
-        What each of its products is to the recipe: ``("layers.3.attn.wo",)``.
+        Layer of the recipe for each product: ``("layers.3.attn.wo",)``.
     guesses : tuple of str
-        For each of them why it is a guess; empty if it is not.
+        Reason for each layer that is a guess; empty for the others.
     keys : tuple of str
-        Their precisions, see `lowprec.torch.ops`.
+        Precision of each product, see `lowprec.torch.ops`.
     slot : Tensor or None
-        Number of its state, where bits depend on the step. No buffer: there is nothing in it to save or to send.
+        Number of the module's state, if bits depend on the step. Not a buffer: it must not be saved or sent.
     """
 
     layers: tuple[str, ...]
@@ -103,7 +103,7 @@ class Converted(nn.Module):
     slot: Tensor | None
 
     def parts_of(self) -> list[str]:
-        """Return what its products are called, after the module's own name."""
+        """Return the names of the module's products, to be appended to its own name."""
         return [""]
 
     def matrices(self) -> list[Tensor]:
@@ -112,17 +112,17 @@ class Converted(nn.Module):
 
     @property
     def specs(self) -> list[LinearSpec]:
-        """What the recipe says of its products."""
+        """Return the recipe's LinearSpec of each product."""
         return [Precision.from_key(key).spec for key in self.keys]
 
     def set_precision(self, said: list[Precision], seed: int) -> None:
-        """Take a precision for each product."""
+        """Set the precision of each product."""
         self.keys = tuple(p.key for p in said)
         stateful = any(p.spec.stateful for p in said)
         self.set_slot(Slot([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
 
     def set_slot(self, slot: Slot | None) -> None:
-        """Take a slot; it goes when the module and all graphs with it go."""
+        """Set the slot, which is freed with the module and all graphs that use it."""
         self.slot = None if slot is None else add_slot(slot)
 
     def get_slot(self) -> Slot | None:
@@ -130,37 +130,37 @@ class Converted(nn.Module):
         return None if self.slot is None else get_slot(self.slot)
 
     def extra_repr(self) -> str:
-        """Return what `print` shows of the module."""
+        """Return the text that `print` shows for the module."""
         said = dict.fromkeys(f"{layer}: {spec}" for layer, spec in zip(self.layers, self.specs, strict=True))
         return ", ".join(filter(None, (super().extra_repr(), *list(said)[:2])))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: a state of its own goes with it."""
+        """Return the content of a copy, with a copy of the state."""
         return {**self.__dict__, "slot": self.get_slot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a copy's content."""
+        """Restore the content of a copy."""
         slot = state.pop("slot")
         super().__setstate__(state)
         self.set_slot(slot)
 
 
 class Linear(Converted, nn.Linear):
-    """A linear layer whose multiplications run as a recipe says; made by `lowprec.torch.convert`."""
+    """Linear layer that multiplies in the precision of a recipe; created by `lowprec.torch.convert`."""
 
     @property
     def layer(self) -> str:
-        """What it is to the recipe: ``"layers.3.attn.wo"``."""
+        """Layer of the recipe: ``"layers.3.attn.wo"``."""
         return self.layers[0]
 
     @property
     def key(self) -> str:
-        """Its precision as a text, see `lowprec.torch.ops`."""
+        """Precision of the layer as a string, see `lowprec.torch.ops`."""
         return self.keys[0]
 
     @property
     def spec(self) -> LinearSpec:
-        """What the recipe says of it."""
+        """Precision of the layer in the recipe."""
         return self.specs[0]
 
     def matrices(self) -> list[Tensor]:
@@ -173,23 +173,23 @@ class Linear(Converted, nn.Linear):
 
 
 def grouped_linear(x: Tensor, w: Tensor, counts: Tensor, **precision: Any) -> Tensor:
-    """Return the rows of each expert times its matrix: the bits of one `linear` an expert.
+    """Multiply the rows of each expert by its matrix, with the bits of one `linear` call per expert.
 
     Parameters
     ----------
     x : Tensor, shape (T, K)
-        Experts' rows one run after the other.
+        Rows, grouped by expert.
     w : Tensor, shape (E, N, K)
-        The experts' weights. One without rows gets a gradient of zeros.
+        Weights of the experts. The gradient is zero for an expert without rows.
     counts : Tensor of int, shape (E,)
-        Rows of each expert.
+        Number of rows of each expert.
     **precision
-        As for `linear`.
+        `spec`, or `recipe` and `layer`, as in `linear`.
 
     Raises
     ------
     ValueError
-        If shapes do not fit together, or counts do not add up to T.
+        If shapes do not match, or the sum of counts is not T.
     """
     runs = [int(n) for n in counts]
     if x.dim() != 2 or w.dim() != 3 or len(runs) != len(w) or min(runs, default=0) < 0 or sum(runs) != len(x):
@@ -202,7 +202,7 @@ def grouped_linear(x: Tensor, w: Tensor, counts: Tensor, **precision: Any) -> Te
 
 
 class _Wire(torch.autograd.Function):
-    """A codec on x, another one on its gradient."""
+    """Autograd function that applies one codec to x and another one to its gradient."""
 
     @staticmethod
     def forward(x: Tensor, forward: Codec, backward: Codec) -> Tensor:
@@ -231,14 +231,14 @@ def _coded(x: Tensor, codec: Codec) -> Tensor:
 
 
 def wire(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
-    """Return what arrives of x through a codec, its gradient through another one: dispatch, or combine.
+    """Encode and decode x, and in the backward pass its gradient: emulation of dispatch or combine.
 
     Parameters
     ----------
     x : Tensor, shape (T, C)
-        What is sent.
+        Tensor to send.
     forward, backward : str or Codec
-        The codecs, or their names in `lowprec.codecs`.
+        Codecs of x and of its gradient, or their names in `lowprec.codecs`.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def wire(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Ten
 
 
 class _Cached(torch.autograd.Function):
-    """Keeps coded inputs of a function, and runs it again on what is decoded."""
+    """Autograd function that saves encoded inputs, and recomputes its function on the decoded ones."""
 
     @staticmethod
     def forward(ctx: Any, fn: Callable[..., Tensor], codec: Codec, *inputs: Tensor) -> Tensor:
@@ -277,24 +277,24 @@ class _Cached(torch.autograd.Function):
 
 
 def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Tensor:
-    """Return ``fn(*inputs)``; its backward pass runs fn again on inputs that were kept coded.
+    """Return ``fn(*inputs)``, saving the inputs encoded; the backward pass recomputes fn on the decoded inputs.
 
     Parameters
     ----------
     fn : callable
-        For example ``lambda a, b: w2(silu(a) * b)``, which keeps SwiGLU's inputs as DeepSeek-V3 keeps them. Parameters
-        in it get their gradients.
+        Function, such as ``lambda a, b: w2(silu(a) * b)``, which saves SwiGLU's inputs as DeepSeek-V3 does. Parameters
+        used in it receive gradients.
     *inputs : Tensor
-        What is kept.
+        Inputs of the function, saved encoded.
     codec : str or Codec
-        The codec, or its name in `lowprec.codecs`; a lossless one gives the same gradients bit for bit.
+        Codec, or its name in `lowprec.codecs`. A lossless codec does not change the gradients.
 
     Raises
     ------
     UnknownNameError
         For a codec that is not there.
     RuntimeError
-        Under a transform of torch.func.
+        If it is called under a transform of torch.func.
     """
     kept = codecs.get(codec)
     for x in inputs:

@@ -1,7 +1,7 @@
-"""The NumPy trainer's model as a plain module of torch, from a trainer's checkpoint: the same names, the same weights.
+"""The NumPy trainer's model as a torch module, loaded from a checkpoint, with the same parameter names and weights.
 
-What the trainer computes exactly, its linear layers, is exact here after `Miniature.use`. The rest is torch's, in the
-trainer's order: activations are rounded where it rounds them, norms, SwiGLU and softmax are float64 inside.
+After `Miniature.use`, linear layers give the trainer's bits. torch computes the rest in the trainer's order:
+activations are rounded at the same places; norms, SwiGLU and softmax use float64 internally.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .linear import cached, wire
 
 
 class Store(nn.Module):
-    """Rounds what is written to memory, and its gradient, to the activations' type; values stay in float32."""
+    """Rounding of stored activations and their gradients to the activation format; values remain float32."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtype = torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x as it is stored."""
+        """Return x rounded to the activation format."""
         return x.to(torch.float32).to(self.dtype).to(torch.float32)
 
 
 class Norm(nn.Module):
-    """RMSNorm, in float64 inside."""
+    """RMSNorm, computed in float64."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Norm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU, W2 (silu(W1 x) * W3 x); its inputs are kept as `cache` says."""
+    """SwiGLU network W2 (silu(W1 x) * W3 x), whose inputs are saved in the format `cache`."""
 
     def __init__(self, width: int, hidden: int, limit: float) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         self.q_norm, self.kv_norm = Norm(c.q_rank, c.norm_eps), Norm(c.kv_rank, c.norm_eps)
 
     def _rotated(self, x: Tensor) -> Tensor:
-        """Turn pairs of neighbouring channels [B, H, S, r] by their position's angle."""
+        """Rotate pairs of neighbouring channels [B, H, S, r] by the angle of their position."""
         angles = rotary_angles(x.shape[-2], self.config.rope_dim, self.config.rope_theta)
         cosine, sine = (torch.from_numpy(part) for part in angles)
         even, odd = x[..., 0::2], x[..., 1::2]
@@ -114,16 +114,16 @@ class Attention(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Mixture of experts with a shared one; the wires between tokens and experts are the recipe's codecs.
+    """Mixture of experts with a shared expert. Codecs of the recipe apply to tokens sent to and from experts.
 
     Attributes
     ----------
     bias : Tensor [E]
-        Takes part in the choice of experts alone.
+        Bias of the scores, used only to select experts.
     loads : Tensor of int [E] or None
         Slots per expert in the last pass.
     wires : dict of str to Codec
-        Codecs of the directions in which something is changed on its way.
+        Codecs of the directions that are not lossless.
     """
 
     bias: Tensor
@@ -145,7 +145,7 @@ class Mixture(nn.Module):
         return x if ways == [None, None] else wire(x, *(codec or "float32" for codec in ways))
 
     def _choose(self, scores: Tensor) -> Tensor:
-        """Return experts [T, K], best first: the best groups, then the best in them."""
+        """Return the experts of each token [T, K], best first: the best groups, then the best experts in them."""
         c = self.config
         by_group = (scores.detach() + self.bias).unflatten(-1, (c.groups, -1))
         best = by_group.topk(c.top_k // c.kept_groups, -1).values.sum(-1)
@@ -174,7 +174,7 @@ class Mixture(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and a feed-forward network, each behind a norm and beside the residual stream."""
+    """Layer with attention and a feed-forward network, each with a pre-norm and a residual connection."""
 
     def __init__(self, c: MoEConfig, *, dense: bool) -> None:
         super().__init__()
@@ -183,21 +183,21 @@ class Block(nn.Module):
         self.ffn = FeedForward(c.dim, c.dense_width, c.swiglu_limit) if dense else Mixture(c)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map the stream x [B, S, d] to the next."""
+        """Map the residual stream x [B, S, d] to the next block's input."""
         x = self.store(x + self.attn(self.attn_norm(x)))
         return self.store(x + self.ffn(self.ffn_norm(x).flatten(0, 1)).view_as(x))
 
 
 class Miniature(nn.Module):
-    """DeepSeek-V3 in miniature, a language model over bytes, as a plain module of torch.
+    """Small DeepSeek-V3 as a torch module: a language model over bytes.
 
-    Parameters bear the trainer's names with ``.weight`` after them. The module that predicts a byte further, and the
-    loss that balances experts, are the trainer's alone.
+    Parameters have the trainer's names followed by ``.weight``. Multi-token prediction and the balance loss of experts
+    exist only in the trainer.
 
     Parameters
     ----------
     config : MoEConfig
-        Shape.
+        Shape of the model.
 
     Examples
     --------
@@ -231,14 +231,14 @@ class Miniature(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
     def use(self, recipe: str | Recipe, *, seed: int = 0) -> Miniature:
-        """Run as a recipe says: linear layers, stored activations, wires to the experts, SwiGLU's cache; returns self.
+        """Apply a recipe to linear layers, stored activations, wires to the experts and SwiGLU's cache; return self.
 
         Raises
         ------
         UnknownNameError
-            For a recipe that is not there.
+            If the recipe does not exist.
         TypeError
-            For a recipe in float64.
+            If the recipe is ``float64``.
         """
         recipe = load_recipe(recipe)
         convert(self, recipe, names=lambda name: name, seed=seed)
@@ -256,12 +256,12 @@ class Miniature(nn.Module):
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
-    """Return the model of a trainer's checkpoint as a plain module of torch, in float32 until a recipe is put in.
+    """Load a trainer's checkpoint as a torch module, in float32 until a recipe is applied with `Miniature.use`.
 
     Parameters
     ----------
     path : str or path
-        What ``lowprec train --out`` or `Trainer.save` wrote.
+        Checkpoint written by ``lowprec train --out`` or `Trainer.save`.
 
     Raises
     ------
@@ -292,12 +292,12 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[MoEConfig, dict[str, Any], dict[str, Any]]:
-    """Return the shape, the weights by name and the experts' biases by name of their gate.
+    """Return the shape of a checkpoint's model, its weights by name, and the biases of its experts by name of the gate.
 
     Raises
     ------
     CheckpointError
-        If it is no checkpoint of a trainer.
+        If the file is not a trainer's checkpoint.
     """
     header, arrays = checkpoint.read(path)
     try:

@@ -1,15 +1,15 @@
-"""Two opaque operators of torch, the products of a linear layer and of its backward pass; the same for experts.
+"""Opaque torch operators for the products of a linear layer and of its backward pass, single or grouped by expert.
 
-They are opaque so that compiling, exporting, checkpointing and sharding a model treat them as any operator of torch.
-Forward keeps x and w as tensors and nothing else; backward quantizes again, to the same bits.
+Opaque operators can be compiled, exported, checkpointed and sharded like any operator of torch. The forward pass saves
+only x and w as tensors; the backward pass quantizes them again, to the same bits.
 
-A layer's precision is a text, its *key*, which holds all that decides bits: equal layers compile as one graph, and a
-graph means the same in another process. What its bits depend on beside values lies
-in a *slot*, whose number is a tensor: as a number in the graph it would make a graph of every layer. The slot lives as
-long as that tensor, which a graph keeps: a backward pass may outlive its module.
+The *key* of a layer is a string that determines its precision: layers with equal keys compile to one graph, and a
+graph has the same meaning in another process. State that affects bits is in a *slot*, which a tensor refers to by
+number; a number in the graph itself would require one graph per layer. The slot lives as long as that tensor, which
+graphs hold, because a backward pass may outlive its module.
 
-Derivatives are registered for torch's transforms, too: gradients under ``torch.func`` are those of a plain backward
-pass, ``vmap`` takes one example after the other, and forward mode, which no recipe defines, raises.
+Derivatives are also registered for the transforms of torch: gradients under ``torch.func`` equal those of a backward
+pass, ``vmap`` computes examples one by one, and forward mode, which no recipe defines, raises an error.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 def stored_type(key: str) -> torch.dtype:
-    """Return the type in which x comes; simple enough for a compiler of torch to look into."""
+    """Return the required dtype of x; torch compilers can trace this function."""
     return torch.bfloat16 if key.startswith("bfloat16 ") else torch.float32
 
 
 def leaving_type(key: str) -> torch.dtype:
-    """Return the type in which y leaves, and so dy comes: float32 where a gradient must not be rounded on its way."""
+    """Return the dtype of y and of dy: float32 if the gradient must not be rounded in between."""
     spec = Precision.from_key(key).spec
     exact_dy = _FLOAT32 in (spec.dgrad.a.format, spec.wgrad.a.format)
     return stored_type(key) if spec.out in (None, _BF16) and not exact_dy else torch.float32
@@ -60,16 +60,16 @@ def _stateless(key: str) -> LinearOps:
 
 
 class Slot:
-    """What a module's products depend on beside their operands' values; *part* counts its products, from 0.
+    """State of a module's products; *part* is the index of a product in the module, from 0.
 
     Attributes
     ----------
     states : list of LayerState
-        One for each part, or none where bits do not depend on the step.
+        State of each part; empty if bits do not depend on the step.
     weights : list
-        Prepared weights, one for each part, if there are any, and
+        Prepared weights of each part; empty if none are prepared.
     versions : list of int
-        torch's count of changes when they were prepared.
+        torch's version counters of the weights when they were prepared.
     """
 
     def __init__(self, states: list[LayerState]) -> None:
@@ -79,13 +79,13 @@ class Slot:
         self._ops: dict[tuple[str, int], LinearOps] = {}
 
     def ops(self, key: str, part: int) -> LinearOps:
-        """Return the multiplications of a key with this state."""
+        """Return the multiplications for a key, with the state of a part."""
         if (key, part) not in self._ops:
             self._ops[key, part] = Precision.from_key(key).ops(self.states[part]) if self.states else _stateless(key)
         return self._ops[key, part]
 
     def __deepcopy__(self, memo: Any) -> Slot:
-        """Return a slot whose states go their own way; weights are prepared anew."""
+        """Return a slot with copies of the states and without prepared weights."""
         return Slot(copy.deepcopy(self.states, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,19 +97,19 @@ _numbers = itertools.count(1)
 
 
 def add_slot(slot: Slot) -> Tensor:
-    """Return a number for a slot, as a tensor that keeps the slot."""
+    """Register a slot and return its number in a tensor, which keeps the slot alive."""
     tensor: Any = torch.tensor(next(_numbers))
     _slots[int(tensor)] = tensor.kept_slot = slot
     return tensor
 
 
 def get_slot(tensor: Tensor) -> Slot:
-    """Return the slot of a number.
+    """Return the slot with the given number.
 
     Raises
     ------
     RuntimeError
-        If it is gone: the layer was freed, and hooks on saved tensors kept a copy of the number alone.
+        If the slot was freed with its layer, and hooks on saved tensors kept only a copy of its number.
     """
     slot = _slots.get(int(tensor))
     if slot is None:
@@ -143,7 +143,7 @@ def _product(
     _check_mode()
     found = _found(slot)
     if found.states:
-        # within a backward pass, a forward pass is one that is made again
+        # a forward pass within a backward pass is a recomputation
         found.states[part].begin_forward(training, again=torch._C._current_graph_task_id() != -1)
     weight: Any
     if found.weights:
@@ -166,7 +166,7 @@ def _gradients(
     dy: Tensor, x: Tensor, w: Tensor, slot: Tensor | None, part: int, key: str,
     need_x: bool, need_w: bool, need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return dx, dW in float32 and the bias's gradient; empty tensors for those that are not needed."""
+    """Return dx, dW in float32 and the gradient of the bias; those not required are empty tensors."""
     _check_mode()
     found = _found(slot)
     if found.states:
@@ -194,13 +194,13 @@ def _fake_gradients(
 
 
 class _Derivative(torch.autograd.Function):
-    """Base of the autograd rules of an operator."""
+    """Base class of the autograd rules of an operator."""
 
     operator: Callable[..., Any]
 
     @classmethod
     def below(cls, *args: Any) -> Any:
-        """Run the operator; autograd's outer levels under ``torch.func`` go on to see it."""
+        """Call the operator so that outer levels of autograd under ``torch.func`` see it."""
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
             return cls.operator(*args)
 
@@ -242,7 +242,7 @@ class _Gradients(_Derivative):
 
 
 def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule of ``vmap`` that calls a function for one example after the other."""
+    """Return a ``vmap`` rule that calls a function on one example at a time."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         rows = [
@@ -260,10 +260,10 @@ _library = torch.library.Library("lowprec", "DEF")
 
 
 def _operator(name: str, kernel: Any, fake: Any, derivative: type[_Derivative]) -> Any:
-    """Define an operator of torch for the CPU, and its behaviour under compilers and transforms."""
+    """Define a torch operator for the CPU, and its behaviour under compilers and transforms."""
 
     def differentiable(*args: Any) -> Any:
-        with enable_single_level_autograd_function():  # as an operator's own, not as a user's, under torch.func
+        with enable_single_level_autograd_function():  # under torch.func: treat it as a built-in operator
             return super(torch.autograd.Function, derivative).apply(*args)
 
     schema = torch.library.infer_schema(kernel, mutates_args=())

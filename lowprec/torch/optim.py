@@ -1,4 +1,4 @@
-"""AdamW with moments and master weights kept as a recipe says: the trainer's, or torch's with the recipe's storage."""
+"""AdamW with moments and master weights in a recipe's storage formats: the trainer's AdamW, or torch's."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .arrays import values
 
 
 class AdamW(torch.optim.Optimizer):
-    """The trainer's AdamW over float32 parameters of torch, in place: the same bits.
+    """The trainer's AdamW for float32 torch parameters, with the same bits.
 
     Parameters
     ----------
     params : iterable of Tensor
-        float32, on the CPU, contiguous; those with two or more axes decay. One group.
+        One group of contiguous float32 tensors on the CPU. Weight decay applies to those with two or more axes.
     recipe : str or Recipe
-        Says how moments and master weights are stored.
+        Recipe that defines the storage of moments and master weights.
     lr : float
-        Learning rate; schedulers of torch may change it.
+        Learning rate, which torch schedulers may change.
     betas, eps, weight_decay, clip
-        As for `lowprec.moe.run.optim.AdamW`; `clip` is the largest norm of the whole gradient.
+        See `lowprec.moe.run.optim.AdamW`; `clip` limits the norm of the whole gradient.
 
     Raises
     ------
     TypeError
-        For a parameter that is not float32.
+        If a parameter is not float32.
     FloatingPointError
-        From `step`, if the gradient's norm is not finite; then nothing was changed.
+        If the norm of the gradient is not finite in `step`, which then changes nothing.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one step; parameters without a gradient count as having one of zeros."""
+        """Do one step; parameters without a gradient are updated with a gradient of zeros."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,37 +76,37 @@ class AdamW(torch.optim.Optimizer):
         gradients = {str(i): values(zero[i] if p.grad is None else p.grad) for i, p in enumerate(self._params)}
         self._adamw.update(gradients, float(self.param_groups[0]["lr"]))
         for p in self._params:
-            torch.autograd.graph.increment_version(p)  # what was written past torch, it must know of
+            torch.autograd.graph.increment_version(p)  # torch does not see writes through NumPy: count them
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps and the moments as stored, as tensors."""
+        """Return the number of steps and the stored moments, as tensors."""
         kept = {"m": self._adamw.m, "v": self._adamw.v}
         moments = {kind: {i: torch.from_numpy(a.copy()) for i, a in of.items()} for kind, of in kept.items()}
         stored = moments_as_dict(self._recipe)
         return {"steps": self._adamw.steps, "stored": stored, "lr": self.param_groups[0]["lr"], **moments}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, of the same recipe or another one."""
+        """Load the result of `state_dict`; its recipe may differ."""
         m, v = ({i: t.numpy() for i, t in state_dict[kind].items()} for kind in ("m", "v"))
         self._adamw.set_moments(moments_of(state_dict["stored"], "AdamW's state"), m, v)
         self._adamw.steps, self.param_groups[0]["lr"] = int(state_dict["steps"]), state_dict["lr"]
 
 
 class StateFormats:
-    """Rounds what an AdamW of torch keeps, after every step: torch's arithmetic, a recipe's storage.
+    """Round the state of a torch AdamW after every step: torch's arithmetic with a recipe's storage formats.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        With ``exp_avg`` and ``exp_avg_sq`` for each parameter.
+        Optimizer with ``exp_avg`` and ``exp_avg_sq`` for each parameter.
     m, v, master : TensorSpec or str
-        Storage, or its words in a recipe: ``"bfloat16"``, ``"e4m3fn 1x128"``.
+        Storage of the moments and master weights, or its notation in recipes: ``"bfloat16"``, ``"e4m3fn 1x128"``.
 
     Raises
     ------
     ValueError
-        At the first step, if the optimizer keeps no such moments.
+        If the optimizer does not have such moments; raised at the first step.
     """
 
     def __init__(
@@ -137,5 +137,5 @@ class StateFormats:
                 t.copy_(torch.from_numpy(array))
 
     def remove(self) -> None:
-        """Let the optimizer alone again."""
+        """Detach from the optimizer."""
         self._handle.remove()

@@ -1,4 +1,4 @@
-"""What runs how in a converted model, and what its recipe could not reach."""
+"""Report of a converted model: the precision of each product, and the parts without a counterpart in the recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .linear import Converted
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Parts of a recipe that are no linear layer's: what they are in a plain model, and what puts them into one.
+#: Parts of a recipe other than linear layers: their counterpart in a plain model, and how to apply them to it.
 _ELSEWHERE: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(DIRECTIONS, (codecs["bf16"], "lowprec.torch.wire")),
     "cache_swiglu_input": (codecs["bf16"], "lowprec.torch.cached"),
@@ -26,18 +26,18 @@ _ELSEWHERE: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One product, or one module that has none.
+    """One product, or a module without products.
 
     Attributes
     ----------
     name : str
-        Of the module, and of the product if it has several.
+        Name of the module, followed by that of the product if there are several.
     role : str
-        Which layer of the recipe it is; empty if it is not converted.
+        Layer of the recipe; empty if the module is not converted.
     precision : str
-        What runs, or why nothing of the recipe does.
+        Precision of the product, or the reason why the recipe does not apply.
     guess : str
-        Why the role is a guess; empty if it follows from the structure of the model, or was given.
+        Reason why the role is a guess; empty if it was given or follows from the structure of the model.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What `lowprec.torch.report` tells.
+    """Result of `lowprec.torch.report`.
 
     Attributes
     ----------
     recipe : str
-        The recipe's name.
+        Name of the recipe.
     rows : tuple of Row
-        A row a product.
+        One row per product.
     unreached : tuple of str
-        Weights that no converted module multiplies, and parts of the recipe that have no place in the model.
+        Weights that no converted module multiplies, and parts of the recipe without a counterpart in the model.
     notes : tuple of str
-        What else one should know.
+        Further remarks.
     idle : str
-        That the recipe quantizes no product of the model, and why that may be; empty if it does.
+        Possible reason why the recipe quantizes no product of the model; empty if it quantizes some.
     """
 
     recipe: str
@@ -72,11 +72,11 @@ class Report:
 
     @property
     def guesses(self) -> tuple[Row, ...]:
-        """Rows whose role is a guess."""
+        """Rows with a guessed role."""
         return tuple(row for row in self.rows if row.guess)
 
     def problems(self) -> list[str]:
-        """Return the reasons for which `strict` refuses a conversion."""
+        """Return the reasons for which `convert` with `strict=True` refuses the model."""
         guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
         found = [("", [self.idle] if self.idle else []), ("roles to give by names=", guesses)]
         found.append(("without a place", list(self.unreached)))
@@ -104,7 +104,7 @@ class Report:
 
 
 def pattern_of(role: str) -> str:
-    """Return a role with its numbers left out, so that blocks and experts of one precision share a line."""
+    """Return a role without its numbers, so that blocks and experts with one precision share a line."""
     return ".".join("*" if part.isdigit() else part for part in role.split("."))
 
 

@@ -1,10 +1,10 @@
-"""Which layer of a recipe each linear layer of a torch model is, found from the structure of the model.
+"""Mapping from the linear layers of a torch model to layers of a recipe, derived from the model's structure.
 
-Recipes name layers ``layers.3.attn.wo``; models call them ``o_proj``, ``c_proj``, ``attention.output.dense`` and much
-else. The vocabulary head is the module that the model itself gives as its output embedding, or whose weight is tied to
-an embedding. Attention is recognized by its class, the feed-forward network by shapes that lead from the width of the
-block and back to it, a router by its output, one for each expert beside it. Leaf names decide only between layers that
-the structure cannot distinguish; everything else is a guess, with its reason. The first number in a name is the block.
+Recipes have names such as ``layers.3.attn.wo``; models use ``o_proj``, ``c_proj``, ``attention.output.dense`` and many
+others. The vocabulary head is the model's output embedding, or a module whose weight is tied to an embedding. Attention
+is recognized by its class, a feed-forward network by shapes that lead from the block's width to another one and back, a
+router by having one output per expert. Leaf names decide only between layers that the structure cannot distinguish.
+Everything else is a guess and is reported with its reason. The first number in a name is the block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from lowprec.recipe.names import LINEARS, check_pattern
 from lowprec.registry import UnknownNameError
 
-#: Overrides of roles: "auto", patterns of module names, or a function; None leaves a module to "auto".
+#: Given roles: "auto", patterns of module names, or a function; None means "auto" for that module.
 Names = str | Mapping[str, str] | Callable[[str], str | None]
 #: Input and output features of a linear layer.
 Shape = tuple[int, int]
@@ -34,25 +34,25 @@ _FEED_FORWARD = {
 _AFTER_ATTENTION = ("o_proj", "out_proj", "wo", "o", "c_proj", "to_out")
 _HEADS = ("lm_head", "head", "embed_out", "output")
 _GATES = ("gate", "router")
-#: Role of most linear layers, and so of an unknown one.
+#: Role of most linear layers, assumed for an unknown one.
 _MOST = "attn.wq_a"
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 _NETWORK = re.compile(r"mlp|ffn|feed_?forward|dense|expert|glu", re.IGNORECASE)
-#: Most input projections that a feed-forward network has: gate and up.
+#: Maximum number of input projections of a feed-forward network: gate and up.
 _MOST_INPUTS = 2
-#: Axes of the weights of all experts in one parameter.
+#: Number of axes of a parameter with the weights of all experts.
 _STACKED = 3
 
 
 class Role(NamedTuple):
-    """Layer of a recipe.
+    """Layer of a recipe, assigned to a product.
 
     Attributes
     ----------
     layer : str
-        Its name: ``"layers.3.attn.wo"``.
+        Name of the layer: ``"layers.3.attn.wo"``.
     guess : str
-        Why it is a guess; empty if it is not.
+        Reason why it is a guess; empty if it is not.
     """
 
     layer: str
@@ -60,7 +60,7 @@ class Role(NamedTuple):
 
 
 def block_of(name: str) -> int | None:
-    """Return the block that a module's name names.
+    """Return the index of the block in a module's name; None if the name has no number.
 
     Examples
     --------
@@ -77,13 +77,13 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
     Parameters
     ----------
     model : nn.Module
-        The model.
+        Model to analyse.
     shapes : mapping of str to (int, int)
-        Input and output features of each linear layer, by module name; those of a module of experts are
-        ``"NAME.3.gate_proj"``.
+        Input and output features of each linear layer, by module name; ``"NAME.3.gate_proj"`` is a product of a
+        module of experts.
     names : "auto", mapping or function
-        Roles that are given: of modules whose name a pattern matches, or that the function returns. A role without a
-        block, ``"ffn.w1"``, is taken in the block of its module.
+        Given roles, by pattern of module names or as a function of the name. A role without a block, ``"ffn.w1"``,
+        is placed in the block of its module.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _layer(name: str, part: str) -> str:
 
 
 class _Structure:
-    """Modules and shapes of a model, and the roles found so far."""
+    """Modules and shapes of a model, and the roles assigned so far."""
 
     def __init__(self, model: nn.Module, shapes: Mapping[str, Shape]) -> None:
         self.modules = dict(model.named_modules())
@@ -160,7 +160,7 @@ class _Structure:
         return self.found
 
     def _open(self, name: str) -> list[str]:
-        """Return the linear layers within a module that have no role yet."""
+        """Return the linear layers within a module that do not have a role yet."""
         return [layer for layer in self.inside.get(name, ()) if layer not in self.found]
 
     def _width(self, name: str) -> int:
@@ -179,7 +179,7 @@ class _Structure:
         self.found |= dict.fromkeys(heads, Role("head"))
 
     def _find_attention(self, name: str) -> None:
-        """Give roles to the linear layers of one attention, if the module holds all of them."""
+        """Assign roles to the linear layers of one attention, if the module holds all of them."""
         unit = self._open(name)
         has_inner = len(unit) < len(self.inside.get(name, ()))
         if len(unit) < 2 or has_inner or any(_block_path(layer) != _block_path(unit[0]) for layer in unit):
@@ -190,9 +190,9 @@ class _Structure:
         if outer in self.modules and _ATTENTION.search(type(self.modules[outer]).__name__):
             more = [layer for layer in self._open(outer) if layer not in unit]
             if len(more) == 1 and self.shapes[more[0]][1] == width:
-                return  # the outer module adds the output projection: BERT
+                return  # BERT: the output projection is in the outer module
         if any(self.shapes[layer][0] != width for layer in back) and len(back) > 1:
-            return  # a feed-forward network is in it, too
+            return  # the module also holds a feed-forward network
         output, why = self._output(unit, back)
         if self._has_other_weights(name):
             back, why = unit, "an attention with weights that no linear layer multiplies"
@@ -201,7 +201,7 @@ class _Structure:
             self.found[layer] = Role(_layer(layer, part), why if layer in (back or unit) else "")
 
     def _has_other_weights(self, name: str) -> bool:
-        """Return whether a module has matrices that are neither a known linear layer's nor an embedding's."""
+        """Return whether a module has matrices that belong neither to a known linear layer nor to an embedding."""
         return any(
             weight.dim() > 1
             for path, module in self.modules[name].named_modules(prefix=name)
@@ -210,7 +210,7 @@ class _Structure:
         )
 
     def _output(self, unit: list[str], back: list[str]) -> tuple[str | None, str]:
-        """Return the projection after attention, and why it is a guess."""
+        """Return the output projection of an attention, and the reason if it is a guess."""
         if not back:
             return None, "an attention without a projection back to the width of its block"
         if len(back) == 1:
@@ -224,7 +224,7 @@ class _Structure:
         return back[-1], "several projections of an attention have its shape: the last one is taken for the output"
 
     def _experts(self) -> Iterator[tuple[str, int, list[str]]]:
-        """Yield each module that holds experts, how many they are, and their names if they are linear layers."""
+        """Yield modules that hold experts: name, number of experts, and their names if they are linear layers."""
         for name, module in self.modules.items():
             children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
             inside = [self.inside.get(child, []) for child in children]
@@ -241,7 +241,7 @@ class _Structure:
                     yield name.rpartition(".")[0], stacked.pop(), []
 
     def _find_experts(self, container: str, count: int, experts: list[str]) -> None:
-        """Give roles to experts, to the network that all tokens share, and to their router."""
+        """Assign roles to experts, the shared network and the router."""
         width = self.widths.get(_block_path(container), 0)
         router = count, width
         routed = any(tuple(weight.shape) == router for weight in self.modules[container].parameters())
@@ -260,7 +260,7 @@ class _Structure:
                 self._assign(self._network(self._open(name)), "shared.")
 
     def _find_network(self, name: str) -> None:
-        """Give roles to the linear layers of one feed-forward network, if the module holds it."""
+        """Assign roles to the linear layers of one feed-forward network, if the module holds it."""
         layers = self._open(name)
         if self.has_blocks:
             layers = [layer for layer in layers if block_of(layer) is not None]
@@ -273,7 +273,7 @@ class _Structure:
             self.found[layer] = Role(_layer(layer, f"ffn.{prefix}{role.layer}"), role.guess or why)
 
     def _network(self, layers: list[str]) -> dict[str, Role] | None:
-        """Return w1, w3 and w2 of layers that lead from a width to another one and back; None if they do not."""
+        """Return w1, w3 and w2 of layers with shapes that lead from a width to another one and back; otherwise None."""
         layers = [layer for layer in layers if self.shapes[layer][0] != self.shapes[layer][1]]
         if len(layers) > 1 + _MOST_INPUTS:
             return None
@@ -286,7 +286,7 @@ class _Structure:
             if not fused and any(self.shapes[layer][1] != hidden for layer in up):
                 continue
             if len(up) == 1 and self._width(layers[0]) == hidden:
-                continue  # the other one is the way back
+                continue  # the other layer is w2
             if len(up) == 1:
                 why = "" if self._width(layers[0]) == width else "a network of another width than its block"
                 return {up[0]: Role("w1", why), down: Role("w2", why)}
@@ -320,7 +320,7 @@ class _Structure:
 
 
 def _output_embeddings(module: nn.Module) -> nn.Module | None:
-    """Return the head of a model of transformers; None if it has no head."""
+    """Return the head of a transformers model; None if it does not have one."""
     get = getattr(module, "get_output_embeddings", None)
     try:
         output = get() if callable(get) else None
@@ -330,13 +330,13 @@ def _output_embeddings(module: nn.Module) -> nn.Module | None:
 
 
 def _block_path(name: str) -> str:
-    """Return a name up to its block; empty outside of blocks."""
+    """Return the part of a name up to its block; empty outside of blocks."""
     number = re.match(r"(?:.*?\.)??\d+(?=\.|$)", name)
     return number[0] if number else ""
 
 
 def _place(path: list[str]) -> str:
-    """Return by names whether a network is shared, or which expert it is."""
+    """Return whether a network is shared, or which expert it is, from its name."""
     if any(part.startswith("shared_expert") for part in path):
         return "shared."
     expert = re.search(r"(?:^|\.)experts\.(\d+)$", ".".join(path))

@@ -1,4 +1,4 @@
-"""One model under several recipes, one after the other, and what its predictions then say of each other."""
+"""Running one model under several recipes, and comparing the predictions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .convert import restore
 from .linear import Converted
 
 Floats = NDArray[np.float64]
-#: The precisions of a model's layers, by the names of the modules; see `lowprec.torch.ops`.
+#: Precisions of a model's layers, by module name; see `lowprec.torch.ops`.
 Keys = dict[str, tuple[str, ...]]
 
 
 @contextmanager
 def borrowed(model: nn.Module) -> Iterator[None]:
-    """Within this no gradients are kept; afterwards the model, its classes and its mode are as they were."""
+    """Context manager that disables gradients, and restores the model's classes and mode on exit."""
     modules = dict(model.named_modules())
     kinds = {name: type(module) for name, module in modules.items()}
     before = {name: module.__dict__.copy() for name, module in modules.items() if isinstance(module, Converted)}
@@ -44,25 +44,25 @@ def borrowed(model: nn.Module) -> Iterator[None]:
 
 
 def keys_of(model: nn.Module) -> Keys:
-    """Return the precisions of a converted model."""
+    """Return the precisions of a converted model's layers."""
     return {name: m.keys for name, m in model.named_modules() if isinstance(m, Converted)}
 
 
 def use(model: nn.Module, keys: Keys) -> None:
-    """Give a converted model's layers other precisions; state starts afresh."""
+    """Set the precisions of a converted model's layers, with fresh state."""
     for name, module in model.named_modules():
         if isinstance(module, Converted):
             module.set_precision([Precision.from_key(key) for key in keys[name]], 0)
 
 
 def log_probabilities(output: Any) -> Tensor:
-    """Return log p of every next token but the last, in float64 [tokens, vocabulary], of what a model returned."""
+    """Return log p of every next token, in float64 [tokens, vocabulary]; the last position has no target."""
     logits = getattr(output, "logits", output)[:, :-1]
     return torch.log_softmax(logits.reshape(-1, logits.shape[-1]).double(), 1)
 
 
 def divergence(p: Tensor, q: Tensor) -> Floats:
-    """Return KL(p || q) of each token, from logarithms."""
+    """Return KL(p || q) of each token, given log-probabilities."""
     found: Floats = (p.exp() * (p - q)).sum(1).numpy()
     return found
 

@@ -1,4 +1,4 @@
-"""Test vectors for other suites: labelled sets that the oracle answers, their encodings, and recordings of real GPUs.
+"""Test vectors for other suites: labelled sets answered by the oracle, their encodings, and recordings of real GPUs.
 
-No kernel answers a vector: a kernel is one more implementation that the vectors test.
+No kernel computes an answer: kernels are among the implementations that the vectors test.
 """

@@ -1,4 +1,4 @@
-"""Vector sets of formats of whole blocks: HiF4 and block floating point."""
+"""Vector sets of block formats: HiF4 and block floating point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .vectors import Field, Words
 
 
 def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
-    """Return a block below a largest magnitude: ties between elements, their neighbours, zeros and any others."""
+    """Return a block with the given largest magnitude: ties between elements, their neighbours, zeros, random words."""
     exponent = (amax >> 23) - 127
     words = []
     for _ in range(r.block):
@@ -32,12 +32,12 @@ def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
 
 
 def _amaxes(r: BlockRule, s: Stream, level: int) -> Iterator[tuple[int, str]]:
-    """Yield the words of largest magnitudes, on the edges of scales."""
+    """Yield words of largest magnitudes at the edges of scales."""
     every = (
         range(-149, 128) if level > 1 else (-149, -127, -126, -60, -49, -48, -46, -3, -1, 0, 1, 2, 5, 14, 17, 18, 127)
     )
     factors = [Fraction(1), Fraction(5, 4), Fraction(7, 4), Fraction(7, 4) * Fraction(9, 8), Fraction(127, 64)]
-    if r.levels:  # where bfloat16 and then E6M2 round otherwise for amax times bfloat16's 1/7 and for amax / 7
+    if r.levels:  # amax where rounding to bfloat16 and then E6M2 differs between amax times bfloat16's 1/7 and amax / 7
         edges = (Fraction(k, 8) + two_to(-8) * (1 if k in (9, 13) else -1) for k in (9, 11, 13, 15))
         factors += [edge * 7 * (1 + Fraction(1, 1024)) / 4 for edge in edges]
     for e in every:
@@ -51,7 +51,7 @@ def _amaxes(r: BlockRule, s: Stream, level: int) -> Iterator[tuple[int, str]]:
 
 
 def block_points(r: BlockRule, level: int, s: Stream) -> Iterator[Point]:
-    """Yield blocks by their largest magnitude, and those of zeros; of infinities and NaN where a source says them."""
+    """Yield blocks with chosen largest magnitudes, blocks of zeros, and Inf and NaN where the source defines them."""
     n = r.block
     specials: list[tuple[list[int], str]] = [
         ([0] * n, "zeros"), ([SIGN] * n, "negative zeros"), ([1] * n, "least subnormals"),
@@ -76,7 +76,7 @@ def _answer(r: BlockRule, words: Words, **wrong: object) -> Words:
 
 
 class BlockFormatFamily(Family):
-    """Blocks of formats whose elements mean nothing alone."""
+    """Blocks of formats whose elements have no meaning outside their block."""
 
     name = "block"
     choices = (Choice("FORMAT", one_of(BLOCK_FORMATS, "the oracle has the formats")),)
@@ -84,7 +84,7 @@ class BlockFormatFamily(Family):
     sets = BLOCK_FORMATS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         r = BLOCK_FORMATS[parts[0]]
         results = [Field("elements", r.bits + 1, None, r.block), Field("shared", 8)]
         results += [Field("levels", 1, None, r.levels)] if r.levels else []
@@ -102,7 +102,7 @@ class BlockFormatFamily(Family):
         )
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield formats of the same block and bits, and wrong rules."""
+        """Yield formats with the same block size and bits, then wrong rules."""
         r = BLOCK_FORMATS[parts[0]]
         for name, other in BLOCK_FORMATS.items():
             if name != parts[0] and other[:3] == r[:3]:

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def block_of(r: Quantizer) -> tuple[int, int]:
-    """Return rows and columns of a vector: one block, two where a scale of the tensor stands above them.
+    """Return rows and columns of a vector: one block, or two blocks if the tensor has a scale of its own.
 
-    Two rows of two blocks where each row has such a scale.
+    Two rows of two blocks if every row has such a scale.
     """
     rows, columns = 2 if r.by_row else r.block[0] or 1, r.block[1] or 64
     return rows, columns * (2 if r.bound is not None else 1)
@@ -37,7 +37,7 @@ def _word(value: Fraction) -> int:
 
 
 def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
-    """Yield float32 words of largest magnitudes where scales are on the edge of others."""
+    """Yield float32 words of largest magnitudes at which the scale changes."""
     top = Fraction(decode(max_code(r.element), r.element))
     head = top / two_to(floor_log2(top))
     every = (
@@ -63,7 +63,7 @@ def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
 
 
 def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
-    """Return n words not above amax: ties between elements as the scale is amax / max, their neighbours, any others."""
+    """Return n words not above amax: ties between elements (with the scale amax / max), their neighbours, others."""
     top = max_code(r.element)
     size = Fraction(decode(amax, FLOAT32)) / Fraction(decode(top, r.element))
     words = []
@@ -82,13 +82,13 @@ def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """Return items from all over a sequence, at most so many."""
+    """Return at most `most` items, evenly spaced over a sequence."""
     n = len(items)
     return list(items) if n <= most else [items[i * n // most] for i in range(most)]
 
 
 def quantizer_points(r: Quantizer, level: int, s: Stream) -> Iterator[Point]:
-    """Yield blocks by their largest magnitude, and those of zeros, infinities and NaN."""
+    """Yield blocks with chosen largest magnitudes, and blocks with zeros, infinities and NaN."""
     rows, columns = block_of(r)
     n = rows * columns
     half = n // 2 if r.bound is not None else n
@@ -107,10 +107,10 @@ def quantizer_points(r: Quantizer, level: int, s: Stream) -> Iterator[Point]:
         body = _rest(word, r, half, s)
         at = s.below(half)
         body[at] = word | body[at] & SIGN
-        if r.bound is not None:  # the other block holds the tensor's amax, somewhat larger
+        if r.bound is not None:  # the second block has a somewhat larger amax, which is that of the tensor
             other = min(word + s.below(10 << 23), FLT_MAX)
             second = [other, *_rest(other, r, n - half - 1, s)]
-            # Blocks lie side by side: rows of the first, then of the second, by turns.
+            # Each row of the vector is a row of the first block followed by a row of the second.
             width = columns // 2
             body = [w for i in range(rows) for part in (body, second) for w in part[i * width : (i + 1) * width]]
         yield tuple(body), label
@@ -133,7 +133,7 @@ def _quantized(r: Quantizer, answer_of: Quantizer | None = None) -> Answer:
 
 
 def key(value: Any) -> Any:
-    """Return what tells rules apart: functions by their names and what they close over."""
+    """Return a hashable key of a rule's field; functions are compared by name and closure."""
     if callable(value) and hasattr(value, "__qualname__"):
         cells = value.__closure__ or ()
         return value.__qualname__, tuple(key(cell.cell_contents) for cell in cells)
@@ -141,7 +141,7 @@ def key(value: Any) -> Any:
 
 
 class QuantizeFamily(Family):
-    """Codes and scales of blocks."""
+    """Codes and scales of quantized blocks."""
 
     name = "quantize"
     choices = (Choice("QUANTIZER", one_of(
@@ -151,7 +151,7 @@ class QuantizeFamily(Family):
     sets = QUANTIZERS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         r = QUANTIZERS[parts[0]]
         rows, columns = block_of(r)
         count = 1 if r.bound is None else 4 if r.by_row else 2
@@ -173,7 +173,7 @@ class QuantizeFamily(Family):
         return SetSpec(definition, inputs, tuple(results), points, _quantized(r), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield quantizers of the same element and block, and what else is often done otherwise."""
+        """Yield quantizers with the same element and block size, then common deviations from this one."""
         r = QUANTIZERS[parts[0]]
         seen = [key_of(r)]
         for name, other in QUANTIZERS.items():
@@ -188,23 +188,23 @@ class QuantizeFamily(Family):
 
 
 def key_of(r: Quantizer) -> Any:
-    """Return what decides a quantizer's bits."""
+    """Return a key of everything in a quantizer that affects its bits."""
     return tuple(key(value) for value in r)
 
 
 def wrong_quantizers(r: Quantizer) -> dict[str, Quantizer]:
-    """Return quantizers that are wrong, but close to one."""
+    """Return variants of a quantizer with one field wrong, by a description of the error."""
     wrong: dict[str, Quantizer] = {}
     if r.floor:
         wrong["no bound of amax"] = r._replace(floor=Fraction(0))
     wrong["Inf otherwise"] = r._replace(inf=NAN if r.inf != NAN else (ONE, ONE))
     if r.bound is not None:
         wrong["another bound of the tensor's scale"] = r._replace(bound=r.bound / 2)
-    if r.choice is not None:  # then the scale is one of two, whatever `rule` says
+    if r.choice is not None:  # the scale is one of two candidates; `rule` is not used
         return wrong | {"errors otherwise compared": r._replace(choice="mae" if r.choice == "mse" else "mse")}
     wrong["the largest element doubled"] = r._replace(rule=functools.partial(_at, r.rule, 2))
     wrong["amax doubled"] = r._replace(rule=functools.partial(_amax, r.rule, Fraction(2)))
-    coarse = r.block[1] == 16  # scales of few bits, which do not show a small difference
+    coarse = r.block[1] == 16  # scales with too few bits to show a small difference
     wrong["amax plus an epsilon"] = r._replace(rule=functools.partial(_amax, r.rule, 1 + two_to(-5 if coarse else -20)))
     return wrong
 
@@ -233,7 +233,7 @@ _TILE = 32
 
 
 class LogfmtFamily(Family):
-    """Tiles in LogFMT."""
+    """Tiles encoded in LogFMT."""
 
     name = "logfmt"
     choices = (
@@ -243,7 +243,7 @@ class LogfmtFamily(Family):
     sets = tuple(f"{n}/{rounding}" for n in range(3, 17) for rounding in ("linear", "log"))
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         n, rounding = int(parts[0]), parts[1]
         results = (
             Field("codes", n, None, _TILE), Field.of("amin", FLOAT32), Field.of("amax", FLOAT32),
@@ -259,7 +259,7 @@ class LogfmtFamily(Family):
         return SetSpec(definition, (Field.of("x", FLOAT32, _TILE),), results, points, _logfmt(n, rounding))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the other rounding, and wrong rules."""
+        """Yield the other rounding, then wrong rules."""
         n, rounding = int(parts[0]), parts[1]
         other = "log" if rounding == "linear" else "linear"
         yield Rule(f"rounding {other}", _logfmt(n, other), True)
@@ -288,7 +288,7 @@ def _logfmt(n: int, rounding: Any, octaves: int = 32, cut: bool = False) -> Answ
 
 
 def _tiles(n: int, level: int, s: Stream) -> Iterator[Point]:
-    """Yield tiles of narrow and wide ranges, with grid values, what lies between them, zeros and subnormals."""
+    """Yield tiles of narrow and wide range, with grid values, points between them, zeros and subnormals."""
     ranges = {
         "range of a few octaves": (0, 4), "range of ten octaves": (8, 12), "range about the 32 that are kept": (30, 34),
         "range of forty octaves": (39, 41), "all but one value equal": (0, 0), "range of half an octave": (0, 0),

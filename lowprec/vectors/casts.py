@@ -30,17 +30,17 @@ MACHINES = {
     "amd": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"), "amd_ovfl": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
     "cann_sat": (),
 }  # fmt: skip
-"""Policies of machines, and the formats that they are listed with."""
+"""Hardware policies, each with the formats whose sets are listed."""
 _Codes = Callable[[int], int]
 
 
 def with_fields() -> list[str]:
-    """Return the names of all formats with fields; the sets of tables are a family of their own."""
+    """Return the names of all formats with exponent and mantissa fields; formats given by tables are another family."""
     return [name for name in formats.names() if not formats[name].is_table]
 
 
 class _Rule(NamedTuple):
-    """A `Rule` of one word."""
+    """A `Rule` that maps one word to one word."""
 
     words: str
     code: _Codes
@@ -52,7 +52,7 @@ _Change = tuple[str, Callable[[_Codes], _Codes]]
 
 
 def format_of(name: str) -> tuple[str, Fields]:
-    """Return a format's own name and its fields."""
+    """Return a format's full name and its fields."""
     found: Format = formats[name]
     if found.is_table:
         raise ValueError(f"{name} is a table of values: its sets are cast_table/{name}/... and decode_table/{name}")
@@ -60,18 +60,18 @@ def format_of(name: str) -> tuple[str, Fields]:
 
 
 def default_policy(f: Fields) -> str:
-    """Return the policy of casts to which none is given."""
+    """Return the name of the policy that casts use by default."""
     return "ocp_sat" if f.width + f.signed <= 8 else policies.get("ieee").name
 
 
 def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
-    """Return the codes of what a format cannot hold: all that a policy decides."""
+    """Return the codes of Inf, NaN, overflow and underflow, which the policy determines."""
     top = Fraction(decode(max_code(f), f))
     return special_codes(lambda value: casts.cast(value, f, mode, preset), top, f.width + f.signed)
 
 
 def special_codes(cast: Callable[[Exact], int], top: Fraction, bits: int) -> dict[str, str]:
-    """Return the codes of numbers beyond the largest one and beside zero, of Inf and NaN."""
+    """Return the codes of values beyond the largest, just below the smallest, of Inf and of NaN."""
     beyond, tiny = 4 * top, Fraction(1, 1 << 1100)
     points: dict[str, Exact] = {
         "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,
@@ -85,7 +85,7 @@ def _default_source(f: Fields) -> str:
 
 
 def fixed_rounding(part: str, before: tuple[str, ...]) -> str:
-    """Return the name of a deterministic rounding."""
+    """Return the name of a deterministic rounding; ValueError if it is unknown."""
     mode = roundings.get(part).name
     if mode not in FIXED:
         raise ValueError(f"{mode} takes random words; see the sets stochastic/...")
@@ -93,7 +93,7 @@ def fixed_rounding(part: str, before: tuple[str, ...]) -> str:
 
 
 def policy(part: str, before: tuple[str, ...]) -> str:
-    """Return the name of a policy."""
+    """Return the name of a policy; ValueError if it is unknown."""
     return policies.get(part).name
 
 
@@ -102,7 +102,7 @@ SOURCE = one_of(SOURCES, "a source is one of")
 
 
 class _Casts(Family):
-    """Casts from a source to a format: names are format/rounding/policy."""
+    """Base class of cast families, whose sets are named format/rounding/policy."""
 
     choices = (
         FORMAT,
@@ -162,7 +162,7 @@ class _Casts(Family):
 
 
 def _concerns_positive(rule: casts.Away, mode: str) -> bool:
-    """Tell whether a wrong rule is wrong for positive numbers, the only ones that some formats have."""
+    """Return whether a wrong rule differs for positive numbers; some formats have no others."""
     fractions = [(Fraction(k, 16), odd) for k in range(16) for odd in (False, True)]
     return any(rule(nu, odd, False, mode, 0, 0) != casts.away(nu, odd, False, mode) for nu, odd in fractions)
 
@@ -173,7 +173,7 @@ def _other_format(f: Fields, mode: str, source: Fields, word: int) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _boundaries(f: Fields, source: Fields) -> tuple[Point, ...]:
-    """Return the points of level 1, the same for all roundings and policies; nothing in them is random."""
+    """Return the points of level 1. They involve no random choice and are shared by all roundings and policies."""
     return tuple(cast_points(f, source, 1, Stream(0, "")))
 
 
@@ -193,7 +193,7 @@ def value_of(word: int, source: Fields) -> Any:
 
 
 def _before(f: Fields, source: Fields) -> Iterator[_Change]:
-    """Yield what may happen to a value before it is rounded."""
+    """Yield changes that an implementation may apply to a value before rounding it."""
     sign = 1 << source.width
     top = encode(decode(max_code(f), f), source)
 
@@ -218,7 +218,7 @@ def _before(f: Fields, source: Fields) -> Iterator[_Change]:
 
 
 def _after(f: Fields, theirs: Mapping[Words, Words], source: Fields) -> Iterator[_Change]:
-    """Yield what may happen to a code; of `theirs` what is always given for NaN, Inf and overflow."""
+    """Yield changes to codes, among them the constant results in `theirs` for NaN, Inf and overflow."""
     sign, source_sign = 1 << f.width, 1 << source.width
     top = encode(decode(max_code(f), f), source)
 
@@ -254,13 +254,13 @@ def _always(member: Callable[[int], bool], codes: Mapping[int, int], sign: int, 
 
 
 class CastFamily(_Casts):
-    """Codes from values."""
+    """Codes of rounded values."""
 
     name = "cast"
     about = "encode: a number of the source format is rounded once to a code of the target"
 
     def listed(self) -> list[str]:
-        """Return every format with every rounding and every policy; those of machines with the formats they have."""
+        """Return every format with every rounding and policy; hardware policies only with formats of that hardware."""
         return [
             f"cast/{f}/{mode}/{p}"
             for f in with_fields()
@@ -270,7 +270,7 @@ class CastFamily(_Casts):
         ]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         f, mode, preset, source = self._parts(parts)
 
         def answer(words: Words) -> Words:
@@ -279,7 +279,7 @@ class CastFamily(_Casts):
         return self._made(parts, level, seed, Field.of("y", f), answer, "payload")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other roundings and policies, wrong rules, and what may happen before and after."""
+        """Yield other roundings and policies, wrong rules, and changes before and after the cast."""
         for rule in self._codes(parts, theirs):
             yield Rule(rule.words, functools.partial(_single, rule.code), rule.mutant, rule.changes)
 
@@ -289,24 +289,24 @@ def _single(code: _Codes, words: Words) -> Words:
 
 
 class RoundFamily(_Casts):
-    """Values on the grid, as float32."""
+    """Rounded values, as float32."""
 
     name = "round"
     about = "round_to: a number of the source format is rounded once to a value of the target, given as float32"
 
     def listed(self) -> list[str]:
-        """Return every format with every rounding by its default policy, from float32 and from float64."""
+        """Return every format with every rounding under its default policy, from float32 and from float64."""
         names = []
         for name in with_fields():
             f = fields(formats[name])
             for mode in FIXED:
-                wider = [source for source, of in SOURCES.items() if of != f]  # from itself nothing is rounded
+                wider = [source for source, of in SOURCES.items() if of != f]  # a cast to itself is exact
                 some = {"/".join(self.full((name, mode, default_policy(f), source))) for source in wider}
                 names += sorted(f"round/{rest}" for rest in some)
         return names
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         f, mode, preset, source = self._parts(parts)
 
         def answer(words: Words) -> Words:
@@ -315,7 +315,7 @@ class RoundFamily(_Casts):
         return self._made(parts, level, seed, Field.of("y", FLOAT32), answer, "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other roundings and policies, wrong rules, and what may happen before."""
+        """Yield other roundings and policies, wrong rules, and changes before the cast."""
         f = self._parts(parts)[0]
         for rule in self._codes(parts, {}):
             answer = functools.partial(_rounded, rule.code, f)
@@ -331,7 +331,7 @@ def _as_float32(code: int, f: Fields) -> int:
 
 
 class DecodeFamily(Family):
-    """Values of codes."""
+    """Values of codes, as float32."""
 
     name = "decode"
     choices = (FORMAT,)
@@ -342,7 +342,7 @@ class DecodeFamily(Family):
         return [f"decode/{name}" for name in with_fields()]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         f = format_of(parts[0])[1]
         points = (((code,), label) for code, label in code_points(f, level, Stream(seed, f"decode/{parts[0]}")))
         definition = {"source": describe(f), "target": describe(FLOAT32)}
@@ -350,7 +350,7 @@ class DecodeFamily(Family):
         return SetSpec(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other formats of that width, and what may happen to subnormals and zeros."""
+        """Yield other formats of that width, and changes to subnormals and zeros."""
         f = format_of(parts[0])[1]
         width, sign = f.width + f.signed, 1 << f.width
 
@@ -368,7 +368,7 @@ class DecodeFamily(Family):
 
 
 def _hidden(code: int, f: Fields) -> int:
-    """Return a subnormal's float32 as if it had a hidden bit."""
+    """Return the float32 word of a subnormal decoded as if it had a hidden bit."""
     sign, m = 1 << f.width, f.mantissa_bits
     if not 0 < code % sign < 1 << m:
         return _as_float32(code, f)

@@ -40,7 +40,7 @@ def split(name: str) -> tuple[Family, tuple[str, ...]]:
 
 
 def listed() -> list[str]:
-    """Return the full names of all sets, without those that only a parameter makes."""
+    """Return the full names of all listed sets; sets that differ from them only in a parameter are left out."""
     return [name for family in families for name in families[family].listed()]
 
 
@@ -50,11 +50,11 @@ def vectors(name: str, level: int = 1, seed: int = 0) -> VectorSet:
     Parameters
     ----------
     name : str
-        As `lowprec vectors list` shows it; what is left out at the end gets its default.
+        A name shown by `lowprec vectors list`. Trailing parts that are omitted get their defaults.
     level : {1, 2}
-        1: boundaries; 2: pairs of them and random ones as well.
+        1: boundaries. 2: boundaries, pairs of boundaries and random inputs.
     seed : int
-        Of the random ones.
+        Seed of the random inputs.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def vectors(name: str, level: int = 1, seed: int = 0) -> VectorSet:
     Raises
     ------
     ValueError
-        If there is no such set or level.
+        If the set or the level does not exist.
 
     Examples
     --------

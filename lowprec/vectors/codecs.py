@@ -1,4 +1,4 @@
-"""Vector sets of codecs: the bytes that a row of values becomes on the wire."""
+"""Vector sets of codecs: the encoded bytes of a row of values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .family import Choice, Family, Rule, SetSpec, Stream, one_of
 from .vectors import Answer, Field, Words, describe
 
 _COLUMNS = 128
-Bits = list[tuple[int, int]]  # words and their widths, the first lowest
+Bits = list[tuple[int, int]]  # words and their widths in bits, least significant first
 
 
 class Codec(NamedTuple):
-    """What a row is sent as: elements in tiles with scales, with ends (LogFMT), or as they are."""
+    """Layout of an encoded row: scaled elements in tiles, LogFMT tiles with their (amin, amax), or plain elements."""
 
     element: Fields
     tile: int = 0  # 0: no scales
@@ -49,11 +49,11 @@ CODECS: dict[str, Codec] = {
     **{f"int{n}_1x{tile}": Codec(_symmetric(n), tile, FLOAT32) for n, tile in ((4, 32), (4, 128), (8, 128), (10, 128))},
     **{f"logfmt{n}": Codec(BFLOAT16, 128, None, None, n) for n in range(3, 17)},
 }  # fmt: skip
-"""Codecs by the catalogue's names; DeepEP's own LogFMT has no oracle."""
+"""Codecs by catalogue name, without DeepEP's variant of LogFMT, which the oracle does not compute."""
 
 
 def _rows(codec: Codec, words: Words) -> tuple[Bits, list[Bits], Bits]:
-    """Return what stands before the row, its scales or ends, and its codes tile by tile."""
+    """Return the tensor's scale, the scales or (amin, amax) of the tiles, and the codes."""
     values = [exact(float(v)) for v in np.array(words, np.uint32).view(np.float32)]
     width = codec.element.width + codec.element.signed
     if not codec.tile:
@@ -95,7 +95,7 @@ def _logarithmic(n: int, words: Words) -> tuple[list[Bits], Bits]:
 
 
 def _pack(parts: Bits) -> bytes:
-    """Return words as bytes, the least significant bit of the first one first, padded with zeros."""
+    """Return words as bytes: the first word in the least significant bits, padded with zeros."""
     number = at = 0
     for word, bits in parts:
         number |= word << at
@@ -104,7 +104,7 @@ def _pack(parts: Bits) -> bytes:
 
 
 def _bytes(codec: Codec, swapped: bool = False, last: bool = False, big: bool = False) -> Answer:
-    """Return what takes a row's words and gives its bytes; the options are wrong rules."""
+    """Return the function from a row's words to its bytes; the options give wrong byte orders."""
 
     def answer(words: Words) -> Words:
         before, scales, codes = _rows(codec, words)
@@ -121,7 +121,7 @@ def _bytes(codec: Codec, swapped: bool = False, last: bool = False, big: bool = 
 
 
 class CodecFamily(Family):
-    """Bytes of rows."""
+    """Encoded bytes of rows."""
 
     name = "codec"
     choices = (Choice("CODEC", one_of(CODECS, "the oracle has the codecs")),)
@@ -129,7 +129,7 @@ class CodecFamily(Family):
     sets = CODECS
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         codec = CODECS[parts[0]]
         stream = Stream(seed, f"codec/{parts[0]}")
         points = list(_lines(stream, level))
@@ -146,7 +146,7 @@ class CodecFamily(Family):
         )
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield codecs of as many bytes, and other orders of the same bytes."""
+        """Yield codecs with the same number of bytes, and other orders of the same bytes."""
         codec = CODECS[parts[0]]
         probe = (0x3F800000,) * _COLUMNS
         count = len(_bytes(codec)(probe))
@@ -161,7 +161,7 @@ class CodecFamily(Family):
 
 
 def _lines(s: Stream, level: int) -> Iterator[tuple[Words, str]]:
-    """Yield rows of bfloat16 numbers, as activations are: narrow and wide, with zeros, powers of two, one far out."""
+    """Yield rows of bfloat16 numbers spread as activations are: narrow, wide, with zeros, powers of two, an outlier."""
     kinds: dict[str, Callable[[int], int]] = {
         "a few binades": lambda i: s.between(125, 129), "twenty binades": lambda i: s.between(110, 130),
         "tiles of different size": lambda i: 127 - 12 * (i // 32) + s.below(3),

@@ -1,4 +1,4 @@
-"""Answers of somebody's program or file to a set: what differs, and which one rule would explain all of it."""
+"""Compare another implementation's answers with a set: which vectors differ, and which rule explains all of them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _TRIED = 20_000
 def ask(s: VectorSet, command: str, timeout: float | None = None) -> list[Words]:
     """Stream the inputs of a set to a program's standard input and return its answers.
 
-    A line holds the words of one vector's inputs, hexadecimal, with spaces between; the program answers with a line of
-    the words of its results. It may answer each line at once or all at the end.
+    Each line holds one vector's input words in hexadecimal, separated by spaces. The program answers each with a line
+    of result words, immediately or after the last input.
 
     Parameters
     ----------
     s : VectorSet
         The set.
     command : str
-        Program and arguments; no shell is asked.
+        Program and arguments, run without a shell.
     timeout : float, optional
-        Seconds.
+        Limit of the run time, in seconds.
 
     Raises
     ------
     ValueError
-        If the program cannot be run, fails, or answers with something else.
+        If the program cannot be run, fails, or prints anything but such lines.
     """
     arguments = shlex.split(command)
     if not arguments:
@@ -58,12 +58,12 @@ def ask(s: VectorSet, command: str, timeout: float | None = None) -> list[Words]
 
 
 def parse(s: VectorSet, lines: Sequence[str], where: str) -> list[Words]:
-    """Read answers: a line a vector with the words of its results, or of its inputs and its results.
+    """Parse answers: one line per vector, with its result words, or its input words and its result words.
 
     Raises
     ------
     ValueError
-        If a line is not that; the message names it.
+        If a line has another form; the message quotes it.
     """
     own = [line.split("//")[0].split("#")[0] for line in lines]
     answers = [line for line in own if line.strip()]
@@ -92,7 +92,7 @@ def parse(s: VectorSet, lines: Sequence[str], where: str) -> list[Words]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A vector whose answer differs: its place in the set, the vector, and what came."""
+    """A vector with a different answer: its index in the set, the vector, and the answer received."""
 
     index: int
     vector: Vector
@@ -101,18 +101,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing answers with a set.
+    """Result of comparing answers with a set.
 
     Attributes
     ----------
     vectors : VectorSet
         The set.
     differences : tuple of Difference
-        Every vector with another answer.
+        Every vector with a different answer.
     explanations : tuple of str
-        Rules that give every answer that came, the likelier first; several if this set cannot tell them apart.
+        Rules that reproduce every answer received, the most likely first. There are several if no vector of this set
+        distinguishes them.
     nearest : tuple of str and int, optional
-        Where no rule explains all: the one that leaves the fewest answers unexplained, and how many those are.
+        If no rule explains all answers: the rule with the fewest unexplained answers, and their number.
     """
 
     vectors: VectorSet
@@ -121,12 +122,12 @@ class Comparison:
     nearest: tuple[str, int] | None = None
 
     def __bool__(self) -> bool:
-        """Tell whether all answers are the set's."""
+        """Return whether all answers agree with the set."""
         return not self.differences
 
     @property
     def sentence(self) -> str:
-        """What was found, in a line."""
+        """Summary of the comparison in one line."""
         s, n = self.vectors, len(self.differences)
         if not n:
             return f"{s.name}: all {len(s)} answers are right"
@@ -142,7 +143,7 @@ class Comparison:
 
 
 def compare(s: VectorSet, answers: Sequence[Words]) -> Comparison:
-    """Compare answers with a set's, one for each vector in order, and look for a rule that gives them all.
+    """Compare answers, one per vector in order, with a set, and look for a rule that reproduces all of them.
 
     Raises
     ------
@@ -167,7 +168,7 @@ def _explanations(
 ) -> tuple[tuple[str, ...], tuple[str, int] | None]:
     family, parts = split(s.name)
     theirs: Mapping[Words, Words] = {v.inputs: a for v, a in zip(s.vectors, answers, strict=True)}
-    # Those that differ first, far apart from each other: most rules are out after a few.
+    # Differing answers first, from all over the set: most rules are excluded after a few.
     differing = [d.index for d in found]
     order = _spread(differing) + _spread(sorted(set(range(len(s))) - set(differing)))
     fit: list[Rule] = []
@@ -197,13 +198,13 @@ def _gives(rule: Rule, s: VectorSet, i: int, theirs: Words) -> bool:
 
 
 def _spread(items: Sequence[int]) -> list[int]:
-    """Return items in an order that soon reaches every part of them."""
+    """Reorder items so that the first few come from all over the sequence."""
     step = max(len(items) // 37, 1)
     return [items[i] for start in range(step) for i in range(start, len(items), step)]
 
 
 def shown(fields: Sequence[Field], words: Words, most: int = 4) -> str:
-    """Return words as bits and values, the first few of many."""
+    """Format words as bits and values, at most `most` of each field."""
     parts = []
     for field in fields:
         own, words = words[: field.count], words[field.count :]
@@ -219,16 +220,16 @@ def _shown(field: Field, word: int) -> str:
 
 
 def number(value: Exact) -> str:
-    """Return an exact value in few digits."""
+    """Format an exact value with few digits."""
     if not isinstance(value, float) and value and not 1e-300 < abs(value) < 1e300:
         return "tiny" if abs(value) < 1 else "huge"
     return "nan" if value != value else f"{float(value):.9g}" if math.isfinite(value) else str(float(value))
 
 
 def row(s: VectorSet, difference: Difference) -> dict[str, Any]:
-    """Return a difference as cells: where, the inputs, both answers, and what the vector exercises.
+    """Return a difference as table cells: index, inputs, both answers, and the label of the vector.
 
-    Of many words of a result only those that differ are shown.
+    Of a result with several words, only the first that differs is shown.
     """
     vector, theirs = difference.vector, difference.theirs
     fields = spread(s.results)

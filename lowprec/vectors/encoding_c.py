@@ -1,4 +1,4 @@
-"""c: a header file with the vectors as arrays, and a main that tests a function when asked for."""
+"""The encoding "c": a header file with the vectors as arrays and an optional main that tests a function."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _main(s: VectorSet, own: str) -> str:
 
 
 def _any_nan(field: Field, own: str) -> str:
-    """Let any float32 NaN stand for another."""
+    """Return C code that accepts any float32 NaN in place of another."""
     if field.bits != 32 or field.count != 1:
         return ""
     here = f"{own}_{field.name}[i]"

@@ -1,4 +1,4 @@
-"""mlir: FileCheck tests of arith.truncf and arith.extf, to be run through MLIR's APFloat emulation."""
+"""The encoding "mlir": FileCheck tests of arith.truncf and arith.extf, to run through MLIR's APFloat emulation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _RUN = """// RUN: mlir-opt %s --convert-arith-to-apfloat --convert-to-llvm | \\
 
 
 def write(s: VectorSet) -> bytes:
-    """Return a set as an integration test; ValueError where arith has no such operation, rounding or type.
+    """Return a set as an integration test; ValueError if arith lacks the operation, rounding or type.
 
-    Bits go in and come out as integers, so no printing of floats is trusted; the operation is in a function of its own,
-    so that nothing is folded.
+    Inputs and outputs are integers, so that the test does not depend on how floats are printed. The operation is in a
+    separate function to prevent constant folding.
     """
     family, _, *rest = s.name.split("/")
     if family not in ("cast", "decode"):

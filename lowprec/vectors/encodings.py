@@ -1,6 +1,6 @@
 """Encodings of vector sets: functions from a set to the bytes of a file.
 
-The plain ones are here; `encoding_c` and `encoding_mlir` write programs.
+The data encodings are here; `encoding_c` and `encoding_mlir` write programs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .vectors import Field, VectorSet, Words
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way to write a set.
+    """An encoding of vector sets.
 
     Attributes
     ----------
     name : str
-        What it is called.
+        Name of the encoding.
     suffix : str
-        How its files end.
+        Suffix of its file names.
     about : str
-        Who reads it.
+        Programs that read it.
     write : callable
-        Returns the bytes of a set; ValueError if it is none for this set.
+        Returns the bytes of a set. Raises a ValueError if the encoding cannot represent it.
     """
 
     name: str
@@ -48,7 +48,7 @@ def _named(fields: tuple[Field, ...], words: Words) -> dict[str, str]:
 
 
 def _json(s: VectorSet) -> bytes:
-    """Return a set as JSON: a header, then one object per vector on its own line, words in hexadecimal."""
+    """Return a set as JSON: a header, then one object per vector, each on one line, with words in hexadecimal."""
     rows = (
         json.dumps({**_named(s.inputs, v.inputs), **_named(s.results, v.results), "label": v.label}, ensure_ascii=True)
         for v in s.vectors
@@ -58,7 +58,7 @@ def _json(s: VectorSet) -> bytes:
 
 
 def _npz(s: VectorSet) -> bytes:
-    """Return a set as an archive of one array per field; the same bytes on every machine at any time."""
+    """Return a set as an .npz archive with one array per field. The bytes do not depend on the machine or the time."""
     arrays = {name: s[name] for name in s.field_names}
     kinds, numbers = s.numbered_labels()
     arrays["label"] = np.array(numbers, np.uint32)
@@ -68,7 +68,7 @@ def _npz(s: VectorSet) -> bytes:
 
 
 def _hex(s: VectorSet) -> bytes:
-    """Return a set as lines of one number: the first input highest, word 0 of a field lowest in it."""
+    """Return a set as lines of one hexadecimal number: the first input is most significant, word 0 of a field least."""
     fields = (*s.inputs, *s.results)
     width = sum(field.bits * field.count for field in fields)
     lines = [s.comments("//"), f"// reg [{width - 1}:0] {s.stem} [0:{len(s) - 1}];\n"]
@@ -91,7 +91,7 @@ def _hex(s: VectorSet) -> bytes:
 
 
 def _testfloat(s: VectorSet) -> bytes:
-    """Return a set as lines of words, inputs and then results, as Berkeley TestFloat's testfloat_gen prints them."""
+    """Return a set as lines of input words, then result words, as printed by Berkeley TestFloat's testfloat_gen."""
     return "".join(f"{line}\n" for line in s.lines()).encode()
 
 

@@ -1,8 +1,8 @@
-"""What every family of vector sets has: the sets that it lists, how it makes one, and the rules that are not the set's.
+"""Base class of families of vector sets: the sets that it lists, how it makes one, and rules other than the set's.
 
-A family answers by the oracle. `Rule` is such an answer under a name: the set's own, those of the catalogue beside it,
-and wrong ones; `lowprec.vectors.compare` looks among them for what another implementation does. Random choices are the
-same with any Python and any NumPy: words of (seed, counter), nothing else.
+All answers come from the oracle. A `Rule` is a function that answers, with a name: the set's rule, other rules of the
+catalogue, and wrong ones. `lowprec.vectors.compare` searches them for the one that an implementation follows. Random
+choices are words of (seed, counter), so they do not depend on the versions of Python and NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 class Stream:
-    """A stream of random choices for a seed and a name."""
+    """A stream of random choices, determined by a seed and a name."""
 
     def __init__(self, seed: int, name: str) -> None:
         digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
@@ -38,39 +38,40 @@ class Stream:
         return value & ((1 << n) - 1)
 
     def below(self, n: int) -> int:
-        """Return a whole number from 0 to n - 1."""
+        """Return a random integer in [0, n - 1]."""
         return self.bits(n.bit_length() + 32) % n
 
     def between(self, low: int, high: int) -> int:
-        """Return a whole number from low to high, both included."""
+        """Return a random integer in [low, high]."""
         return low + self.below(high - low + 1)
 
     def chance(self, share: float) -> bool:
-        """Return True for a share of the calls."""
+        """Return True with probability `share`."""
         return self.bits(32) < share * 2**32
 
     def pick(self, items: Sequence[T]) -> T:
-        """Return one of some items."""
+        """Return a random item."""
         return items[self.below(len(items))]
 
 
-"""Version of all definitions: it changes when the same words would mean other bits."""
+"""Version of all definitions. It changes when an existing definition gives different bits."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that is not the set's.
+    """A rule that an implementation may follow in place of the set's.
 
     Attributes
     ----------
     words : str
-        What it does, as a clause: "round toward zero".
+        Description of the rule as a clause: "round toward zero".
     answer : callable
         Takes a vector's input words, returns its result words.
     mutant : bool
-        Whether it is a known wrong rule, which the set must tell apart.
+        Whether it is a known wrong rule, which the set must distinguish from the right one.
     changes : int
-        In how many ways it is not the set's rule: of two that explain the same, the one with fewer is named.
+        Number of changes from the set's rule. Of several rules that explain the same answers, the one with the fewest
+        changes is reported.
     """
 
     words: str
@@ -81,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class SetSpec:
-    """A set before its answers: the fields, what decides a bit, labelled inputs, and the right rule."""
+    """A set without its answers: definition, fields, labelled inputs, and the right rule."""
 
     definition: dict[str, Any]
     inputs: tuple[Field, ...]
@@ -98,13 +99,14 @@ class Choice:
     Attributes
     ----------
     word : str
-        Its name in the family's pattern.
+        Name of the part in the family's pattern.
     find : callable
-        Takes the part as given, and the parts before it; returns it as the full name has it, or raises a ValueError.
+        Takes the part as given and the parts before it. Returns the part as the full name has it, or raises a
+        ValueError.
     default : callable or str, optional
-        What an omitted part is; may depend on the parts before it.
+        Value if the part is omitted; a callable computes it from the parts before it.
     hidden : bool
-        Whether the full name leaves it out where it is the default.
+        Whether the full name omits the part if it equals the default.
     """
 
     word: str
@@ -113,12 +115,12 @@ class Choice:
     hidden: bool = False
 
     def usual(self, before: tuple[str, ...]) -> str:
-        """Return the default after some other parts."""
+        """Return the default, given the parts before it."""
         return self.default(before) if callable(self.default) else self.default or ""
 
 
 def one_of(names: Iterable[str], lacks: str) -> Callable[[str, tuple[str, ...]], str]:
-    """Return a `Choice.find` of some names; `lacks` is the message for others."""
+    """Return a `Choice.find` that accepts the given names; `lacks` begins the message for others."""
     known = tuple(names)
 
     def find(part: str, before: tuple[str, ...]) -> str:
@@ -130,7 +132,7 @@ def one_of(names: Iterable[str], lacks: str) -> Callable[[str, tuple[str, ...]],
 
 
 def number(least: int, most: int) -> Callable[[str, tuple[str, ...]], str]:
-    """Return a `Choice.find` of integers."""
+    """Return a `Choice.find` that accepts integers from `least` to `most`."""
 
     def find(part: str, before: tuple[str, ...]) -> str:
         if not part.isdecimal() or not least <= int(part) <= most:
@@ -141,18 +143,18 @@ def number(least: int, most: int) -> Callable[[str, tuple[str, ...]], str]:
 
 
 class Family(ABC):
-    """A kind of operation of which there are vector sets.
+    """A family of vector sets: one kind of operation.
 
     Attributes
     ----------
     name : str
-        First part of its sets' names.
+        First part of the names of its sets.
     choices : tuple of Choice
-        The other parts of its sets' names.
+        The other parts of the names.
     about : str
-        One sentence.
+        Description of the operation, one sentence.
     sets : iterable of str
-        What follows the family's name in the full names of its sets.
+        Names of the listed sets, without the family's name.
     """
 
     name: ClassVar[str]
@@ -162,16 +164,16 @@ class Family(ABC):
 
     @property
     def pattern(self) -> str:
-        """The parts of a name after the first, optional ones in brackets."""
+        """Parts of a name after the first, with optional ones in brackets."""
         words = [choice.word if choice.default is None else f"[/{choice.word}" for choice in self.choices]
         return "".join(words) + "]" * sum(choice.default is not None for choice in self.choices)
 
     def listed(self) -> list[str]:
-        """Return the full names of its sets, without those that only their parameters make."""
+        """Return the full names of its listed sets; sets that differ from them only in a parameter are left out."""
         return [f"{self.name}/{rest}" for rest in self.sets]
 
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return all parts of a name, those that were left out filled in; ValueError for what cannot be."""
+        """Complete the parts of a name with defaults; ValueError for an invalid name."""
         given = "/".join((self.name, *parts))
         if not 1 <= len(parts) <= len(self.choices) or not all(parts):
             raise ValueError(f"{given}: a set of this family is called {self.name}/{self.pattern}")
@@ -188,14 +190,14 @@ class Family(ABC):
 
     @abstractmethod
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set of that full name before its answers."""
+        """Return the fields, inputs and rule of the set with that full name, without its answers."""
 
     @abstractmethod
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Return rules that are not the set's, those with fewer changes first; `theirs` is to be explained by them."""
+        """Yield rules other than the set's, fewest changes first; `theirs` maps inputs to the answers to explain."""
 
     def make(self, parts: Sequence[str], level: int, seed: int) -> VectorSet:
-        """Make a set."""
+        """Make the set with that name."""
         whole = self.full(parts)
         made = self.prepare(whole, level, seed)
         seen: dict[Words, Vector] = {}

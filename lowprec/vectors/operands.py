@@ -1,4 +1,4 @@
-"""Operands on which the rules of tensor cores part: rows of codes by family, addends, scales, each with its label."""
+"""Operands for which the rules of tensor cores give different results: labelled rows of codes, addends and scales."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Maker = Callable[[Stream, int, Fields], Codes]
 
 
 def code_of(stream: Stream, fmt: Fields, field: int) -> int:
-    """Return a code with that exponent field (clipped to finite ones), any sign, short significands now and then."""
+    """Return a random code with the given exponent field (clipped to finite codes); 30 % have a short significand."""
     m, top = fmt.mantissa_bits, max_code(fmt)
     ends = (0, 1, (1 << m) - 1, (1 << m) >> 1)
     mantissa = stream.pick(ends) & ((1 << m) - 1) if stream.chance(0.3) else stream.bits(m)
@@ -24,7 +24,7 @@ def code_of(stream: Stream, fmt: Fields, field: int) -> int:
 
 
 def signed(stream: Stream, magnitude: int, fmt: Fields) -> int:
-    """Give a magnitude any sign."""
+    """Give a magnitude a random sign."""
     return magnitude | stream.bits(1) << fmt.width if fmt.signed else magnitude
 
 
@@ -81,7 +81,7 @@ def _upper(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _deep(field: Callable[[Stream, Fields], int], cancel: bool) -> Maker:
-    """Of every four codes two that cancel, or repeat, and two of which the sum is made."""
+    """Return a maker of rows in which two of every four codes cancel (or repeat) and the other two remain."""
 
     def make(s: Stream, k: int, f: Fields) -> Codes:
         codes: Codes = []
@@ -132,7 +132,7 @@ def _largest(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _ones(s: Stream, k: int, f: Fields) -> Codes:
-    """Significands of all ones at one exponent and one sign: every addition carries."""
+    """Return equal codes with a significand of all ones, so that every addition carries."""
     field = min(f.bias + s.between(-2, 2), (max_code(f) >> f.mantissa_bits) - 1)
     return [max(field, 0) << f.mantissa_bits | ((1 << f.mantissa_bits) - 1)] * k
 
@@ -187,7 +187,7 @@ ADDENDS = ("c near the products", "c zero", "c tiny", "c at an edge", "any c", "
 
 @functools.lru_cache(1 << 16)
 def _exponent(x: int, y: int, formats: tuple[Fields, Fields]) -> int | None:
-    """Return the binade of two codes' product; None if it is zero, or one of them is no number."""
+    """Return the exponent of the product of two codes; None if it is zero, infinite or NaN."""
     product = Fraction(1)
     for code, f in zip((x, y), formats, strict=True):
         value = decode(code, f)
@@ -198,7 +198,7 @@ def _exponent(x: int, y: int, formats: tuple[Fields, Fields]) -> int | None:
 
 
 def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fields], kept: int, c: Fields) -> int:
-    """Return a code of c, chosen by where it lies beside the products."""
+    """Return a code of c; `kind` determines its exponent relative to the products."""
     m, top = c.mantissa_bits, max_code(c)
     if kind == "c zero":
         return int(s.chance(0.7)) << c.width
@@ -222,7 +222,7 @@ def addend(kind: str, s: Stream, a: Codes, b: Codes, formats: tuple[Fields, Fiel
     return code_of(s, c, c.bias + s.pick(some))
 
 
-#: Kinds of scales, with the least code of each and the code after the last.
+#: Kinds of scales: the range of codes as (first, after the last).
 _SCALES: dict[str, Callable[[Fields], tuple[int, int]]] = {
     "scales near 1": lambda fmt: (encode(Fraction(1, 50), fmt), encode(64, fmt)),
     "scales that fall along k": lambda fmt: (131, 136) if fmt == E8M0FNU else (0x78, 0x7F),
@@ -234,10 +234,10 @@ _SCALES: dict[str, Callable[[Fields], tuple[int, int]]] = {
 
 
 def scales(kind: str, s: Stream, count: int, fmt: Fields, block: int) -> Codes:
-    """Return codes of scales for one row."""
+    """Return random codes of one row's scales."""
     low, high = _SCALES[kind](fmt)
     codes = [low + s.below(high - low) for _ in range(count)]
-    if kind == "scales that fall along k":  # after the first 32 of every 64, by 24 to 52 binades in all
+    if kind == "scales that fall along k":  # far smaller after the first 32 of every 64
         first, last = (109, 121) if fmt == E8M0FNU else (1, 10)
         codes = [first + s.below(last - first) if i * block % 64 >= 32 else x for i, x in enumerate(codes)]
     if kind == "scales near 1" and fmt.mantissa_bits and s.chance(0.3):
@@ -249,7 +249,7 @@ Point = tuple[tuple[int, ...], str]
 
 
 def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, level: int, s: Stream) -> Iterator[Point]:
-    """Yield operands, addends and scales of an accumulator for every family and every kind of addend."""
+    """Yield operands, addends and scales for an accumulator: every family with every kind of addend."""
     kept = getattr(machine.rule, "fraction_bits", 24)
     c_format = machine.rule.c_format
     turn = 0
@@ -268,7 +268,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                 yield words, label
     if getattr(machine.rule, "exact_within", 1) > 1 and machine.scales is not None:
         fmt, block = machine.scales
-        for i in range(150 if level == 1 else 600):  # only far below the largest scale are exact runs seen
+        for i in range(150 if level == 1 else 600):  # whether runs are exact shows only far below the largest scale
             family = list(FAMILIES)[i % 7]
             a, b = (make(s, k, f) for make, f in zip(FAMILIES[family], pair, strict=True))
             own = [x for _ in "ab" for x in scales("scales that fall along k", s, k // block, fmt, block)]
@@ -280,7 +280,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
 
 
 def _nothing_but_c(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
-    """Yield sums of which nothing is left but c, and sums of negative zeros with c -0 or just below."""
+    """Yield sums in which all products cancel, and sums of negative zeros with c = -0 or just below."""
     ones: Codes = []
     if machine.scales is not None:
         fmt, block = machine.scales
@@ -295,7 +295,7 @@ def _nothing_but_c(machine: Accumulator, pair: tuple[Fields, Fields], k: int) ->
 
 
 def _beside_subnormals(machine: Accumulator, pair: tuple[Fields, Fields], k: int, ones: Codes) -> Iterator[Point]:
-    """Yield subnormal products that cancel and lift the alignment all the same, with c and a product far below."""
+    """Yield subnormal products that cancel but raise the alignment exponent, with c and another product far below."""
     fa, fb = pair
     if not (fa.signed and fa.has_zero):
         return
@@ -317,7 +317,7 @@ def _beside_subnormals(machine: Accumulator, pair: tuple[Fields, Fields], k: int
 
 
 def _beside_zeros(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
-    """Yield two products of which bits are lost only because zeros take part in the alignment."""
+    """Yield pairs of products that lose bits only because zeros take part in the alignment."""
     rule = machine.rule
     fmt = pair[0]
     if pair[0] != pair[1] or not isinstance(rule, Rule) or rule.exact_within > 1:

@@ -1,4 +1,4 @@
-"""A plugin of pytest: vector sets as a fixture. Nothing happens, and nothing is imported, unless a test asks for it."""
+"""pytest plugin with a fixture of vector sets. It imports nothing until a test uses the fixture."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def lowprec_vectors() -> Callable[..., VectorSet]:
-    """Return what makes a set of test vectors by its name, `lowprec.testing.vectors`; each is made once a session.
+    """Return `lowprec.testing.vectors`, which makes a set by its name, cached for the session.
 
-    ``lowprec_vectors("cast/e4m3fn")["x"]`` are the inputs; ``.labels`` go to ``assert_bits_equal(..., labels=)``.
+    ``lowprec_vectors("cast/e4m3fn")["x"]`` are the inputs. Pass ``.labels`` to ``assert_bits_equal(..., labels=)``.
     """
     import functools
 

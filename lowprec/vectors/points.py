@@ -1,7 +1,7 @@
-"""Where casts go wrong, as labelled words of a source format: grid values of the target, ties, and what lies beside.
+"""Inputs that casts get wrong, as labelled words of a source format: values of the target, ties, and their neighbours.
 
-After Berkeley TestFloat: level 1 is every boundary exponent with every pattern of significands (every code, where there
-are at most 256), with what lies beside and between; level 2 adds pairs of patterns, and random numbers.
+Levels follow Berkeley TestFloat. Level 1 has every boundary exponent with every significand pattern (every code, if
+there are at most 256), with neighbours and midpoints; level 2 adds pairs of patterns and random numbers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fractions import Fraction
 from ..oracle.values import FLOAT64, Fields, decode, encode, max_code, nan_code, two_to
 from .family import Stream
 
-Point = tuple[int, str]  # a word of the source, its label
+Point = tuple[int, str]  # a word of the source and its label
 
 
 def magnitude(code: int, f: Fields) -> Fraction:
-    """Return the value of a magnitude code, as if codes went on beyond the largest."""
+    """Return the value of a magnitude code, extrapolated beyond the largest."""
     if f.specials in ("integer", "symmetric"):
         return code * two_to(1 - f.bias - f.mantissa_bits)
     if not f.has_zero:
@@ -28,7 +28,7 @@ def magnitude(code: int, f: Fields) -> Fraction:
 
 
 def patterns(bits: int, pairs: bool = False) -> list[int]:
-    """Return significands: zero, walking ones, runs of ones from either end; with `pairs` two ones, too."""
+    """Return significands: zero, walking ones, runs of ones at either end; with `pairs`, also any two ones."""
     ones = (1 << bits) - 1
     found = {0, ones, ones ^ 1 if bits else 0}
     found |= (
@@ -40,7 +40,7 @@ def patterns(bits: int, pairs: bool = False) -> list[int]:
 
 
 def boundary_codes(f: Fields, level: int = 1) -> list[int]:
-    """Return magnitude codes at the boundaries of a format, every one where there are few."""
+    """Return magnitude codes at the boundaries of a format, or all codes if there are few."""
     top = max_code(f)
     if top < 256:
         return list(range(top + 1))
@@ -57,7 +57,7 @@ def boundary_codes(f: Fields, level: int = 1) -> list[int]:
 
 
 def place_of(code: int, f: Fields) -> str:
-    """Say where a magnitude code lies in its format."""
+    """Return a label for the position of a magnitude code in its format."""
     top, m = max_code(f), f.mantissa_bits
     if code > top:
         return "beyond the largest finite"
@@ -77,7 +77,7 @@ def place_of(code: int, f: Fields) -> str:
 
 
 def _around(code: int, target: Fields, source: Fields) -> Iterator[tuple[Fraction, int, str]]:
-    """Yield values between a code and the next, with a step of source units in the last place beside each."""
+    """Yield values between a code and the next, with offsets in source ulps and labels."""
     low, high = magnitude(code, target), magnitude(code + 1, target)
     gap = high - low
     odd = "odd" if code % 2 else "even"
@@ -95,7 +95,7 @@ def _around(code: int, target: Fields, source: Fields) -> Iterator[tuple[Fractio
 
 
 def _word(value: Fraction, step: int, source: Fields) -> int | None:
-    """Return the source's word for a value, some steps further; None where the source does not have it."""
+    """Return the source's code for a value plus `step` codes; None if the source cannot represent the value."""
     top = max_code(source)
     if value > magnitude(top, source):
         return None
@@ -104,7 +104,7 @@ def _word(value: Fraction, step: int, source: Fields) -> int | None:
 
 
 def cast_points(target: Fields, source: Fields, level: int, stream: Stream) -> Iterator[Point]:
-    """Yield what a cast from one format to another can get wrong, both signs of each."""
+    """Yield inputs that a cast from `source` to `target` can get wrong, with both signs."""
     sign = 1 << source.width
     for code in [*boundary_codes(target, level), max_code(target) + 1, max_code(target) + 2]:
         for value, step, what in _around(code, target, source):
@@ -121,7 +121,7 @@ def cast_points(target: Fields, source: Fields, level: int, stream: Stream) -> I
 
 
 def fraction_points(target: Fields, source: Fields, bits: int) -> Iterator[Point]:
-    """Yield what random words of so many bits cannot tell apart: odd multiples of half their step."""
+    """Yield inputs that random words of `bits` bits cannot resolve: odd multiples of half their step."""
     codes = [code for code in boundary_codes(target)[:24] if code < max_code(target)]
     odd = sorted({k | 1 for i in range(bits + 1) for k in (1 << i, (1 << i) - 2, 3 << i) if 0 < k < 2 << bits})
     for code in codes:
@@ -133,7 +133,7 @@ def fraction_points(target: Fields, source: Fields, bits: int) -> Iterator[Point
 
 
 def source_points(least: Fraction, source: Fields) -> Iterator[Point]:
-    """Yield what lies far below a target's least value, and the source's own ends, zero, Inf and NaN."""
+    """Yield values far below the target's least, and the source's extremes, zero, Inf and NaNs."""
     top, m = max_code(source), source.mantissa_bits
     for power in (2, 3, 10, 24, 25, 60, 100):
         word = _word(least * two_to(-power), 0, source)
@@ -156,19 +156,19 @@ def source_points(least: Fraction, source: Fields) -> Iterator[Point]:
 
 
 def _random_points(target: Fields, source: Fields, stream: Stream, count: int = 4096) -> Iterator[Point]:
-    """Yield numbers with any significand and the target's exponents, some short and some that all but tie."""
+    """Yield numbers with random significands and the target's exponents; some are short, some are almost ties."""
     top = max_code(target)
     for i in range(count):
         code = stream.below(top + 2)
         low, high = magnitude(code, target), magnitude(code + 1, target)
         word = encode(low + (high - low) * stream.bits(32) * two_to(-32), source)
-        if i % 4 == 0:  # few ones at the end
+        if i % 4 == 0:  # a short significand
             word = word >> (keep := stream.below(source.mantissa_bits)) << keep
         yield min(word, max_code(source)) | stream.bits(1) << source.width, "random"
 
 
 def code_points(f: Fields, level: int, stream: Stream) -> Iterator[Point]:
-    """Yield codes to decode: all of at most 12 bits (level 2: 16), else boundaries, with those of Inf and NaN."""
+    """Yield codes to decode: all for at most 12 bits (level 2: 16), otherwise boundaries, Inf and NaN."""
     width = f.width + f.signed
     if width <= (12 if level == 1 else 16):
         yield from ((code, meaning(code, f)) for code in range(1 << width))
@@ -181,7 +181,7 @@ def code_points(f: Fields, level: int, stream: Stream) -> Iterator[Point]:
 
 
 def meaning(code: int, f: Fields) -> str:
-    """Say what a code is."""
+    """Return a label for a code: NaN, infinity, or its position in the format."""
     value = decode(code, f)
     if not math.isfinite(value):
         return "NaN" if value != value else "Inf" if value > 0 else "-Inf"

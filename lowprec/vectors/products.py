@@ -1,4 +1,4 @@
-"""Vector sets of products: one dot product on an accumulator, and one output of a library's GEMM."""
+"""Vector sets of products: one dot product on an accumulator, or one output element of a library's GEMM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .vectors import Answer, Field, Words, describe
 
 
 def _length(rule: AnyRule) -> int:
-    """Return K: two groups at least, so that the chain between them shows."""
+    """Return K: at least two groups, so that the chain between them is tested."""
     match rule:
         case FusedRule(group=group) | FlooredSum(group=group) | Lanes(group=group):
             return 2 * group
@@ -33,7 +33,7 @@ def _length(rule: AnyRule) -> int:
 
 
 def dot(machine: Accumulator, rule: AnyRule, pair: tuple[Fields, Fields], k: int) -> Answer:
-    """Return what takes the words of a, b, c (and scales) and gives those of d."""
+    """Return the function from the words of a, b, c (and scales) to those of d."""
 
     def answer(words: Words) -> Words:
         scales = None
@@ -47,13 +47,13 @@ def dot(machine: Accumulator, rule: AnyRule, pair: tuple[Fields, Fields], k: int
 
 
 def _input(part: str, before: tuple[str, ...]) -> str:
-    """Return one of an accumulator's input formats."""
+    """Return the name of an input format; ValueError if no accumulator takes it."""
     inputs = ACCUMULATORS[before[0]].inputs
     return one_of(inputs, f"{before[0]} multiplies")(part, before)
 
 
 class MmaFamily(Family):
-    """Dot products of raw codes plus c."""
+    """Dot products of raw codes plus an addend c."""
 
     name = "mma"
     choices = (
@@ -69,7 +69,7 @@ class MmaFamily(Family):
         return machine, (FORMATS[parts[1]], FORMATS[parts[2]]), _length(machine.rule)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         machine, pair, k = self._parts(parts)
         c = machine.rule.c_format
         inputs = [Field.of("a", pair[0], k), Field.of("b", pair[1], k), Field.of("c", c)]
@@ -87,7 +87,7 @@ class MmaFamily(Family):
         return SetSpec(definition, tuple(inputs), (Field.of("d", c),), points, dot(machine, machine.rule, pair, k))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the catalogue's other accumulators, and wrong rules next to this one."""
+        """Yield the other accumulators of the catalogue, then wrong rules near this one."""
         machine, pair, k = self._parts(parts)
         seen = [machine.rule]
         for name, other in ACCUMULATORS.items():
@@ -105,7 +105,7 @@ class MmaFamily(Family):
 
 
 def _same(rule: AnyRule, wrong: AnyRule, pair: tuple[Fields, Fields]) -> bool:
-    """Tell whether rules that differ in the exponent of zeros alone agree, since no term has bits that it would cut."""
+    """Return whether rules that differ in the exponents of zeros agree because no term has bits that they would cut."""
     if not (isinstance(rule, FusedRule) and isinstance(wrong, FusedRule)):
         return False
     if dataclasses.replace(wrong, zero_exponent=rule.zero_exponent) != rule or wrong.zero_exponent is None:
@@ -115,7 +115,7 @@ def _same(rule: AnyRule, wrong: AnyRule, pair: tuple[Fields, Fields]) -> bool:
 
 
 def plain(rule: Any) -> dict[str, Any]:
-    """Return a rule's fields, formats as theirs."""
+    """Return a rule's fields as a dictionary, with formats as their fields."""
     return {
         field.name: describe(value) if isinstance(value, Fields) else value
         for field in dataclasses.fields(rule)
@@ -123,11 +123,11 @@ def plain(rule: Any) -> dict[str, Any]:
     }
 
 
-_K = 320  # two whole tiles of 128 and a half
+_K = 320  # two full tiles of 128 and half a tile
 
 
 def _unscaled(part: str, before: tuple[str, ...]) -> str:
-    """Return an accumulator that a library of the oracle runs on."""
+    """Return the name of an accumulator that the oracle's libraries run on; ValueError for others."""
     found = ACCUMULATORS.get(part)
     if found is None or found.scales is not None or found.rule.c_format != FLOAT32 or "e4m3fn" not in found.inputs:
         raise ValueError(f"{part} must be an accumulator of e4m3fn with float32 results and without scales")
@@ -135,7 +135,7 @@ def _unscaled(part: str, before: tuple[str, ...]) -> str:
 
 
 class GemmFamily(Family):
-    """Outputs of scaled products as libraries order them."""
+    """Outputs of scaled products in the order of a GEMM library."""
 
     name = "gemm"
     choices = (
@@ -146,7 +146,7 @@ class GemmFamily(Family):
     sets = tuple(f"{name}/{machine}" for name in ORDERS for machine in ("hopper_fp8", "ada_fp8"))
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         order, machine = ORDERS[parts[0]], ACCUMULATORS[parts[1]]
         count = -(-_K // 128) if order.scales == "promotion" else 1
         inputs = (
@@ -164,7 +164,7 @@ class GemmFamily(Family):
         return SetSpec(definition, inputs, (Field.of("d", FLOAT32),), _gemm_points(count, level, stream), answer, "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other libraries and accumulators, and wrong orders next to this one."""
+        """Yield other libraries and accumulators, then wrong orders near this one."""
         order, machine = ORDERS[parts[0]], ACCUMULATORS[parts[1]]
         count = -(-_K // 128) if order.scales == "promotion" else 1
         seen = [(order, machine.rule)]
@@ -199,7 +199,7 @@ def _ordered(order: Order, rule: AnyRule, count: int) -> Answer:
 
 
 def _gemm_points(count: int, level: int, s: Stream) -> Iterator[tuple[Words, str]]:
-    """Yield operands of some families with scales of any significand, powers of two, and those at the ends."""
+    """Yield operands of some families with scales: random significands, powers of two, and extremes."""
     families = [
         "any finite codes", "exponents within a few binades", "cancellation", "every shift of the alignment",
         "subnormal operands", "mostly zeros", "the largest binades", "what cancels within 32 of 64", "NaN or Inf in a",
@@ -212,7 +212,7 @@ def _gemm_points(count: int, level: int, s: Stream) -> Iterator[tuple[Words, str
         "huge scales": lambda: code_of(s, FLOAT32, s.between(180, 190)) % 2**31,
         "scales of 1": lambda: 127 << 23,
     }
-    for _ in range(20 if level == 1 else 200):  # what one chain leaves of another depends on which comes first
+    for _ in range(20 if level == 1 else 200):  # the sum of two such chains depends on which comes first
         own: list[int] = []
         for fall in ((8, -2, -6), (2, -2, 0)):
             for i in range(_K):

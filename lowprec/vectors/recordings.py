@@ -1,8 +1,8 @@
-"""Recordings of real GPUs: a checkout of their public repository turned into files of bits, and what they are of.
+"""Recordings of real GPUs: conversion of a checkout of the public repository to files of bits, and their digests.
 
 They were published with "Accurate Models of NVIDIA Tensor Cores" (Khattak and Mikaitis, arXiv:2512.07004) in
-github.com/north-numerical-computing/MATLAB-tensor-core, BSD-2-Clause. They are not ours to ship; the digests of the
-converted files are facts, and stand here.
+github.com/north-numerical-computing/MATLAB-tensor-core, BSD-2-Clause. This package does not redistribute them; it holds
+the digests of the converted files only.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HINT = (
     f"git clone {REPOSITORY} recordings, lowprec recordings recordings --out converted, then "
     f"{VARIABLE}=converted pytest"
 )
-"""How anybody gets them: what a skipped test says."""
+"""How to obtain the recordings; shown by skipped tests."""
 
 Codes = NDArray[Any]
 _GENERATION = {
     "V100": "volta", "A100": "ampere", "A2": "ampere", "Ada": "ada", "L40S": "ada", "H100": "hopper", "H200": "hopper",
     "B200": "blackwell",
 }  # fmt: skip
-#: Operands: the folder of the public repository, and the format.
+#: Folder of the public repository and format, by kind of operands.
 _FOLDERS = {"e4m3": "E4M3", "e5m2": "E5M2", "f16": "fp16", "bf16": "bf16", "tf32": "tf32"}
 _FORMATS = {"e4m3": "e4m3fn", "e5m2": "e5m2", "f16": "float16", "bf16": "bfloat16", "tf32": "float32"}
 _WIDE = ("bf16_f32", "f16_f16", "f16_f32", "tf32_f32")
@@ -51,7 +51,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds: the GPU, the format of operands ("e4m3", "tf32") and that of results ("f32", "f16")."""
+    """Identity of a recording: the GPU, the format of operands ("e4m3", "tf32") and that of results ("f32", "f16")."""
 
     gpu: str
     operand: str
@@ -64,12 +64,12 @@ class Recording:
 
     @property
     def format(self) -> str:
-        """Format of the operands as the arrays hold them: that of tf32 is float32."""
+        """Format of the operands in the arrays: float32 for tf32."""
         return _FORMATS[self.operand]
 
     @property
     def accumulator(self) -> str:
-        """FP8 is `wgmma` on Hopper with float32 results, Ada's own unit, and two float16 instructions elsewhere."""
+        """Accumulator that models it. FP8 is `wgmma` on Hopper with float32 results, other instructions elsewhere."""
         generation = _GENERATION[self.gpu]
         unit = {"e4m3": "fp8", "e5m2": "fp8"}.get(self.operand, self.operand)
         if unit == "fp8" and (generation == "blackwell" or (generation == "hopper" and self.output == "f16")):
@@ -78,34 +78,34 @@ class Recording:
 
     @property
     def has_c(self) -> bool:
-        """Whether c took part: `wgmma` was recorded without."""
+        """Whether the recording has an addend c; `wgmma` was recorded without one."""
         return not (_GENERATION[self.gpu] == "hopper" and self.operand in ("e4m3", "e5m2") and self.output == "f32")
 
 
 RECORDINGS = tuple(Recording(gpu, *kind.split("_")) for gpu, kinds in _KINDS.items() for kind in kinds)
-"""All 48."""
+"""All 48 recordings."""
 
 
 class RecordingError(ValueError):
-    """A recording is missing, damaged or not the published one."""
+    """Error for a recording that is missing, damaged or not the published one."""
 
 
 def convert(checkout: Path, recording: Recording, lines: int | None = OUTPUTS) -> dict[str, Codes]:
-    """Read a recording's text files and return the arrays A, B [n, K], C and D [n] of bits.
+    """Read a recording's text files and return bits: A and B [n, K], C and D [n].
 
     Parameters
     ----------
     checkout : Path
         A checkout of the public repository.
     recording : Recording
-        Which.
+        The recording to read.
     lines : int, optional
-        How many outputs there must be; None for any number.
+        Required number of outputs; None for any number.
 
     Raises
     ------
     RecordingError
-        If a file is missing or holds something else.
+        If a file is missing or malformed.
     """
     gpu, name = recording.gpu, _FOLDERS[recording.operand]
     folder = checkout / "model_validation" / gpu / name
@@ -166,7 +166,7 @@ def _operands(path: Path, fmt: str) -> Codes:
 
 @functools.cache
 def _table(fmt: str) -> tuple[Codes, Codes]:
-    """Return the float32 bits of all numbers of a format in rising order, and their codes."""
+    """Return the float32 bits of all numbers of a format in ascending order, and their codes."""
     f = fields(formats[fmt])
     values = [(code, decode(code, f)) for code in range(1 << (f.width + f.signed))]
     pairs = sorted((encode(value, FLOAT32, "nonsaturate"), code) for code, value in values if value == value)
@@ -181,7 +181,7 @@ def _results(path: Path) -> Codes:
 
 
 def _as_float16(bits: Codes, exact: bool) -> Codes:
-    """Return the float16 codes of float32 bits; a result must be one, an addend was rounded by the GPU's program."""
+    """Return the float16 codes of float32 bits. Results must be exact; addends are rounded, as by the GPU's program."""
     values = bits.view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         half = values.astype(np.float16)
@@ -192,17 +192,17 @@ def _as_float16(bits: Codes, exact: bool) -> Codes:
 
 
 def digest(arrays: Mapping[str, Codes]) -> str:
-    """Return the SHA-256 of the file that `write` makes of arrays."""
+    """Return the SHA-256 of the file that `write` writes for the arrays."""
     return hashlib.sha256(npz_bytes(arrays)).hexdigest()
 
 
 def write(checkout: Path, out: Path) -> Iterator[tuple[Recording, int]]:
-    """Convert all recordings, checking each; yield which it was and how many outputs it has.
+    """Convert all recordings and check their digests; yield each with its number of outputs.
 
     Raises
     ------
     RecordingError
-        If a file is missing, damaged or another than the published one.
+        If a file is missing, damaged or not the published one.
     """
     known = digests()
     out.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def read(folder: Path, recording: Recording) -> dict[str, Codes]:
 
 
 def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int, int]:
-    """Return how many outputs a recording has and on how many our accumulator differs.
+    """Return the number of outputs of a recording, and how many of them our accumulator does not reproduce.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Vector sets of stochastic rounding, with the random word given, and of the random words themselves."""
+"""Vector sets of stochastic rounding with given random words, and of the generator of random words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .vectors import Answer, Field, Words, describe
 
 
 class StochasticFamily(Family):
-    """Stochastic rounding with the random word given, and the words themselves."""
+    """Stochastic rounding with the random word R as an input, and the words of the generator."""
 
     name = "stochastic"
     choices = (
@@ -28,22 +28,22 @@ class StochasticFamily(Family):
     _formats = ("e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16")
 
     def listed(self) -> list[str]:
-        """Return the variants with 24, 8 and 3 random bits, and the words."""
+        """Return the variants with 24, 8 and 3 random bits, and the set of random words."""
         return [
             *(f"stochastic/{v}/{f}/{n}" for v in "abc" for f in self._formats for n in (24, 8, 3)), "stochastic/words",
         ]  # fmt: skip
 
     @property
     def pattern(self) -> str:
-        """The parts of a name after the first, optional ones in brackets."""
+        """Parts of a name after the first, with optional ones in brackets."""
         return f"{super().pattern}, or words"
 
     def full(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return variant, format and bits."""
+        """Return the variant, format and number of bits, with defaults filled in."""
         return ("words",) if tuple(parts) == ("words",) else super().full(parts)
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         stream = Stream(seed, "/".join(("stochastic", *parts)))
         if parts[0] == "words":
             return _words(level, stream)
@@ -54,7 +54,7 @@ class StochasticFamily(Family):
                 for r, which in _deciding(word, f, mode, n, stream, False):
                     yield (word, r), f"{label}; {which}"
             for i, (word, label) in enumerate(cast_points(f, FLOAT32, level, stream)):
-                if f.width > 8 and i % 8 > 3:  # else level 1 would be more than a megabyte
+                if f.width > 8 and i % 8 > 3:  # otherwise level 1 would exceed a megabyte
                     continue
                 for r, which in _deciding(word, f, mode, n, stream, f.width < 5 or i % 8 < 2):
                     yield (word, r), f"{label}; {which}"
@@ -68,7 +68,7 @@ class StochasticFamily(Family):
         return SetSpec(definition, inputs, (Field.of("y", f),), points(), _stochastic(f, mode, n))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the other variants, wrong rules, and roundings that do not look at R."""
+        """Yield the other variants, wrong rules, and roundings that do not depend on R."""
         if parts[0] == "words":
             yield Rule("halves of the index swapped", lambda x: (random_word(x[0], _swapped(x[1])),), True)
             yield Rule("halves of the seed swapped", lambda x: (random_word(_swapped(x[0]), x[1]),), True)
@@ -94,7 +94,7 @@ def _stochastic(f: Fields, mode: str, n: int, rule: casts.Away = casts.away) -> 
 
 
 def _deciding(word: int, f: Fields, mode: str, n: int, stream: Stream, every: bool) -> Iterator[tuple[int, str]]:
-    """Yield the least R that rounds away and the one before it; with `every` the ends and a random one, too."""
+    """Yield the least R that rounds away and the one before it; with `every`, also the extremes and a random one."""
     value = value_of(word, FLOAT32)
     last = (1 << n) - 1
     if value != value or value in (math.inf, -math.inf):

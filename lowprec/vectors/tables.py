@@ -1,4 +1,4 @@
-"""Vector sets of formats that are a list of values: casts, HiF8's hybrid rounding, decoding."""
+"""Vector sets of formats defined by a table of values: casts, HiF8's hybrid rounding, decoding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .vectors import Answer, Field, Words, describe
 
 
 def with_tables() -> list[str]:
-    """Return the names of all formats of the catalogue that are a list of values."""
+    """Return the names of all formats defined by a table of values."""
     return [name for name in formats.names() if formats[name].is_table]
 
 
@@ -58,13 +58,13 @@ _TABLE, _POLICY = Choice("FORMAT", _format), Choice("POLICY", policy, "ocp_sat")
 
 
 def _definition(f: Format) -> dict[str, Any]:
-    """Return all that decides what codes mean."""
+    """Return everything that determines the meaning of a format's codes."""
     t = _table(f)
     return {"values": [str(float(v)) for v in t.values], "overflow": f"numbers that round to {float(t.beyond)!r}"}
 
 
 def _words_at(value: Fraction, source: Fields) -> Iterator[tuple[int, str]]:
-    """Yield the source's words at a value and beside it; where it is none of its values, those on either side."""
+    """Yield the source's words for a value and its neighbours; for a value between words, those on either side."""
     sign = 1 << source.width if value < 0 else 0
     top, size = max_code(source), abs(value)
     code = encode(size, source)
@@ -79,7 +79,7 @@ def _words_at(value: Fraction, source: Fields) -> Iterator[tuple[int, str]]:
 
 
 def table_points(t: Table, source: Fields, level: int, stream: Stream) -> Iterator[Point]:
-    """Yield what a cast to a table can get wrong: values, what divides the gaps between them, ends and specials."""
+    """Yield inputs that a cast to a table can get wrong: values, thresholds between them, extremes and specials."""
     ends = t.grids
     numbers = [-ends[1][-1], *t.numbers, ends[0][-1]]
     for low, high in itertools.pairwise(numbers):
@@ -107,7 +107,7 @@ def table_points(t: Table, source: Fields, level: int, stream: Stream) -> Iterat
 
 
 class TableCastFamily(Family):
-    """Codes from values, by a list of values."""
+    """Codes of values rounded to a table."""
 
     name = "cast_table"
     choices = (
@@ -117,7 +117,7 @@ class TableCastFamily(Family):
     about = "encode: a number of the source format is rounded once to a code of the table"
 
     def listed(self) -> list[str]:
-        """Return every table with its usual rounding and every policy, and with the others, saturating and not."""
+        """Return every table with its default rounding and all policies, and with other roundings in two policies."""
         named = [p for p in policies.names() if p not in MACHINES]
         return [
             f"{self.name}/{f}/{mode}/{p}"
@@ -127,7 +127,7 @@ class TableCastFamily(Family):
         ]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         f, mode, preset, source = _parts(parts)
         t, stream = _table(f), Stream(seed, "/".join((self.name, *parts)))
         definition = {
@@ -139,7 +139,7 @@ class TableCastFamily(Family):
         return SetSpec(definition, *fields_, points, _cast(t, source, mode, preset))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other roundings and policies, wrong rules, and what may happen before."""
+        """Yield other roundings and policies, wrong rules, and changes before the cast."""
         f, mode, preset, source = _parts(parts)
         t = _table(f)
         for words, wrong in wrong_rounding(mode).items():
@@ -180,7 +180,7 @@ def _no_least(t: Table, source: Fields, preset: str) -> Answer:
 
 
 def _midpoints(t: Table, preset: str) -> Answer:
-    """Return how bitsandbytes compares: ``x > float32 midpoint``, one after the other."""
+    """Return the rule of bitsandbytes: successive comparisons ``x > float32 midpoint``."""
     middles = [
         struct.unpack("<f", struct.pack("<f", float((low + high) / 2)))[0]
         for low, high in itertools.pairwise(t.numbers)
@@ -201,7 +201,7 @@ def _first(answer: Answer, source: Fields, middle: Fields, words: Words) -> Word
 
 
 class HybridFamily(Family):
-    """HiF8 by CANN's hybrid rounding."""
+    """Casts to HiF8 with CANN's hybrid rounding."""
 
     name = "cast_hybrid"
     choices = (Choice("SOURCE", one_of(("float32", "float16"), "a source is one of")), _POLICY)
@@ -209,11 +209,11 @@ class HybridFamily(Family):
     _sources: ClassVar = {"float32": (32, FLOAT32), "float16": (16, FLOAT16)}
 
     def listed(self) -> list[str]:
-        """Return both sources, saturating or not."""
+        """Return the sets for both sources, saturating or not."""
         return [f"{self.name}/{s}/{p}" for s in self._sources for p in ("ocp_sat", "ocp_nonsat", "cann_sat")]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         source, stream = self._sources[parts[0]][1], Stream(seed, "/".join((self.name, *parts)))
         definition = {
             "source": describe(source), "target": _definition(formats["hif8"]), "policy": parts[1],
@@ -225,9 +225,9 @@ class HybridFamily(Family):
         return SetSpec(definition, *fields_, (((w,), label) for w, label in points), self._answer(parts))
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the strict comparison, the mode without exception, and rounding to nearest."""
+        """Yield the strict comparison, the mode without exceptions, and rounding to nearest."""
         source = self._sources[parts[0]][1]
-        if parts[0] == "float32":  # of a float16 the two sides are never equal
+        if parts[0] == "float32":  # for a float16 input the two sides are never equal
             yield Rule("up only if more, not if equal", self._answer(parts, strict=True), True)
         yield Rule("small exponents, too", self._answer(parts, everywhere=True), True)
         yield Rule("to nearest, ties away", _cast(_table(formats["hif8"]), source, "nearest_away", parts[1]), True)
@@ -238,7 +238,7 @@ class HybridFamily(Family):
 
 
 def _own_bits(t: Table, source: Fields, stream: Stream) -> Iterator[Point]:
-    """Yield numbers whose low bits are next to the bits that they are compared with."""
+    """Yield numbers whose low bits are adjacent to the bits that the hybrid rounding compares them with."""
     for code in range(max_code(source) >> source.mantissa_bits):
         for _ in range(8):
             word = code << source.mantissa_bits | stream.bits(source.mantissa_bits)
@@ -256,18 +256,18 @@ def _own_bits(t: Table, source: Fields, stream: Stream) -> Iterator[Point]:
 
 
 class TableDecodeFamily(Family):
-    """Values of codes of a table."""
+    """Values of a table's codes."""
 
     name = "decode_table"
     choices = (_TABLE,)
     about = "decode: the value of a code of a table, as float32"
 
     def listed(self) -> list[str]:
-        """Return every table."""
+        """Return one set for every table."""
         return [f"{self.name}/{name}" for name in with_tables()]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return a set before its answers."""
+        """Return the fields, inputs and rule of a set, without its answers."""
         f = formats[parts[0]]
         values = _table(f).values
         points = (((code,), _kind(values[code])) for code in range(1 << f.bits))
@@ -276,7 +276,7 @@ class TableDecodeFamily(Family):
         return SetSpec(definition, *fields_, points, lambda words: (_as_float32(values[words[0]]),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield values in the order of codes, and formats with fields of that width."""
+        """Yield the table in the order of codes, and formats with fields of that width."""
         f = formats[parts[0]]
         t = _table(f)
         ordered = sorted(t.numbers)

@@ -1,4 +1,4 @@
-"""A set of test vectors: words in, words out, a label each, and a header that says everything that decides a bit."""
+"""Sets of test vectors: input words, result words and a label each, and a header with everything that affects a bit."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ..oracle.values import Exact, Fields, decode
 
 Words: TypeAlias = tuple[int, ...]
 Answer: TypeAlias = Callable[[Words], Words]
-"""Takes a vector's input words, returns its result words."""
+"""Function from a vector's input words to its result words."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """Some words of every vector: an argument or a result.
+    """One argument or result: some words of every vector.
 
     Attributes
     ----------
     name : str
-        What it is called.
+        Name of the argument or result.
     bits : int
         Width of a word.
     format : Fields, optional
-        What a word means; without it a word is a plain number.
+        Format of the codes; None if a word is an integer.
     count : int
-        Words of it in each vector.
+        Number of words in each vector.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Field:
 
     @classmethod
     def of(cls, name: str, fmt: Fields, count: int = 1) -> Field:
-        """Return a field of codes of a format."""
+        """Return a field that holds codes of a format."""
         return cls(name, fmt.width + fmt.signed, fmt, count)
 
     @property
     def digits(self) -> int:
-        """Hexadecimal digits of a word."""
+        """Number of hexadecimal digits of a word."""
         return -(-self.bits // 4)
 
     @property
@@ -56,26 +56,26 @@ class Field:
         return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.bits)}")
 
     def hex(self, word: int) -> str:
-        """Return a word in all its digits."""
+        """Return a word in hexadecimal, with leading zeros."""
         return f"{word:0{self.digits}x}"
 
     def value(self, word: int) -> Exact | None:
-        """Return what a word means, None for a plain number."""
+        """Return the value of a word; None if the field has no format."""
         return None if self.format is None else decode(word, self.format)
 
     def is_nan(self, word: int) -> bool:
-        """Tell whether a word is a NaN."""
+        """Return whether a word is a NaN."""
         value = self.value(word)
         return value is not None and value != value
 
     def describe(self) -> dict[str, Any]:
-        """Return the field as a header says it."""
+        """Return the field as a dictionary for headers."""
         said: dict[str, Any] = {"name": self.name, "bits": self.bits, "count": self.count}
         return said if self.format is None else said | {"format": describe(self.format)}
 
 
 def describe(fmt: Fields) -> dict[str, Any]:
-    """Return all fields of a format: what decides the meaning of every code."""
+    """Return all fields of a format, which determine the meaning of every code."""
     return {
         "exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias,
         "signed": fmt.signed, "specials": fmt.specials, "has_zero": fmt.has_zero,
@@ -83,7 +83,7 @@ def describe(fmt: Fields) -> dict[str, Any]:
 
 
 class Vector(NamedTuple):
-    """Words of all inputs, words of all results, and what the vector exercises."""
+    """One test vector: the words of all inputs, those of all results, and a label."""
 
     inputs: Words
     results: Words
@@ -97,17 +97,17 @@ class VectorSet:
     Attributes
     ----------
     name : str
-        Its full name: every choice is spelled out.
+        Full name, with every choice spelled out.
     level, seed : int
-        1 or 2, and what the random ones are drawn with.
+        Level, 1 or 2, and the seed of the random inputs.
     definition : mapping
-        Everything that decides a bit, and the version of these rules.
+        Everything that affects a bit, and the version of the definitions.
     inputs, results : tuple of Field
-        What the words are.
+        Arguments and results.
     vectors : tuple of Vector
         The vectors.
     nan : {"payload", "any"}
-        Whether a NaN as a result must be the one given.
+        Whether a NaN result must have the given payload.
 
     Examples
     --------
@@ -148,17 +148,17 @@ class VectorSet:
 
     @property
     def field_names(self) -> list[str]:
-        """Names of inputs, then of results."""
+        """Names of the inputs, then of the results."""
         return [field.name for field in (*self.inputs, *self.results)]
 
     @property
     def labels(self) -> list[str]:
-        """What each vector exercises."""
+        """Label of each vector: the case that it tests."""
         return [vector.label for vector in self.vectors]
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the content, the same for every encoding: the lines of words, and the labels."""
+        """Digest of words and labels; it does not depend on the encoding."""
         text = "".join(f"{line} {vector.label}\n" for line, vector in zip(self.lines(), self.vectors, strict=True))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -169,7 +169,7 @@ class VectorSet:
             yield hex_words(fields, vector.inputs + vector.results)
 
     def header(self) -> dict[str, Any]:
-        """Return what a file says before its vectors."""
+        """Return the header of a file: name, level, seed, definition and fields."""
         return {
             "set": self.name, "level": self.level, "seed": self.seed, "vectors": len(self), "sha256": self.sha256,
             "inputs": [field.describe() for field in self.inputs],
@@ -179,7 +179,7 @@ class VectorSet:
 
     @property
     def stem(self) -> str:
-        """The name as that of a file, or of a C object."""
+        """Name in a form valid for files and C identifiers."""
         level = "" if self.level == 1 else f"_level{self.level}"
         seed = f"_seed{self.seed}" if self.seed else ""
         return "".join(x if x.isalnum() else "_" for x in self.name) + level + seed
@@ -190,13 +190,13 @@ class VectorSet:
         return "".join(f"{mark} {line}".rstrip() + "\n" for line in lines)
 
     def numbered_labels(self) -> tuple[list[str], list[int]]:
-        """Return the labels, each once, and the index among them of every vector's label."""
+        """Return the distinct labels, and for every vector the index of its label."""
         kinds = sorted(set(self.labels))
         number = {label: i for i, label in enumerate(kinds)}
         return kinds, [number[label] for label in self.labels]
 
     def same(self, ours: Words, theirs: Words) -> bool:
-        """Tell whether results agree, by what the set says of NaN."""
+        """Return whether two results agree, with NaNs compared as `nan` specifies."""
         if ours == theirs or self.nan == "payload":
             return ours == theirs
         pairs = zip(spread(self.results), ours, theirs, strict=True)
@@ -204,10 +204,10 @@ class VectorSet:
 
 
 def spread(fields: Sequence[Field]) -> list[Field]:
-    """Return the field of every word of a vector's side."""
+    """Repeat each field `count` times: one entry per word."""
     return [field for field in fields for _ in range(field.count)]
 
 
 def hex_words(fields: Sequence[Field], words: Words) -> str:
-    """Return words as hexadecimal numbers with spaces between."""
+    """Return words in hexadecimal, separated by spaces."""
     return " ".join(field.hex(word) for field, word in zip(spread(fields), words, strict=True))
