@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 LEFT_OUT = ("_layers", "_cost")
 #: The questions, and the studies that ask them.
 QUESTIONS = {
-    "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16", "from_scratch"),
+    "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16", "from_scratch", "from_scratch_switch"),
     "Which way it goes with size, training and text": ("scaling",),
     "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training"),
     "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion", "replay", "injected"),

@@ -33,6 +33,7 @@ from lowprec.study.analysis.findings import AS_EXPECTED, BOTH, NEITHER, NOT_RESO
 from lowprec.study.branches import report
 from lowprec.study.branches.sizes import LEAST_CHECKPOINTS
 from lowprec.study.branches.study import BRANCH_METRICS
+from lowprec.study.catalogue import interim_results
 from lowprec.study.catalogue import read as read_study
 from lowprec.study.run.backend import BACKEND
 from lowprec.study.run.store import StudyError
@@ -190,6 +191,38 @@ def test_from_scratch_is_the_trainer_from_scratch(tmp_path):
         assert columns["loss"] == [record.loss for record in records]
         assert columns["max_violation"] == [record.max_violation for record in records]
         assert task.folder.read()["weights"] == BACKEND.weights_hash(trainer)
+
+
+def test_weights_are_numbered_from_the_first_one_and_pairs_run_one_after_the_other(tmp_path):
+    arms = (Arm("bf16", role="reference"), Arm("perturb", role="floor"), Arm("dsv3", recipe="dsv3"))
+    setting = replace(SCRATCH, checkpoints=3, first_checkpoint=9)
+    planned = make(tmp_path, setting=setting, arms=arms, second_reference="perturb")
+    names = [task.name for task in planned.arms]
+    assert [name.partition("/")[2] for name in names] == [f"c{number}-s0" for number in (9, 10, 11) for _ in arms]
+    assert {task.fingerprint["weights"] for task in planned.arms} == {9, 10, 11}
+    evaluated = {task.name.partition("/")[0]: len(task.work.evaluation.others) for task in planned.arms}
+    assert evaluated == {"bf16": 1, "perturb": 1, "dsv3": 0}
+
+
+def test_of_two_references_arms_are_compared_with_the_mean(tmp_path):
+    arms = (Arm("bf16", role="reference"), Arm("perturb", role="floor"), Arm("dsv3", recipe="dsv3"))
+    planned = make(tmp_path, setting=SCRATCH, arms=arms, second_reference="perturb", interim=False)
+    run_study(planned, jobs=0)
+    assert interim_results(planned.folder, plot=False) == ""
+    found, records = summarize(planned.folder), {task.name: task.folder.read() for task in planned.arms}
+    for place, pair in enumerate(("c0-s0", "c1-s0")):
+        ours, one, two = (records[f"{arm}/{pair}"] for arm in ("dsv3", "bf16", "perturb"))
+        mean = (one["validation_loss_bf16"] + two["validation_loss_bf16"]) / 2
+        values = {name: found.arm(name).by_effect["training"].values[place] for name in ("dsv3", "perturb")}
+        assert values["dsv3"] == pytest.approx(ours["validation_loss_bf16"] / mean - 1, rel=1e-9)
+        assert values["perturb"] == pytest.approx(
+            two["validation_loss_bf16"] / one["validation_loss_bf16"] - 1, rel=1e-9
+        )
+        read = (one["forwards"][ours["forward"]] + two["forwards"][ours["forward"]]) / 2
+        assert found.arm("dsv3").by_effect["forward"].values[place] == pytest.approx(read / mean - 1, rel=1e-9)
+    assert "against the mean of bf16 and perturb" in found.size
+    with pytest.raises(ValueError, match=r"second_reference 'dsv3' is none of its floor arms \['perturb'\]"):
+        ablation(arms=arms, second_reference="dsv3")
 
 
 # --- expectations of branches ----------------------------------------------------------------------------------------

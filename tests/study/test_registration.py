@@ -11,7 +11,7 @@ import pytest
 from contract import command
 
 import lowprec.study
-from lowprec.study import Claims, ErrorArm, Expectation, load, names
+from lowprec.study import Claims, ErrorArm, Expectation, Tail, load, names
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import judge
 from lowprec.study.design import registration
@@ -61,6 +61,24 @@ def test_words_of_arms_and_the_margin_count_too():
     assert registration.words_of(replace(found, margin=0.005)) != same
     arms = tuple(replace(arm, source="elsewhere") for arm in found.arms)
     assert registration.words_of(replace(found, arms=arms)) == same
+
+
+def test_sizes_arms_and_the_stopping_rule_count_too():
+    found = load("fp8_vs_bf16")
+    first = registration.register(Registration(), Version.of(found, "abc", "2026-01-01"))
+    tail = tuple(replace(arm, tail=Tail(0.5)) if arm.name == "dsv3" else arm for arm in found.arms)
+    changes = (
+        {"full": replace(found.full, checkpoints=5)}, {"quick": replace(found.quick, branch_steps=7)},
+        {"full": replace(found.full, learning_rate=1e-4)}, {"full": replace(found.full, first_checkpoint=3)},
+        {"arms": tail}, {"interim": False}, {"series": 99},
+    )  # fmt: skip
+    for change in changes:
+        changed = replace(found, **change)
+        assert first.state(changed) == "changed since 2026-01-01: not registered", change
+    with pytest.raises(ValueError, match=r"changed since \(its sizes or arms\): a reason is needed"):
+        registration.register(first, Version.of(changed, "def", "2026-01-02"))
+    older = Registration((replace(first.versions[0], design={}),))
+    assert older.state(changed) == "2026-01-01"
 
 
 # --- versions --------------------------------------------------------------------------------------------------------

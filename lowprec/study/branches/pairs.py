@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,18 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
         _late_mean(columns.get("max_violation", [])), exponent, f"{record.get('name')} {lacks}" if lacks else "",
         windows,
     )  # fmt: skip
+
+
+def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
+    """Return what stands for two references of a pair: the mean of their losses, windows and curves."""
+    steps = min(run.curve.size, other.curve.size)
+    return replace(
+        run,
+        losses={key: (loss + other.losses[key]) / 2 for key, loss in run.losses.items()},
+        windows={key: (values + other.windows[key]) / 2 for key, values in run.windows.items()},
+        curve=(run.curve[:steps] + other.curve[:steps]) / 2,
+        lacks=run.lacks or other.lacks,
+    )
 
 
 def _late_mean(values: Sequence[float]) -> float:

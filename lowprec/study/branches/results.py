@@ -20,7 +20,7 @@ from ..design.registration import Registration, registered_in
 from ..report.parts import plural, short_count
 from ..report.results import StoredRuns, collect
 from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged, pairs_with
-from .pairs import ArmRun, EffectSamples, arm_run
+from .pairs import ArmRun, EffectSamples, arm_run, mean_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
 
 #: Metrics of `BRANCH_METRICS` that do not hang on how small a difference of losses is seen.
@@ -187,7 +187,14 @@ class StudySummary:
             f"{short_k_note(self.about['fingerprint']['config']) if self.about else ''}, "
             f"{after} bytes of text {'from scratch' if scratch else before}, "
             f"{plural(setting.pairs, 'pair')} ({starts} x {plural(setting.seeds, 'data seed')})"
+            f"{self._two_references}"
         )
+
+    @property
+    def _two_references(self) -> str:
+        ablation = self.ablation
+        names = f"{ablation.reference.name} and {ablation.second_reference}"
+        return f", against the mean of {names}" if ablation.second_reference else ""
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -295,7 +302,12 @@ def _compared(
 ) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
     """Return every arm against the reference, and against the study's baseline."""
     arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
-    pairs = {name: pairs_with(runs[name], reference) for name in arms}
+    second = pairs_with(runs[ablation.second_reference], reference) if ablation.second_reference else ()
+    means = [mean_run(run, other) for other, run in second] or reference
+    pairs = {
+        name: pairs_with(runs[name], reference if arm.role in ("repeat", "floor") else means)
+        for name, arm in arms.items()
+    }
     by_arm = effects_by_arm(pairs)
     ratios = {
         effect: pooled_ratio(

@@ -43,7 +43,9 @@ class Setting(CheckpointSize):
     branch_steps : int
         Steps of every arm, with the learning rate going linearly to 0.
     checkpoints : int
-        Independent BF16 checkpoints, or initial weights (their seeds are 0, 1, ...).
+        Independent BF16 checkpoints, or initial weights.
+    first_checkpoint : int
+        Seed of the first of them; the others' follow.
     seeds : int
         Data seeds per checkpoint; checkpoints x seeds pairs per arm.
     learning_rate : float
@@ -60,6 +62,7 @@ class Setting(CheckpointSize):
     checkpoint_steps: int = count(0)
     branch_steps: int = count()
     checkpoints: int = count()
+    first_checkpoint: int = count(0, 0)
     seeds: int = count()
     evaluation_bytes: int = count(1, 65_536)
     without: str = ""
@@ -85,6 +88,11 @@ class Setting(CheckpointSize):
         """Pairs per arm: one for each checkpoint and data seed."""
         return self.checkpoints * self.seeds
 
+    @property
+    def checkpoint_numbers(self) -> range:
+        """Seeds of the checkpoints, or of the initial weights."""
+        return range(self.first_checkpoint, self.first_checkpoint + self.checkpoints)
+
 
 def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
     """Return the folder of a run below the study's."""
@@ -93,7 +101,7 @@ def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
 
 def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
     """Yield (checkpoint, seed) of every pair of an arm."""
-    for checkpoint in range(setting.checkpoints):
+    for checkpoint in setting.checkpoint_numbers:
         for seed in range(setting.seeds if arm.pairs is None else min(arm.pairs, setting.seeds)):
             yield checkpoint, seed
 

@@ -46,6 +46,12 @@ class Ablation(PlannedStudy):
     baseline : str
         An arm that the others leave something out of, or add something to: what an ingredient does is the paired
         difference of two arms, so a table of these is added. None by default.
+    second_reference : str
+        The floor arm, if it is to be a reference as well: other arms are then compared with the mean of the two.
+        Where runs that differ in one weight part, as from scratch, half of a pair's noise is the reference's.
+    interim : bool
+        Whether effects of complete pairs are shown while others run. A study whose stopping rule is to be read once,
+        at its registered size, shows none.
     """
 
     arms: tuple[Arm, ...]
@@ -55,6 +61,8 @@ class Ablation(PlannedStudy):
     series: int = 0
     answer: str = "training"
     baseline: str = ""
+    second_reference: str = ""
+    interim: bool = True
     kind: ClassVar[str] = "ablation"
 
     def __post_init__(self) -> None:
@@ -65,6 +73,11 @@ class Ablation(PlannedStudy):
         names = [arm.name for arm in self.arms]
         if self.baseline and self.baseline not in names:
             raise ValueError(f"ablation {self.name!r}: baseline {self.baseline!r} is none of its arms {names}")
+        floors = [arm.name for arm in self.arms_of("floor")]
+        if self.second_reference and self.second_reference not in floors:
+            raise ValueError(
+                f"ablation {self.name!r}: second_reference {self.second_reference!r} is none of its floor arms {floors}"
+            )
         for arm in self.arms:
             if arm.role in ("repeat", "floor") and not same_precision(arm, self.reference):
                 raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
@@ -76,6 +89,10 @@ class Ablation(PlannedStudy):
                 )
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
+
+    def is_reference(self, arm: Arm) -> bool:
+        """Return whether other arms are compared with an arm."""
+        return arm.role == "reference" or arm.name == self.second_reference
 
     @property
     def metrics(self) -> Mapping[str, str]:
@@ -105,6 +122,7 @@ class Ablation(PlannedStudy):
             arms=tuple(arm for arm in self.arms if arm.name not in left),
             expectations=tuple(item for item in self.expectations if not {item.arm, item.other} & {*left}),
             baseline="" if self.baseline in left else self.baseline,
+            second_reference="" if self.second_reference in left else self.second_reference,
         )
 
     def plan(self, size: Setting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
@@ -125,6 +143,8 @@ class Ablation(PlannedStudy):
         from .curves import curves, interim_sentence
         from .results import summarize_interim
 
+        if not self.interim:
+            return ""
         study = summarize_interim(self, size, folder)
         if study is None:
             return ""

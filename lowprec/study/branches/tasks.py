@@ -33,27 +33,28 @@ def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend
     if setting.seeds > SEEDS_PER_CHECKPOINT:
         raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
     context, folder = create_context(data, backend), folder.resolve()
-    checkpoints = [
-        checkpoint_task(setting, number, context, folder.parent)
-        for number in range(0 if setting.from_scratch else setting.checkpoints)
-    ]
+    checkpoints = {
+        number: checkpoint_task(setting, number, context, folder.parent)
+        for number in (() if setting.from_scratch else setting.checkpoint_numbers)
+    }
     plain, forwards = context.backend.forward(BF16), _forwards(study, context.backend)
     arms = [
         _arm_task(
-            arm, number, seed, study, setting, context, checkpoints[number] if checkpoints else None, folder,
-            _evaluation(arm, setting, forwards, plain),
+            arm, number, seed, study, setting, context, checkpoints.get(number), folder,
+            _evaluation(arm, study, setting, forwards, plain),
         )
         for arm in study.arms
         for number, seed in pairs_of(arm, setting)
     ]  # fmt: skip
-    # Whole pairs early; within a pair the reference, which is evaluated most, then the arms that emulate.
+    # Pair by pair, so that the arms are even whenever it stops; within a pair what is evaluated most comes first.
     arms.sort(key=_place)
-    return Plan(study, setting, folder, study.to_json(setting), tuple(checkpoints), tuple(arms))
+    return Plan(study, setting, folder, study.to_json(setting), tuple(checkpoints.values()), tuple(arms))
 
 
-def _place(task: Task) -> tuple[str, bool, bool]:
+def _place(task: Task) -> tuple[int, int, bool, bool]:
     assert isinstance(task.work, Branch)
-    return task.name.rpartition("-s")[2].zfill(4), not task.work.evaluation.others, task.recipe == BF16
+    checkpoint, _, seed = task.name.rpartition("/c")[2].partition("-s")
+    return int(seed), int(checkpoint), not task.work.evaluation.others, task.recipe == BF16
 
 
 def _forwards(study: Any, backend: Backend) -> dict[str, Forward]:
@@ -66,11 +67,11 @@ def _forwards(study: Any, backend: Backend) -> dict[str, Forward]:
     return found
 
 
-def _evaluation(arm: Arm, setting: Setting, forwards: dict[str, Forward], plain: Forward) -> Evaluation:
-    """Return what an arm's final weights are evaluated in: the reference's in the precision of every arm."""
+def _evaluation(arm: Arm, study: Any, setting: Setting, forwards: dict[str, Forward], plain: Forward) -> Evaluation:
+    """Return what an arm's final weights are evaluated in: a reference's in the precision of every arm."""
     own = forwards[arm.name]
     others = {item.key: item for item in forwards.values() if item.key not in (own.key, plain.key)}
-    return Evaluation(setting.evaluation_bytes, own, plain, tuple(others.values()) * (arm.role == "reference"))
+    return Evaluation(setting.evaluation_bytes, own, plain, tuple(others.values()) * study.is_reference(arm))
 
 
 def _arm_task(

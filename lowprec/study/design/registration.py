@@ -1,8 +1,9 @@
 """Which expectations were written down before their study ran: `registered.json`, beside the files of studies.
 
 For each study it holds versions, the first registration and every amendment with its reason; none is ever removed. A
-version has the commit and the day on which it was made, and every range in words with its hash. What a study finds is
-judged by those ranges alone that stand, unchanged, in the last version.
+version has the commit and the day on which it was made, every range in words with its hash, and the design: sizes, arms
+and when the effects are read. What a study finds is judged by those ranges alone that stand, unchanged, in the last
+version.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import lowprec
 
-from ..._files import write_json
+from ..._files import plain, write_json
 from .expectations import NOT_REGISTERED, Expectation, span
 
 REGISTER_FILE = "registered.json"
@@ -67,6 +68,8 @@ class Version:
         Whether the study had been run by then.
     prototype : tuple of str
         Words of the ranges, or names of the arms, of which a prototype's measurements were known.
+    design : mapping
+        What `design_of` returns; empty in versions older than this field.
     """
 
     commit: str
@@ -76,11 +79,13 @@ class Version:
     reason: str = ""
     after_results: bool = False
     prototype: tuple[str, ...] = ()
+    design: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, study: Any, commit: str, date: str, **more: Any) -> Version:
         """Return a study's expectations as they are."""
-        return cls(commit, date, tuple(Range.of(item) for item in expectations(study)), words_of(study), **more)
+        ranges = tuple(Range.of(item) for item in expectations(study))
+        return cls(commit, date, ranges, words_of(study), design=design_of(study), **more)
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Version:
@@ -94,8 +99,10 @@ class Version:
         return {key: plain[key] for key in plain if plain[key] or key in ("commit", "ranges")}
 
     def says_the_same(self, other: Version) -> bool:
-        """Whether two versions expect the same, whenever they were made."""
-        return [item.hash for item in self.ranges] == [item.hash for item in other.ranges] and self.words == other.words
+        """Whether two versions expect the same of the same design, whenever they were made."""
+        if [item.hash for item in self.ranges] != [item.hash for item in other.ranges] or self.words != other.words:
+            return False
+        return not self.design or not other.design or self.design == other.design
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,29 @@ def words_of(study: Any) -> str:
     return digest({"expected": getattr(study, "expected", ""), "arms": arms, "margin": margin})
 
 
+def design_of(study: Any) -> dict[str, Any]:
+    """Return what a study runs, in JSON's types: sizes, arms, data seeds, and when effects are read.
+
+    Examples
+    --------
+    >>> from lowprec.study import load
+    >>> design_of(load("fp8_vs_bf16"))["arms"]["dsv3"]
+    'treatment: dsv3'
+    """
+    arms = {
+        arm.name: f"{getattr(arm, 'role', '')}: {getattr(arm, 'recipe_name', '')}".strip(": ") for arm in study.arms
+    }
+    settings = {arm.name: plain(arm.config) for arm in study.arms if getattr(arm, "config", {})}
+    read = (
+        "at the full size" if getattr(study, "interim", True) else "once, when all runs of the full size are finished"
+    )
+    sizes = {name: plain(getattr(study, name)) for name in ("quick", "full")}
+    found = {name: {key: size[key] for key in size if size[key]} for name, size in sizes.items()}  # 0: as if not there
+    found |= {"arms": arms, "effects are read": read}
+    found |= {"configurations": settings} if settings else {}
+    return found | ({"series": study.series} if hasattr(study, "series") else {})
+
+
 def commit_of(folder: Path) -> str:
     """Return the commit that a folder is at, short; empty outside of a repository."""
     command = ["git", "-C", os.fspath(folder), "rev-parse", "--short=12", "HEAD"]
@@ -245,7 +275,8 @@ def register(found: Registration, new: Version) -> Registration:
     if not new.reason and last.says_the_same(new):
         raise ValueError(f"nothing differs from what was registered on {last.date}")
     if not new.reason:
-        changed = sorted(_words(new.ranges) ^ _words(last.ranges)) or ["what it expects in words"]
+        changed = sorted(_words(new.ranges) ^ _words(last.ranges))
+        changed = changed or ["what it expects in words" if new.words != last.words else "its sizes or arms"]
         raise ValueError(f"registered on {last.date} and changed since ({'; '.join(changed)}): a reason is needed")
     return Registration((*found.versions, new))
 
