@@ -206,7 +206,8 @@ def design_of(study: Any) -> dict[str, Any]:
         "at the full size" if getattr(study, "interim", True) else "once, when all runs of the full size are finished"
     )
     sizes = {name: plain(getattr(study, name)) for name in ("quick", "full")}
-    found = {name: {key: size[key] for key in size if size[key]} for name, size in sizes.items()}  # 0: as if not there
+    # What is 0 or empty is left out: a field that sizes may get later changes no registration.
+    found: dict[str, Any] = {name: {key: size[key] for key in size if size[key]} for name, size in sizes.items()}
     found |= {"arms": arms, "effects are read": read}
     found |= {"configurations": settings} if settings else {}
     return found | ({"series": study.series} if hasattr(study, "series") else {})
