@@ -1,7 +1,7 @@
-"""Ablations: their description, the protocol that runs them, statistics, figures and reports.
+"""Ablations: descriptions, the protocol that runs them, statistics, figures and reports.
 
-The names that a file of `ablations/` uses stand in ``__init__.pyi``, each once; they are loaded when they are first
-used, since listing ablations must not wait for the statistics.
+`__init__.pyi` lists the names for files of `ablations/`. They are loaded on first use, so that listing ablations does
+not import the statistics.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The studies that there are: files of `ablations/` by name, classes of studies by kind, and folders of their runs."""
+"""Catalogue of studies: files of `ablations/` by name, classes of studies by kind, and folders with their runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .fixed_weights.study import MeasurementStudy
 if TYPE_CHECKING:
     from .report.results import Results
 
-#: What a study asks of the trainer, from nothing to a training: the more, the longer it takes.
+#: How much a study uses the trainer, from not at all to trainings from scratch; later tiers take longer.
 TIERS = {
     "T1": "tensors alone: seconds",
     "T2": "one batch through the same weights: gradients and predictions, no noise, seconds to minutes",
     "T3": "branches of a BF16 checkpoint: minutes to hours",
     "T4": "training from scratch",
 }
-#: Classes of studies whose runs are kept in folders, by the `kind` in their `study.json`.
+#: Classes of studies with stored runs, by the `kind` in their `study.json`.
 STUDIES: dict[str, type[PlannedStudy]] = {cls.kind: cls for cls in (Ablation, MeasurementStudy, Scaling, Replay)}
 
 
 def register(cls: type[PlannedStudy]) -> None:
-    """Add a class of studies, in place of one of the same kind: folders of its runs are reported like any other."""
+    """Register a class of studies, replacing one of the same kind, so that folders of its runs can be reported."""
     STUDIES[cls.kind] = cls
 
 
@@ -77,7 +77,7 @@ def load(name: str) -> Study:
             f"{path} imports {error.name!r}, which is not found: it must be installed or on PYTHONPATH"
         ) from None
     except SyntaxError as error:
-        if error.filename is None:  # of a file with null bytes
+        if error.filename is None:  # the file has null bytes
             raise ValueError(f"{path}: {error.msg}") from None
         raise
     found = getattr(module, "ablation", None)
@@ -90,7 +90,7 @@ def load(name: str) -> Study:
 
 
 def read(runs: Path) -> tuple[PlannedStudy, Any]:
-    """Return the study and its size that a folder of runs is of.
+    """Return the study and its size from a folder of runs.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def results(runs: Path) -> Results:
 
 
 def report(runs: Path, plot: bool = True) -> Results:
-    """Write the report of one study that ran, and with `plot` its page.
+    """Write the report of a finished study, and its page if `plot` is given.
 
     Raises
     ------
@@ -134,18 +134,18 @@ def report(runs: Path, plot: bool = True) -> Results:
 
 
 def interim_results(runs: Path, plot: bool) -> str:
-    """Return the results so far of a running study as a sentence, and draw them; empty for most kinds."""
+    """Return a sentence with the results so far of a running study, and plot them; empty for most kinds."""
     study, size = read(runs)
     return study.interim_results(size, runs, plot)
 
 
 def studies_in(runs: Path) -> list[Path]:
-    """Return the folders of the studies in a folder, or the folder itself if it is one.
+    """Return the folders of all studies in a folder, or the folder itself if it is one.
 
     Raises
     ------
     StudyError
-        If there is none.
+        If no folder holds a study.
     """
     from .report.page import REPORT
     from .run.store import STUDY_FILE, StudyError
@@ -153,7 +153,7 @@ def studies_in(runs: Path) -> list[Path]:
     if any((runs / name).is_file() for name in (STUDY_FILE, REPORT)):
         return [runs]
     inside = sorted(path.parent for path in runs.glob("*/*") if path.name in (STUDY_FILE, REPORT))
-    # What --fresh moved aside ends in a number; it is reported when asked for by name.
+    # Folders that --fresh renamed end in a number; they are reported only if given by name.
     found = [path for path in dict.fromkeys(inside) if not path.suffix[1:].isdigit()]
     if not found:
         raise StudyError(f"{str(runs)!r} holds no study ({STUDY_FILE} is missing)")

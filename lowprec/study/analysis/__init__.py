@@ -1,1 +1,1 @@
-"""What the numbers say: statistics, power, comparisons of two precisions."""
+"""Statistics of studies: estimates, verdicts, power, and comparisons of two precisions."""

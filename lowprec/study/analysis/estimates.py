@@ -1,8 +1,8 @@
-"""A number that a study measures, of one arm or of two, with its interval.
+"""Estimates of a study's numbers, of one arm or of two, with 90 % intervals.
 
-Kinds of studies differ in what their means vary by. Each says so in one way: the mean of a metric for an arm, and the
-variance of a weighted sum of such means over arms, which come from the same batches and so vary together. Intervals of
-differences and ratios follow from that.
+Kinds of studies differ in the sources of variance of their means. Each provides the same interface: the mean of a
+metric for an arm, and the variance of a weighted sum of such means over arms, which are correlated because arms see
+the same batches. Intervals of differences and ratios are computed from these.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from .paired import EVERYTHING, infer
 
 NOWHERE, RESAMPLES = (math.nan, math.nan), 2000
-_DOUBLINGS = 12  # of a standard error, after which a ratio has no end
+_DOUBLINGS = 12  # standard errors from 0; nearer, a ratio is unbounded
 
 
 class VarianceModel(Protocol):
-    """What a kind of study knows of its means."""
+    """Interface: means of a study's metrics, and their variances."""
 
     def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
         """Return a metric's mean for an arm, under a condition."""
@@ -32,17 +32,17 @@ class VarianceModel(Protocol):
         """Return the variance of the sum of weight * mean over arms, and its degrees of freedom; nan if unknown."""
 
     def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
-        """Whether a metric of an arm is a size, which no sample can make negative: a divergence, an error, a share."""
+        """Return whether a metric of an arm cannot be negative in any sample, as a divergence, an error or a share."""
 
 
 @dataclass(frozen=True)
 class ConstantMetrics:
-    """Values that no sample would change: `of(metric, arm, stress)`."""
+    """Metrics without sampling error, given as a function: `of(metric, arm, stress)`."""
 
     of: Callable[[str, str, str], float]
 
     def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
-        """Return the value."""
+        """Return the value of the function."""
         return self.of(metric, arm, stress)
 
     def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
@@ -50,7 +50,7 @@ class ConstantMetrics:
         return 0.0, math.inf
 
     def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
-        """Return that nothing is known of it."""
+        """Return False: nothing is known of the sign."""
         return False
 
 
@@ -63,9 +63,10 @@ class Estimate:
     value : float
         The number.
     ci90 : (float, float)
-        The interval; nan where nothing is known of it.
+        The interval; nan if unknown.
     as_difference : (float, float, float) or None
-        Of a ratio whose denominator is not told from 0, and which so means nothing: the difference and its interval.
+        Difference and its interval, for a ratio that is meaningless because its denominator is not distinguishable from
+        0; otherwise None.
     """
 
     value: float
@@ -76,11 +77,11 @@ class Estimate:
 def estimate(
     means: VarianceModel, metric: str, arm: str, stress: str = "", *, over: str = "", minus: str = ""
 ) -> Estimate:
-    """Return an arm's metric, divided by another arm's or less it where one is given.
+    """Return an arm's metric; with `over`, divided by that arm's; with `minus`, less that arm's.
 
-    The interval of a ratio of two sizes is one of its logarithm (delta method), since neither can be 0; that of a ratio
-    of two effects is Fieller's, and has no end where the denominator may be 0. Either asks for the variance of one
-    weighted sum at a time.
+    The interval of a ratio of two non-negative metrics is that of its logarithm (delta method). For a ratio of two
+    effects it is Fieller's interval, which is unbounded if the denominator may be 0. Both use variances of weighted
+    sums.
 
     Examples
     --------
@@ -127,15 +128,15 @@ def estimate(
 
 
 class MetricTable(Protocol):
-    """What a study measured, as its expectations ask for it."""
+    """Interface: measured metrics of a study, by arm and condition, for its expectations."""
 
     def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return an arm's metric, divided by another arm's or less it where one is given, with its interval."""
+        """Return an arm's metric and interval; with `over`, divided by that arm's; with `minus`, less that arm's."""
 
 
 @dataclass(frozen=True)
 class ByVariance:
-    """Metrics whose intervals follow from a model of their variance, by `estimate`."""
+    """Metrics with intervals from a `VarianceModel`, computed by `estimate`."""
 
     means: VarianceModel
 
@@ -146,12 +147,12 @@ class ByVariance:
 
 @dataclass(frozen=True)
 class ByResamples:
-    """Metrics whose intervals follow from resamples of the data: `of(metric, condition, arm)`."""
+    """Metrics with intervals from resamples of the data, given as a function: `of(metric, condition, arm)`."""
 
     of: Callable[[str, str, str], Resampled]
 
     def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return the number, its interval that of the resamples."""
+        """Return the number and its interval over the resamples."""
         found = self.of(metric, condition, arm)
         if over:
             return found.over(self.of(metric, condition, over))
@@ -160,14 +161,14 @@ class ByResamples:
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """A number, and what it is in resamples of the data: the n-th of two numbers are of the same resample.
+    """A number and its values in resamples of the data; the n-th draws of two numbers are from the same resample.
 
     Attributes
     ----------
     value : float
         The number.
     draws : float64 array
-        Of the resamples, nan where one says nothing; empty where there is nothing to resample.
+        Values in the resamples, nan where undefined; empty if there is nothing to resample.
     """
 
     value: float
@@ -175,15 +176,15 @@ class Resampled:
 
     @property
     def estimate(self) -> Estimate:
-        """The number with the interval that the resamples give it."""
+        """Estimate with the percentile interval of the draws."""
         return Estimate(self.value, quantiles(self.draws))
 
     def minus(self, other: Resampled) -> Resampled:
-        """Return the difference to another number."""
+        """Return the difference from another number."""
         return Resampled(self.value - other.value, self.draws - other.draws)
 
     def over(self, other: Resampled) -> Estimate:
-        """Return the ratio to another number: none where that is not told from 0.
+        """Return the ratio to another number; undefined if that is not distinguishable from 0.
 
         Examples
         --------
@@ -203,7 +204,7 @@ class Resampled:
 
 
 def quantiles(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 90 % interval of resampled numbers; nan where there are none."""
+    """Return the 90 % interval of resampled numbers; nan if there are none."""
     if np.isnan(draws).all():  # so it is where there are none
         return NOWHERE
     low, high = np.nanquantile(draws, (0.05, 0.95))
@@ -223,8 +224,8 @@ def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
 def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
     """Return the variance of a mean over rows (checkpoint, batch, value), and its degrees of freedom.
 
-    Batches are the same text for every checkpoint, so that both are samples: the variances of their means are added,
-    and the fewer of them give the degrees of freedom, which is conservative.
+    Checkpoints and batches are crossed samples, since every checkpoint sees the same batches. The variances of both
+    kinds of means are added; the smaller number gives the degrees of freedom, which is conservative.
 
     Examples
     --------
@@ -257,7 +258,7 @@ def half_width(rows: NDArray[np.float64]) -> float:
 
 
 def all_nonnegative(rows: NDArray[np.float64]) -> bool:
-    """Tell whether no value of rows (checkpoint, batch, value) is negative, and some are not 0.
+    """Return whether all values of rows (checkpoint, batch, value) are >= 0 and some are > 0.
 
     Examples
     --------
@@ -284,7 +285,7 @@ def weighted_rows(tables: Mapping[str, NDArray[np.float64]], weights: Mapping[st
 
 
 def _by_batch(rows: NDArray[np.float64]) -> dict[tuple[float, float, int], float]:
-    """Return values by checkpoint, batch and how many of that batch came before: one for each place."""
+    """Return values by (checkpoint, batch, index within that batch)."""
     seen: Counter[tuple[float, float]] = Counter()
     found = {}
     for checkpoint, batch, value in rows.tolist():
@@ -296,15 +297,15 @@ def _by_batch(rows: NDArray[np.float64]) -> dict[tuple[float, float, int], float
 def fieller(above: float, below: float, variance: Callable[[float], tuple[float, float]]) -> tuple[float, float]:
     """Return the 90 % interval of a ratio of two means (Fieller 1954): the r for which above - r * below may be 0.
 
-    It has no ends where the denominator may be 0. Each r has a variance of its own: what is estimated of three sums
-    apart, as the closed form needs, need not go together where variances are shrunken.
+    The interval is unbounded if the denominator may be 0. The variance is a function of r, instead of the closed form's
+    three separately estimated terms, which may be inconsistent if variances are shrunken.
 
     Parameters
     ----------
     above, below : float
-        The means.
+        Means of the numerator and of the denominator.
     variance : callable
-        The variance of above - r * below, and its degrees of freedom.
+        Returns the variance of above - r * below and its degrees of freedom, for a given r.
 
     Examples
     --------
@@ -318,7 +319,7 @@ def fieller(above: float, below: float, variance: Callable[[float], tuple[float,
     value = above / below if below else math.nan
 
     def beyond(ratio: float) -> float:
-        """Return by how much a difference is beyond what is told from 0; nan where nothing is known of it."""
+        """Return the margin by which above - r * below is distinguishable from 0; nan if its variance is unknown."""
         var, df = variance(ratio)
         if not df > 0.0:
             return math.nan
@@ -341,18 +342,18 @@ def fieller(above: float, below: float, variance: Callable[[float], tuple[float,
 
 @dataclass(frozen=True)
 class BootstrapMean:
-    """A mean and its 90 % interval.
+    """A mean and its 90 % bootstrap interval.
 
     Attributes
     ----------
     mean, low, high : float
-        The mean and the interval's ends; nan without a finite value.
+        The mean and the ends of the interval; nan without a finite value.
     largest : float
         The largest value.
     count : int
-        How many values there are.
+        Number of values.
     resampled : Resampled
-        The mean in resamples: the same checkpoints and layers for every set of values with the same keys.
+        The mean in resamples; sets of values with equal keys share the resamples of checkpoints and layers.
     """
 
     mean: float
@@ -364,18 +365,18 @@ class BootstrapMean:
 
 
 def pigeonhole_bootstrap(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0) -> BootstrapMean:
-    """Return the mean over values that are known by two levels, and its 90 % interval.
+    """Return the mean of values indexed by two factors, and its 90 % interval.
 
     Every layer is measured in every checkpoint, so that neither the layers of one checkpoint nor the checkpoints of one
-    layer are independent of each other. Both are drawn again (Owen, The pigeonhole bootstrap, Annals of Applied
-    Statistics 2007): that is conservative, but a level with one member adds nothing to the interval.
+    layer are independent. Both factors are resampled (Owen, The pigeonhole bootstrap, Annals of Applied Statistics
+    2007), which is conservative. A factor with one level adds nothing to the interval.
 
     Parameters
     ----------
     values : mapping of (first, second) to float
-        Pairs may be missing; nan is left out.
+        Values; pairs may be missing, and nan is ignored.
     seed : int
-        Of the bootstrap; the same seed gives the same interval.
+        Seed of the bootstrap; equal seeds give equal intervals.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""What became of expectations, and what makes a verdict void, in words: the same for all studies.
+"""Outcomes of expectations, and reasons that void a verdict, as text common to all studies.
 
-An expectation is judged by the whole 90 % interval of the measured number: inside a range, outside of it, or across one
-of its ends. An interval across an end is not resolved: more samples would be needed.
+An expectation is judged by the whole 90 % interval of the measured number: inside the range, outside, or across one of
+its ends. An interval across an end is "not resolved": more samples would be required.
 
-A verdict is void where the runs that it is made of are incomplete, where the same runs came out otherwise when they
-were done again (A/A), and where a positive control, a recipe known to hurt, was not detected: then nothing else would.
+A verdict is void if its runs are incomplete, if repeated runs gave other results (A/A), or if a positive control, a
+recipe known to hurt, was not detected: smaller effects would then not be detected either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOID = "void"
 
 
 def verdict_or_void(verdict: str, reasons: Sequence[str]) -> str:
-    """Return a verdict, or that it is void and why.
+    """Return the verdict, or "void: " with the reasons if there are any.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def verdict_or_void(verdict: str, reasons: Sequence[str]) -> str:
 
 
 def void_title(reasons: Sequence[str]) -> str:
-    """Return the title of a figure whose study is void.
+    """Return the title of a figure for a void study.
 
     Examples
     --------
@@ -48,32 +48,32 @@ def void_title(reasons: Sequence[str]) -> str:
 
 
 def not_identical(repeat: str, reference: str) -> str:
-    """Return what is wrong if a repeat (A/A) has other bits."""
+    """Return the reason that voids a study whose repeat (A/A) has different bits."""
     return f"{repeat} is NOT bit-identical to {reference}: runs are not reproducible here"
 
 
 def not_detected(control: str) -> str:
-    """Return what is wrong if a positive control does not hurt."""
+    """Return the reason that voids a study whose positive control does not hurt."""
     return f"{control} (positive control) is NOT detected: a recipe that is known to hurt cannot be seen here"
 
 
 def unique(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return reasons in order, each once."""
+    """Return the distinct reasons, in order of first appearance."""
     return tuple(dict.fromkeys(reasons))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An expectation, what was measured, and which of the two happened.
+    """An expectation, the measured number, and the outcome.
 
     Attributes
     ----------
     expectation : Expectation
-        What was expected.
+        The expectation.
     found : Estimate
-        What was measured, with its interval.
+        The measured number and its interval.
     outcome : str
-        What `outcome_of` returns, "not registered", or "void: " and why; computed, never written by hand.
+        Result of `outcome_of`, "not registered", or "void: " and the reasons; always computed.
     """
 
     expectation: Expectation
@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def value(self) -> float:
-        """What was measured."""
+        """Measured number."""
         return self.found.value
 
 
@@ -127,10 +127,10 @@ def is_as_expected(outcome: str) -> bool:
 
 
 def judge(item: Expectation, table: MetricTable, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
-    """Say what became of an expectation; void for these reasons.
+    """Return the outcome of an expectation, void if reasons are given.
 
-    A range that was not registered before is not judged: the number is all there is. Neither is a ratio whose
-    denominator is not told from 0.
+    A range that was not registered in advance is not judged, nor is a ratio whose denominator is not distinguishable
+    from 0; then only the number is reported.
 
     Examples
     --------

@@ -1,14 +1,14 @@
-"""What pairs of runs say: intervals, equivalence, and a verdict that knows the words "not resolved".
+"""Inference from pairs of runs: intervals, equivalence tests, and verdicts, which include "not resolved".
 
-Every arm is compared with the reference run that started from the same checkpoint and saw the same batches, so one
-pair gives one number, a relative difference r of validation losses. On these:
+Every arm is compared with the reference run from the same checkpoint on the same batches. One pair gives one number,
+the relative difference r of validation losses. From these follow:
 
-* a t interval for the mean of r (90 and 95 %), whose variance counts seeds, checkpoints and text as samples;
-  bootstrap intervals stand beside it (`bootstrap_interval`);
-* equivalence by two one-sided tests (TOST): inside the margin at the 5 % level exactly if the 90 % interval lies inside
-  it (Schuirmann 1987); the same tests the other way round say that a difference is beyond the margin;
-* what is inside, and whose 95 % interval excludes 0, is a real difference that does not matter; what is neither inside
-  nor beyond is not resolved.
+* t intervals for the mean of r (90 and 95 %), with a variance that treats seeds, checkpoints and text as samples;
+  bootstrap intervals are reported in addition (`bootstrap_interval`);
+* equivalence by two one-sided tests (TOST) at the 5 % level: equivalent exactly if the 90 % interval is inside the
+  margin (Schuirmann 1987); the opposite tests show that a difference exceeds the margin;
+* a difference inside the margin whose 95 % interval excludes 0 is real but does not matter; a difference that is shown
+  neither inside nor beyond the margin is not resolved.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ BETTER = "better"
 BETTER_WITHIN = "better, but within the margin"
 NOT_RESOLVED = "not resolved"
 EVERYTHING = (-math.inf, math.inf)
-#: What the verdicts mean, for captions.
+#: Explanation of the verdicts, for captions.
 VERDICTS = (
     "Equivalent: the 90 % interval lies inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
     "so it does, and the 95 % interval excludes 0; worse: the 90 % interval lies beyond the margin, or a run diverged; "
     "otherwise not resolved."
 )
-#: From this number of pairs on the bootstrap is bias-corrected and accelerated; below, plain percentiles.
+#: Number of pairs from which the bootstrap is bias-corrected and accelerated; with fewer it uses percentiles.
 BCA_FROM = 8
 
 
 @dataclass(frozen=True)
 class Inference:
-    """A mean with its t intervals and tests; `infer` makes one.
+    """A mean with t intervals and tests, computed by `infer`.
 
     Attributes
     ----------
@@ -70,10 +70,10 @@ class Inference:
 
     @property
     def verdict(self) -> str:
-        """One of: equivalent, worse, better, the latter two "but within the margin", not resolved.
+        """Verdict: equivalent, worse, better, "worse" or "better, but within the margin", or not resolved.
 
-        Both sides are tested against the margin: a difference that is real, and neither shown to be smaller than the
-        margin nor larger, is not resolved.
+        Both sides are tested against the margin. A real difference that is shown neither to be smaller than the margin
+        nor to be larger is not resolved.
         """
         if -self.margin < self.ci90[0] and self.ci90[1] < self.margin:
             if self.resolved_difference:
@@ -109,7 +109,7 @@ def infer(mean: float, error: float, df: float, margin: float) -> Inference:
         return (mean - half, mean + half)
 
     def upper_tail(distance: float) -> float:
-        # A spread of exactly 0 leaves no doubt about where the mean is.
+        # With a spread of exactly 0 the mean is known exactly.
         if error == 0.0:
             return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
         return float(stats.t.sf(distance / error, df))
@@ -126,17 +126,17 @@ class Paired:
     Attributes
     ----------
     n, checkpoints : int
-        Pairs, diverged ones included, and the checkpoints they come from.
+        Number of pairs, including diverged ones, and of their checkpoints.
     diverged : int
-        Pairs whose difference is not finite.
+        Number of pairs with a difference that is not finite.
     sd : float
         Sample standard deviation of all pairs; nan for one pair, or if a pair diverged.
     inference : Inference
-        On the mean over all checkpoints, seeds and text of that kind.
+        Inference on the mean over the population of checkpoints, seeds and text.
     pairs_error, text_error : float
-        Standard errors that checkpoints and seeds, and the held-out text, bring into it.
+        Contributions to the standard error: of checkpoints and seeds, and of the held-out text.
     p_checkpoints : float
-        p of "all checkpoints have the same mean" (one-way analysis of variance); nan if it cannot be asked.
+        p of "all checkpoints have the same mean" (one-way analysis of variance); nan if the test is not possible.
     """
 
     n: int
@@ -170,7 +170,7 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """One of those of `Inference`; an arm that diverges is worse."""
+        """Verdict of `Inference`; an arm that diverges is worse."""
         return WORSE if self.diverged else self.inference.verdict
 
     @property
@@ -180,7 +180,7 @@ class Paired:
 
 
 def relative_differences(arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
-    """Return (arm - reference) / reference, one number a pair.
+    """Return (arm - reference) / reference for each pair.
 
     Parameters
     ----------
@@ -226,31 +226,31 @@ def paired(
     Parameters
     ----------
     differences : array_like of float, shape (n,), n >= 1
-        One r per pair, as `relative_differences` gives them.
+        One r per pair, from `relative_differences`.
     margin : float
         Equivalence margin on r.
     checkpoints : sequence of int, length n, optional
-        Which checkpoint each pair started from; by default all from one.
+        Checkpoint of each pair; by default one for all.
     ratio : PooledRatio, optional
-        What all arms of the study say satterthwaite of checkpoints against seeds; none by default.
+        Pooled estimate from all arms of the study: variance between checkpoints relative to seeds. None by default.
     text : float64 array [n, windows], optional
-        Each held-out window's part in each difference.
+        Contribution of each held-out window to each difference.
 
     Returns
     -------
     Paired
-        Mean, spread, intervals, p values; `.verdict` says it in a word.
+        Mean, spread, intervals, p values, and `.verdict`.
 
     Raises
     ------
     ValueError
-        If there is no pair, a difference is nan, the margin is not positive, or the checkpoints do not match.
+        If there are no pairs, a difference is nan, the margin is not positive, or the checkpoints do not match.
 
     Examples
     --------
     >>> paired([0.0001, 0.0002, -0.0001]).verdict
     'equivalent'
-    >>> paired([0.0001]).verdict                                   # one pair says nothing about its own spread
+    >>> paired([0.0001]).verdict                                   # the spread of a single pair is unknown
     'not resolved'
     >>> paired([0.0010, 0.0012, 0.0002, 0.0004], checkpoints=[0, 0, 1, 1]).verdict     # two checkpoints that disagree
     'not resolved'
@@ -292,10 +292,11 @@ def _same_means(levels: MeanSquares) -> float:
 def bootstrap_interval(
     differences: ArrayLike, level: float = 0.90, *, resamples: int = 4999, seed: int = 0
 ) -> tuple[float, float]:
-    """Return a bootstrap interval of the mean: bias-corrected and accelerated from eight pairs on, else percentiles.
+    """Return a bootstrap interval of the mean: bias-corrected and accelerated for eight or more pairs, else percentile.
 
-    It assumes no normal distribution, but with few pairs it is too narrow (six pairs: a 90 % interval by percentiles
-    covers the truth in about 81 %), so the verdict rests on the t interval and this one stands beside it.
+    It does not assume a normal distribution, but is too narrow for few pairs: with six pairs, a 90 % percentile
+    interval covers the true mean in about 81 % of cases. Verdicts therefore use the t interval; this one is reported in
+    addition.
 
     Parameters
     ----------
@@ -304,7 +305,7 @@ def bootstrap_interval(
     level : float
         Confidence level.
     resamples, seed : int
-        Of the bootstrap; the same seed gives the same interval.
+        Number of resamples, and seed of the bootstrap; equal seeds give equal intervals.
 
     Returns
     -------
@@ -332,7 +333,7 @@ def bootstrap_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number (Holm 1979); nan stays nan and does not count.
+    """Adjust p values for multiple comparisons (Holm 1979); nan remains nan and is not counted.
 
     Parameters
     ----------
@@ -372,10 +373,10 @@ def spread(values: ArrayLike) -> float:
 
 
 def root_mean_square(differences: ArrayLike) -> float:
-    """Return the root mean square of the finite differences, nan without one.
+    """Return the root mean square of the finite differences; nan without one.
 
-    That is the spread of differences whose mean is known to be 0, as those of a change that cannot matter: a standard
-    deviation would take what a few of them have in common for their mean.
+    Use it as the spread of differences whose mean is known to be 0, as for a change without effect. A standard
+    deviation of a few such differences would subtract their common part as a mean.
 
     Examples
     --------

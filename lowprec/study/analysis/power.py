@@ -1,12 +1,12 @@
-"""What a design can see: the difference it detects, its chance to show equivalence, the pairs that it would need."""
+"""Statistical power of a design: detectable difference, power of the equivalence test, and number of pairs required."""
 
 from __future__ import annotations
 
 import math
 
-#: Power that is asked for, as usual.
+#: Conventional power.
 POWER = 0.80
-#: No design here has more pairs.
+#: Maximum number of pairs considered.
 MOST_PAIRS = 10_000
 # Midpoints of equally probable slices of the distribution of the estimated spread.
 _SLICES = 512
@@ -46,7 +46,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: float | None = None,
         return 0.0
     if sd == 0.0:
         return float(abs(difference) < margin)
-    # Given the estimated spread s, the interval lies inside exactly if |mean| < margin - t s / sqrt(n).
+    # Given the estimated spread s, the interval is inside the margin exactly if |mean| < margin - t s / sqrt(n).
     probabilities = (np.arange(_SLICES) + 0.5) / _SLICES
     estimated = sd * np.sqrt(stats.chi2.ppf(probabilities, df) / df)
     reach = margin - stats.t.ppf(0.95, df) * estimated / math.sqrt(n)
@@ -72,7 +72,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
     Returns
     -------
     float
-        In the units of `sd`; inf without a degree of freedom.
+        The difference in the units of `sd`; inf without a degree of freedom.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
 
 
 def pairs_needed(sd: float, margin: float, power: float = POWER) -> int:
-    """Return the least number of pairs that show equivalence with the given probability if there is no difference.
+    """Return the least number of pairs that show equivalence with the given probability if the true difference is 0.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""How many bits a recipe spends on a value: multiplied, sent to the experts and back, kept, and held by the optimizer.
+"""Bits per value in a recipe: GEMM operands, traffic to and from experts, saved activations, and optimizer state.
 
-Nothing here is measured or estimated: a recipe names its formats, a format and its block of scales have so many bits,
-and the model's shape says how often each layer's recipe counts. Bits are no times. They are what times follow where
-hardware has an instruction of that width: operands bound multiplications (Hopper's FP8 has twice BF16's rate, for half
-the bits), wires the exchanges between experts (`lowprec.costs`), the other two memory.
+Nothing is measured or estimated. The recipe names its formats, a format with its block scales has a fixed number of
+bits, and the shape of the model gives the weight of each layer. Bits are not times, but they bound times where hardware
+has instructions of that width: operands for GEMMs (Hopper's FP8 has twice the rate of BF16 with half the bits), wires
+for the exchange between experts (`lowprec.costs`), the other two for memory.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from lowprec.recipe.description import CODECS, DIRECTIONS, STATES, State
 from lowprec.recipe.linears import OPERANDS
 from lowprec.scaling.quantize import Granularity
 
-#: What is counted, and in words for an axis.
+#: Counted quantities, with their axis labels.
 COSTS = {
     "operands": "bits of a multiplied operand",
     "wires": "bits a value to the experts and back",
     "kept": "bits a value kept before wo and SwiGLU",
     "states": "bits a parameter: master weight and moments",
 }
-#: Linear layers that recipes make narrow, by the last part of their names.
+#: Linear layers that recipes quantize, by the last part of their names.
 _NARROW = {"wq_a", "wq_b", "wkv_a", "wkv_b", "wo", "w1", "w2", "w3", "projection"}
 
 
 def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean bits of a value, scales included.
+    """Return the mean number of bits per value, scales included.
 
     Parameters
     ----------
     recipe, config : mapping
-        A recipe and the configuration of a model as `run.json` keeps them.
+        Recipe and configuration of the model, as stored in `run.json`.
 
     Returns
     -------
@@ -49,9 +49,9 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
     Raises
     ------
     KeyError
-        If something that is counted is missing, as in what other trainers than the package's own write.
+        If an entry is missing, as in runs of other trainers.
     ValueError
-        If the recipe has names that are not the package's own and does not say what they were.
+        If the recipe refers to an unknown name without its definition.
 
     Examples
     --------
@@ -81,10 +81,11 @@ def _shape(config: Mapping[str, Any]) -> MoEConfig:
 
 
 def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
-    """Return in words, to follow a model's size, that most of its forward sums are as short as a tile; "" if not so.
+    """Return a note, to follow a model's size, if most of its forward sums are as short as a tile; otherwise "".
 
-    Where K is a tile, blocks of it are rows and a sum promoted after it is promoted once, at its end: how fine scales
-    are along K, and how often sums are promoted, cannot show. The gate and the head, which stay in BF16, do not count.
+    If K equals the tile, each row has one scale and each sum is promoted once, at its end. Such a model cannot show the
+    effect of finer scales along K or of more frequent promotion. The gate and the head are not counted: they stay in
+    BF16.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
     """
     try:
         shape = _shape(config)
-    except KeyError:  # what another trainer wrote
+    except KeyError:  # from another trainer
         return ""
     sizes = shape.parameter_shapes()
     work = {name: amount for name, amount in multiply_adds(shape).items() if name.rpartition(".")[2] in _NARROW}
@@ -106,7 +107,7 @@ def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
 
 
 def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float) -> dict[str, float]:
-    """Return the mean bits of a run whose last `share` of steps has another recipe.
+    """Return the mean bits of a run whose last `share` of steps uses another recipe.
 
     Examples
     --------
@@ -117,7 +118,7 @@ def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float
 
 
 def tensor_bits(spec: TensorSpec) -> float:
-    """Return the bits of a value with its share of the block's scale; a scale for a whole row or tensor counts nothing.
+    """Return the bits of a value with its share of the block's scale; a scale per row or tensor counts as 0.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def tensor_bits(spec: TensorSpec) -> float:
 
 
 def multiply_adds(shape: MoEConfig) -> dict[str, float]:
-    """Return the multiply-adds of one multiplication of each linear layer for a token, experts at their mean use.
+    """Return the multiply-adds per token of one product of each linear layer, with experts at their mean load.
 
     Examples
     --------
@@ -146,7 +147,7 @@ def multiply_adds(shape: MoEConfig) -> dict[str, float]:
     found = {}
     for name, size in shape.parameter_shapes().items():
         if len(size) == 2 and name != "embed":
-            # Two losses go through one head; of the experts a token meets top_k.
+            # Two losses use one head; a token is processed by top_k of the experts.
             times = 1.0 + shape.mtp_depth if name == "head" else 1.0
             found[name] = math.prod(size) * (shape.top_k / shape.experts if ".experts." in name else times)
     return found

@@ -1,15 +1,15 @@
-"""What a mean over checkpoints, data seeds and text is uncertain by: one variance for each thing that was sampled.
+"""Variance of a mean over checkpoints, data seeds and text: one component for each of the three samples.
 
-Pairs stand in two levels, data seeds within checkpoints, and both are samples: a result is meant for checkpoints that
-nobody trained. With four of them the spread between checkpoints is known badly, so it is estimated for all arms of a
-study satterthwaite: their mean squares between and within checkpoints, each arm weighing the same, give one ratio
-(1 where checkpoints add nothing), and every arm's own estimate is drawn towards it by as much as that ratio is known
-better. The held-out text is the third sample; it is the same for all pairs, so more pairs do not help against it.
+Pairs have two levels, data seeds within checkpoints, and both are samples: a result should hold for checkpoints that
+were not trained. With four checkpoints, the variance between them is poorly known, so all arms of a study share an
+estimate: their mean squares between and within checkpoints, each arm with equal weight, give one ratio (1 if
+checkpoints add nothing). Every arm's own estimate is shrunk towards it, in proportion to the precision of the ratio.
+The held-out text is the third sample. It is the same for all pairs, so more pairs do not reduce its variance.
 
-Coverage of 90 % intervals by simulation, 4 checkpoints x 2 or 3 seeds and 2 to 10 arms that share a reference: 0.92
-where checkpoints add nothing, 0.90 at a quarter of the variance of seeds, 0.89 where they vary as much as seeds (an
-interval from the spread within checkpoints alone covers 0.71 to 0.61 then). Two checkpoints give 0.91 to 0.97: wide
-intervals, not wrong ones.
+Coverage of 90 % intervals in simulations with 4 checkpoints x 2 or 3 seeds and 2 to 10 arms that share a reference:
+0.92 if checkpoints add nothing, 0.90 at a quarter of the variance of seeds, 0.89 at the variance of seeds. (An interval
+from the spread within checkpoints alone would cover 0.71 to 0.61 in the last two cases.) Two checkpoints give 0.91 to
+0.97: their intervals are wide, but not wrong.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Correlation of the squared differences of two arms that share their reference: a half, squared.
+#: Correlation of the squared differences of two arms that share their reference: (1/2)^2.
 _SHARED = 0.25
-#: Blocks that the held-out windows are cut into.
+#: Number of blocks of held-out windows.
 BLOCKS = 32
 
 
 @dataclass(frozen=True)
 class MeanSquares:
-    """Mean squares of differences in two levels.
+    """Mean squares of differences at two levels, between and within checkpoints.
 
     Attributes
     ----------
     n, checkpoints : int
-        Differences, and the groups that they are in.
+        Number of differences, and of checkpoints.
     mean : float
-        Of all differences.
+        Mean of all differences.
     between, within : float
-        Mean squares, both with the expectation of one difference's variance where groups do not differ; nan without a
-        degree of freedom.
+        Mean squares. Both have the variance of one difference as their expectation if checkpoints do not differ; nan
+        without a degree of freedom.
     """
 
     n: int
@@ -57,14 +57,14 @@ class MeanSquares:
 
 @dataclass(frozen=True)
 class PooledRatio:
-    """Mean square between checkpoints over that within, of all arms of a study satterthwaite.
+    """Ratio of the mean square between checkpoints to that within, pooled over all arms of a study.
 
     Attributes
     ----------
     value : float
-        At least 1; nan if there is nothing to estimate it from.
+        The ratio, at least 1; nan if there are no data.
     arms : float
-        How many independent arms it is worth.
+        Effective number of independent arms.
     """
 
     value: float = math.nan
@@ -95,7 +95,7 @@ def mean_squares(differences: ArrayLike, checkpoints: Sequence[int]) -> MeanSqua
 
 
 def pooled_ratio(arms: Iterable[MeanSquares]) -> PooledRatio:
-    """Return the ratio of mean squares that arms have satterthwaite; arms that do not vary at all say nothing.
+    """Return the pooled ratio of mean squares; arms without variance are ignored.
 
     Examples
     --------
@@ -120,8 +120,8 @@ def pooled_ratio(arms: Iterable[MeanSquares]) -> PooledRatio:
 def mean_variance(levels: MeanSquares, ratio: PooledRatio) -> tuple[float, float]:
     """Return the variance of a mean over checkpoints and seeds, and its degrees of freedom.
 
-    With one pair a checkpoint, or all arms unlike, the checkpoints' means alone count. A single checkpoint says nothing
-    about others: then the variance is of the mean over seeds.
+    With one pair per checkpoint, or with arms that differ too much to pool, only the checkpoints' means are used. With
+    a single checkpoint the variance is that of the mean over seeds.
 
     Examples
     --------
@@ -140,15 +140,15 @@ def mean_variance(levels: MeanSquares, ratio: PooledRatio) -> tuple[float, float
 
 
 def text_variance(table: NDArray[np.float64]) -> tuple[float, float]:
-    """Return what the sample of text adds to the variance of a mean over pairs, and its degrees of freedom.
+    """Return the contribution of the text sample to the variance of a mean over pairs, and its degrees of freedom.
 
-    What a block bootstrap of the windows would give, in closed form: the variance of block means, less what is left of
-    pairs in it (that is in the spread of pairs already).
+    This is the closed form of a block bootstrap of the windows: the variance of block means, less the part caused by
+    the variance of pairs, which is counted elsewhere.
 
     Parameters
     ----------
     table : float64 array [pairs, windows]
-        Each window's part in a pair's relative difference, windows in the order of the text.
+        Contribution of each window to a pair's relative difference, in the order of the text.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One arm of branches against the reference: its effects, its verdict and what voids that."""
+"""Summary of one arm of a branch study relative to the reference: effects, verdict, and reasons that void it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..analysis.variance import PooledRatio
 from ..design.arms import Arm
 from .pairs import ArmRun, EffectSamples, data_equivalent, effects_of, max_relative_error
 
-#: How an interval lies to the floor.
+#: Possible positions of an interval relative to the noise floor.
 AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
 
 
 @dataclass(frozen=True)
 class Power:
-    """What a number of pairs with a spread can see.
+    """Statistical power of a number of pairs with a given spread.
 
     Attributes
     ----------
     detectable : float
-        True difference that is found with 80 % probability.
+        True difference that is detected with 80 % probability.
     equivalence : float
-        Probability of showing equivalence if there is no difference.
+        Probability of showing equivalence if the true difference is 0.
     pairs : int
-        Pairs that would make it 80 %.
+        Number of pairs for which that probability is 80 %.
     """
 
     detectable: float
@@ -41,18 +41,18 @@ class Power:
 
 @dataclass(frozen=True, eq=False)
 class ArmSummary:
-    """One arm against the reference.
+    """Summary of one arm relative to the reference.
 
     Attributes
     ----------
     arm : Arm
         The arm.
     runs : tuple of ArmRun
-        Its runs.
+        Runs of the arm.
     by_effect : mapping of str to EffectSamples
-        Relative differences of the validation loss, pair by pair, for each of `EFFECTS`.
+        Relative differences of the validation loss for each pair, by name in `EFFECTS`.
     effects : mapping of str to Paired
-        What follows from them.
+        Statistics of these differences.
     answer : str
         The effect that answers the study's question.
     train_error : float
@@ -60,20 +60,20 @@ class ArmSummary:
     data_exponent : float
         d ln(loss) / d ln(bytes) at the branch point, mean over checkpoints; nan where it is not known.
     p_holm : float
-        p of a difference, adjusted for the number of treatments and controls; nan for the other roles.
+        p value of a difference, adjusted for the number of treatments and controls; nan for other roles.
     identical : bool or None
-        For a repeat: whether every step and result has the reference's bits.
+        Whether every step and result of a repeat has the reference's bits; None for other roles.
     bootstrap90 : (float, float)
-        Bootstrap interval of the pairs beside the t interval of the answer.
+        Bootstrap interval of the answer.
     power : Power
-        What this many pairs with this spread can see.
+        Statistical power with this number of pairs and this spread.
     floor_position : str
-        How the 90 % interval lies to the noise floor; empty without one.
+        Position of the 90 % interval relative to the noise floor; empty without one.
     faulty_runs : tuple of str
-        Why its numbers cannot be trusted: incomplete runs, its own or those that it is judged by, or a repeat that
-        differs.
+        Reasons not to trust the numbers: incomplete runs of the arm or of the arms it is compared with, or a differing
+        repeat.
     undetected_controls : tuple of str
-        Positive controls that were not detected, so that differences of losses are not seen.
+        Positive controls that were not detected.
     """
 
     arm: Arm
@@ -93,27 +93,27 @@ class ArmSummary:
 
     @property
     def primary(self) -> Paired:
-        """The effect that answers the question."""
+        """Statistics of the effect that answers the question."""
         return self.effects[self.answer]
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """Relative differences of that effect, pair by pair; inf for a diverged run."""
+        """Relative differences of that effect for each pair; inf for a diverged run."""
         return self.by_effect[self.answer].values
 
     @property
     def data_equivalent(self) -> float:
-        """Share of the data that the effect is worth; nan where it is not known."""
+        """Fraction of the training data that is worth as much as the effect; nan if unknown."""
         return data_equivalent(self.primary.mean, self.data_exponent)
 
     @property
     def void(self) -> tuple[str, ...]:
-        """Why there is no verdict; empty if there is one."""
+        """Reasons that void the verdict; empty if it is valid."""
         return self.faulty_runs + self.undetected_controls
 
     @property
     def verdict(self) -> str:
-        """The verdict on the answer, for a repeat whether it is identical; "void: " and why where it has none."""
+        """Verdict on the answer, or for a repeat whether it is identical; "void: " and the reasons if void."""
         found = self.primary.verdict
         if self.identical is not None:
             found = "bit-identical" if self.identical else "NOT bit-identical"
@@ -121,17 +121,17 @@ class ArmSummary:
 
     @property
     def word(self) -> str:
-        """The verdict without the reasons for which it is void."""
+        """Verdict without the reasons that void it."""
         return self.verdict.partition(":")[0]
 
     @property
     def detected(self) -> bool:
-        """Whether the arm is seen to hurt."""
+        """Whether the arm is shown to hurt."""
         return self.primary.diverged > 0 or self.primary.ci95[0] > 0.0
 
 
 def pairs_with(runs: Sequence[ArmRun], reference: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
-    """Return an arm's runs, each with the reference's of the same checkpoint and seed."""
+    """Return an arm's runs, each paired with the reference's run of the same checkpoint and seed."""
     partner = {(run.checkpoint, run.seed): run for run in reference}
     return [(run, partner[run.checkpoint, run.seed]) for run in runs]
 
@@ -144,20 +144,20 @@ def arm_summary(
     margin: float,
     answer: str,
 ) -> ArmSummary:
-    """Return an arm against the reference.
+    """Return the summary of an arm relative to the reference.
 
     Parameters
     ----------
     arm : Arm
         The arm.
     pairs : sequence of (ArmRun, ArmRun)
-        Its runs, each with the reference's.
+        Runs of the arm, each with the reference's.
     by_effect : mapping of str to EffectSamples
-        What `effects_of` makes of them.
+        Result of `effects_of`.
     ratios : mapping of str to PooledRatio
-        For every effect, what all arms say of checkpoints against seeds.
+        Ratio of variances between and within checkpoints, pooled over all arms, for every effect.
     margin : float
-        Of equivalence.
+        Equivalence margin.
     answer : str
         The effect that answers the question.
     """
@@ -186,7 +186,7 @@ def effects_by_arm(
 
 
 def against_floor(found: Paired, floor: float) -> str:
-    """Return how a 90 % interval lies to the floor; empty where there is none of the two.
+    """Return the position of a 90 % interval relative to the noise floor; empty if either is missing.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def _train_error(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> float:
 
 
 def _power(own: Paired) -> Power:
-    # The spread that the interval is made of.
+    # The spread that underlies the interval.
     sd, df = own.inference.error * math.sqrt(own.n), own.inference.df
     return Power(
         detectable_difference(sd, own.n, df),
@@ -218,27 +218,27 @@ def _power(own: Paired) -> Power:
     )
 
 
-# --- which verdicts stand: decided here and nowhere else -------------------------------------------------------------
+# --- validity of verdicts: decided here and nowhere else -------------------------------------------------------------
 
 
 def judged(
     arms: Sequence[ArmSummary], reference: str, runs: Sequence[ArmRun]
 ) -> tuple[list[ArmSummary], tuple[str, ...], tuple[str, ...]]:
-    """Return the arms with what voids their verdicts.
+    """Return the arms with the reasons that void their verdicts.
 
     Parameters
     ----------
     arms : sequence of ArmSummary
-        All arms but the reference.
+        All arms except the reference.
     reference : str
-        Its name.
+        Name of the reference.
     runs : sequence of ArmRun
-        Its runs.
+        Runs of the reference.
 
     Returns
     -------
     list of ArmSummary, tuple of str, tuple of str
-        The arms, and what voids all of them: damage, and controls that were not detected.
+        The arms, and reasons that void all of them: faulty runs, and controls that were not detected.
     """
     damage = [*_lost(runs)]
     for item in arms:

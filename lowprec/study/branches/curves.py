@@ -1,4 +1,4 @@
-"""The figure of branches: loss curves, their difference to the reference, and the final validation."""
+"""Figure of a branch study: loss curves, their differences from the reference, and the final validation loss."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from .results import StudySummary
 from .sentences import effect_cell, named
 
 BETA = 0.9
-#: A row of a figure's table.
+#: Row of a figure's table.
 Row = dict[str, Any]
 
 
 def curve_rows(study: StudySummary) -> list[Row]:
-    """Return curves of the reference and of every arm except repeats, then the final results.
+    """Return the curves of the reference and of all arms except repeats, then the final results.
 
     Panels are "loss" (smoothed training loss), "relative" (its relative difference to the reference) and "validation".
-    Of curves `mean`, `low` and `high` are mean, smallest and largest over the pairs; of the floor's relative difference
-    minus and plus the root mean square; of "validation" the mean and the ends of its 90 % interval.
+    For curves, `mean`, `low` and `high` are mean, minimum and maximum over the pairs. For the floor's relative
+    difference, `low` and `high` are minus and plus the root mean square. For "validation" they are the ends of the 90 %
+    interval.
     """
     partner = {(run.checkpoint, run.seed): run for run in study.reference}
     shown = [item for item in study.arms if item.arm.role != "repeat"]
@@ -72,7 +73,7 @@ def _relative(run: ArmRun, other: ArmRun) -> NDArray[np.float64]:
 
 
 def _curve(study: StudySummary, panel: str, arm: Arm, lines: Sequence[NDArray[np.float64]]) -> list[Row]:
-    # Only as far as all pairs go: a mean over the survivors would flatter an arm that diverges.
+    # Only up to the first divergence: a mean over the surviving pairs would flatter an arm that diverges.
     steps = min(int(np.argmax(np.isnan(line))) if np.isnan(line).any() else line.size for line in lines)
     table = np.array([line[:steps] for line in lines])
     if not steps:
@@ -95,7 +96,7 @@ def _rows(panel: str, arm: Arm, numbers: list[list[float]], pairs: int, ended: b
 
 
 def _of_panel(rows: Sequence[Row], panel: str) -> list[tuple[Row, NDArray[np.float64]]]:
-    """Return a panel's curves: the first row of each, and thousand bytes, mean, low and high."""
+    """Return a panel's curves: the first row of each, and arrays of thousand bytes, mean, low and high."""
     curves: dict[str, list[Row]] = {}
     for row in rows:
         if row["panel"] == panel:
@@ -107,7 +108,7 @@ def _of_panel(rows: Sequence[Row], panel: str) -> list[tuple[Row, NDArray[np.flo
 
 
 def curves(study: StudySummary) -> Figure:
-    """Return the figure of losses, of their difference to the reference, and of the final validation."""
+    """Return the figure of losses, differences from the reference, and final validation losses."""
     rows = curve_rows(study)
 
     def draw(sheet: Any, top: float) -> None:
@@ -126,7 +127,7 @@ def curves(study: StudySummary) -> Figure:
 
 
 def title(study: StudySummary) -> str:
-    """Return the finding in a line, the arms grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
+    """Return a title with the finding; arms are grouped by verdict: "dsv3: equivalent to bf16 within ±0.25 %; ..."."""
     if study.void:
         return void_title(study.void)
     if study.interim_pairs:
@@ -146,7 +147,7 @@ def title(study: StudySummary) -> str:
 
 
 def interim_sentence(study: StudySummary) -> str:
-    """Return the numbers of a study that is still running, without a verdict."""
+    """Return the numbers of a running study as a sentence, without a verdict."""
     effects = "; ".join(f"{item.arm.name} {effect_cell(item.primary)} %" for item in study.shown())
     done, name = study.interim_pairs, named(study.ablation.answer)
     return f"So far, {done} of {study.setting.pairs} pairs, {name} (90 % interval): {effects}"
@@ -220,7 +221,7 @@ def _draw_final(axes: Any, study: StudySummary) -> None:
 
 
 def _draw_key(axes: Any, study: StudySummary) -> None:
-    """Draw the legend: arms with what was found of them, floor and margin; one line each where there are many."""
+    """Draw the legend: arms with their results, floor and margin; one line each if there are many."""
     shown, styles = study.shown(), line_styles(study.ablation.arms)
     short, margin = len(shown) > 4, f"±{100 * study.ablation.margin:g} %"
     break_ = ": " if short else "\n"
@@ -243,5 +244,5 @@ def _draw_key(axes: Any, study: StudySummary) -> None:
 def _outcome(item: ArmSummary, short: bool) -> str:
     if item.primary.diverged:
         return "diverged" if short else f"diverged in {item.primary.diverged} of {item.primary.n}"
-    word = item.word.replace("but within the margin", "in the margin")  # as long as the key is wide
+    word = item.word.replace("but within the margin", "in the margin")  # as many characters as fit into the legend
     return f"{100 * item.primary.mean:+.2f} %" + ("" if short else f": {word}")

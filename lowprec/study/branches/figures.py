@@ -1,4 +1,4 @@
-"""Figures of the effects of branches: the forest plot, and accuracy against the bits that arms spend."""
+"""Figures of branch studies: the forest plot of effects, and accuracy against bits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .results import StudySummary
 from .sentences import named
 from .sizes import EFFECTS
 
-#: Effects of the forest plot: their height in a row, marker and name.
+#: Effects in the forest plot: vertical offset, marker and name.
 DRAWN = {
     "forward": (0.26, "^", "forward effect (rounding)"), "training": (0.0, "o", "training effect (weights)"),
     "total": (-0.26, "s", "total"),
@@ -49,8 +49,8 @@ WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
 def forest(study: StudySummary) -> Figure:
     """Return the figure of forward effect, training effect and total of every arm, with intervals and pairs.
 
-    Its rows are all pairs. `text_error` is the standard error that the held-out text contributes to the mean over an
-    arm's pairs, the same in each of them; with the r of the pairs it gives the interval
+    The rows of its table are the pairs. `text_error` is the contribution of the held-out text to the standard error of
+    the mean over an arm's pairs, repeated in each row; with the r of the pairs it determines the interval
     (`lowprec.study.analysis.paired.paired`).
     """
     shown = study.shown("floor")
@@ -121,7 +121,7 @@ def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[Ar
 
 
 def costs(study: StudySummary) -> dict[str, dict[str, float] | None]:
-    """Return the bits that every arm spends, None where its recipe does not name all its formats."""
+    """Return the bits that every arm uses, None if its recipe does not name all its formats."""
     return {arm.name: _costs(study, arm) for arm in study.ablation.arms}
 
 
@@ -140,7 +140,7 @@ def _costs(study: StudySummary, arm: Arm) -> dict[str, float] | None:
 
 
 def points_of(study: StudySummary) -> list[Point]:
-    """Return the reference, treatments and controls that have a cost; in percent."""
+    """Return the points of the reference, treatments and controls with known cost; effects in percent."""
     styles, spent = line_styles(study.ablation.arms), costs(study)
     reference = study.ablation.reference.name
     found = [Point(reference, bits, 0.0, styles[reference].color)] if (bits := spent[reference]) is not None else []
@@ -154,7 +154,7 @@ def points_of(study: StudySummary) -> list[Point]:
 
 
 def note(study: StudySummary) -> str:
-    """Return what is not drawn, and why; empty if everything is."""
+    """Return a note on arms that are not drawn, with reasons; empty if all are."""
     missing = [name for name, bits in costs(study).items() if bits is None]
     found = f"Without a cost, since the recipe does not name all its formats: {', '.join(missing)}." if missing else ""
     points = points_of(study)
@@ -165,7 +165,7 @@ def note(study: StudySummary) -> str:
 
 
 def cost(study: StudySummary) -> Figure:
-    """Return the figure of paired differences against the bits that arms spend, drawn if two arms differ in cost."""
+    """Return the figure of paired differences against bits; drawn if at least two arms differ in cost."""
     spent, first = costs(study), study.ablation.reference
     found: list[tuple[Any, ...]] = [(first, len(study.reference), 0, "", "", "")]
     found += [
@@ -199,7 +199,7 @@ def cost(study: StudySummary) -> Figure:
 
 
 def _cost_title(study: StudySummary, points: Sequence[Point], cost: str) -> str:
-    """Return the finding: the cheapest arm that is within the margin, by the first cost in which arms differ."""
+    """Return the finding: the cheapest arm within the margin, by the first cost in which arms differ."""
     if study.void:
         return f"Accuracy against cost: {void_title(study.void)}"
     reference = study.ablation.reference.name

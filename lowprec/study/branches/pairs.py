@@ -1,8 +1,8 @@
-"""One pair of runs as it ended: both runs, how far their curves are apart, and the 2x2 of weights and precisions.
+"""Pairs of finished runs: both runs, the distance of their curves, and the 2x2 table of weights and precisions.
 
-Both runs of a pair are evaluated in the arm's forward precision and in BF16. An arm's loss in its own precision against
-the reference's in BF16 is mostly there before the first update: it measures weights that BF16 trained, read through
-rounding. What the arm's training did to its weights is seen where both are read alike.
+Both runs of a pair are evaluated in the arm's forward precision and in BF16. Most of the difference between an arm's
+loss in its own precision and the reference's loss in BF16 exists before the first update: it is the error of rounding
+weights that BF16 trained. The effect of training on the weights appears if both runs are evaluated in one precision.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ArmRun:
-    """One arm of one pair, as it ended.
+    """Finished run of one arm in one pair.
 
     Attributes
     ----------
     checkpoint, seed : int
-        Which pair.
+        Checkpoint and data seed of the pair.
     forward : str
-        Key of the forward precision in which it ended.
+        Key of the forward precision at the end of the run.
     losses : mapping of str to float
-        Validation loss of its weights by the key of a forward precision; "bf16" for BF16.
+        Validation losses by key of the forward precision; "bf16" for BF16.
     curve : float64 array [steps]
-        Training losses.
+        Training loss at every step.
     seconds_per_step : float
-        Of training.
+        Mean training time per step.
     outcome : tuple
-        All that a repeat must reproduce.
+        Everything that a repeat must reproduce.
     max_violation : float
-        Mean over the last quarter of the steps.
+        Maximum violation of the expert load balance, mean over the last quarter of the steps.
     data_exponent : float
-        d ln(loss) / d ln(bytes) where it branched off; nan from scratch.
+        d ln(loss) / d ln(bytes) at the branch point; nan from scratch.
     lacks : str
-        What is not on disk.
+        Description of missing files.
     windows : mapping of str to float64 array
-        The losses of all held-out windows, by the same keys.
+        Losses of all held-out windows, by the same keys.
     """
 
     checkpoint: int
@@ -66,7 +66,7 @@ class ArmRun:
 
     @property
     def loss(self) -> float:
-        """Validation loss in the precision in which it ended."""
+        """Validation loss in the run's final precision."""
         return self.losses[self.forward]
 
     @property
@@ -76,12 +76,12 @@ class ArmRun:
 
 
 def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) -> ArmRun:
-    """Return a finished run as its folder has it; metrics that are incomplete are none.
+    """Read a finished run from its folder; incomplete metrics are treated as missing.
 
     Raises
     ------
     StudyError
-        If its files are damaged, or of a version that evaluated the arms' weights alone.
+        If files are damaged, or of a version that did not evaluate the reference's weights in the arms' precisions.
     """
     if "forwards" not in record:
         raise StudyError(
@@ -123,7 +123,7 @@ def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
 
 
 def _late_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last quarter, nan if there is nothing."""
+    """Return the mean of the last quarter of the values; nan for none."""
     return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
 
 
@@ -136,7 +136,7 @@ def ema(values: ArrayLike, beta: float = 0.9) -> NDArray[np.float64]:
     Parameters
     ----------
     values : array_like of float, shape (steps,)
-        The raw curve; from the first value that is not finite on, the result is nan.
+        Values to smooth; the result is nan from the first value that is not finite.
     beta : float
         Weight of the past, 0.9 in the DeepSeek-V3 report.
 
@@ -161,7 +161,7 @@ def ema(values: ArrayLike, beta: float = 0.9) -> NDArray[np.float64]:
 
 
 def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.9, skip: int = 10) -> float:
-    """Return the largest relative distance of two smoothed training curves, as the DeepSeek-V3 report gives it.
+    """Return the largest relative difference of two smoothed training curves, the measure of the DeepSeek-V3 report.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     beta : float
         Smoothing.
     skip : int
-        Leading steps left out, while the average is still settling (at least the last step is always used).
+        Number of leading steps to ignore while the average settles; at least the last step is always used.
 
     Returns
     -------
@@ -193,7 +193,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
 
 
 def data_equivalent(effect: float, slope: float) -> float:
-    """Return the share of the data that a relative rise of the loss is worth, where the loss goes as bytes**slope.
+    """Return the fraction of the data that is worth as much as a relative increase of the loss ~ bytes**slope.
 
     Examples
     --------
@@ -208,16 +208,16 @@ def data_equivalent(effect: float, slope: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class EffectSamples:
-    """One effect, pair by pair.
+    """Samples of one effect: one value per pair.
 
     Attributes
     ----------
     values : float64 array [pairs]
-        Relative differences; inf where one of the two losses is not finite.
+        Relative differences; inf if one of the two losses is not finite.
     text : float64 array [pairs, windows]
-        Each held-out window's part in each difference; empty where that is not known.
+        Contribution of each held-out window to each difference; empty if unknown.
     checkpoints : tuple of int
-        Which checkpoint each pair started from.
+        Checkpoint of each pair.
     """
 
     values: Floats
@@ -226,19 +226,19 @@ class EffectSamples:
 
     @property
     def levels(self) -> MeanSquares | None:
-        """Their mean squares, None if one of them is not finite."""
+        """Mean squares of the values; None if a value is not finite."""
         return mean_squares(self.values, self.checkpoints) if np.isfinite(self.values).all() else None
 
     def summarize(self, margin: float, ratio: PooledRatio) -> Paired:
-        """Return what follows from them."""
+        """Return the statistics of the effect."""
         return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
 
     def minus(self, other: EffectSamples) -> EffectSamples:
-        """Return this effect less that of another arm with the same pairs, on those that both have."""
+        """Return the difference of this effect and another arm's, for pairs that both arms have."""
         return self.add(other, -1.0)
 
     def add(self, other: EffectSamples, weight: float = 1.0) -> EffectSamples:
-        """Return this effect plus a multiple of another arm's with the same pairs, on those that both have."""
+        """Return this effect plus a multiple of another arm's, for pairs that both arms have."""
         theirs = {key: place for place, key in enumerate(_keys(other.checkpoints))}
         both = [(place, theirs[key]) for place, key in enumerate(_keys(self.checkpoints)) if key in theirs]
         ours, others = [place for place, _ in both], [place for _, place in both]
@@ -252,13 +252,13 @@ class EffectSamples:
 
 
 def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (checkpoint, number within it) of every pair: pairs stand in the order of their seeds."""
+    """Return (checkpoint, index within it) of every pair; pairs are in the order of their seeds."""
     return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
 
 
 def effects_of(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> dict[str, EffectSamples]:
-    """Return the effects of `EFFECTS` of (arm, reference) pairs."""
-    # L[f](w): which run's weights, and in which forward precision.
+    """Return the `EFFECTS` of (arm, reference) pairs."""
+    # L[f](w): loss with the weights w of a run, in forward precision f.
     corners = {
         "forward": ((1, True), (1, False)),
         "training": ((0, False), (1, False)),
@@ -286,6 +286,6 @@ def _differences(
         a, b = run.windows.get(key), other.windows.get(other_key)
         if a is None or b is None or not math.isfinite(r):
             return EffectSamples(values, np.empty((0, 0)), tuple(run.checkpoint for run, _ in pairs))
-        # Of a ratio of means A / B: a window's part is (a - A / B b) / B.
+        # Contribution of a window to a ratio of means A / B: (a - A / B b) / B.
         rows.append((a - (1.0 + r) * b) / b.mean())
     return EffectSamples(values, np.array(rows), tuple(run.checkpoint for run, _ in pairs))

@@ -1,4 +1,4 @@
-"""What branches found: tables, sentences and numbers of their report."""
+"""Report of a branch study: tables, sentences and numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = (
     "data %", "p (Holm)", "verdict",
 )  # fmt: skip
 CONTRAST_COLUMNS = ("arm", "against", "difference %", "90 % interval", "95 % interval", "p (Holm)", "verdict")
-#: Columns of the files alone: without them the table fits a narrow screen.
+#: Columns only written to files, so that the printed table fits a narrow screen.
 FILES_ONLY = ("recipe", "p (Holm)", "own training %", "SD %")
 
 
@@ -57,7 +57,7 @@ def arms_table(study: StudySummary) -> Table:
 
 
 def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
-    """Return the table of arms against the baseline, cells in the order of `CONTRAST_COLUMNS`."""
+    """Return the rows of arms relative to the baseline, with cells in the order of `CONTRAST_COLUMNS`."""
     found: list[tuple[str, ...]] = []
     for item in study.contrasts:
         word = "no difference shown"
@@ -72,7 +72,7 @@ def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
 
 
 def verdict(item: ArmSummary) -> str:
-    """Return the verdict of an arm with what must not be missed: a divergence, or how it lies to the floor."""
+    """Return the verdict of an arm, with a divergence or the position relative to the noise floor."""
     if item.void:
         return item.word
     if item.primary.diverged:
@@ -82,14 +82,14 @@ def verdict(item: ArmSummary) -> str:
 
 
 def sentences(study: StudySummary) -> list[str]:
-    """Return the verdicts, one sentence per arm, and what could not be trusted first."""
+    """Return problems that affect trust in the study, then the verdicts, one sentence per arm."""
     found = (finding_sentence(item) for item in study.findings)
     against = (contrast_sentence(study, item) for item in study.contrasts)
     return [*study.invalid_reasons, *(sentence(study, item) for item in study.arms), *against, *found]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
-    """Return arm, what was expected, its source and what was found, for arms with an expectation."""
+    """Return (arm, expected result, source, measured result) for arms with an expectation."""
     return [
         (item.arm.name, item.arm.expected, item.arm.source, _found(item)) for item in study.arms if item.arm.expected
     ]
@@ -134,7 +134,7 @@ def results(study: StudySummary, folder: Path = Path()) -> Results:
 
 
 def caption(study: StudySummary) -> str:
-    """Return what the table's columns mean and what it was measured with."""
+    """Return the caption of the main table: meaning of its columns, and conditions of the measurement."""
     ablation, reference = study.ablation, study.ablation.reference.name
     losses = [run.loss for run in study.reference]
     worth = [item.data_exponent for item in study.arms if math.isfinite(item.data_exponent)]
@@ -160,7 +160,7 @@ def caption(study: StudySummary) -> str:
 
 
 def contrast_caption(study: StudySummary) -> str:
-    """Return what the table of arms against the baseline means."""
+    """Return the caption of the table of arms relative to the baseline."""
     return (
         f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
         "p adjusted by Holm over this table."
@@ -183,7 +183,7 @@ def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
 
 
 def effect_numbers(found: Paired) -> dict[str, float]:
-    """Return the numbers behind one effect."""
+    """Return the numbers of one effect for `summary.json`."""
     inference = found.inference
     return {
         "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
@@ -197,7 +197,7 @@ def effect_numbers(found: Paired) -> dict[str, float]:
 
 
 def as_json(study: StudySummary) -> dict[str, Any]:
-    """Return the whole outcome for `summary.json`."""
+    """Return the complete result for `summary.json`."""
     spent, name = costs(study), study.ablation.reference.name
     contrasts = [
         {"arm": item.arm, "against": item.baseline, "mean_percent": 100 * item.found.mean, "p_holm": item.p_holm,

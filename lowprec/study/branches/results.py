@@ -1,4 +1,4 @@
-"""From the folders of a study of branches to numbers: each arm against the reference, pair by pair."""
+"""Evaluation of a branch study's folders: each arm relative to the reference, pair by pair."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged
 from .pairs import ArmRun, EffectSamples, arm_run, mean_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
 
-#: Metrics of `BRANCH_METRICS` that do not hang on how small a difference of losses is seen.
+#: Metrics of `BRANCH_METRICS` that are not differences of losses, so that undetected controls do not void them.
 NOT_LOSSES = ("diverged", "max_violation")
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    """One arm less another one, pair by pair: what an ingredient does.
+    """Paired difference of two arms: the effect of one ingredient.
 
     Attributes
     ----------
     arm, baseline : str
-        The two arms.
+        Names of the two arms.
     found : Paired
-        Their paired difference, in the effect that answers the question.
+        Statistics of their difference in the effect that answers the question.
     p_holm : float
-        p of a difference, adjusted for the number of such comparisons in the study.
+        p value of a difference, adjusted for the number of contrasts in the study.
     """
 
     arm: str
@@ -49,34 +49,34 @@ class Contrast:
 
 @dataclass(frozen=True, eq=False)
 class StudySummary:
-    """A finished study.
+    """Results of a branch study.
 
     Attributes
     ----------
     ablation, setting : Ablation, Setting
-        What was asked, and at which size.
+        The study and its size.
     arms : tuple of ArmSummary
-        All arms but the reference.
+        All arms except the reference.
     contrasts : tuple of Contrast
-        Arms against the study's baseline; none without one.
+        Arms relative to the study's baseline; empty without a baseline.
     reference : tuple of ArmRun
-        The reference's runs.
+        Runs of the reference.
     floor : float
-        Root mean square of the floor arm's differences, a pair's; nan without one.
+        Noise floor: root mean square of the floor arm's differences; nan without that arm.
     tokens_per_step, parameters, active_parameters : int
-        Sizes.
+        Tokens per step, and parameters of the model.
     data : str
         Hash of the data.
     about : dict
-        `run.json` of one run: versions, host.
+        Versions and host, from the `run.json` of one run.
     recipes : dict
-        The arms' recipes in full.
+        Complete recipes of the arms.
     faulty_runs, undetected_controls : tuple of str
-        What voids all verdicts, as in `ArmSummary`.
+        Reasons that void all verdicts, as in `ArmSummary`.
     registered : Registration
-        What was registered before.
+        Expectations registered before the study.
     interim_pairs : int
-        Pairs that are complete, of a study that still runs: then there is no verdict yet. 0 of a finished one.
+        Number of complete pairs while the study is running, when verdicts are not available; 0 for a finished study.
     """
 
     ablation: Any
@@ -98,7 +98,7 @@ class StudySummary:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What became of the expectations."""
+        """Outcomes of the expectations."""
         table = ByVariance(self)
         return tuple(
             judge(item, table, self._void(item.metric, item.arm, item.other), registered=self.registered.covers(item))
@@ -106,7 +106,7 @@ class StudySummary:
         )
 
     def _void(self, metric: str, *names: str) -> tuple[str, ...]:
-        """Return why a metric of some arms says nothing."""
+        """Return the reasons that void a metric of some arms."""
         damage = [reason for item in self.arms if item.arm.name in names for reason in item.faulty_runs]
         return unique([*self.faulty_runs, *damage, *(() if metric in NOT_LOSSES else self.undetected_controls)])
 
@@ -130,7 +130,7 @@ class StudySummary:
         ], dtype=np.float64)  # fmt: skip
 
     def variance(self, metric: str, _: str, weights: Mapping[str, float]) -> tuple[float, float]:
-        """Return the variance of a weighted sum of arms' means; nan for the largest error, which is no mean."""
+        """Return the variance of a weighted sum of arms' means; nan for the largest error, which is not a mean."""
         if metric in NOT_LOSSES:
             tables = {name: self._by_run(metric, name) for name in weights}
             return crossed_variance(weighted_rows(tables, weights))
@@ -147,7 +147,7 @@ class StudySummary:
                 differences = differences.add(other, weight / scale)
             return differences
 
-        # As for the table of contrasts: of the arms that could stand in the first one's place.
+        # As in the table of contrasts, pool over the arms that could replace the first one.
         roles = ("treatment", "control") if others else ("treatment", "control", "floor")
         alike = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
         alike = [item for item in alike if not any(item is other for other, _ in others)]
@@ -157,14 +157,14 @@ class StudySummary:
         return (100 * scale * found.error) ** 2, found.df
 
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
-        """Tell whether a metric cannot be negative, which effects can."""
+        """Return whether a metric cannot be negative; effects can."""
         return metric in NOT_LOSSES and all_nonnegative(self._by_run(metric, arm))
 
     def _is_compared(self, name: str) -> bool:
         return bool(name != self.ablation.reference.name)
 
     def shown(self, *more: str) -> list[ArmSummary]:
-        """Return the treatments and controls, and arms of more roles."""
+        """Return the arms with role treatment or control, and any further roles given."""
         return [item for item in self.arms if item.arm.role in ("treatment", "control", *more)]
 
     def arm(self, name: str) -> ArmSummary:
@@ -173,7 +173,7 @@ class StudySummary:
 
     @property
     def size(self) -> str:
-        """What was trained, in words."""
+        """Description of the trained model and its data."""
         setting = self.setting
         before = f"after a BF16 checkpoint of {short_count(setting.checkpoint_steps * self.tokens_per_step)}"
         scratch = setting.from_scratch
@@ -198,17 +198,17 @@ class StudySummary:
 
     @property
     def void(self) -> tuple[str, ...]:
-        """Reasons why no verdict of the study stands; empty if some may."""
+        """Reasons that void every verdict of the study; empty if some verdicts are valid."""
         return self.faulty_runs + self.undetected_controls
 
     @property
     def damaged(self) -> list[str]:
-        """The faults among them; a control that so few pairs do not detect is none, it is a size."""
+        """Reasons that are faults; a control missed because of few pairs is not one, but a matter of the size."""
         return [reason for reason in self.invalid_reasons if reason not in self.undetected_controls]
 
     @property
     def invalid_reasons(self) -> list[str]:
-        """Reasons why the study, or some arm of it, must not be trusted; empty if there is none."""
+        """Reasons not to trust the study, or one of its arms; empty if there are none."""
         return [*unique([*self.void, *(reason for item in self.arms for reason in item.void)])]
 
 
@@ -218,22 +218,22 @@ def summarize(ablation: Any, setting: Setting, folder: Path) -> StudySummary:
     Parameters
     ----------
     ablation : Ablation
-        What was asked.
+        The study.
     setting : Setting
-        At which size.
+        Size of the study.
     folder : Path
-        The study's folder.
+        Folder of the study.
 
     Raises
     ------
     StudyError
-        If some of its runs are missing, or cannot be compared.
+        If runs are missing, or cannot be compared.
     """
     return _summary(ablation, setting, *_read_runs(folder, ablation, setting), registered_in(folder, ablation.name))
 
 
 def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
-    """Return what the complete pairs of a study say that still runs, None if there is none yet."""
+    """Return the summary of the complete pairs of a running study, None if there are none yet."""
     runs, stored = _read_runs(folder, ablation, setting, partial=True)
     there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
     runs = {
@@ -266,7 +266,7 @@ def _read_runs(
 def _summary(
     ablation: Any, setting: Setting, runs: dict[str, tuple[ArmRun, ...]], stored: StoredRuns, registered: Registration
 ) -> StudySummary:
-    """Return what runs say."""
+    """Return the summary of the given runs."""
     reference = runs[ablation.reference.name]
     arms, contrasts = _compared(ablation, runs, reference)
     arms, damage, blind = judged(arms, ablation.reference.name, reference)
@@ -300,7 +300,7 @@ def _summary(
 def _compared(
     ablation: Any, runs: dict[str, tuple[ArmRun, ...]], reference: tuple[ArmRun, ...]
 ) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
-    """Return every arm against the reference, and against the study's baseline."""
+    """Return every arm relative to the reference, and relative to the study's baseline."""
     arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
     second = pairs_with(runs[ablation.second_reference], reference) if ablation.second_reference else ()
     means = [mean_run(run, other) for other, run in second] or reference
@@ -336,6 +336,6 @@ def _contrasts(ablation: Any, answers: dict[str, EffectSamples]) -> tuple[Contra
 
 
 def _recipe(fingerprint: dict[str, Any]) -> Any:
-    """Return what an arm ran in, the tail included."""
+    """Return the recipe of an arm, with its tail."""
     recipe = fingerprint["recipe"]
     return {**recipe, "tail": fingerprint["tail"]} if "tail" in fingerprint else recipe

@@ -1,8 +1,8 @@
-"""Scaling: the same arms branch off from checkpoints of models of several sizes, trained for longer, on other texts.
+"""Scaling studies: the same arms branch from checkpoints of several model sizes, training lengths and corpora.
 
-One cell is one study of branches. What its arms do, apart by forward effect and training effect, is fitted by a line
-in the logarithms of parameters and of bytes trained on, beside a step for every other corpus. What matters is the sign
-of a slope: the models of this field lie orders of magnitude further on.
+One cell is one branch study. The forward effect and the training effect of its arms are fitted separately, linearly in
+the logarithms of parameters and training bytes, with an offset for every further corpus. The sign of a slope is what
+matters: models of practical interest are orders of magnitude larger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..run.plan import Plan
     from ..run.tasks import Task
 
-#: What may be expected of an arm: means over all cells, and slopes along what `Expectation.stress` says.
+#: Metrics for expectations: means over all cells, and slopes along the axis in `Expectation.stress`.
 SCALING_METRICS = {
     **{f"{effect}_percent": f"{effect} effect, per cent of loss, at the centre of all cells" for effect in FITTED},
     **{f"{effect}_slope": "its change, per cent of loss per factor of 10 (per corpus)" for effect in FITTED},
@@ -32,21 +32,21 @@ SCALING_METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(PlannedStudy):
-    """One question put to several sizes.
+    """A question that is answered at several model sizes.
 
     Parameters
     ----------
     arms : tuple of Arm
-        The precisions, with reference, floor and control.
+        Arms, including reference, floor and control.
     quick, full : ScalingSetting
-        Two sizes.
+        Size for a quick result, and size for a published one.
     expectations : tuple of Expectation
-        Numbers that were expected, over `SCALING_METRICS`; of a slope, `stress` is one of `AXES`. One along which a
-        size does not vary is not judged.
+        Expected ranges of `SCALING_METRICS`. For a slope, `stress` is one of `AXES`; axes along which a size does not
+        vary are not judged.
     margin : float
-        Equivalence margin of a cell's verdicts.
+        Equivalence margin for the verdicts of cells.
     series : int
-        As in `Ablation`.
+        Series of data seeds, as in `Ablation`.
     """
 
     arms: tuple[Arm, ...]
@@ -57,34 +57,34 @@ class Scaling(PlannedStudy):
     kind: ClassVar[str] = "scaling"
 
     def __post_init__(self) -> None:
-        self.branches(self.quick.cells[0], self.quick)  # what is wrong with the arms is said here
+        self.branches(self.quick.cells[0], self.quick)  # raises errors about the arms
         super().__post_init__()
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """What is fitted."""
+        """Metrics that expectations may refer to."""
         return SCALING_METRICS
 
     def conditions(self, metric: str) -> Sequence[str]:
-        """Return the axes of a slope."""
+        """Return the axes that an expectation of a slope may refer to."""
         return AXES if metric.endswith("_slope") else ("",)
 
     @property
     def tier(self) -> str:
-        """T3."""
+        """Use of the trainer: always "T3"."""
         return "T3"
 
     def branches(self, cell: Cell, setting: ScalingSetting) -> Ablation:
-        """Return the study of branches that one cell is."""
+        """Return the branch study of one cell."""
         return Ablation(
             name=f"{self.name}-{cell.name}", question=self.question, arms=self.arms, quick=setting.of(cell),
             full=setting.of(cell), source=self.source, margin=self.margin, series=self.series,
         )  # fmt: skip
 
     def plan(self, size: ScalingSetting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """List the runs of every cell; nothing is written.
+        """Return the plan of the runs of all cells, without writing anything.
 
-        A cell names its own corpus; `data` takes the place of "stdlib" in those that have it.
+        A cell defines its corpus; `data` replaces "stdlib" in the cells that use it.
         """
         from ..run.plan import SHARED_CHECKPOINTS, Plan
 
@@ -97,7 +97,7 @@ class Scaling(PlannedStudy):
             planned = self.branches(cell, size).plan(
                 size.of(cell), folder / cell.name, data=cell.corpus, backend=backend
             )
-            # Checkpoints lie beside the study's folder, where other studies find them; a run's name says its cell.
+            # Checkpoints are next to the study's folder, shared with other studies. A run's name includes its cell.
             shared = folder.parent / SHARED_CHECKPOINTS
             moved = {task.name: replace(task, study=shared) for task in planned.checkpoints}
             checkpoints += moved.values()
@@ -105,7 +105,7 @@ class Scaling(PlannedStudy):
                 replace(task, name=f"{cell.name}/{task.name}", study=folder, start=moved[task.start_name])
                 for task in planned.arms
             ]  # fmt: skip
-        arms.sort(key=lambda task: task.name.rpartition("-s")[2].zfill(4))  # every cell's first pairs before the second
+        arms.sort(key=lambda task: task.name.rpartition("-s")[2].zfill(4))  # first pairs of all cells first
         return Plan(self, size, folder, self.to_json(size), tuple(checkpoints), tuple(arms))
 
     def results(self, size: ScalingSetting, folder: Path) -> Results:
@@ -117,5 +117,5 @@ class Scaling(PlannedStudy):
 
     @classmethod
     def size_from_json(cls, content: Mapping[str, Any]) -> ScalingSetting:
-        """Return a size."""
+        """Return a size from its JSON form."""
         return ScalingSetting(**{**content, "cells": tuple(Cell(**cell) for cell in content["cells"])})

@@ -1,4 +1,4 @@
-"""What a study of scaling found: tables, sentences, numbers and the figure of its report."""
+"""Report of a scaling study: tables, sentences, numbers and the figure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..report.sheet import Figure, LineStyle, bar, csv_of, line_styles, panels
 from .scaling_results import ScalingSummary
 from .sizes import FITTED, Cell
 
-#: Axes in words: what a slope along one is per.
+#: Units of slopes along each axis, for text.
 PER = {"parameters": "per 10 times the parameters", "bytes": "per 10 times the bytes"}
 
 
 def per(summary: ScalingSummary, axis: str) -> str:
-    """Return what a slope along an axis is per."""
+    """Return the unit of a slope along an axis."""
     return PER.get(axis, f"{summary.corpora[-1]} less {summary.corpora[0]}")
 
 
@@ -33,7 +33,7 @@ def _trend(found: tuple[float, float, float]) -> str:
 
 
 def lines_table(summary: ScalingSummary) -> Table:
-    """Return the fitted lines: the centre and every slope, of both effects."""
+    """Return the table of fitted lines: the centre and every slope, for both effects."""
     rows = []
     for arm in summary.shown:
         for effect in FITTED:
@@ -49,7 +49,7 @@ def lines_table(summary: ScalingSummary) -> Table:
 
 
 def cells_table(summary: ScalingSummary) -> Table:
-    """Return what every cell says by itself."""
+    """Return the table of results in the individual cells."""
     rows = []
     for cell, found in summary.cells.items():
         for arm in summary.shown:
@@ -64,12 +64,12 @@ def cells_table(summary: ScalingSummary) -> Table:
 
 
 def sentences(summary: ScalingSummary) -> list[str]:
-    """Return what was found, most important first."""
+    """Return the findings as sentences, most important first."""
     return [*summary_sentences(summary), *map(finding_sentence, summary.findings)]
 
 
 def summary_sentences(summary: ScalingSummary) -> list[str]:
-    """Return which way every effect goes along every axis, and what stands against that."""
+    """Return the sign of every effect's slopes, with evidence to the contrary."""
     lines = list(summary.void)
     for effect in FITTED:
         for axis in summary.axes:
@@ -83,7 +83,7 @@ def summary_sentences(summary: ScalingSummary) -> list[str]:
 
 
 def _void_alone(summary: ScalingSummary) -> list[str]:
-    """Return which cells conclude nothing by themselves; in the fit of all of them they are data like others."""
+    """Return sentences on cells whose own verdicts are void; the fit over all cells still uses their data."""
     void = {cell.name: found.invalid_reasons for cell, found in summary.cells.items() if found.invalid_reasons}
     return [
         f"{plural(len(void), 'cell')} of {len(summary.cells)} alone would be void: "
@@ -93,7 +93,7 @@ def _void_alone(summary: ScalingSummary) -> list[str]:
 
 
 def title(summary: ScalingSummary) -> str:
-    """Return the finding in a line: how the first treatment's two effects go with size."""
+    """Return a title with the finding: the slopes with model size of the first treatment's two effects."""
     if summary.void:
         return f"Void: {summary.void[0]}"
     arm = next(item.name for item in summary.study.arms if item.role == "treatment")
@@ -106,7 +106,7 @@ def title(summary: ScalingSummary) -> str:
 
 
 def results(summary: ScalingSummary, folder: Path) -> Results:
-    """Return the report of a study whose cells, or some of them, are finished."""
+    """Return the report of a study of which some or all cells are finished."""
     study, lines = summary.study, lines_table(summary)
     rows = [
         {
@@ -141,7 +141,7 @@ def results(summary: ScalingSummary, folder: Path) -> Results:
         told=summary_sentences(summary), sentences=sentences(summary),
     )  # fmt: skip
     shown = Table(lines.head, lines.rows, lines.caption, study.question)
-    # Cells differ in their text.
+    # Cells may differ in their text.
     return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json,
                    made_of(summary.about, "code", "versions"), [shown], sentences(summary),
                    summary.invalid_reasons)  # fmt: skip
@@ -149,20 +149,20 @@ def results(summary: ScalingSummary, folder: Path) -> Results:
 
 # --- the figure: both effects against parameters, bytes and corpus, with the fitted lines ----------------------------
 
-#: DeepSeek-V3, whose recipe this is about, is far to the right of both axes.
+#: Size of DeepSeek-V3, the model of the recipe, far to the right of both axes.
 LABELS = {
     "parameters": "active parameters (DeepSeek-V3: 37B →)",
     "bytes": "bytes before the branch (DeepSeek-V3: 14.8T tokens →)",
     "corpus": "corpus",
 }
-#: Effects up to this size, in percent, are on the linear part of the axis.
+#: Limit of the linear part of the axis, in percent.
 LINEAR = 0.1
 MARKERS = ("o", "s", "D", "^")
 Row = dict[str, Any]
 
 
 def figure(summary: ScalingSummary, finding: str) -> Figure:
-    """Return the figure; its rows are the dots and the points of the lines."""
+    """Return the figure; the rows of its table are the dots, and the points of the lines."""
     axes_shown = summary.axes or ["bytes"]
     rows = [
         {"effect": effect, "axis": axis, "arm": arm, **row}

@@ -1,4 +1,4 @@
-"""From the cells of a study of scaling to a line through them."""
+"""Evaluation of a scaling study: linear fits over its cells."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A linear fit.
+    """A linear fit with resamples.
 
     Attributes
     ----------
     coefficients : float64 array [columns]
-        By least squares.
+        Least-squares coefficients.
     resampled : float64 array [resamples, columns]
-        The same of other samples of checkpoints; empty where there is a single one anywhere.
+        Coefficients in resamples of the checkpoints; empty if a stratum has only one checkpoint.
     """
 
     coefficients: Floats
     resampled: Floats
 
     def at(self, row: Sequence[float]) -> tuple[float, float, float]:
-        """Return the value at a row of the design, or of a coefficient by a unit row, and its 90 % interval."""
+        """Return the value at a row of the design matrix (a unit row: a coefficient), with its 90 % interval."""
         found = self.read(row).estimate
         return found.value, *found.ci90
 
     def read(self, row: Sequence[float]) -> Resampled:
-        """Return the same in every resample; those of two fits of the same clusters are of the same clusters."""
+        """Return the value at a row in every resample; fits over the same clusters share their resamples."""
         place = np.array(row, dtype=np.float64)
         return Resampled(float(self.coefficients @ place), self.resampled @ place)
 
@@ -54,22 +54,22 @@ class Fit:
 def fit(
     design: Floats, values: Floats, strata: Sequence[Hashable], clusters: Sequence[Hashable], *, seed: int = 0
 ) -> Fit:
-    """Fit values by least squares; the interval counts clusters as the sample, drawn within strata.
+    """Fit values by least squares, with an interval from resampling clusters within strata.
 
-    A checkpoint of 600 steps is one of 300 that went on, so both are of one cluster, and the checkpoints of one size
-    and text are a stratum. One cluster less than there are is drawn of each stratum, with weights to match (Rao and
-    Wu, Journal of the American Statistical Association 1988): as many as there are would spread too little.
+    A checkpoint of 600 steps continues one of 300 steps, so both belong to one cluster. The checkpoints of one size and
+    text are a stratum. From a stratum with n clusters, n - 1 are drawn, with weights to match (Rao and Wu, Journal of
+    the American Statistical Association 1988); drawing n would underestimate the variance.
 
     Parameters
     ----------
     design : float64 array [n, columns]
-        Of full rank.
+        Design matrix of full rank.
     values : float64 array [n]
-        What is fitted.
+        Values to fit.
     strata, clusters : sequence of length n
-        What each value belongs to.
+        Stratum and cluster of each value.
     seed : int
-        Of the resampling; the same seed gives the same interval.
+        Seed of the resampling; equal seeds give equal intervals.
 
     Examples
     --------
@@ -104,18 +104,18 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class ScalingSummary:
-    """A study of scaling.
+    """Results of a scaling study.
 
     Attributes
     ----------
     study, setting : Scaling, ScalingSetting
-        What was asked, and at which size.
+        The study and its size.
     cells : dict of Cell to StudySummary
-        What each finished cell says by itself.
+        Results of each finished cell.
     missing : tuple of str
-        Cells that are not finished.
+        Unfinished cells.
     registered : Registration
-        What was registered before.
+        Expectations registered before the study.
     """
 
     study: Any
@@ -126,11 +126,11 @@ class ScalingSummary:
 
     @property
     def shown(self) -> list[str]:
-        """Arms that are fitted: all but the reference and its repeat."""
+        """Names of the fitted arms: all except the reference and its repeat."""
         return [arm.name for arm in self.study.arms if arm.role not in ("reference", "repeat")]
 
     def at(self, cell: Cell) -> dict[str, float | str]:
-        """Return where a cell lies: active parameters, bytes before the branch, corpus."""
+        """Return the position of a cell: active parameters, bytes before the branch, corpus."""
         found = self.cells[cell]
         return {
             "parameters": float(found.active_parameters),
@@ -139,16 +139,16 @@ class ScalingSummary:
 
     @property
     def corpora(self) -> list[str]:
-        """The corpora, in order of the cells."""
+        """Corpora, in order of the cells."""
         return list(dict.fromkeys(str(self.at(cell)["corpus"]) for cell in self.cells))
 
     @property
     def axes(self) -> list[str]:
-        """Those of `AXES` along which the cells differ."""
+        """Axes, from `AXES`, along which the cells differ."""
         return [axis for axis in AXES if len({self.at(cell)[axis] for cell in self.cells}) > 1]
 
     def row(self, parameters: float | None = None, size: float | None = None, corpus: str = "") -> list[float]:
-        """Return the row of the design at a place; what is not given is at the cells' centre."""
+        """Return the row of the design matrix for a position; omitted coordinates are at the centre of the cells."""
         row = [1.0]
         for axis, value in (("parameters", parameters), ("bytes", size)):
             if axis in self.axes:
@@ -160,7 +160,7 @@ class ScalingSummary:
         return float(np.mean([np.log10(float(self.at(cell)[axis])) for cell in self.cells]))
 
     def slope(self, axis: str) -> list[float]:
-        """Return the row by which a fit's slope is read: per factor of 10, or of the second corpus."""
+        """Return the row that gives the slope of a fit: per factor of 10, or for the second corpus."""
         row = [0.0] * len(self.row())
         row[1 + self.axes.index(axis)] = 1.0
         return row
@@ -170,12 +170,12 @@ class ScalingSummary:
         return {}
 
     def fit(self, arm: str, effect: str) -> Fit:
-        """Return the fit of one effect of an arm, in per cent of loss; each checkpoint's mean over seeds is a value.
+        """Return the fit of one effect of an arm, in percent of the loss, over the checkpoints' means.
 
         Raises
         ------
         StudyError
-            If an arm diverged somewhere: then there is no line.
+            If the arm diverged in a cell.
         """
         if (arm, effect) not in self._fits:
             rows, values, strata, clusters = [], [], [], []
@@ -192,7 +192,7 @@ class ScalingSummary:
         return self._fits[arm, effect]
 
     def by_checkpoint(self, cell: Cell, arm: str, effect: str) -> dict[int, float]:
-        """Return an effect in per cent by checkpoint, means over seeds."""
+        """Return an effect in percent by checkpoint, averaged over seeds."""
         item = self.cells[cell].arm(arm)
         values = 100 * item.by_effect[effect].values
         numbers = [run.checkpoint for run in item.runs]
@@ -200,7 +200,7 @@ class ScalingSummary:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What became of the expectations that this size can judge."""
+        """Outcomes of the expectations that this size can judge."""
         return tuple(
             judge(item, ByResamples(self._read), self.void, registered=self.registered.covers(item))
             for item in self.study.expectations
@@ -213,9 +213,9 @@ class ScalingSummary:
 
     @functools.cached_property
     def void(self) -> tuple[str, ...]:
-        """Why nothing is concluded: a cell that is damaged, or a control that is not seen.
+        """Reasons that void all conclusions: a faulty cell, or an undetected control.
 
-        A control is looked for in all cells together, at their centre: that is where the others are, too.
+        Controls are tested at the centre of all cells, as are the other arms.
         """
         controls = [arm.name for arm in self.study.arms if arm.role == "control"]
         unseen = [name for name in controls if not self.fit(name, "training").at(self.row())[1] > 0]
@@ -228,12 +228,12 @@ class ScalingSummary:
 
     @property
     def invalid_reasons(self) -> tuple[str, ...]:
-        """Reasons why the study must not be trusted."""
+        """Reasons not to trust the study."""
         return self.void
 
     @property
     def size(self) -> str:
-        """What was trained, in words."""
+        """Description of the trained models and their data."""
         configs = ", ".join(dict.fromkeys(cell.config for cell in self.cells))
         return (
             f"{configs}; {plural(len(self.cells), 'cell')} of {plural(self.setting.checkpoints, 'checkpoint')} x "
@@ -248,7 +248,7 @@ class ScalingSummary:
 
 
 def summarize(study: Any, setting: ScalingSetting, folder: Path) -> ScalingSummary:
-    """Read the cells of a `Scaling`; those that are not finished are left out.
+    """Read the finished cells of a scaling study.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def summarize(study: Any, setting: ScalingSetting, folder: Path) -> ScalingSumma
         if not all(RunFolder(folder / cell.name / name).finished() for name in runs):
             missing.append(cell.name)
             continue
-        # Each cell is a study of branches: its folder says so, and can be reported by itself.
+        # Each cell is a branch study with a complete folder, which can be reported separately.
         write_json(folder / cell.name / STUDY_FILE, branches.to_json(size))
         cells[cell] = summarize_branches(branches, size, folder / cell.name)
     if not cells:

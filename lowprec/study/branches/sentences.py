@@ -1,4 +1,4 @@
-"""What was measured of each arm of branches, in a sentence that says no more than that."""
+"""Sentences with the results of each arm of a branch study, worded no stronger than the data allow."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .results import Contrast, StudySummary
 
 
 def sentence(study: StudySummary, item: ArmSummary) -> str:
-    """Return the verdict on one arm in one sentence, with floor, Holm's correction and DeepSeek's metric beside it."""
+    """Return one sentence with an arm's verdict, the noise floor, Holm's correction and DeepSeek-V3's measure."""
     return _SENTENCES[item.arm.role](study, item)
 
 
 def contrast_sentence(study: StudySummary, item: Contrast) -> str:
-    """Return what one arm is against another one, in one sentence."""
+    """Return one sentence that compares an arm with another."""
     if study.void:
         return f"{item.arm} against {item.baseline}: {verdict_or_void('', study.void)}."
     own = item.found
     if own.diverged:
         return f"{item.arm} against {item.baseline}: {own.diverged} of {plural(own.n, 'pair')} diverged."
-    shown = f"{percent(own.mean)} % (95 % interval {interval(own.ci95)} %)"  # either way: 5 % in two tails
+    shown = f"{percent(own.mean)} % (95 % interval {interval(own.ci95)} %)"  # two-sided test at 5 %
     if not own.resolved_difference:
         return f"{item.arm} against {item.baseline}: {shown}, no difference shown."
     word = "worse" if own.mean > 0 else "better"
@@ -32,7 +32,7 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
 
 
 def named(effect: str) -> str:
-    """Return the name of an effect in words.
+    """Return the name of an effect for text.
 
     Examples
     --------
@@ -51,7 +51,7 @@ NAMES = {
 
 
 def effect_cell(found: Paired) -> str:
-    """Return mean and 90 % interval of one effect."""
+    """Format the mean and the 90 % interval of an effect."""
     if found.diverged:
         return "diverged"
     if math.isinf(found.ci90[0]):
@@ -70,7 +70,7 @@ def _measured(item: ArmSummary) -> str:
 
 
 def _beside(item: ArmSummary) -> str:
-    """Return the other effects, DeepSeek's metric and what the effect is worth in data."""
+    """Return the other effects, DeepSeek-V3's measure, and the amount of data that the effect is worth."""
     if item.primary.diverged:
         return ""
     told = [

@@ -13,26 +13,26 @@ from ..._files import safe_name
 from ..design.arms import Arm
 from ..design.study import WARMUP, CheckpointSize, Size, count
 
-#: What is told apart, L[f](w) being the validation loss of final weights w in the forward precision f.
+#: Effects, defined by L[f](w), the validation loss of final weights w in the forward precision f.
 EFFECTS = {
     "forward": "L[arm](w_ref) / L[bf16](w_ref) - 1: rounding in the forward pass of weights that the reference trained",
     "training": "L[bf16](w_arm) / L[bf16](w_ref) - 1: what training in that precision did to the weights",
     "training_own": "L[arm](w_arm) / L[arm](w_ref) - 1: the same, seen in the arm's own precision",
     "total": "L[arm](w_arm) / L[bf16](w_ref) - 1: both together",
 }
-#: Checkpoints are a sample: a verdict that is published rests on so many at least.
+#: Minimum number of checkpoints for a published verdict.
 LEAST_CHECKPOINTS = 4
 #: Effects that are fitted.
 FITTED = ("forward", "training")
-#: Along what effects are fitted.
+#: Axes of the fits.
 AXES = ("parameters", "bytes", "corpus")
-#: Seconds of one core: a step of BF16, a step of an arm (mean of `ablations/scaling.py`), an evaluation of 64k bytes.
+#: CPU seconds of a BF16 step, of an arm's step (mean of `ablations/scaling.py`), and of an evaluation of 64k bytes.
 SECONDS = {"nano": (0.10, 0.28, 2.5), "pilot": (0.13, 0.28, 2.5), "tiny": (0.35, 0.8, 7.0), "small": (1.2, 2.7, 24.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(CheckpointSize):
-    """How large a study is.
+    """Size of a branch study.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Setting(CheckpointSize):
 
     @property
     def warmed_steps(self) -> str:
-        """The field with the steps of the training that warms up."""
+        """Name of the field with the number of steps of the training that warms up."""
         return "branch_steps" if self.from_scratch else "checkpoint_steps"
 
     @property
@@ -85,7 +85,7 @@ class Setting(CheckpointSize):
 
     @property
     def pairs(self) -> int:
-        """Pairs per arm: one for each checkpoint and data seed."""
+        """Number of pairs per arm: one per checkpoint and data seed."""
         return self.checkpoints * self.seeds
 
     @property
@@ -95,7 +95,7 @@ class Setting(CheckpointSize):
 
 
 def run_name(arm: Arm, checkpoint: int, seed: int) -> str:
-    """Return the folder of a run below the study's."""
+    """Return the name of a run's folder below the study's."""
     return f"{arm.name}/c{checkpoint}-s{seed}"
 
 
@@ -111,18 +111,18 @@ def pairs_of(arm: Arm, setting: Setting) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One size, length and text.
+    """One combination of model size, training length and corpus.
 
     Parameters
     ----------
     config : str
         Model configuration of the catalogue.
     checkpoint_steps, branch_steps : int
-        Steps before the branch, and of it.
+        Number of steps before the branch, and of the branch.
     corpus : str
-        A corpus by name, or a path.
+        Name of a corpus, or a path.
     learning_rate : float
-        Peak rate of both.
+        Peak learning rate of both.
     """
 
     config: str
@@ -139,24 +139,24 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its folder."""
+        """Name of the cell's folder."""
         return safe_name("cell", f"{self.config}-{self.checkpoint_steps}-{Path(self.corpus).stem}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSetting(Size):
-    """How large a study of scaling is.
+    """Size of a scaling study.
 
     Parameters
     ----------
     cells : tuple of Cell
-        Sizes, lengths and texts.
+        Sizes, lengths and corpora.
     checkpoints, seeds : int
-        Of every cell, as in `Setting`.
+        Number per cell, as in `Setting`.
     warmup_steps : int
-        Of every cell, at most all of its steps.
+        Warm-up steps in every cell, limited to its steps.
     evaluation_bytes : int
-        As in `Setting`.
+        Number of held-out bytes to predict, as in `Setting`.
     """
 
     cells: tuple[Cell, ...] = field(kw_only=False)
@@ -174,14 +174,14 @@ class ScalingSetting(Size):
             raise ValueError(f"cells: two are called alike among {', '.join(names)}")
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
-        """Return the setting with some fields changed, as `Size.with_`; text chooses cells, by names or patterns.
+        """Return the setting with some fields changed, as `Size.with_`; cells are selected by names or patterns.
 
         Raises
         ------
         UnknownNameError
-            If there is no such field.
+            If the field does not exist.
         ValueError
-            If a value cannot be read or is out of range, or names no cell.
+            If a value cannot be parsed, is out of range, or does not match a cell.
 
         Examples
         --------
@@ -204,7 +204,7 @@ class ScalingSetting(Size):
         return replace(setting, cells=tuple(cell for cell in self.cells if cell.name in chosen))
 
     def of(self, cell: Cell) -> Setting:
-        """Return the setting of a cell's branches."""
+        """Return the setting of a cell's branch study."""
         return Setting(
             cell.config, checkpoint_steps=cell.checkpoint_steps, branch_steps=cell.branch_steps,
             checkpoints=self.checkpoints, seeds=self.seeds, learning_rate=cell.learning_rate,
@@ -212,7 +212,7 @@ class ScalingSetting(Size):
         )  # fmt: skip
 
     def core_minutes(self, arms: int = 6) -> float:
-        """Return about how long it takes on one core that does nothing else, for so many arms of every pair."""
+        """Return the estimated CPU minutes on one core for `arms` arms per pair."""
         seconds = 0.0
         for cell in self.cells:
             plain, arm, reading = SECONDS.get(cell.config, SECONDS["small"])

@@ -1,4 +1,4 @@
-"""What is asked: arms, sizes, stress, expectations and published claims, sources."""
+"""Descriptions of studies: arms, sizes, stress, expectations and published claims, sources."""
 
 from . import sources
 

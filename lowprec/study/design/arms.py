@@ -1,4 +1,4 @@
-"""One way of running: a recipe, what differs from it, and what it is there for."""
+"""Arms of studies: a recipe or accumulator, changes to it, and its role in the comparison."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ROLES = ("reference", "repeat", "floor", "treatment", "control")
 
 @dataclass(frozen=True)
 class Tail:
-    """The last part of a branch, in another precision.
+    """Last part of a branch, in another precision.
 
-    The weights, moments and biases go over as they are, as if the run had been saved and gone on with this recipe.
+    Weights, moments and biases are carried over, as if the run had been saved and resumed with this recipe.
 
     Parameters
     ----------
     share : float
-        Of the steps, between 0 and 1; one step at least has the tail's precision.
+        Fraction of the steps, between 0 and 1; the tail has at least one step.
     recipe : str or Recipe
-        Its recipe.
+        Recipe of the tail.
     change : mapping
-        What differs from that recipe, as `Recipe.with_` takes it.
+        Changes to that recipe, as keywords of `Recipe.with_`.
 
     Examples
     --------
@@ -48,12 +48,12 @@ class Tail:
             raise ValueError(f"tail of {self.share!r}: a share of the steps between 0 and 1 is needed")
 
     def begins(self, steps: int) -> int:
-        """Return the first step, counted from 0, that has this precision."""
+        """Return the first step in this precision, counted from 0."""
         return steps - max(1, round(self.share * steps))
 
     @property
     def precision(self) -> str | Recipe:
-        """The recipe to run."""
+        """Recipe to run."""
         return precision_of(self.recipe, self.change)
 
     def __str__(self) -> str:
@@ -61,25 +61,25 @@ class Tail:
 
 
 def name_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str:
-    """Return the name of a recipe with what differs from it."""
+    """Return the name of a recipe, followed by its changes."""
     name = recipe if isinstance(recipe, str) else recipe.name
     return f"{name}({', '.join(f'{key}={_shown(value)}' for key, value in change.items())})" if change else name
 
 
 def _shown(value: Any) -> Any:
-    """Return what changes with objects by their names."""
+    """Return a change for display, with objects replaced by their names."""
     if isinstance(value, Mapping):
         return {key: _shown(item) for key, item in value.items()}
     return getattr(value, "name", value)
 
 
 def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recipe:
-    """Return the recipe to run: a name only where every worker has it, or a backend of one's own.
+    """Return the recipe to run: by name if every worker knows it, or if a custom backend defines it.
 
     Raises
     ------
     UnknownNameError, TypeError, ValueError
-        If there is no such recipe, or it cannot be changed so.
+        If the recipe does not exist, or cannot be changed this way.
     """
     from lowprec.recipe import recipes
 
@@ -91,35 +91,35 @@ def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recip
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of running the branch.
+    """One arm of a study of branches.
 
     Parameters
     ----------
     name : str
-        Short name; it becomes a folder and a label.
+        Short name, used for the folder and in figures.
     recipe : str or Recipe
-        The precision recipe, a name of the catalogue or an object.
+        Recipe, or its name in the catalogue.
     role : {"treatment", "reference", "repeat", "floor", "control"}
-        `reference`: what the others are compared with, exactly one. `repeat`: the reference once more, which must
-        agree in every bit. `floor`: the reference with one weight times (1 + 2^-7), whose spread is the noise floor.
-        `control`: a recipe known to hurt, which must be detected. `treatment`: what the question is about.
+        `reference`: the arm that others are compared with; a study has exactly one. `repeat`: a second run of the
+        reference, which must give equal bits. `floor`: the reference with one weight multiplied by (1 + 2^-7); its
+        spread is the noise floor. `control`: a recipe known to hurt, which must be detected. `treatment`: a recipe that
+        the question is about.
     expected : str
-        What was expected before the run, in words.
+        Result expected before the run, in prose.
     source : str
-        Where that expectation comes from.
+        Source of that expectation.
     pairs : int, optional
-        Run only the first so many pairs of each checkpoint; None means all of them.
+        Number of pairs to run per checkpoint, from the first; None runs all.
     change : mapping
-        What differs from the recipe, as `Recipe.with_` takes it: ``{"dy": "e5m2 1x128"}``.
+        Changes to the recipe, as keywords of `Recipe.with_`: ``{"dy": "e5m2 1x128"}``.
     tail : Tail, optional
         Another precision for the last steps of the branch.
     config : mapping
-        Fields of the model's configuration that differ: ``{"bias_rate": 0.0}``. A branch may differ in how tokens are
-        routed, ``{"kept_groups": 1}``, which changes no parameter; others go with arms that train from scratch.
+        Changes to the model configuration: ``{"bias_rate": 0.0}``. For branches, only fields that affect the routing
+        and leave the parameters as they are, such as ``{"kept_groups": 1}``; training from scratch allows others.
     calibration : int
-        Batches that pass through the model before a branch's first step and change no weight, so that scales of
-        delayed scaling follow from the values at hand: a BF16 checkpoint has no amax histories. At most as many as
-        the checkpoint has steps, so none from scratch.
+        Number of batches in forward passes before the first step, to fill the amax histories of delayed scaling, which
+        a BF16 checkpoint does not have. At most the steps of the checkpoint, so 0 from scratch.
     """
 
     name: str
@@ -146,36 +146,36 @@ class Arm:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, whichever way it was given, with what differs from it, and the tail's."""
+        """Name of the recipe with its changes, and of the tail's."""
         name = name_of(self.recipe, self.change)
         return name if self.tail is None else f"{name}, {self.tail}"
 
     @property
     def precision(self) -> str | Recipe:
-        """The recipe to run, see `precision_of`.
+        """Recipe to run, see `precision_of`.
 
         Raises
         ------
         UnknownNameError, TypeError, ValueError
-            If there is no such recipe, or it cannot be changed so.
+            If the recipe does not exist, or cannot be changed this way.
         """
         return precision_of(self.recipe, self.change)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a report needs: the recipe by its name."""
+        """Return the fields that a report uses, with the recipe by name."""
         found: dict[str, Any] = plain(replace(self, recipe=self.recipe_name, change={}, tail=None))
         return found
 
 
 def same_precision(arm: Arm, other: Arm) -> bool:
-    """Tell whether two arms run in the same precision, however it was given."""
+    """Return whether two arms have equal recipes, whether given by name or as objects."""
     if (arm.recipe, arm.change, arm.tail) == (other.recipe, other.change, other.tail):
         return True
     return _resolved(arm) == _resolved(other)
 
 
 def _resolved(arm: Arm) -> tuple[Any, ...]:
-    """Return the recipes of an arm as values, those of a backend of one's own as their names."""
+    """Return the recipes of an arm as objects; recipes of a custom backend as names."""
     from lowprec.recipe import recipes
 
     parts = [arm.precision] if arm.tail is None else [arm.precision, arm.tail.precision]
@@ -186,25 +186,25 @@ def _resolved(arm: Arm) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class GemmArm:
-    """One way of quantizing operands and of adding their products.
+    """One arm of a GEMM study: quantization of the operands, and accumulation of their products.
 
     Parameters
     ----------
     name, label : str
-        Its name in files and in the figure.
+        Name in files, and label in figures.
     accumulator : Accumulator or str
-        What adds them: an object, or one of the catalogue's by name.
+        Accumulator, or its name in the catalogue.
     promote_every : int, optional
-        Length in k of the chains that are added up in FP32; None leaves everything to the accumulator.
+        Length in k of the chains that are summed in FP32; None leaves the whole sum to the accumulator.
     blocks : str
-        What shares a scale where operands are quantized, ``"tensor"`` or ``"1x128"``: only scales that do not change
-        along K are possible for sums that stay in the tensor core.
+        Elements that share a scale, ``"tensor"`` or ``"1x128"``. Sums that stay in the tensor core require scales that
+        do not change along K.
     role : {"treatment", "control", "reference"}
-        How it is drawn: `control` is known to hurt, `reference` is as good as it gets.
+        Role in the figure: `control` is known to hurt, `reference` is the most accurate arm.
     expected : str
-        What was expected before the run, in words.
+        Result expected before the run, in prose.
     change : mapping
-        What differs from the accumulator, as its `with_` takes it: ``{"fraction_bits": 9}``.
+        Changes to the accumulator, as keywords of its `with_`: ``{"fraction_bits": 9}``.
     """
 
     name: str
@@ -223,20 +223,20 @@ class GemmArm:
 
     @property
     def machine(self) -> Accumulator:
-        """The accumulator as an object.
+        """Accumulator of the arm, as an object.
 
         Raises
         ------
         UnknownNameError, TypeError, ValueError
-            If there is none of this name, or it cannot be changed so.
+            If the accumulator does not exist, or cannot be changed this way.
         """
-        from lowprec.tensorcore.catalogue import accumulators  # whose compiler plain descriptions do not need
+        from lowprec.tensorcore.catalogue import accumulators  # it imports the compiler, which descriptions do not use
 
         made = accumulators.get(self.accumulator)
         return made.with_(**self.change) if self.change else made
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arm in JSON's types, its accumulator with all that decides it."""
+        """Return the arm in JSON types, with all fields of its accumulator."""
         content = {name: value for name, value in vars(self).items() if name != "change"}
         found: dict[str, Any] = plain({**content, "accumulator": described(self.machine)})
         return found

@@ -1,4 +1,4 @@
-"""What was expected before a measurement, or published, as data."""
+"""Expected and published results of measurements, as data."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Expectation:
-    """A number that will be measured, and where it was expected to lie.
+    """Expected range of a number that a study measures.
 
     Parameters
     ----------
     words : str
-        What this miniature is expected to show, written before the first run.
+        Expected finding in prose, written before the first run.
     metric : str
         Name of the measured quantity.
     arm : str
-        Of which arm.
+        Name of the arm.
     over : str
-        If given, the number is that arm's metric divided by this one's.
+        Name of an arm whose metric divides this arm's; empty for none.
     minus : str
-        If given, the number is that arm's metric less this one's: for effects that may be 0, of which a ratio says
-        nothing.
+        Name of an arm whose metric is subtracted from this arm's, for effects that may be 0, where a ratio has no
+        meaning; empty for none.
     expected : (float, float)
-        Where the number is expected to lie, ends included.
+        Expected range, both ends included.
     published : (float, float), optional
-        Where it would lie if the published finding showed at this size; None where nothing was published about it.
+        Range of the number if the published finding holds at this size; None if nothing was published.
     stress : str
-        Under which condition, the study's first by default.
+        Condition of the measurement; the study's first by default.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Expectation:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:
-        """Return the expectation that was written as JSON."""
+        """Return an expectation from its JSON form."""
         ranges = {
             key: None if content[key] is None else (float(content[key][0]), float(content[key][1]))
             for key in ("expected", "published")
@@ -70,19 +70,19 @@ class Expectation:
 
     @property
     def other(self) -> str:
-        """The arm that this one is held against; empty for a number of one arm."""
+        """Name of the arm that this one is compared with; empty for a number of one arm."""
         return self.over or self.minus
 
     @property
     def quantity(self) -> str:
-        """What the number is, in words."""
+        """Description of the number: metric and arms."""
         under = f" under {self.stress}" if self.stress else ""
         against = f" over {self.over}" if self.over else f" minus {self.minus}" if self.minus else ""
         return f"{self.metric} of {self.arm}{against}{under}"
 
 
 def span(ends: Range | None) -> str:
-    """Return a range in words.
+    """Format a range as text.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def span(ends: Range | None) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Our side of a claim: the number in words, the number, and whether the claim holds."""
+    """Our measurement of a claim: a description of the number, its value, and whether the claim holds."""
 
     words: str
     value: float
@@ -108,7 +108,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Claim:
-    """A published figure, and the function that measures it here."""
+    """A published figure, and a function that measures it here."""
 
     claim: str
     source: str

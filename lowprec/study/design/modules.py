@@ -1,7 +1,7 @@
-"""Files of ablations as modules, in every process that needs what they define.
+"""Loading files of ablations as modules, in every process that uses objects defined in them.
 
-An ablation may define accumulators, codecs and functions of its own. Python unpickles them by the name of their module,
-which no worker could import: so what is sent to one names the files to be loaded first.
+An ablation may define accumulators, codecs and functions. Python unpickles them by the name of their module, which
+workers cannot import. An object sent to a worker therefore carries the list of files that the worker must load first.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-#: Files loaded in this process, by the names of their modules.
+#: Files loaded in this process, by module name.
 _files: dict[str, str] = {}
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
     """Loader that always compiles the source.
 
-    Python takes cached byte code for current if the size of the file and the second of its last change are the same: an
-    edit of one digit, right after a run, would not be seen.
+    Python considers cached bytecode current if file size and modification time in seconds match. It would miss an edit
+    of one digit directly after a run.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -31,12 +31,12 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 
 def load(path: Path) -> ModuleType:
-    """Run a Python file and return its module, which `sys.modules` has from then on under a name of the file's place.
+    """Run a Python file and return its module, which is added to `sys.modules` under a name derived from the path.
 
     Raises
     ------
     Exception
-        Whatever the file raises; it leaves no module then.
+        Any exception that the file raises; the module is then removed from `sys.modules`.
     """
     place = str(path.resolve())
     name = f"lowprec_ablation_{path.stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
@@ -48,7 +48,7 @@ def _load(name: str, place: str) -> ModuleType:
     module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader, origin=place))
     module.__file__ = place
     before = sys.modules.get(name)
-    sys.modules[name] = module  # before it runs, as dataclasses look their module up
+    sys.modules[name] = module  # before execution, since dataclasses look up their module
     try:
         loader.exec_module(module)
     except BaseException:
@@ -61,7 +61,7 @@ def _load(name: str, place: str) -> ModuleType:
 
 
 def used_by(value: Any) -> dict[str, str]:
-    """Return the files that define classes and functions of an object and of what it holds, by their modules' names."""
+    """Return the files that define the classes and functions used in an object, by module name."""
     found: dict[str, str] = {}
     seen: set[int] = set()
     todo = [value] if _files else []
@@ -70,7 +70,7 @@ def used_by(value: Any) -> dict[str, str]:
         if id(item) in seen or isinstance(item, str | int | float | ModuleType):
             continue
         seen.add(id(item))
-        for name in (getattr(item, "__module__", None), getattr(item, "module", None)):  # a scale rule says its own
+        for name in (getattr(item, "__module__", None), getattr(item, "module", None)):  # a scale rule has `module`
             if isinstance(name, str) and name in _files:
                 found[name] = _files[name]
         if isinstance(item, Mapping):
@@ -83,18 +83,18 @@ def used_by(value: Any) -> dict[str, str]:
 
 
 class Required:
-    """Files that a process loads where this is unpickled: before whatever comes after it."""
+    """Object that loads the given files when it is unpickled; it must precede the objects that use them."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = dict(files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process makes of it: nothing but the modules."""
+        """Unpickle as a call of `require`."""
         return require, (self.files,)
 
 
 def require(files: Mapping[str, str]) -> None:
-    """Load files, by the names of their modules, that this process has not loaded yet."""
+    """Load the files of modules that this process has not loaded yet."""
     for name, place in files.items():
         if name not in sys.modules:
             _load(name, place)

@@ -1,4 +1,4 @@
-"""The publications that ablations cite, and the arms that every study has: written once, here."""
+"""Publications that ablations cite, and arms that all studies share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ MEGATRON = "Megatron Core documentation, MoE"
 TRANSFORMER_ENGINE = "TransformerEngine, common/recipe"
 DEEPGEMM = "DeepGEMM, deep_gemm/utils/math.py"
 
-#: Arms of a study of the same weights: what nothing is rounded in, what BF16 storage alone costs, the same again, and
-#: a recipe that must be seen to hurt.
+#: Arms of a study of fixed weights: no rounding, BF16 storage only, a repeat, and a recipe that must be seen to hurt.
 SAME_WEIGHTS_ARMS = (
     Arm("float32", recipe="float32", role="reference"),
     Arm("bf16", recipe="bf16", role="floor", expected="what storing activations in BF16 costs"),
     Arm("bf16_again", recipe="bf16", role="repeat", expected="the same bits"),
     Arm("fp4_naive", recipe="fp4_naive", role="control", expected="far worse than anything of 8 bits", source=NVFP4),
 )
-#: Arms of a study of branches: the reference, the same again, the noise floor, and a recipe that must be detected.
+#: Arms of a study of branches: the reference, a repeat, the noise floor, and a recipe that must be detected.
 BRANCH_ARMS = (
     Arm("bf16", role="reference"),
     Arm("bf16_again", role="repeat", pairs=1, expected="the same bits"),

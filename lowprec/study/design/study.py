@@ -1,4 +1,4 @@
-"""One question: its arms, its two sizes, what was expected of it. Every study's class is one of these."""
+"""Base classes of studies: a question with its arms, two sizes, and expected results."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from ..run.backend import Backend
     from ..run.plan import Plan
 
-#: Beyond it no study ends; somebody mistyped.
+#: Upper limit of counts, which catches typing errors.
 MOST = 10**9
-#: Steps of warm-up where a size gives none.
+#: Default number of warm-up steps.
 WARMUP = 20
 
 
 def count(least: int = 1, default: Any = MISSING) -> Any:
-    """Return a field of a size that is a whole number of at least so much and at most `MOST`."""
+    """Return a field of a size that accepts integers from `least` to `MOST`."""
     return field(default=default, metadata={"least": least})
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a study is; its fields can be changed by text, as the command line has it."""
+    """Size of a study; its fields can be set from strings, as on the command line."""
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -44,12 +44,12 @@ class Size:
                 object.__setattr__(self, item.name, value)
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
-        """Return the size with some fields changed; text is parsed as the type that the field has.
+        """Return the size with some fields changed; strings are parsed as the type of the field.
 
         Raises
         ------
         UnknownNameError
-            If there is no such field.
+            If the field does not exist.
         ValueError
             If a value cannot be read or is out of range.
 
@@ -74,7 +74,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSize(Size):
-    """How large a study of BF16 checkpoints is.
+    """Size of a study of BF16 checkpoints.
 
     Parameters
     ----------
@@ -83,13 +83,13 @@ class CheckpointSize(Size):
     checkpoint_steps : int
         Steps of BF16 training before the measurement.
     checkpoints : int
-        Independent checkpoints.
+        Number of independent checkpoints.
     seeds : int
-        Batches of held-out text per checkpoint.
+        Number of batches of held-out text per checkpoint.
     learning_rate : float
-        Constant rate of the checkpoints' training.
+        Constant learning rate of the checkpoints' training.
     warmup_steps : int, optional
-        Its linear warm-up: by default 20 steps, or all if there are fewer.
+        Steps of linear warm-up; by default 20, or all steps if there are fewer.
     """
 
     config: str = field(default="nano", kw_only=False)
@@ -110,11 +110,11 @@ class CheckpointSize(Size):
 
     @property
     def warmed_steps(self) -> str:
-        """The field with the steps of the training that warms up."""
+        """Name of the field with the number of steps of the training that warms up."""
         return "checkpoint_steps"
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
-        """Return the size with some fields changed; a warm-up that follows from the steps goes on to do so."""
+        """Return the size with some fields changed; a default warm-up is derived again from the new steps."""
         follows = replace(self, warmup_steps=None) == self and "warmup_steps" not in changes
         changed = super(CheckpointSize, replace(self, warmup_steps=0) if follows else self).with_(changes)
         return replace(changed, warmup_steps=None) if follows else changed
@@ -130,26 +130,26 @@ QUICK, FULL = CheckpointSize(), CheckpointSize("pilot", checkpoint_steps=400, ch
 
 @dataclass(frozen=True, kw_only=True)
 class Study(ABC):
-    """One question with its arms, its two sizes and what was expected.
+    """A question with its arms, two sizes and the expected results.
 
     Parameters
     ----------
     name : str
-        Its name on the command line.
+        Name on the command line.
     question : str
         The question in one sentence.
     arms : tuple
-        What is compared; each has a `name`.
+        Arms to compare; each has a `name`.
     quick, full : Size
-        A size for minutes and a size for a result.
+        Size for a result in minutes, and size for a published result.
     expectations : tuple of Expectation
-        Numbers that were expected, written down before the first run.
+        Expected ranges, written down before the first run.
     expected : str
-        The expected finding in words.
+        Expected finding in prose.
     published, source : str
-        The published result, and where.
+        Published result and its source.
     notes : str
-        What the sizes cost and what they cannot show.
+        Cost of the sizes, and their limitations.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Study(ABC):
     source: str = ""
     notes: str = ""
     kind: ClassVar[str]
-    """What `study.json` calls its class."""
+    """Name of the class in `study.json`."""
     has_reference: ClassVar[bool] = True
     """Whether exactly one arm is the reference."""
 
@@ -187,21 +187,21 @@ class Study(ABC):
 
     @property
     def metrics(self) -> Mapping[str, str] | None:
-        """What an expectation may be of, in words, by name; None: anything."""
+        """Metrics that expectations may refer to: descriptions by name; None allows any."""
         return None
 
     def conditions(self, metric: str) -> Sequence[str] | None:
-        """Return under which conditions an expectation of a metric may be; None: under any."""
+        """Return the conditions that an expectation of a metric may refer to; None allows any."""
         return None
 
     @property
     def tier(self) -> str:
-        """One of `lowprec.study.catalogue.TIERS`."""
+        """Use of the trainer, one of `lowprec.study.catalogue.TIERS`."""
         return "T2"
 
     @property
     def reference(self) -> Any:
-        """The arm that the others are compared with."""
+        """Arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.role == "reference")
 
     def arms_of(self, *roles: str) -> tuple[Any, ...]:
@@ -211,34 +211,34 @@ class Study(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStudy(Study):
-    """A study whose runs need the trainer: planned, done by workers, resumed, and reported from their files.
+    """Base class of studies whose runs need the trainer: planned, executed by workers, resumed, reported from files.
 
-    What runs and draws is imported by the methods, so that a list of studies waits for neither.
+    Methods import the code that runs and plots, so that listing studies does not load it.
     """
 
     @abstractmethod
     def plan(self, size: Any, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """List the runs at a size; nothing is written.
+        """Return the plan of all runs at a size, without writing anything.
 
-        The BF16 checkpoints lie beside the study's folder and serve every study with the same code, data and sizes.
+        BF16 checkpoints are stored next to the study's folder and shared by studies with equal code, data and sizes.
 
         Parameters
         ----------
         size : Size
-            How large.
+            Size of the study.
         folder : Path
-            Where its runs will be.
+            Folder for its runs.
         data : str
-            A corpus by name, or the path of a text.
+            Name of a corpus, or path of a text file.
         backend : Backend, optional
-            Makes the trainers, lowprec's own by default.
+            Backend that creates trainers, lowprec's by default.
 
         Raises
         ------
         UnknownNameError
             If a configuration, recipe or accumulator is not in its catalogue.
         ValueError
-            If the data cannot be used, or the size makes no sense.
+            If the data cannot be used, or the size is invalid.
         """
 
     @abstractmethod
@@ -252,7 +252,7 @@ class PlannedStudy(Study):
         """
 
     def interim_results(self, size: Any, folder: Path, plot: bool) -> str:
-        """Return the results so far as a sentence, and draw them; empty by default."""
+        """Return a sentence with the results so far, and plot them; empty by default."""
         return ""
 
     def to_json(self, size: Any) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class PlannedStudy(Study):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> tuple[Self, Any]:
-        """Return the study and the size that `to_json` wrote: enough to report without the ablation's file."""
+        """Return the study and size from their JSON form, which suffices for reports."""
         kept = cls.fields_from_json(content["ablation"])
         kept |= {name: cls.size_from_json(kept[name]) for name in ("quick", "full")}
         kept["expectations"] = tuple(map(Expectation.of, kept["expectations"]))
@@ -271,40 +271,40 @@ class PlannedStudy(Study):
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields but sizes and expectations."""
+        """Return the fields of the study, without sizes and expectations."""
         return {**content, "arms": tuple(Arm(**arm) for arm in content["arms"])}
 
     @classmethod
     def size_from_json(cls, content: Mapping[str, Any]) -> Any:
-        """Return a size."""
+        """Return a size from its JSON form."""
         return CheckpointSize(**content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStudy(Study):
-    """A study that keeps no training: it is measured in this process, in one go."""
+    """Base class of studies without training, which are measured in one call in this process."""
 
     has_reference: ClassVar[bool] = False
 
     @property
     def tier(self) -> str:
-        """T1."""
+        """Use of the trainer: always "T1"."""
         return "T1"
 
     @abstractmethod
     def measure(
         self, size: Any, folder: Path, *, command: str = "", progress: Callable[[int, int], None] | None = None
     ) -> Results:
-        """Measure; the results are written by the caller.
+        """Measure and return the results; the caller writes them.
 
         Parameters
         ----------
         size : Size
-            How large.
+            Size of the study.
         folder : Path
-            Where to.
+            Output folder.
         command : str
-            How the study was called, for the report.
+            Command line, for the report.
         progress : callable, optional
             Called with the number of finished steps and of all steps.
 
@@ -316,12 +316,12 @@ class MeasuredStudy(Study):
 
 
 def check_names(study: str, what: str, names: Sequence[str]) -> None:
-    """Refuse parts of a study that have the same name, or none at all.
+    """Refuse a study whose parts have equal or no names.
 
     Raises
     ------
     ValueError
-        If two names are equal, or there is none.
+        If two names are equal, or there are no names.
     """
     if len(set(names)) < len(names) or not names:
         raise ValueError(f"study {study!r}: every {what} must have a name of its own, got {[*names]}")

@@ -1,1 +1,1 @@
-"""How it is run: plans and their tasks, the trainer behind them, executors, runs on disk and their fingerprints."""
+"""Running studies: plans and tasks, the trainer backend, executors, stored runs and their fingerprints."""

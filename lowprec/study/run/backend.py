@@ -1,4 +1,4 @@
-"""What a study needs of a trainer: a `Backend`, lowprec's own by default."""
+"""Interface between studies and a trainer: `Backend`, implemented by lowprec's trainer."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
 
-#: Random bits that a stochastic forward pass is evaluated with.
+#: Number of seeds over which the loss of a stochastic forward pass is averaged.
 STOCHASTIC_SEEDS = 4
-#: Batches that pass before weights are evaluated in a precision whose scales follow from earlier values.
+#: Number of batches in forward passes before an evaluation with delayed scaling.
 CALIBRATION = 16
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The precision of a forward pass.
+    """Precision of a forward pass.
 
     Parameters
     ----------
     key : str
-        Of what it depends on: two recipes with the same key evaluate to the same bits.
+        Hash of everything that affects its bits: recipes with equal keys give equal evaluations.
     recipe : str or Recipe
-        One recipe that has it.
+        A recipe with this forward pass.
     seeds : int
-        How many evaluations are averaged: more than one where it rounds stochastically.
+        Number of evaluations to average, more than one for stochastic rounding.
     calibration : int
-        Batches that pass before weights of another precision are evaluated.
+        Number of batches in forward passes before weights trained in another precision are evaluated.
     """
 
     key: str
@@ -49,62 +49,62 @@ class Forward:
 
 
 def forward_of(recipe: Recipe, given: str | Recipe) -> Forward:
-    """Return the forward pass of a recipe; `given` is what backends are called with."""
+    """Return the forward pass of a recipe; `given` is the recipe as passed to backends."""
     remembers = CALIBRATION if recipe.remembers else 0
-    key = short_hash(recipe if remembers else recipe.forward)  # the backward pass decides what is remembered, too
+    key = short_hash(recipe if remembers else recipe.forward)  # amax histories depend on all of it
     return Forward(key, given, STOCHASTIC_SEEDS if recipe.stochastic else 1, remembers)
 
 
 class Trainer(Protocol):
-    """A model in training."""
+    """Interface of a model in training."""
 
     def step(self) -> StepRecord:
-        """Take one optimizer step and return what is recorded of it, a dataclass of numbers."""
+        """Do one optimizer step and return its record, a dataclass of numbers."""
 
     def evaluate(self) -> float:
-        """Return the validation loss in the trainer's own precision."""
+        """Return the validation loss in the trainer's precision."""
 
     def window_losses(
         self, recipe: Any = None, *, n_bytes: int, seed: int | None = None, calibration: int = 0
     ) -> Iterable[float]:
-        """Return the loss of every held-out window, in the trainer's own precision or in a recipe."""
+        """Return the loss of every held-out window, in the trainer's precision or in that of a recipe."""
 
     def perturb(self) -> Any:
         """Multiply one weight by (1 + 2^-7)."""
 
     def calibrate(self, batches: int) -> None:
-        """Send batches through the model before the first step, for scales that earlier steps decide."""
+        """Run forward passes before the first step, to initialise delayed scaling."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything that `Backend.load` needs to go on with the same bits."""
+        """Write a checkpoint from which `Backend.load` resumes with the same bits."""
 
 
 class Backend(Protocol):
-    """Makes trainers for the runs of a study.
+    """Interface that creates trainers for the runs of a study.
 
-    A task carries its backend to worker processes: it can be pickled, and equal ones make equal trainers. Schedules
-    come as the fields of `lowprec.moe.run.schedule.Schedule`.
+    A task carries its backend to worker processes, so it can be pickled, and equal backends create equal trainers.
+    Schedules are given as the fields of `lowprec.moe.run.schedule.Schedule`.
     """
 
     def __hash__(self) -> int:
-        """Return the same for equal ones."""
+        """Return a hash that agrees with equality."""
 
     @property
     def name(self) -> str:
-        """Stands in the fingerprint of every run."""
+        """Name, recorded in the fingerprint of every run."""
 
     @property
     def diverged(self) -> type[Exception]:
-        """What `Trainer.step` raises where the loss is no longer finite."""
+        """Exception that `Trainer.step` raises if the loss is not finite."""
 
     def load_corpus(self, source: str) -> Any:
-        """Return the data of a name or a path; its `sha256` stands in the fingerprint."""
+        """Return the data with a name or path; fingerprints record its `sha256`."""
 
     def configuration(self, config: str, changes: Mapping[str, Any]) -> Any:
-        """Return the configuration of an arm: one of the catalogue's by name, with what differs from it."""
+        """Return the configuration of an arm: an entry of the catalogue with some fields changed."""
 
     def describe(self, config: Any, recipe: str | Recipe) -> dict[str, Any]:
-        """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, as JSON's types."""
+        """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, in JSON types."""
 
     def forward(self, recipe: str | Recipe) -> Forward:
         """Return the precision of a recipe's forward pass."""
@@ -131,11 +131,11 @@ class Backend(Protocol):
         data_seed: int | None = None,
         config: Any = None,
     ) -> Any:
-        """Return a saved trainer, which goes on, or a branch of it where something is to change.
+        """Return a saved trainer to resume, or a branch of it if arguments differ from the saved ones.
 
-        A `config` is given for a branch that differs in it, and has the same parameters.
+        A `config` is given for a branch with another configuration of the same parameters.
 
-        A study of the same weights asks for its `config` and `model`, too.
+        Studies of fixed weights also use the `config` and `model` of the result.
         """
 
     def weights_hash(self, trainer: Any) -> str:
@@ -144,47 +144,47 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class MoEBackend:
-    """lowprec's own trainer; its modules are imported when one is made."""
+    """Backend of lowprec's trainer; its modules are imported when a trainer is created."""
 
     @property
     def name(self) -> str:
-        """Stands in the fingerprint of every run."""
+        """Name, recorded in the fingerprint of every run."""
         return "lowprec.moe"
 
     @property
     def diverged(self) -> type[Exception]:
-        """What a step raises where the loss is no longer finite."""
+        """Exception that a step raises if the loss is not finite."""
         from lowprec.moe.run.step import Diverged
 
         return Diverged
 
     @property
     def trainer(self) -> type[MoETrainer]:
-        """The class of its trainers."""
+        """Class of the trainers."""
         from lowprec.moe.run.trainer import Trainer as MoETrainer
 
         return MoETrainer
 
     def load_corpus(self, source: str) -> Corpus:
-        """Return the data of a name or a path."""
+        """Return the data with a name or path."""
         from lowprec.moe.data.sources import load_corpus
 
         return load_corpus(source)
 
     def configuration(self, config: str, changes: Mapping[str, Any]) -> str | MoEConfig:
-        """Return the configuration of an arm.
+        """Return the configuration of an arm: an entry of the catalogue with some fields changed.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no such field, or it cannot have such a value.
+            If a field does not exist, or its value is invalid.
         """
         from lowprec.moe.model.config import configs
 
         return dataclasses.replace(configs[config], **changes) if changes else config
 
     def describe(self, config: str | MoEConfig, recipe: str | Recipe) -> dict[str, Any]:
-        """Return configuration and recipe in full, as JSON's types, for `run.json`.
+        """Return configuration and recipe in full, in JSON types, for `run.json`.
 
         Raises
         ------
@@ -247,5 +247,5 @@ class MoEBackend:
         return digest.hexdigest()
 
 
-#: The backend of a study that names none.
+#: Default backend of studies.
 BACKEND: Backend = MoEBackend()

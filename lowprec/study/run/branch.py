@@ -1,7 +1,7 @@
-"""An arm that branches off a checkpoint, or trains from scratch, and the evaluation of its final weights.
+"""Runs that branch off a checkpoint or train from scratch, and the evaluation of their final weights.
 
-They are evaluated in the precision in which they were trained, in BF16, and in those of other arms. What is kept is the
-loss of every held-out window, since the text that is read is a sample too.
+Final weights are evaluated in the precision of their training, in BF16, and in the precisions of other arms. The loss
+of every held-out window is stored, because the held-out text is a sample, too.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ BF16 = "bf16"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the final weights of a run are evaluated in.
+    """Precisions in which the final weights of a run are evaluated.
 
     Parameters
     ----------
     n_bytes : int
-        Held-out bytes to predict.
+        Number of held-out bytes to predict.
     own : Forward
-        The precision in which the run ended.
+        Precision at the end of the run.
     plain : Forward
         BF16.
     others : tuple of Forward
-        Those of other arms.
+        Precisions of other arms.
     """
 
     n_bytes: int
@@ -51,11 +51,11 @@ class Evaluation:
     others: tuple[Forward, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run's fingerprint says of it; others come and go with the arms and are no part of it."""
+        """Return the entry of the evaluation in a run's fingerprint, without `others`, which may be added later."""
         return {"bytes": self.n_bytes, "forward": self.own.key, "seeds": self.own.seeds}
 
     def missing_output(self, record: Mapping[str, Any]) -> bool:
-        """Tell whether a finished run misses one of the evaluations."""
+        """Return whether a finished run lacks an evaluation."""
         return not {item.key for item in self.others} <= set(record.get("forwards", {}))
 
     def diverged_results(self) -> dict[str, Any]:
@@ -64,16 +64,16 @@ class Evaluation:
         return {"validation_loss": math.inf, "validation_loss_bf16": math.inf, "forwards": losses}
 
     def results(self, trainer: Trainer, seed: int, folder: Path) -> dict[str, Any]:
-        """Evaluate, write the losses of all windows, and return what `run.json` keeps.
+        """Evaluate, write the losses of all windows, and return the entries for `run.json`.
 
         Parameters
         ----------
         trainer : Trainer
-            With the final weights.
+            Trainer with the final weights.
         seed : int
-            The run's: both runs of a pair have the same random bits.
+            Seed of the run; both runs of a pair have the same random bits.
         folder : Path
-            Of the run.
+            Folder of the run.
         """
         windows = {self.own.key: self._windows(trainer, self.own, seed, own=True)}
         for item in (self.plain, *self.others):
@@ -89,7 +89,7 @@ class Evaluation:
         }
 
     def _windows(self, trainer: Trainer, forward: Forward, seed: int, own: bool = False) -> list[float]:
-        """Return the loss of every window, the mean over seeds."""
+        """Return the loss of every window, averaged over seeds."""
         several = forward.seeds > 1
         found = [
             trainer.window_losses(
@@ -112,15 +112,15 @@ class Branch(Work):
     schedule : dict
         Fields of the learning-rate schedule.
     evaluation : Evaluation
-        What the final weights are evaluated in.
+        Evaluation of the final weights.
     perturb : bool
         Whether one weight is changed by a factor of (1 + 2^-7) before the first step.
     weights_seed : int, optional
         Seed of the initial weights of an arm that trains from scratch.
     tail : (int, str or Recipe), optional
-        Step, counted from 0, from which on the arm has another recipe.
+        First step of the tail, counted from 0, and its recipe.
     calibration : int
-        Batches that pass through the model before the first step.
+        Number of batches in forward passes before the first step.
     """
 
     schedule: dict[str, Any]
@@ -169,13 +169,13 @@ class Branch(Work):
         return folder.read() or {}
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Return what is missing: rows of metrics, or an evaluation in the precision of an arm that came later."""
+        """Return the missing outputs: rows of metrics, or evaluations in the precision of an arm added later."""
         if missing := super().missing_output(task, record):
             return missing
         return "was not evaluated in the precision of every arm" if self.evaluation.missing_output(record) else ""
 
     def passes(self, task: Task) -> Iterator[tuple[str | Recipe, float, float]]:
-        """Yield recipes with the training steps and the evaluated batches of each."""
+        """Yield recipes, each with its number of training steps and of evaluated batches."""
         first = task.steps if self.tail is None else self.tail[0]
         yield task.recipe, float(first + self.calibration), 0.0
         if self.tail is not None:
@@ -187,7 +187,7 @@ class Branch(Work):
             yield item.recipe, float(calibrated), item.seeds * batches
 
     def _trainer(self, task: Task, corpus: Any) -> Trainer:
-        """Return the trainer of an arm, before its first step."""
+        """Return the trainer of an arm as it is before the first step."""
         trainer: Trainer
         backend = task.context.backend
         if self.weights_seed is None:
@@ -220,12 +220,12 @@ def exponent(seen: ArrayLike, losses: ArrayLike) -> float:
     Parameters
     ----------
     seen, losses : array_like of float, shape (steps,)
-        Bytes seen and the raw training loss at every step.
+        Number of bytes seen, and training loss, at every step.
 
     Returns
     -------
     float
-        nan for fewer than four steps.
+        The exponent; nan for fewer than four steps.
 
     Examples
     --------
@@ -242,7 +242,7 @@ def exponent(seen: ArrayLike, losses: ArrayLike) -> float:
 
 
 def _with_recipe(trainer: Trainer, recipe: str | Recipe, task: Task, corpus: Any) -> Trainer:
-    """Return a trainer that goes on in another precision, with the bits of a run that was saved and resumed so."""
+    """Return a trainer that continues in another precision, with the bits of a run saved and resumed that way."""
     with tempfile.TemporaryDirectory(dir=task.folder.path) as folder:
         saved = Path(folder) / CHECKPOINT_FILE
         trainer.save(saved)
@@ -251,7 +251,7 @@ def _with_recipe(trainer: Trainer, recipe: str | Recipe, task: Task, corpus: Any
 
 
 def read_windows(folder: Path) -> dict[str, list[float]]:
-    """Return the losses of all windows by the key of the forward pass, empty if none were kept.
+    """Return the losses of all windows by the key of the forward pass; empty if none were stored.
 
     Raises
     ------

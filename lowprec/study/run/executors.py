@@ -1,11 +1,11 @@
-"""Where runs are executed: single-threaded processes side by side, the calling process, a cluster, anyone's executor.
+"""Executors of runs: single-threaded processes on this machine, this process, a Dask cluster, or a custom executor.
 
-Several single-threaded processes finish more runs an hour than one process with several threads, and no result depends
-on the choice. Processes are spawned, never forked: a forked child of a process with threads may hang.
+Several single-threaded processes finish more runs per hour than one process with several threads; results do not
+depend on the choice. Processes are spawned, not forked, because a forked child of a process with threads may hang.
 
-Workers of a Dask scheduler (extra `cluster`) must see the study's folder under the same path and have the same lowprec;
-a worker with other code refuses its runs. A run whose worker dies is given to another one and begins again: nothing but
-that run is lost.
+Workers of a Dask scheduler (extra `cluster`) must see the study's folder under the same path and have the same version
+of lowprec; a worker with other code refuses its runs. If a worker dies, another one restarts its run; other runs are
+not affected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .store import StudyError
 
 R = TypeVar("R")
 
-#: Each worker runs on one thread; read by the libraries when they are imported.
+#: Environment for one thread per worker; libraries read it when they are imported.
 SINGLE_THREAD = {
     name: "1"
     for name in (
@@ -38,14 +38,14 @@ SINGLE_THREAD = {
         "MKL_NUM_THREADS",
     )
 }
-#: What `--scheduler` takes for a cluster of its own on this computer.
+#: Value of `--scheduler` that starts a cluster on this computer.
 LOCAL = "local"
 #: Seconds to wait for a scheduler's answer, and for its first worker.
 CONNECT_TIMEOUT = 10.0
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """Runs one call after another in a thread of this process, so that the calling thread can show progress.
+    """Executor that runs calls one after another in a thread of this process; the calling thread can show progress.
 
     Calls see the context variables of their caller: what `lowprec.using` and `numpy.errstate` set.
 
@@ -60,18 +60,18 @@ class InlineExecutor(ThreadPoolExecutor):
         super().__init__(1)
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Call `fn` when the calls before it have ended."""
+        """Call `fn` when the previous calls have ended."""
         return super().submit(copy_context().run, functools.partial(fn, *args, **kwargs))
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 @contextmanager
 def pool(scheduler: str | None) -> Iterator[Executor | None]:
-    """Provide the executor of a command: a Dask cluster's, or None where every study makes workers of its own.
+    """Context manager: the executor of a command, on a Dask cluster; None if every study starts its own workers.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def pool(scheduler: str | None) -> Iterator[Executor | None]:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Let processes that start meanwhile inherit `SINGLE_THREAD`."""
+    """Context manager: set `SINGLE_THREAD` in the environment of processes started within it."""
     before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(SINGLE_THREAD)
     try:
@@ -102,12 +102,12 @@ def _single_threaded() -> Iterator[None]:
 
 @contextmanager
 def workers(jobs: int | None) -> Iterator[Executor]:
-    """Provide an executor with so many worker processes.
+    """Context manager: an executor with the given number of worker processes.
 
     Parameters
     ----------
     jobs : int or None
-        Processes; None means one per core, 0 runs everything in this process, one call after another.
+        Number of processes; None means one per core, 0 runs calls one after another in this process.
 
     Raises
     ------
@@ -131,13 +131,13 @@ def workers(jobs: int | None) -> Iterator[Executor]:
 
 
 def _begin_worker() -> None:
-    # Ctrl-C reaches the whole process group; the parent alone decides what to do about it.
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    """End this process when the parent is gone, even if it was killed: nobody would ever collect the result."""
+    """End this process when its parent has ended, even if it was killed."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()
@@ -151,7 +151,7 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def cluster(address: str, *, connect_timeout: float | None = None) -> Iterator[Executor]:
-    """Provide an executor on a Dask cluster.
+    """Context manager: an executor on a Dask cluster.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def cluster(address: str, *, connect_timeout: float | None = None) -> Iterator[E
     Raises
     ------
     StudyError
-        If Dask is missing, the scheduler cannot be reached, or it has no workers.
+        If Dask is missing, or the scheduler cannot be reached or is without workers.
     """
     if find_spec("distributed") is None:
         raise StudyError("--scheduler needs Dask: pip install 'lowprec[cluster]'")
@@ -188,7 +188,7 @@ def _connect(target: Any, connect_timeout: float) -> Any:
 
     try:
         return distributed.Client(target, timeout=connect_timeout, set_as_default=False)
-    except (OSError, ValueError) as error:  # TimeoutError is an OSError; an address without sense is a ValueError
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError; a malformed address is a ValueError
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise StudyError(
             f"scheduler {target!r} cannot be reached ({reason}); start one with `dask scheduler`, or pass "

@@ -1,6 +1,6 @@
-"""What the numbers of a run depend on: its fingerprint's versions, how two fingerprints differ, and the host.
+"""Fingerprints of runs: everything that affects their numbers, comparison of fingerprints, and a record of the host.
 
-A run can be resumed, and stand in a report beside others, only where its fingerprint is theirs.
+A run can be resumed, or reported with others, only if the fingerprints match.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...definitions import differing
 from ...definitions.code import code_hash as code_hash
 from .store import StudyError
 
-#: Of a fingerprint: what all runs of one report must have in common.
+#: Entries of a fingerprint that must be equal in all runs of one report.
 SHARED = ("code", "versions", "data", "config", "backend")
-#: And what all runs of one arm must.
+#: Entries that must be equal in all runs of one arm.
 OF_AN_ARM = ("recipe", "tail", "config")
-#: Features of a processor that a run records.
+#: CPU features that a run records.
 CPU_FEATURES = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16", "amx_tile", "asimd",
     "asimdhp", "bf16", "sve",
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return one line for every place where two nests of JSON types differ, names of recipes aside.
+    """Return one line per difference between two nested JSON objects, ignoring the names of recipes.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def key_of(content: Any) -> str:
-    """Return twelve hexadecimal digits of a nest of JSON's types, names of recipes and of their objects left out.
+    """Return a hash of a nested JSON object, twelve hexadecimal digits, ignoring the names of recipes and their parts.
 
     Examples
     --------
@@ -79,14 +79,14 @@ def check_mixture(
     first_of_arm: dict[str, Any],
     varied: Collection[str] = (),
 ) -> None:
-    """Refuse a report over runs of different code, packages, data or model, or over two versions of an arm's recipe.
+    """Refuse a report over runs with different code, packages, data or model, or with two versions of an arm's recipe.
 
-    `varied` are the places, ``"config.bias_rate"`` for example, in which arms differ on purpose.
+    `varied` lists entries, such as ``"config.bias_rate"``, in which arms differ on purpose.
 
     Raises
     ------
     StudyError
-        If the run was made of something else than the others; the message says what.
+        If the run differs from the others; the message lists the differences.
     """
     found = []
     for key, other in [*((key, first) for key in SHARED), *((key, first_of_arm) for key in OF_AN_ARM)]:
@@ -101,14 +101,14 @@ def check_mixture(
 
 
 def unfinished_error(folder: Path, missing: list[str]) -> StudyError:
-    """Return the error of a report over a study that has not come to its end."""
+    """Return the error for a report over an unfinished study."""
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     return StudyError(f"{folder}: {len(missing)} runs are not finished ({shown}); resume the study first")
 
 
 @functools.cache
 def host() -> dict[str, Any]:
-    """Describe this computer: for the record, since runs do not depend on it."""
+    """Describe this computer, for the record; results do not depend on it."""
     cpu, flags = platform.processor() or "unknown", ""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -131,14 +131,14 @@ def host() -> dict[str, Any]:
 
 
 def _openblas_core() -> str | None:
-    """Return the kernel family that NumPy's OpenBLAS chose, None if it cannot be asked."""
+    """Return the kernel family that NumPy's OpenBLAS chose, or None if it cannot be queried."""
     import ctypes
 
     import numpy.linalg  # noqa: F401  (loads the library)
 
     try:
         mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line}
-        # SciPy brings a copy of its own, which has nothing to do with NumPy's.
+        # SciPy's own copy of OpenBLAS is a different one.
         library = ctypes.CDLL(next(path for path in sorted(mapped) if "scipy.libs" not in path))
         for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
             if hasattr(library, name):

@@ -1,4 +1,4 @@
-"""The plan of a study: all its runs, in the order in which they start, and what each depends on."""
+"""Plans of studies: all runs in starting order, with the runs that they depend on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .tasks import Prepare, RunContext, Task
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a study, in the order in which they start.
+    """All runs of a study, in starting order.
 
     Attributes
     ----------
     study, setting : Any
-        What is asked, and at which size.
+        The study and its size.
     folder : Path
-        Where it is kept.
+        Folder of the study.
     description : dict
-        What `study.json` keeps: enough to report without the ablation's file.
+        Content of `study.json`, which suffices for a report without the ablation's file.
     checkpoints, arms : tuple of Task
-        The runs.
+        Runs that train checkpoints, and runs of arms.
     """
 
     study: Any
@@ -55,7 +55,7 @@ class Plan:
 
 
 def create_context(data: str, backend: Backend | None = None) -> RunContext:
-    """Load the data, and return what runs on it share; `BACKEND` is the default.
+    """Load the data and return the context that all runs share; the default backend is `BACKEND`.
 
     Raises
     ------
@@ -75,15 +75,15 @@ def create_context(data: str, backend: Backend | None = None) -> RunContext:
     return RunContext(backend, data, fingerprint)
 
 
-#: Folder, beside those of the studies, of the BF16 checkpoints that they share.
+#: Folder of the BF16 checkpoints that studies share, next to the folders of the studies.
 SHARED_CHECKPOINTS = "checkpoints"
 
 
 def checkpoint_task(setting: Any, number: int, context: RunContext, studies: Path, config: Any = None) -> Task:
-    """Return the run that trains BF16 checkpoint `number` of a setting, or of another configuration than its own.
+    """Return the run that trains BF16 checkpoint `number` of a setting, or of a different configuration.
 
-    It lies beside the studies' folders, named after everything that its numbers depend on: it is trained once for all
-    studies with the same code, data, configuration, seed, steps and rates.
+    Its folder is next to those of the studies and is named by a hash of everything that affects its numbers. Studies
+    with equal code, data, configuration, seed, steps and rates share it.
     """
     schedule = {
         "peak": setting.learning_rate,

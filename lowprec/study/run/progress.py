@@ -1,4 +1,4 @@
-"""Show how far a study is: live bars on a terminal, a plain line now and then anywhere else."""
+"""Progress of a study: live bars on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COMPILING = "compiling kernels, once per version of lowprec"
-#: Seconds between two lines where there is no terminal.
+#: Seconds between two lines outside of a terminal.
 LINE_EVERY = 5.0
 
 
@@ -25,18 +25,18 @@ class Running:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a study stands.
+    """Progress of a study at one time.
 
     Attributes
     ----------
     runs_done, runs : int
-        Finished runs and all runs.
+        Number of finished runs, and of all runs.
     steps_done, steps : int
-        The same in steps; runs that were finished before count as done.
+        Number of finished steps, including those of runs finished earlier, and of all steps.
     running : sequence of Running
         Runs in progress.
     seconds_left : float or None
-        Estimate of the remaining wall time, None while nothing is known.
+        Estimated remaining wall time, None if unknown.
     """
 
     runs_done: int
@@ -48,23 +48,23 @@ class Snapshot:
 
 
 class Display:
-    """What a study tells about itself while it runs; this one shows nothing."""
+    """Interface for the progress of a study; this base class shows nothing."""
 
     def stage(self, text: str) -> None:
-        """Announce what happens next."""
+        """Announce the next stage."""
 
     def note(self, text: str) -> None:
-        """Tell something that stays to be read."""
+        """Show a permanent message."""
 
     def compiling(self, count: int) -> None:
-        """Say that a kernel is compiled, the how manyth it is, or with 0 that none is any more."""
+        """Show that kernels are being compiled: the number of the current one, or 0 at the end."""
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show where the study stands."""
+        """Show a snapshot of the progress."""
 
 
 def clock(seconds: float) -> str:
-    """Return a time span as minutes and seconds, or hours.
+    """Format a duration as minutes and seconds, or hours, minutes and seconds.
 
     Examples
     --------
@@ -78,12 +78,12 @@ def clock(seconds: float) -> str:
 
 
 class Lines(Display):
-    """Plain lines, one every few seconds.
+    """Progress as lines of text, one every few seconds.
 
     Parameters
     ----------
     console : rich.console.Console
-        Where to write.
+        Console to write to.
     every : float
         Seconds between two lines.
     """
@@ -97,20 +97,20 @@ class Lines(Display):
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def stage(self, text: str) -> None:
-        """Write what happens next."""
+        """Print the next stage."""
         self._write(text)
 
     def note(self, text: str) -> None:
-        """Write it."""
+        """Print the message."""
         self._write(text)
 
     def compiling(self, count: int) -> None:
-        """Write it, the first time."""
+        """Print once that kernels are being compiled."""
         if count == 1:
             self._write(COMPILING)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Write a line, unless the last one is young."""
+        """Print a line, unless the last one is recent."""
         now = time.monotonic()
         if now - self.last < self.every:
             return
@@ -131,12 +131,12 @@ class Lines(Display):
 
 
 class Bars(Display):
-    """Live bars on a terminal: the whole study, and one line per run in progress.
+    """Progress as live bars on a terminal: one for the study, and one line per run in progress.
 
     Parameters
     ----------
     progress : rich.progress.Progress
-        Started by `display`.
+        Progress bars, started by `display`.
     """
 
     def __init__(self, progress: Any) -> None:
@@ -146,21 +146,21 @@ class Bars(Display):
         self.tasks: dict[str, Any] = {}
 
     def stage(self, text: str) -> None:
-        """Name the stage beside the bar."""
+        """Show the stage next to the bar."""
         self.text = text
         self.progress.update(self.whole, description=text)
 
     def note(self, text: str) -> None:
-        """Write it above the bars."""
+        """Print the message above the bars."""
         self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def compiling(self, count: int) -> None:
-        """Say it in place of the stage, and how many kernels there were."""
+        """Show the number of compiled kernels in place of the stage."""
         text = f"{COMPILING}: {count}" if count else self.text
         self.progress.update(self.whole, description=text)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Move the bars."""
+        """Update the bars."""
         left = "" if snapshot.seconds_left is None else f"about {clock(snapshot.seconds_left)} left"
         self.text = f"{snapshot.runs_done}/{snapshot.runs} runs"
         self.progress.update(
@@ -183,12 +183,12 @@ class Bars(Display):
 
 @contextmanager
 def display(console: Any) -> Iterator[Display]:
-    """Provide the display that suits a console.
+    """Context manager: the display that fits a console.
 
     Parameters
     ----------
     console : rich.console.Console
-        A terminal gets live bars, anything else plain lines.
+        Console to write to; live bars on a terminal, lines elsewhere.
     """
     if not console.is_terminal:
         yield Lines(console)
@@ -209,7 +209,7 @@ def display(console: Any) -> Iterator[Display]:
 
 @contextmanager
 def status(console: Any, text: str) -> Iterator[None]:
-    """Say on a terminal what takes a moment; nothing is left of it, and nothing comes where there is no terminal."""
+    """Context manager: show a temporary message on a terminal; show nothing elsewhere."""
     if not console.is_terminal:
         yield
         return

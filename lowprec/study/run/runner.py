@@ -1,4 +1,4 @@
-"""Execute the runs of a plan: what is finished stays, what is not is done, and whatever happens nothing is mixed."""
+"""Execution of a plan: keep finished runs, do the others, and never mix runs with different fingerprints."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .warm import compile_kernels
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
 
-#: Seconds that runs have to notice that the study stops: a step of a large model, and a scheduler that is gone.
+#: Seconds for runs to notice that the study stops: one step of a large model, or the loss of a scheduler.
 STOP_WITHIN = 60.0
-#: Seconds between two looks at the runs in progress.
+#: Seconds between two checks of the runs in progress.
 POLL_INTERVAL = 0.5
 
 
 def check_same(tasks: Sequence[Task]) -> None:
-    """Refuse to mix with finished runs that were made of something else.
+    """Refuse to continue a study whose finished runs have another fingerprint.
 
     Raises
     ------
     StudyError
-        If a run in the folder has another fingerprint; the message says what differs.
+        If a run in the folder has another fingerprint; the message lists the differences.
     """
     found: dict[str, str] = {}
     for task in tasks:
@@ -58,16 +58,16 @@ def check_same(tasks: Sequence[Task]) -> None:
 
 
 def start_afresh(folder: Path) -> Path | None:
-    """Move the runs in a study's folder aside; return where they are kept, None if there were none.
+    """Rename a study's folder of runs and return its new path; None if there were no runs.
 
     Raises
     ------
     StudyError
-        If a study is running there.
+        If a study is running in the folder.
     """
     if not folder.is_dir():
         return None
-    with store.lock(folder):  # not from under a study that is running
+    with store.lock(folder):  # never while a study is running
         return set_aside(folder)
 
 
@@ -80,34 +80,34 @@ def run_study(
     display: Display | None = None,
     ended: Callable[[], None] | None = None,
 ) -> Plan:
-    """Execute all runs of a plan that are not finished yet.
+    """Execute all unfinished runs of a plan.
 
     Parameters
     ----------
     planned : Plan
-        The runs.
+        Runs of the study.
     jobs : int, optional
-        Worker processes, by default one per core; 0 runs everything in this process.
+        Number of worker processes, by default one per core; 0 runs everything in this process.
     executor : concurrent.futures.Executor, optional
-        Runs the tasks instead; its workers must see the study's folder.
+        Executor for the tasks, in place of worker processes; its workers must see the study's folder.
     fresh : bool
-        Move an existing folder aside and start over.
+        Whether to rename an existing folder and start over.
     display : Display, optional
-        Where progress is shown; nowhere by default.
+        Display of the progress; none by default.
     ended : callable, optional
-        Called after every run of an arm that ended, to report what is there so far.
+        Function called after every run of an arm, to report interim results.
 
     Returns
     -------
     Plan
-        The plan, all of whose runs are now finished.
+        The plan; all its runs are finished.
 
     Raises
     ------
     StudyError
         If the folder cannot be used or a run failed. Finished runs are kept, and the same call resumes.
     KeyboardInterrupt
-        Passed on after the workers stopped.
+        If the user interrupts; raised after the workers have stopped.
     """
     show = Display() if display is None else display
     if fresh:
@@ -117,7 +117,7 @@ def run_study(
     with contextlib.ExitStack() as locks:
         shared = {task.study for task in unfinished(planned)} - {planned.folder}
         for folder in (planned.folder, *sorted(shared)):
-            folder.mkdir(parents=True, exist_ok=True)  # that of shared checkpoints may be new
+            folder.mkdir(parents=True, exist_ok=True)  # the folder of shared checkpoints may be new
             locks.enter_context(store.lock(folder))
         for stop_file in stop_files(planned):
             stop_file.unlink(missing_ok=True)
@@ -137,19 +137,19 @@ def run_study(
 
 
 def stop_files(planned: Plan) -> set[Path]:
-    """Return the files whose existence stops the runs."""
+    """Return the files that stop the runs if they exist."""
     return {task.stop_file for task in planned.tasks if task.study.is_dir()}
 
 
 def unfinished(planned: Plan) -> list[Task]:
-    """Return the runs that are still to be done: arms, and the checkpoints that these need."""
+    """Return the unfinished runs of arms, and the unfinished checkpoints that they need."""
     arms = [task for task in planned.arms if not task.finished()]
     needed = {task.start_name for task in arms}
     return [task for task in planned.checkpoints if task.name in needed and not task.finished()] + arms
 
 
 class _Runner:
-    """Feeds an executor and watches the folders of the runs in progress."""
+    """Loop that submits tasks to an executor and watches the folders of the runs in progress."""
 
     def __init__(
         self, planned: Plan, todo: Sequence[Task], pool: Executor, jobs: int, show: Display,
@@ -158,9 +158,9 @@ class _Runner:
         self.plan, self.pool, self.jobs, self.show, self.ended = planned, pool, jobs, show, ended
         self.todo = {task.name: task for task in todo}
         self.futures: dict[Future[dict[str, Any]], Task] = {}
-        #: Of runs in progress: steps and time when first looked at.
+        #: Number of steps and time at the first check of each run in progress.
         self.seen: dict[str, tuple[int, float]] = {}
-        #: Seconds per step by recipe, of finished runs and, until there is one, of runs in progress.
+        #: Seconds per step by recipe, from finished runs or, before the first, from runs in progress.
         self.rates: dict[str | Recipe, float] = {}
         self.guesses: dict[str | Recipe, float] = {}
 
@@ -225,7 +225,7 @@ class _Runner:
             self.ended()
 
     def snapshot(self) -> Snapshot:
-        """Look at the folders of the runs in progress."""
+        """Return the progress, read from the folders of the runs in progress."""
         running = []
         for future, task in self.futures.items():
             if not future.done() and task.folder.path.exists():
@@ -251,7 +251,7 @@ class _Runner:
 
 
 def _tail(task: Task) -> tuple[int, float | None]:
-    """Return how many steps a run has done and its last loss."""
+    """Return the number of finished steps of a run and its last loss."""
     try:
         lines = task.folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:

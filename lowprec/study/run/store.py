@@ -1,8 +1,8 @@
-"""Runs on disk: one folder a run, with `run.json` (what it was and how it ended) and `metrics.csv` (one row a step).
+"""Stored runs: one folder per run, with `run.json` (description and result) and `metrics.csv` (one row per step).
 
-`run.json` is always replaced in one move and says "done" only when everything else of the run is on disk. Rows of
-`metrics.csv` are only ever appended. Floats are written with `repr`, so what is read back has the same bits, and CSV
-holds nan and inf, which a diverged run needs and JSON has no words for.
+`run.json` is replaced atomically and has the status "done" only when all other files of the run are on disk.
+`metrics.csv` is only appended to. Floats are written with `repr`, which preserves every bit. CSV can hold nan and inf,
+as a diverged run requires and JSON does not allow.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..._files import csv_rows, make_folder, read_csv, write_json, write_text
 
 STUDY_FILE, RUN_FILE, METRICS_FILE = "study.json", "run.json", "metrics.csv"
 FINISHED = ("done", "diverged")
-#: What helps where files of a run are incomplete.
+#: Advice in errors about incomplete files of a run.
 AGAIN = "(the same command does that run again)"
 
 
 class StudyError(RuntimeError):
-    """A study cannot go on, or its result cannot be trusted; the message says why and what to do."""
+    """Error for a study that cannot continue, or a result that cannot be trusted; the message has reason and remedy."""
 
 
 class RunFailed(StudyError):
-    """A run broke off with an error that is not the user's."""
+    """Error for a run that failed for a reason other than the user's input."""
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -50,12 +50,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_study_file(folder: Path) -> dict[str, Any]:
-    """Read the description of the study that a folder holds.
+    """Read the description of the study in a folder.
 
     Raises
     ------
     StudyError
-        If it holds none, or a damaged one.
+        If the file is missing or damaged.
     """
     if not (folder / STUDY_FILE).is_file():
         raise StudyError(f"{str(folder)!r} holds no study ({STUDY_FILE} is missing)")
@@ -63,12 +63,12 @@ def read_study_file(folder: Path) -> dict[str, Any]:
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that a folder exists or can be made and takes files.
+    """Check that a folder exists or can be created, and that files can be written to it.
 
     Raises
     ------
     StudyError
-        If not; the message says why.
+        If it is not writable; the message has the reason.
     """
     try:
         make_folder(path)
@@ -78,7 +78,7 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Keep two studies from working in one folder.
+    """Context manager: lock a folder against a second study.
 
     Raises
     ------
@@ -110,47 +110,47 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Path of the metrics."""
+        """Path of the file with metrics."""
         return self.path / METRICS_FILE
 
     def read(self) -> dict[str, Any] | None:
-        """Return `run.json`, None if there is none."""
+        """Return the content of `run.json`, None if it does not exist."""
         path = self.path / RUN_FILE
         return read_json(path) if path.exists() else None
 
     def finished(self) -> bool:
-        """Whether the run came to its end (a divergence is one)."""
+        """Whether the run is finished, by success or divergence."""
         run = self.read()
         return run is not None and run.get("status") in FINISHED
 
     def start(self, description: Mapping[str, Any], *, keep_rows: int = 0) -> None:
-        """Begin, or begin again: `run.json` says "running" and the first `keep_rows` rows of metrics stay."""
+        """Start or restart the run: write `run.json` with status "running" and keep `keep_rows` rows of metrics."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / RUN_FILE, {**description, "status": "running"})
         kept = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if keep_rows else []
         write_text(self.metrics, "".join(kept[: keep_rows + 1]))
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add one row to the metrics."""
+        """Append a row of metrics."""
         with open(self.metrics, "a", encoding="utf-8", newline="") as file:
             if file.tell() == 0:
                 file.write(csv_rows([list(row)]))
             file.write(csv_rows([list(row.values())]))
 
     def finish(self, status: str, **results: Any) -> None:
-        """End: `run.json` takes the results and the status."""
+        """Finish the run: write results and status to `run.json`."""
         run = read_json(self.path / RUN_FILE)
         write_json(self.path / RUN_FILE, {**run, **results, "status": status})
 
     def rows(self) -> int:
-        """Return how many complete rows of metrics there are."""
+        """Return the number of complete rows of metrics."""
         try:
             return max(0, self.metrics.read_bytes().count(b"\n") - 1)
         except FileNotFoundError:
             return 0
 
     def lacks(self, record: Mapping[str, Any]) -> str:
-        """Return what is wrong with the number of rows of a finished run, given its `run.json`; empty if nothing."""
+        """Describe a wrong number of rows of a finished run, given its `run.json`; empty if it is right."""
         steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
         if (rows := self.rows()) == steps:
             return ""
@@ -162,7 +162,7 @@ class RunFolder:
         Raises
         ------
         StudyError
-            If they are damaged.
+            If the file is damaged.
         """
         try:
             head, rows = read_csv(self.metrics)

@@ -1,8 +1,8 @@
-"""One run of a study, from an empty folder to a finished one; this is what worker processes execute.
+"""Tasks: one run of a study, from an empty folder to a finished one, executed by a worker process.
 
-A task has its work: *preparing* a BF16 checkpoint, which can itself be continued after an interruption, *branching* an
-arm from it (`branch`), or measuring it (`lowprec.study.measurements`). Everything a run needs is in its `Task`, so that
-any executor on any computer that sees the folder can run it.
+The work of a task is to *prepare* a BF16 checkpoint, which can be resumed after an interruption, to *branch* an arm
+from it (`branch`), or to measure it (`lowprec.study.measurements`). A `Task` is self-contained, so that any executor on
+any computer that sees the folder can run it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from .backend import Backend, Trainer
 
 CHECKPOINT_FILE = "checkpoint.npz"
-#: Seconds between two saves of a checkpoint in preparation.
+#: Seconds between two saves while a checkpoint is prepared.
 SAVE_EVERY = 20.0
-#: Fields of a step that tell the time, not the result.
+#: Fields of a step's record with times, which are not part of the result.
 CLOCKS = ("seconds", "time", "elapsed", "tokens_per_second")
 
 
 class Stopped(RuntimeError):
-    """The study was asked to stop; this run will be done again, or continued."""
+    """Exception that ends a run because the study was asked to stop; the run is repeated or resumed later."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all runs of a study have in common.
+    """Backend and data that all runs of a study share.
 
     Attributes
     ----------
     backend : Backend
-        Makes the trainers.
+        Backend that creates trainers.
     data : str
-        A corpus by name, or a whole path.
+        Name of a corpus, or absolute path.
     fingerprint : dict
-        What their numbers depend on: data, code, versions, backend.
+        Entries of the fingerprints: data, code, versions, backend.
     """
 
     backend: Backend
@@ -63,21 +63,21 @@ class RunContext:
 
 
 class Work(ABC):
-    """What a run does."""
+    """Base class of the work that a run does."""
 
     is_arm: ClassVar[bool] = True
-    """Whether it is of an arm, not the preparation of a checkpoint."""
+    """Whether the work belongs to an arm; False for the preparation of a checkpoint."""
 
     @abstractmethod
     def execute(self, task: Task) -> dict[str, Any]:
-        """Do it and return the finished `run.json`."""
+        """Do the work and return the finished `run.json`."""
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Return what a finished run's files lack, in words: it has to be done again; empty if nothing."""
+        """Describe missing outputs of a finished run, which must then be repeated; empty if it is complete."""
         return task.folder.lacks(record)
 
     def passes(self, task: Task) -> Iterator[tuple[str | Recipe, float, float]]:
-        """Yield recipes with how many training steps and evaluated batches the work takes in each."""
+        """Yield recipes, each with its number of training steps and of evaluated batches."""
         yield task.recipe, float(task.steps), 0.0
 
 
@@ -88,25 +88,25 @@ class Task:
     Parameters
     ----------
     name : str
-        Its folder below the study's, "checkpoints/c0" or "dsv3/c0-s1".
+        Folder below the study's: "checkpoints/c0" or "dsv3/c0-s1".
     study : Path
-        The study's folder.
+        Folder of the study.
     context : RunContext
         Backend and data.
     config : str or MoEConfig
-        The model.
+        Configuration of the model.
     recipe : str or Recipe
-        What to train with.
+        Recipe of the training.
     seed : int
-        Of the initial weights for a checkpoint, of the data for an arm.
+        Seed of the initial weights for a checkpoint, of the data for an arm.
     steps : int
-        Optimizer steps, or batches.
+        Number of optimizer steps, or of batches.
     work : Work
-        What is done.
+        Work to do.
     fingerprint : dict
-        Everything that the numbers depend on, in JSON's types.
+        Everything that affects the numbers, in JSON types.
     start : Task, optional
-        The run whose checkpoint an arm starts from.
+        Run whose checkpoint an arm starts from.
     """
 
     name: str
@@ -122,49 +122,49 @@ class Task:
 
     @property
     def is_arm(self) -> bool:
-        """Whether the run is an arm, not the preparation of a checkpoint."""
+        """Whether the run belongs to an arm; False for the preparation of a checkpoint."""
         return self.work.is_arm
 
     @property
     def start_name(self) -> str:
-        """Name of the run whose checkpoint an arm starts from; empty without one."""
+        """Name of the run with the arm's checkpoint; empty without one."""
         return "" if self.start is None else self.start.name
 
     @property
     def start_file(self) -> Path:
-        """The checkpoint that an arm starts from."""
+        """Path of the checkpoint that an arm starts from."""
         assert self.start is not None
         return self.start.folder.path / CHECKPOINT_FILE
 
     @property
     def folder(self) -> RunFolder:
-        """Where the run is kept."""
+        """Folder of the run."""
         return RunFolder(self.study / self.name)
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, whichever way it was given."""
+        """Name of the recipe, which may be given as an object."""
         return self.recipe if isinstance(self.recipe, str) else self.recipe.name
 
     @property
     def stop_file(self) -> Path:
-        """While this file exists, workers stop at their next step."""
+        """File that makes workers stop at their next step if it exists."""
         return self.study / ".stop"
 
     def finished(self) -> bool:
-        """Whether the run came to its end and what others need of it is there."""
+        """Whether the run has ended and its outputs for other runs exist."""
         return self.folder.finished() and not self.missing_output()
 
     def missing_output(self) -> str:
-        """Return what a finished run's files lack, in words: it has to be done again; empty if nothing."""
+        """Describe missing outputs of a finished run, which must then be repeated; empty if it is complete."""
         return self.work.missing_output(self, self.folder.read() or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process makes the task of: the files of ablations that it needs come first."""
+        """Pickle the files of ablations that the task uses before the task itself."""
         return _made, (Required(used_by(self)), type(self), self.__dict__)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `run.json` says before any result."""
+        """Return the initial content of `run.json`."""
         return {
             "name": self.name,
             "kind": "arm" if self.is_arm else "checkpoint",
@@ -187,7 +187,7 @@ def run_task(task: Task) -> dict[str, Any]:
     Raises
     ------
     Stopped
-        If the study was stopped meanwhile.
+        If the study was stopped in the meantime.
     StudyError
         If the data changed since the study was planned.
     """
@@ -198,7 +198,7 @@ def run_task(task: Task) -> dict[str, Any]:
     except (Stopped, StudyError):
         raise
     except Exception:
-        # What failed may be the disk itself: then there is no place to note it, and the error alone has to do.
+        # If the disk itself failed, the error cannot be recorded in the folder; it is only raised.
         with contextlib.suppress(OSError, StudyError):
             task.folder.finish("failed", error=traceback.format_exc())
         raise
@@ -206,7 +206,7 @@ def run_task(task: Task) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepare(Work):
-    """Trains a BF16 checkpoint.
+    """Work that trains a BF16 checkpoint.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Prepare(Work):
         if saved is not None:
             try:
                 trainer, start = backend.load(saved, corpus), int(saved.stem.rpartition("-")[2])
-            except (ValueError, OSError):  # a damaged file: begin again
+            except (ValueError, OSError):  # a damaged file: restart
                 saved.unlink()
         if trainer is None:
             folder.remove()
@@ -258,12 +258,12 @@ class Prepare(Work):
         return folder.read() or {}
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Return what is missing: the checkpoint."""
+        """Report a missing checkpoint."""
         return "" if (task.folder.path / CHECKPOINT_FILE).exists() else f"lacks {CHECKPOINT_FILE}"
 
 
 def _partial(task: Task) -> Path | None:
-    """Return the newest save of an unfinished run that had the same fingerprint."""
+    """Return the latest save of an unfinished run with the same fingerprint."""
     run = task.folder.read()
     if run is None or differences(run.get("fingerprint"), task.fingerprint):
         return None
@@ -278,7 +278,7 @@ def _load(backend: Backend, data: str) -> Any:
 
 
 def corpus_of(task: Task) -> Any:
-    """Return the data of a task, and make sure that it is what was planned."""
+    """Load the data of a task and check that it is unchanged since the plan."""
     corpus = _load(task.context.backend, task.context.data)
     data, planned = task.context.data, task.fingerprint["data"]
     if corpus.sha256 != planned:
@@ -287,7 +287,7 @@ def corpus_of(task: Task) -> Any:
 
 
 def run_record(task: Task) -> dict[str, Any]:
-    """Return what `run.json` says of a task and of the computer it runs on."""
+    """Return the description of a task and its host for `run.json`."""
     return {**task.describe(), "host": host(), "data": task.context.data}
 
 
@@ -298,6 +298,6 @@ def raise_if_stopped(task: Task) -> None:
 
 
 def metrics_row(record: Any) -> dict[str, Any]:
-    """Return the numbers of a step, without clocks."""
+    """Return the numbers of a step's record, without times."""
     values = {item.name: getattr(record, item.name) for item in dataclasses.fields(record)}
     return {name: value for name, value in values.items() if name not in CLOCKS and isinstance(value, (int, float))}

@@ -1,10 +1,10 @@
-"""Kernels are compiled before runs start: once, on two cores, and only those that the runs need; what runs take.
+"""Compilation of the kernels that runs use, once before they start, and estimates of the time that runs take.
 
-Numba compiles on one thread of a process. So where nothing is compiled yet, a process of its own compiles what the
-multiplications and codecs of the recipes need, while this one compiles the rest of a step.
+Numba compiles on one thread per process. If nothing is compiled yet, a second process compiles the kernels for the
+recipes' multiplications and codecs, while this one compiles those for the rest of a step.
 
-What studies will take is estimated from one step and one forward pass of every recipe. Times are the processor's,
-of all threads, so what else runs does not count; two free cores take half of them.
+The estimate for a study uses one timed step and one forward pass of every recipe. Times are CPU times over all threads,
+so that other processes do not affect them; on two free cores the wall time is half of that.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .plan import Plan
 from .progress import Display
 from .tasks import Task
 
-_STORED = "bf16"  # the recipe whose step holds what every step does and no quantized multiplication
+_STORED = "bf16"  # the recipe with the parts common to all steps and without quantized multiplications
 
 
 def compile_kernels(tasks: Sequence[Task], show: Display, *, in_process: bool = False) -> None:
-    """Run one small step of every recipe in this process: kernels are compiled once here, found on disk by workers.
+    """Compile kernels by one small step of every recipe; workers then find them on disk.
 
     Parameters
     ----------
     tasks : sequence of Task
-        Runs that are about to start.
+        Runs to prepare for.
     show : Display
-        Where the step is told, and what is compiled.
+        Display of the stage and of compiled kernels.
     in_process : bool
-        Start no other process.
+        Whether to compile in this process only.
     """
     from lowprec import _jit
 
@@ -70,7 +70,7 @@ def _warm(recipe: str | Recipe, task: Task) -> None:
 
 
 def _nothing_is_compiled() -> bool:
-    """Tell whether this version's kernels are to be kept on disk and none of them is there."""
+    """Return whether the cache on disk is enabled and has no kernel of this version."""
     from lowprec import _jit
 
     if _jit.cache_folder is None:
@@ -80,7 +80,7 @@ def _nothing_is_compiled() -> bool:
 
 @contextlib.contextmanager
 def _products_elsewhere(given: Sequence[str | Recipe]) -> Iterator[None]:
-    """Let another process compile kernels of recipes meanwhile; what fails there is compiled, or raised, here."""
+    """Context manager: compile kernels of recipes in a second process; its failures are raised or repaired here."""
     with executors.workers(1) as pool:
         done: Future[None] = pool.submit(multiply_once, given)
         yield
@@ -88,7 +88,7 @@ def _products_elsewhere(given: Sequence[str | Recipe]) -> Iterator[None]:
 
 
 def multiply_once(given: Sequence[str | Recipe]) -> None:
-    """Run the multiplications of one linear layer of every kind, and the codecs of the wires, once for each recipe."""
+    """Run each recipe's codecs, and its multiplications for every kind of linear layer, once."""
     from lowprec.recipe.description import DIRECTIONS
     from lowprec.recipe.names import LINEARS
 
@@ -111,7 +111,7 @@ def multiply_once(given: Sequence[str | Recipe]) -> None:
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of one core: a training step, and a forward pass of one batch."""
+    """CPU seconds of a training step, and of a forward pass of one batch."""
 
     step: float
     forward: float
@@ -119,14 +119,14 @@ class Rate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a study will take.
+    """Estimated time of a study.
 
     Attributes
     ----------
     runs, checkpoints : int
-        Runs of arms that are still to be done, and checkpoints.
+        Number of unfinished runs of arms, and of checkpoints.
     arm_minutes, checkpoint_minutes : float
-        Minutes of one core.
+        CPU minutes on one core.
     """
 
     runs: int
@@ -136,14 +136,14 @@ class Estimate:
 
 
 class Estimator:
-    """Times what it has not timed yet, and remembers which shared checkpoints were counted already."""
+    """Estimator of run times that times each recipe once and counts each shared checkpoint once."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, str, str], Rate] = {}
         self._counted: set[str] = set()
 
     def estimate(self, planned: Plan) -> Estimate:
-        """Return what is still to be done of a study; a checkpoint that an earlier one has is not counted again."""
+        """Return the estimate for the unfinished runs of a study, without checkpoints that were counted before."""
         arms = [task for task in planned.arms if not task.finished()]
         needed = {task.start_name for task in arms} - self._counted
         checkpoints = [task for task in planned.checkpoints if task.name in needed and not task.finished()]
