@@ -1,4 +1,4 @@
-"""An ablation is one question put to the trainer: its arms, its sizes and the expected answer, all of it data."""
+"""Ablations: a question answered by training, with its arms, sizes and expected answer, as data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..run.backend import Backend
     from ..run.plan import Plan
 
-#: Fields of a configuration in which a branch may differ from its checkpoint: they shape no parameter.
+#: Fields of a configuration that a branch may change, because they do not affect the shapes of parameters.
 ROUTING = ("groups", "kept_groups", "route_scale")
-#: What is measured of the arms of a branch, means over pairs.
+#: Metrics of the arms of a branch study, means over pairs.
 BRANCH_METRICS = {
     **{f"{name}_percent": f"{words}, per cent" for name, words in EFFECTS.items()},
     "train_error_percent": "largest difference of the smoothed training losses, per cent",
@@ -30,28 +30,29 @@ BRANCH_METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation(PlannedStudy):
-    """One question with its arms, its two sizes and the expected finding.
+    """A question with its arms, two sizes and the expected finding, answered by training branches.
 
     Parameters
     ----------
     margin : float
         Equivalence margin on the relative difference of the validation loss.
     expectations : tuple of Expectation
-        Numbers that were expected, over metrics of `BRANCH_METRICS`.
+        Expected ranges of `BRANCH_METRICS`.
     series : int
-        Which data seeds its pairs have. Studies with the same number, sizes and arms would repeat each other's runs,
-        and a noise floor measured once would be printed as often: every study of `ablations/` has its own.
+        Series of data seeds. Studies with the same series, sizes and arms would have the same runs and report one noise
+        floor several times, so every study of `ablations/` uses a different series.
     answer : {"training", "training_own", "forward", "total"}
-        The effect of `EFFECTS` that answers the question, and that verdicts are on.
+        The effect, from `EFFECTS`, that answers the question and determines verdicts.
     baseline : str
-        An arm that the others leave something out of, or add something to: what an ingredient does is the paired
-        difference of two arms, so a table of these is added. None by default.
+        Name of an arm to which others add one ingredient, or from which they remove one. The report then includes a
+        table of paired differences from this arm. None by default.
     second_reference : str
-        The floor arm, if it is to be a reference as well: other arms are then compared with the mean of the two.
-        Where runs that differ in one weight part, as from scratch, half of a pair's noise is the reference's.
+        Name of the floor arm, to use it as a second reference: other arms are then compared with the mean of the two.
+        This reduces noise if runs that differ in one weight diverge, as from scratch, where half of the variance of a
+        pair is the reference's.
     interim : bool
-        Whether effects of complete pairs are shown while others run. A study whose stopping rule is to be read once,
-        at its registered size, shows none.
+        Whether effects of complete pairs are shown while others run. False for a study that is to be read only once,
+        at its registered size.
     """
 
     arms: tuple[Arm, ...]
@@ -91,26 +92,26 @@ class Ablation(PlannedStudy):
             raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
 
     def is_reference(self, arm: Arm) -> bool:
-        """Return whether other arms are compared with an arm."""
+        """Return whether other arms are compared with this arm."""
         return arm.role == "reference" or arm.name == self.second_reference
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """What is measured of the arms."""
+        """Metrics that expectations may refer to."""
         return BRANCH_METRICS
 
     @property
     def tier(self) -> str:
-        """T3, or T4 if its arms train from scratch."""
+        """Use of the trainer: "T3", or "T4" if arms train from scratch."""
         return "T4" if self.full.from_scratch else "T3"
 
     def at(self, setting: Setting) -> Ablation:
-        """Return the question as it is put at a size: without the arms that are left out there.
+        """Return the study at a size, without the arms that the size leaves out.
 
         Raises
         ------
         ValueError
-            If there is no such arm, or it is the reference.
+            If such an arm does not exist, or it is the reference.
         """
         left = setting.without.split()
         if odd := [name for name in left if name not in [arm.name for arm in self.arms if arm.role != "reference"]]:
@@ -126,7 +127,7 @@ class Ablation(PlannedStudy):
         )
 
     def plan(self, size: Setting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """List the runs at a size, without the arms that are left out there; nothing is written."""
+        """Return the plan of the runs at a size, without the arms left out, and without writing anything."""
         from .tasks import plan
 
         return plan(self.at(size), size, folder, data, backend)
@@ -139,7 +140,7 @@ class Ablation(PlannedStudy):
         return results(summarize(self, size, folder), folder)
 
     def interim_results(self, size: Setting, folder: Path, plot: bool) -> str:
-        """Return the effects of the complete pairs as a sentence, and draw their curves."""
+        """Return the effects of the complete pairs as a sentence, and plot their curves."""
         from .curves import curves, interim_sentence
         from .results import summarize_interim
 
@@ -154,5 +155,5 @@ class Ablation(PlannedStudy):
 
     @classmethod
     def size_from_json(cls, content: Mapping[str, Any]) -> Setting:
-        """Return a size."""
+        """Return a size from its JSON form."""
         return Setting(**content)

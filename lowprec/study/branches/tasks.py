@@ -1,7 +1,7 @@
-"""The runs of a study of branches.
+"""Plan of the runs of a branch study.
 
-The protocol is the one that resolves differences of 0.05 % with a few runs where training from scratch needs a
-hundred: all arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
+The protocol resolves differences of 0.05 % with a few runs, where training from scratch would require a hundred: all
+arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..run.plan import Plan, checkpoint_task, create_context
 from ..run.tasks import RunContext, Task
 from .sizes import Setting, pairs_of, run_name
 
-#: Data seeds of one series of pairs; those of the checkpoints themselves are below.
+#: Number of data seeds in one series of pairs; the checkpoints' seeds are smaller.
 SEEDS_PER_SERIES = 1_000_000
-#: Arms of one checkpoint have data seeds from here on, this far apart: far from those of the checkpoints themselves.
+#: First data seed of the arms of checkpoint 0, and step to the next checkpoint; far above the checkpoints' own seeds.
 SEEDS_PER_CHECKPOINT = 1000
 
 
 def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend | None) -> Plan:
-    """List the runs of an `Ablation` at a size; nothing is written.
+    """Return the plan of the runs of an `Ablation` at a size, without writing anything.
 
     Raises
     ------
     ValueError
-        If there are more than `SEEDS_PER_CHECKPOINT` seeds, and as for `PlannedStudy.plan`.
+        If there are more than `SEEDS_PER_CHECKPOINT` seeds, or as in `PlannedStudy.plan`.
     """
     if setting.seeds > SEEDS_PER_CHECKPOINT:
         raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
@@ -46,7 +46,7 @@ def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend
         for arm in study.arms
         for number, seed in pairs_of(arm, setting)
     ]  # fmt: skip
-    # Pair by pair, so that the arms are even whenever it stops; within a pair what is evaluated most comes first.
+    # Pair by pair, so that all arms have equally many at any time; within a pair, runs with most evaluations first.
     arms.sort(key=_place)
     return Plan(study, setting, folder, study.to_json(setting), tuple(checkpoints.values()), tuple(arms))
 
@@ -58,7 +58,7 @@ def _place(task: Task) -> tuple[int, int, bool, bool]:
 
 
 def _forwards(study: Any, backend: Backend) -> dict[str, Forward]:
-    """Return the precision in which every arm ends, by its name; arms that evaluate alike have the same one."""
+    """Return the final forward precision of every arm, by name; arms with equal forward passes share one object."""
     found: dict[str, Forward] = {}
     by_key: dict[str, Forward] = {}
     for arm in (study.reference, *study.arms):
@@ -68,7 +68,7 @@ def _forwards(study: Any, backend: Backend) -> dict[str, Forward]:
 
 
 def _evaluation(arm: Arm, study: Any, setting: Setting, forwards: dict[str, Forward], plain: Forward) -> Evaluation:
-    """Return what an arm's final weights are evaluated in: a reference's in the precision of every arm."""
+    """Return the precisions for an arm's final weights; a reference's weights are evaluated in those of all arms."""
     own = forwards[arm.name]
     others = {item.key: item for item in forwards.values() if item.key not in (own.key, plain.key)}
     return Evaluation(setting.evaluation_bytes, own, plain, tuple(others.values()) * study.is_reference(arm))
@@ -78,7 +78,7 @@ def _arm_task(
     arm: Arm, number: int, seed: int, study: Any, setting: Setting, context: RunContext, checkpoint: Task | None,
     folder: Path, evaluation: Evaluation,
 ) -> Task:  # fmt: skip
-    """Return one run of an arm, from a checkpoint or, without one, from initial weights `number`."""
+    """Return one run of an arm, from a checkpoint or, if `checkpoint` is None, from initial weights `number`."""
     backend = context.backend
     schedule = {
         "peak": setting.learning_rate,

@@ -1,9 +1,8 @@
-"""Which expectations were written down before their study ran: `registered.json`, beside the files of studies.
+"""Registered expectations: `registered.json`, in the folder of ablation files, records them before a study runs.
 
-For each study it holds versions, the first registration and every amendment with its reason; none is ever removed. A
-version has the commit and the day on which it was made, every range in words with its hash, and the design: sizes, arms
-and when the effects are read. What a study finds is judged by those ranges alone that stand, unchanged, in the last
-version.
+For each study the file holds versions: the first registration and every amendment, with its reason. No version is ever
+removed. A version has its commit and date, all ranges with their hashes, and the design: sizes, arms, and when the
+effects are read. Results are judged only by ranges that are unchanged in the last version.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ REGISTER_FILE = "registered.json"
 
 @dataclass(frozen=True)
 class Range:
-    """A range as it was registered.
+    """A registered range.
 
     Attributes
     ----------
     words, quantity, expected, published : str
-        What was expected, of which number, and where it would lie, in words.
+        Expected finding in prose, the measured number, and the expected and published ranges as text.
     hash : str
-        Of the expectation's fields, twelve hexadecimal digits.
+        Hash of the expectation's fields, twelve hexadecimal digits.
     """
 
     words: str
@@ -46,7 +45,7 @@ class Range:
 
     @classmethod
     def of(cls, item: Expectation) -> Range:
-        """Return an expectation as it is registered."""
+        """Return the registered form of an expectation."""
         return cls(item.words, item.quantity, span(item.expected), span(item.published), hash_of(item))
 
 
@@ -57,19 +56,19 @@ class Version:
     Attributes
     ----------
     commit, date : str
-        The commit on which they were registered, and the day.
+        Commit and day of the registration.
     ranges : tuple of Range
-        What is judged.
+        Ranges that results are judged by.
     words : str
-        Hash of what is not: the study's and its arms' expectations in words, and the margin of equivalence.
+        Hash of the rest: the expectations in prose of the study and its arms, and the equivalence margin.
     reason : str
-        Why they differ from those before; empty for the first.
+        Reason for the amendment; empty for the first version.
     after_results : bool
-        Whether the study had been run by then.
+        Whether the study had already been run.
     prototype : tuple of str
-        Words of the ranges, or names of the arms, of which a prototype's measurements were known.
+        Ranges (by their prose) and arms for which measurements of a prototype were known.
     design : mapping
-        What `design_of` returns; empty in versions older than this field.
+        Result of `design_of`; empty in versions older than this field.
     """
 
     commit: str
@@ -83,23 +82,23 @@ class Version:
 
     @classmethod
     def of(cls, study: Any, commit: str, date: str, **more: Any) -> Version:
-        """Return a study's expectations as they are."""
+        """Return the current expectations of a study."""
         ranges = tuple(Range.of(item) for item in expectations(study))
         return cls(commit, date, ranges, words_of(study), design=design_of(study), **more)
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Version:
-        """Return what `as_json` made JSON of."""
+        """Return a version from its JSON form."""
         ranges = tuple(Range(**item) for item in content["ranges"])
         return cls(**{**content, "ranges": ranges, "prototype": tuple(content.get("prototype", ()))})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the version in JSON's types, without what is as by default."""
+        """Return the version in JSON types, without fields that have default values."""
         plain = asdict(self)
         return {key: plain[key] for key in plain if plain[key] or key in ("commit", "ranges")}
 
     def says_the_same(self, other: Version) -> bool:
-        """Whether two versions expect the same of the same design, whenever they were made."""
+        """Return whether two versions have the same expectations and design, whatever their dates."""
         if [item.hash for item in self.ranges] != [item.hash for item in other.ranges] or self.words != other.words:
             return False
         return not self.design or not other.design or self.design == other.design
@@ -107,17 +106,17 @@ class Version:
 
 @dataclass(frozen=True)
 class Registration:
-    """The versions of one study's expectations, the last of which holds; none for a study that was not registered."""
+    """Versions of one study's expectations, the last of which is in force; empty if the study was not registered."""
 
     versions: tuple[Version, ...] = ()
 
     def covers(self, item: Expectation) -> bool:
-        """Whether a range stands in the last version as it is."""
+        """Return whether the last version contains this range unchanged."""
         last = self.versions[-1].ranges if self.versions else ()
         return hash_of(item) in {known.hash for known in last}
 
     def state(self, study: Any) -> str:
-        """Return in words what is registered of a study as it is now.
+        """Return a text that compares the study's expectations with the registered ones.
 
         Examples
         --------
@@ -134,20 +133,20 @@ class Registration:
         return f"{first.date}{amended}"
 
     def amendments(self) -> tuple[str, ...]:
-        """Return the reasons of all amendments, each with its day."""
+        """Return the reasons of all amendments, each with its date."""
         return tuple(
             f"{version.date}{', after a run' if version.after_results else ''}: {version.reason}"
             for version in self.versions[1:]
         )
 
     def marked(self, new: Version) -> Version:
-        """Return a version whose ranges that are new are marked as following from a prototype's measurements."""
+        """Return a version whose new ranges are marked as informed by measurements of a prototype."""
         old = {item.hash for item in self.versions[-1].ranges} if self.versions else set()
         fresh = tuple(item.words for item in new.ranges if item.hash not in old)
         return replace(new, prototype=tuple(dict.fromkeys((*self.informed(), *fresh))))
 
     def informed(self) -> tuple[str, ...]:
-        """Return the words of those ranges of the last version that a prototype informed."""
+        """Return the prose of those ranges of the last version that a prototype informed."""
         return self.versions[-1].prototype if self.versions else ()
 
 
@@ -163,7 +162,7 @@ def digest(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON's types; numbers as their shortest text, so that 1 and 1.0 are one number and infinity is one."""
+    """Return a value in JSON types; numbers as their shortest strings, so that 1 equals 1.0 and infinity is allowed."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -172,25 +171,25 @@ def _plain(value: Any) -> Any:
 
 
 def hash_of(item: Expectation) -> str:
-    """Return the hash of an expectation: of all its fields that are not as by default."""
+    """Return the hash of an expectation: of all fields without default values."""
     said = {field.name: getattr(item, field.name) for field in fields(item)}
     return digest({field.name: said[field.name] for field in fields(item) if said[field.name] != field.default})
 
 
 def expectations(study: Any) -> tuple[Expectation, ...]:
-    """Return the expectations of a study of any kind; some kinds have none."""
+    """Return the expectations of a study of any kind; empty for kinds without them."""
     return tuple(getattr(study, "expectations", ()))
 
 
 def words_of(study: Any) -> str:
-    """Return the hash of what a study expects in words, and of its margin."""
+    """Return the hash of a study's expectations in prose and of its margin."""
     arms = {arm.name: getattr(arm, "expected", "") for arm in study.arms}
     margin = getattr(study, "margin", math.nan)
     return digest({"expected": getattr(study, "expected", ""), "arms": arms, "margin": margin})
 
 
 def design_of(study: Any) -> dict[str, Any]:
-    """Return what a study runs, in JSON's types: sizes, arms, data seeds, and when effects are read.
+    """Return the design of a study in JSON types: sizes, arms, data seeds, and when effects are read.
 
     Examples
     --------
@@ -206,7 +205,7 @@ def design_of(study: Any) -> dict[str, Any]:
         "at the full size" if getattr(study, "interim", True) else "once, when all runs of the full size are finished"
     )
     sizes = {name: plain(getattr(study, name)) for name in ("quick", "full")}
-    # What is 0 or empty is left out: a field that sizes may get later changes no registration.
+    # Omit values that are 0 or empty, so that a field added to sizes later does not change registrations.
     found: dict[str, Any] = {name: {key: size[key] for key in size if size[key]} for name, size in sizes.items()}
     found |= {"arms": arms, "effects are read": read}
     found |= {"configurations": settings} if settings else {}
@@ -214,7 +213,7 @@ def design_of(study: Any) -> dict[str, Any]:
 
 
 def commit_of(folder: Path) -> str:
-    """Return the commit that a folder is at, short; empty outside of a repository."""
+    """Return the abbreviated commit of a folder's repository; empty outside of a repository."""
     command = ["git", "-C", os.fspath(folder), "rev-parse", "--short=12", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -226,7 +225,7 @@ def commit_of(folder: Path) -> str:
 
 
 def read(folder: Path) -> dict[str, Registration]:
-    """Return the registrations in a folder's file, by study; none if there is no file.
+    """Return the registrations in a folder's file, by study; empty if the file does not exist.
 
     Raises
     ------
@@ -247,7 +246,7 @@ def read(folder: Path) -> dict[str, Registration]:
 
 
 def write(folder: Path, found: Mapping[str, Registration]) -> Path:
-    """Write registrations into a folder's file, by name."""
+    """Write registrations into a folder's file, sorted by name."""
     path = folder / REGISTER_FILE
     content = {name: [version.as_json() for version in found[name].versions] for name in sorted(found)}
     write_json(path, content)
@@ -255,15 +254,14 @@ def write(folder: Path, found: Mapping[str, Registration]) -> Path:
 
 
 def register(found: Registration, new: Version) -> Registration:
-    """Return a registration with a version more.
+    """Return a registration with one more version.
 
     Parameters
     ----------
     found : Registration
-        What there is.
+        Previous registration.
     new : Version
-        What the study expects now. After the first it needs a reason; that may also be of something beside the ranges,
-        a size or a note.
+        Current expectations. Every version after the first must have a reason, also if only a size or a note changed.
 
     Raises
     ------
@@ -287,7 +285,7 @@ def _words(ranges: Iterable[Range]) -> set[str]:
 
 
 def keep(folder: Path, study: Any, found: Registration) -> None:
-    """Write what is registered of a study into the folder of its runs, before the first of them; once."""
+    """Write the registration of a study into the folder of its runs, once, before the first run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -296,11 +294,11 @@ def keep(folder: Path, study: Any, found: Registration) -> None:
         write(folder, {study.name: found})
 
 
-# --- where it stands -------------------------------------------------------------------------------------------------
+# --- places of the file -----------------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
-    """Return the folder with the ablation files: the checkout's, or the one inside an installed wheel."""
+    """Return the folder with the ablation files: in the checkout, or inside an installed wheel."""
     package = Path(lowprec.__file__).resolve().parent
     checkout = package.parent / "ablations"
     if checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
@@ -309,19 +307,19 @@ def folder() -> Path:
 
 
 def home(name: str) -> Path:
-    """Return the folder where an ablation's file lies, by its name or path: `registered.json` stands there."""
+    """Return the folder of an ablation's file, given by name or path; `registered.json` is in the same folder."""
     return Path(name).resolve().parent if name.endswith(".py") else folder()
 
 
 def registered_of(name: str, study: str) -> Registration:
-    """Return what is registered of a study whose file has this name or path."""
+    """Return the registration of a study, given the name or path of its file."""
     return read(home(name)).get(study, Registration())
 
 
 def registered_in(runs: Path, study: str) -> Registration:
-    """Return what was registered of a study when the runs in a folder began.
+    """Return the registration of a study as it was when the runs in a folder began.
 
-    The folder has a copy of that since then; without one, what the package's own file says of a study of this name.
+    The folder holds a copy since that time. Without a copy, return the registration in the package's file.
     """
     where = runs if (runs / REGISTER_FILE).is_file() else folder()
     return read(where).get(study, Registration())
