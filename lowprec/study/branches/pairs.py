@@ -111,7 +111,7 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
 
 
 def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
-    """Return what stands for two references of a pair: the mean of their losses, windows and curves."""
+    """Return the mean of two references of a pair, losses, windows and curves, as a run to compare with."""
     steps = min(run.curve.size, other.curve.size)
     return replace(
         run,

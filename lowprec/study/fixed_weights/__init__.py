@@ -1,1 +1,1 @@
-"""Measurements of the same weights in several precisions, without training."""
+"""Measurements of fixed weights in several precisions, without training."""

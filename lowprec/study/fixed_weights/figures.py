@@ -19,7 +19,7 @@ MARKERS = ("o", "s", "D", "^", "v")
 
 
 def title(summary: Samples) -> str:
-    """Return the finding in a line: the treatments with the smallest and the largest headline."""
+    """Return a title with the finding: the treatments with the smallest and the largest headline metric."""
     if summary.invalid_reasons:
         return void_title(summary.invalid_reasons)
     metric = summary.study.first
@@ -44,7 +44,7 @@ def _name(metric: str) -> str:
 
 
 def by_arm(summary: Samples) -> Figure:
-    """Return the headline and the gradient error: one row per arm, one marker per condition, ticks for batches."""
+    """Return the figure of headline metric and gradient error: rows are arms, markers conditions, ticks batches."""
     metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
     arms, several = summary.shown, len(summary.conditions) > 1
     rows = [
@@ -90,7 +90,7 @@ def _draw_arms(axes: Any, summary: Samples, metric: str) -> None:
 
 
 def by_layer(summary: Samples) -> Figure:
-    """Return the heat map of the gradient error by layer and kind: one panel per arm, one scale."""
+    """Return the heat maps of the gradient error by layer and kind: one panel per arm, with a common scale."""
     stem = f"{summary.study.name}_layers"
     arms = [arm for arm in summary.shown if (arm, summary.conditions[0]) in summary.layers][:6]
     tables = {arm: summary.layers[arm, summary.conditions[0]] for arm in arms}
@@ -141,7 +141,7 @@ def by_layer(summary: Samples) -> Figure:
 
 
 def by_cost(summary: Samples) -> Figure:
-    """Return the headline against the bits per value, for the costs in which arms differ."""
+    """Return the figure of the headline metric against bits per value, for the costs in which arms differ."""
     metric, styles = summary.study.first, line_styles(summary.study.arms)
     config, stem = summary.about["fingerprint"]["config"], f"{summary.study.name}_cost"
     points = [
@@ -178,12 +178,12 @@ def _edge(points: Sequence[Point], names: Sequence[str], cost: str) -> tuple[lis
 
 # --- metrics by condition --------------------------------------------------------------------------------------------
 
-#: How means and their intervals are drawn.
+#: Style of means and their intervals.
 MARKS: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.2, "elinewidth": 0.8}
 
 
 def by_condition(summary: Samples) -> list[Figure]:
-    """Return the figure, whose rows are mean and interval of each metric, arm and place."""
+    """Return figures of the metrics; the rows of each table are mean and interval by metric, arm and condition."""
     measurement = summary.study.measurement
     wide = len(summary.conditions) > 12
     rows = [
@@ -201,7 +201,7 @@ def by_condition(summary: Samples) -> list[Figure]:
 
 
 def overall_title(summary: Samples) -> str:
-    """Return the finding in a line: the first metric of every treatment, over all places."""
+    """Return a title with the finding: the first metric of every treatment, over all conditions."""
     if summary.invalid_reasons:
         return void_title(summary.invalid_reasons)
     metric, arms = summary.study.measurement.panels[0], summary.study.arms
@@ -240,14 +240,14 @@ def _draw_conditions(sheet: Any, top: float, summary: Samples, rows: Sequence[di
 
 
 def _scale_means(axes: Any, means: Sequence[float]) -> None:
-    """Set limits from the means, not from the interval of a place with few bytes."""
+    """Set limits that show the means; intervals of conditions with few bytes may exceed them."""
     if not means:
         return
     low, high = min(means), max(means)
     if low > 0 and high > 30 * low:
         axes.set_yscale("log")
         axes.set_ylim(low / 2, high * 2)
-    elif low >= 0 and high > 1e6:  # a few means of another kind than all others
+    elif low >= 0 and high > 1e6:  # a few means far from all others
         axes.set_yscale("symlog", linthresh=1e-3)
         axes.yaxis.get_major_locator().set_params(numticks=7)
         axes.set_ylim(0, 10 * high)

@@ -1,10 +1,10 @@
-"""Replays: operands of a trained model's multiplications are recorded, and multiplied again on other accumulators.
+"""Replay studies: operands of a trained model's products are recorded and multiplied on other accumulators.
 
-The model is small and its sums are short in two of the three products. In the third, Wgrad, K counts tokens, and a
-frozen checkpoint gives as many as one wants: there K is as long as in a large model. What K would do to the other two
-is extrapolated: their operands are extended to K = 16384 by copies of themselves, such that products stay as correlated
-as they were (the coherence that was recorded), or such that sums stay as much longer than those of independent products
-(the coherence falls as 1 / K). The same is done to Wgrad's shortest sums, whose longest are known.
+The model is small, so sums are short in Fprop and Dgrad. In Wgrad, K counts tokens, of which a frozen checkpoint can
+process any number, so K is as long as in a large model. For the other two products the effect of K is extrapolated:
+operands are extended to K = 16384 by copies of themselves, either keeping the recorded correlation of products
+(coherence), or keeping the ratio of the sums to sums of independent products (coherence falls as 1 / K). As a check,
+Wgrad's shortest sums are extended as well, since its longest sums are measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..run.backend import Backend
     from ..run.plan import Plan
 
-#: What is measured of an arm in a class of multiplications.
+#: Metrics of an arm in a class of products.
 REPLAY_METRICS = {
     "over_quantization": "Frobenius error of the sums over the error that quantizing the operands makes",
     "error_percent": "Frobenius error of the sums over the norm of the exact product, per cent",
@@ -32,18 +32,18 @@ REPLAY_METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySetting(CheckpointSize):
-    """How large a replay is; the BF16 checkpoints are those of `CheckpointSize`.
+    """Size of a replay study.
 
     Parameters
     ----------
     seeds : int
-        Batches of Fprop and Dgrad, and pieces of Wgrad's tokens, that are multiplied of each layer at most.
+        Maximum number of products per layer: batches for Fprop and Dgrad, pieces of the tokens for Wgrad.
     tokens : int
-        Tokens of the longest Wgrad.
+        Number of tokens in the longest Wgrad.
     rows : int
-        Tokens of a batch that are multiplied in Fprop and Dgrad.
+        Number of tokens per batch in Fprop and Dgrad.
     columns : int
-        Inputs and outputs of a layer that are multiplied in Wgrad, and rows of synthetic operands.
+        Number of inputs and of outputs of a layer in Wgrad, and rows of synthetic operands.
     """
 
     seeds: int = count(1, 1)
@@ -58,17 +58,17 @@ class ReplaySetting(CheckpointSize):
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(PlannedStudy):
-    """One question put to recorded operands.
+    """A question answered by products of recorded operands.
 
     Parameters
     ----------
     arms : tuple of GemmArm
         Accumulators and blocks; at most one is the reference.
     expectations : tuple of Expectation
-        Numbers that were expected, over `REPLAY_METRICS`; their `stress` is a class of multiplications ("fprop",
-        "wgrad_64k") or of extended ones ("fprop_at_16k"). One that the size at hand has no class for is not judged.
+        Expected ranges of `REPLAY_METRICS`. Their `stress` is a class of products ("fprop", "wgrad_64k"), which may be
+        extended ("fprop_at_16k"). Classes that a size does not contain are not judged.
     quantized_by : str
-        The recipe whose quantized layers are recorded.
+        Name of a recipe; the layers that it quantizes are recorded.
     """
 
     arms: tuple[GemmArm, ...]
@@ -82,11 +82,11 @@ class Replay(PlannedStudy):
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """What is measured."""
+        """Metrics that expectations may refer to."""
         return REPLAY_METRICS
 
     def plan(self, size: ReplaySetting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """List the runs at a size; nothing is written."""
+        """Return the plan of the runs at a size, without writing anything."""
         from ..measurements.gemms import MultiplyRecorded, MultiplySynthetic
         from ..measurements.operands import FAMILIES, lengths
         from ..run.plan import Plan, checkpoint_task, create_context
@@ -126,10 +126,10 @@ class Replay(PlannedStudy):
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields but sizes and expectations."""
+        """Return the fields of the study, without sizes and expectations."""
         return {**content, "arms": tuple(map(GemmArm.from_json, content["arms"]))}
 
     @classmethod
     def size_from_json(cls, content: Mapping[str, Any]) -> ReplaySetting:
-        """Return a size."""
+        """Return a size from its JSON form."""
         return ReplaySetting(**content)

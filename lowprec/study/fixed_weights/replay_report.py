@@ -1,4 +1,4 @@
-"""What a replay found: tables, sentences, numbers and the figure of its report."""
+"""Report of a replay study: tables, sentences, numbers and the figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .replay_results import AT_FAR, NEGLIGIBLE_RATIO, ReplaySummary, class_label
 
 
 def sums_table(summary: ReplaySummary) -> Table:
-    """Return what each arm but those of other bits costs, by class: over quantization, with intervals."""
+    """Return the error of each arm's sums relative to the quantization error, by class, with intervals."""
     others = {arm.name for _, arm in summary.bits} - {summary.control.name}
     where = [*summary.classes, *summary.far]
     rows = [
@@ -34,7 +34,7 @@ def sums_table(summary: ReplaySummary) -> Table:
 
 
 def bits_table(summary: ReplaySummary) -> Table:
-    """Return what each number of fraction bits costs in sums that are never promoted."""
+    """Return the error of sums without promotion by the number of fraction bits."""
     where = [*summary.classes, *summary.far]
     rows = [
         (str(bits), *(number(summary.of("over_quantization", arm.name, name).mean) for name in where))
@@ -52,7 +52,7 @@ def bits_table(summary: ReplaySummary) -> Table:
 
 
 def bias_table(summary: ReplaySummary) -> Table:
-    """Return by how much sums are too small, by class."""
+    """Return the bias of sums towards zero, by class."""
     where = [*summary.classes, *summary.far]
     arms = [summary.control, *(arm for _, arm in summary.intervals)]
     rows = [
@@ -63,7 +63,7 @@ def bias_table(summary: ReplaySummary) -> Table:
 
 
 def operands_table(summary: ReplaySummary) -> Table:
-    """Return what the operands of each class are like, those that were extended too."""
+    """Return properties of the operands in each class, recorded and extended."""
     rows = []
     arm = summary.control.name
     for where in (*summary.classes, *summary.checks, *summary.far):
@@ -85,7 +85,7 @@ def operands_table(summary: ReplaySummary) -> Table:
 
 
 def lines_table(summary: ReplaySummary) -> Table:
-    """Return the reference lines of synthetic operands."""
+    """Return the reference lines from synthetic operands."""
     arm = summary.control.name
     known = sorted({k for _, name, k in summary.lines if name == arm})
     rows = [
@@ -105,7 +105,7 @@ def _cell(found: BootstrapMean) -> str:
 
 
 def sentences(summary: ReplaySummary) -> list[str]:
-    """Return what was found, most important first."""
+    """Return the findings as sentences, most important first."""
     arm = summary.control
     lines = []
     for where in (summary.classes[-1], *summary.far):
@@ -127,7 +127,7 @@ def sentences(summary: ReplaySummary) -> list[str]:
 
 
 def title(summary: ReplaySummary) -> str:
-    """Return the finding in a line."""
+    """Return a title with the finding."""
     arm, longest = summary.control, summary.classes[-1]
     here = summary.of("over_quantization", arm.name, longest)
     far = [summary.of("over_quantization", arm.name, where).mean for where in summary.far]
@@ -170,16 +170,16 @@ def results(summary: ReplaySummary, folder: Path) -> Results:
 
 # --- the figure: errors of sums by K, by the promotion interval and by fraction bits ---------------------------------
 
-#: Colours of the products; extrapolated ones have the same, open and dashed.
+#: Colours of the products; extrapolated points have the same colour, open and dashed.
 COLORS = {"fprop": PALETTE[0], "dgrad": PALETTE[1], "wgrad": PALETTE[2]}
-#: Dashes of synthetic operands in the first panel, all grey: not measured in a model.
+#: Dashes of the grey lines of synthetic operands in the first panel.
 LINES = {"normal": "-", "channels": (0, (4, 1.5)), "positive": (0, (1, 1.2))}
-#: A row of the figure's table.
+#: Row of the figure's table.
 Row = dict[str, Any]
 
 
 def figure(summary: ReplaySummary, finding: str) -> Figure:
-    """Return the figure; its rows are the points of the three panels."""
+    """Return the figure; the rows of its table are the points of the three panels."""
     rows = [*_by_length(summary), *_by_interval(summary), *_by_bits(summary)]
     small = (
         f"{summary.size}. Dots: means over layers and checkpoints; bars: 90 % intervals of the mean; thin bars: 5 to "
@@ -211,7 +211,7 @@ def _point(summary: ReplaySummary, panel: str, arm: str, where: str, x: float) -
 
 
 def _by_length(summary: ReplaySummary) -> list[Row]:
-    """Return what sums cost that are never promoted: synthetic operands, then the classes at their mean K."""
+    """Return the errors of sums without promotion: synthetic operands by K, then the classes at their mean K."""
     arm = summary.control.name
     rows: list[Row] = [
         {"panel": "length", "class": family, "x": k, "mean": summary.lines[family, arm, k]["over_quantization"],
@@ -235,7 +235,7 @@ def _by_bits(summary: ReplaySummary) -> list[Row]:
 
 
 def _shown(summary: ReplaySummary) -> Sequence[str]:
-    """Return the classes of the right panels: the longest Wgrad, and all others."""
+    """Return the classes in the right panels: all but Wgrad's, the longest Wgrad, and the extended ones."""
     wgrad = [where for where in summary.classes if _product(where) == "wgrad"]
     return [*(where for where in summary.classes if where not in wgrad), *wgrad[-1:], *summary.far]
 

@@ -1,4 +1,4 @@
-"""From the tables of a replay to means over multiplications with intervals, and what is extrapolated from them."""
+"""Evaluation of a replay study: means over products with intervals, and extrapolations."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from ..report.parts import plural, short_count
 from ..report.results import collect
 from ..run.store import StudyError
 
-#: What is measured of one multiplication on one arm, by its metric.
+#: Columns with the measurements of one product on one arm, by metric.
 Numbers = dict[str, float]
-#: Checkpoint and layer.
+#: Key of a measurement: checkpoint and layer.
 Place = tuple[int, str]
-#: Behind the name of a class: operands were extended to so much.
+#: Suffix of a class whose operands are extended to this K.
 AT_FAR = f"_at_{EXTRAPOLATED_K // 1024}k"
-#: Accumulation that costs less than this share of what quantization costs adds less than half a per cent to the error.
+#: An accumulation error below this fraction of the quantization error adds less than half a percent to the total.
 NEGLIGIBLE_RATIO = 0.1
-#: Metrics of a multiplication that no arm changes.
+#: Metrics of the operands, equal in all arms.
 OF_OPERANDS = ("K", "coherence")
 
 
 @dataclass(frozen=True, eq=False)
 class ReplaySummary:
-    """A finished replay.
+    """Results of a replay study.
 
     Attributes
     ----------
     study, setting : Replay, ReplaySetting
-        What was asked, and at which size.
+        The study and its size.
     classes, far, checks : tuple of str
-        The classes of multiplications, see `class_name`: of recorded operands, of operands extended to
-        `EXTRAPOLATED_K`, and of extended ones whose own length was recorded, too.
+        Classes of products, see `class_name`: with recorded operands, with operands extended to `EXTRAPOLATED_K`, and
+        with extended operands for which the extended length was also recorded.
     values : dict
-        By class and arm, then by checkpoint and layer: `REPLAY_METRICS`, `OF_OPERANDS`, "quantization" (per cent) and
-        "largest" (per cent), means over draws.
+        Metrics by class and arm, then by checkpoint and layer: `REPLAY_METRICS`, `OF_OPERANDS`, "quantization" and
+        "largest" (in percent), means over draws.
     lines : dict
-        By family, arm and K: the same of synthetic operands, means over draws.
+        The same metrics for synthetic operands, by family, arm and K.
     about : dict
-        `run.json` of the first run.
+        Content of the first run's `run.json`.
     registered : Registration
-        What was registered before.
+        Expectations registered before the study.
     """
 
     study: Any
@@ -67,13 +67,13 @@ class ReplaySummary:
     registered: Registration
 
     def of(self, metric: str, arm: str, where: str) -> BootstrapMean:
-        """Return a metric's mean over multiplications, with its interval over checkpoints and layers."""
+        """Return the mean of a metric over products, with its interval over checkpoints and layers."""
         found = self.values[where, arm]
         return pigeonhole_bootstrap({place: numbers[metric] for place, numbers in found.items()})
 
     @property
     def bits(self) -> list[tuple[int, GemmArm]]:
-        """Arms that never leave the tensor core by their fraction bits, per-tensor scales."""
+        """Arms without promotion and with per-tensor scales, by their fraction bits."""
         found = [
             (bits, arm) for arm in self.study.arms
             if arm.promote_every is None and arm.blocks == "tensor"
@@ -83,7 +83,7 @@ class ReplaySummary:
 
     @property
     def intervals(self) -> list[tuple[int, GemmArm]]:
-        """Arms that differ from the control in being promoted, by the interval."""
+        """Arms that differ from the control only in promotion, by its interval."""
         control = self.control
         found = [
             (arm.promote_every, arm) for arm in self.study.arms
@@ -93,12 +93,12 @@ class ReplaySummary:
 
     @property
     def control(self) -> GemmArm:
-        """The arm that is known to hurt, or the first."""
+        """Arm that is known to hurt, or the first arm."""
         found: GemmArm = next((arm for arm in self.study.arms if arm.role == "control"), self.study.arms[0])
         return found
 
     def sufficient_bits(self, where: str) -> int | None:
-        """Return the fewest fraction bits whose error, and that of all wider arms, is below `NEGLIGIBLE_RATIO`."""
+        """Return the least number of fraction bits from which on the error is below `NEGLIGIBLE_RATIO`."""
         least = None
         for bits, arm in reversed(self.bits):
             if not self.of("over_quantization", arm.name, where).high <= NEGLIGIBLE_RATIO:
@@ -108,7 +108,7 @@ class ReplaySummary:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What became of the expectations that this size can judge."""
+        """Outcomes of the expectations that this size can judge."""
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
             judge(item, ByResamples(self._resampled), registered=self.registered.covers(item))
@@ -121,7 +121,7 @@ class ReplaySummary:
 
     @property
     def size(self) -> str:
-        """What was measured, in words."""
+        """Description of the measured products."""
         fingerprint, setting = self.about["fingerprint"], self.setting
         tokens = int(fingerprint["config"]["batch"]) * int(fingerprint["config"]["sequence"])
         layers = {layer for _, layer in self.values[self.classes[0], self.control.name]}
@@ -168,16 +168,16 @@ def summarize(study: Any, setting: Any, folder: Path) -> ReplaySummary:
 
 
 def class_name(product: str, tokens: int, kept: str) -> str:
-    """Return the name of a class of multiplications.
+    """Return the name of a class of products.
 
     Parameters
     ----------
     product : str
         "fprop", "dgrad" or "wgrad".
     tokens : int
-        Over how many it sums, 0 if it does not.
+        Number of tokens that the product sums over, 0 if it does not sum over tokens.
     kept : {"", "coherence", "growth"}
-        What of shorter sums is as it was recorded, where operands were extended; empty where they are whole.
+        Property of the recorded sums that extended operands preserve; empty for recorded operands.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def class_name(product: str, tokens: int, kept: str) -> str:
 
 
 def class_label(where: str) -> str:
-    """Return a class of multiplications in words.
+    """Return the label of a class of products.
 
     Examples
     --------

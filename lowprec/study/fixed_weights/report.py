@@ -1,4 +1,4 @@
-"""What a study of measurements found: tables and numbers of its report."""
+"""Report of a measurement study: tables and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..report.sheet import csv_of
 from .figures import by_arm, by_condition, by_cost, by_layer
 from .results import Samples
 
-#: Metrics of the table, and how a number of each is written.
+#: Metrics of the table, with the format of their numbers.
 SHOWN = {
     "kl_percent": "KL, % of loss", "gradient_error": "gradient error", "token_error_median": "token error, median",
     "token_error_p99": "token error, p99", "routing_flips": "routing flips %", "flushed": "flushed %",
@@ -21,29 +21,29 @@ _PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
 
 
 def _cell(mean: float, half: float) -> str:
-    """Return a mean with half the width of its 90 % interval."""
+    """Format a mean with half the width of its 90 % interval."""
     return number(mean) if math.isnan(half) or half == 0 else f"{number(mean)} ± {half:.1g}"
 
 
 def cell(summary: Samples, metric: str, arm: str, condition: str = "") -> str:
-    """Return a mean with half the width of its 90 % interval."""
+    """Format a metric's mean with half the width of its 90 % interval."""
     return _cell(summary.mean(metric, arm, condition), summary.half(metric, arm, condition))
 
 
 def scaled_cell(summary: Samples, metric: str, arm: str, stress: str) -> str:
-    """Return a metric's mean with half the width of its 90 % interval."""
+    """Format a metric's mean, in the metric's unit, with half the width of its 90 % interval."""
     scale = 100.0 if metric in _PERCENT else 1.0
     return _cell(scale * summary.mean(metric, arm, stress), scale * summary.half(metric, arm, stress))
 
 
 def metrics_shown(summary: Samples) -> list[str]:
-    """Return the metrics that differ from 0 somewhere; a column of zeros says nothing."""
+    """Return the metrics that are not 0 everywhere."""
     keys = [(arm, stress) for arm in summary.shown for stress in summary.conditions]
     return [name for name in SHOWN if any(summary.mean(name, *key) not in (0.0,) for key in keys)]
 
 
 def table(summary: Samples) -> Table:
-    """Return the table of arms and metrics, one block per condition."""
+    """Return the table of metrics by arm, one block per condition."""
     metrics, several = metrics_shown(summary), len(summary.conditions) > 1
     head = ("arm", *(["condition"] if several else []), *(SHOWN[name] for name in metrics))
     rows = tuple(
@@ -62,7 +62,7 @@ def table(summary: Samples) -> Table:
 
 
 def sentences(summary: Samples) -> list[str]:
-    """Return what was found, most important first."""
+    """Return the findings as sentences, most important first."""
     lines = [*summary.invalid_reasons, *(finding_sentence(item) for item in summary.findings)]
     same = [arm.name for arm in summary.study.arms_of("repeat")]
     if same and not summary.invalid_reasons:
@@ -77,7 +77,7 @@ def results(summary: Samples, folder: Path) -> Results:
 
 
 def _comparison(summary: Samples, folder: Path) -> Results:
-    """Return the report of what has layers."""
+    """Return the report of a measurement with layer metrics."""
     study, found = summary.study, table(summary)
     rows = [
         {"arm": arm.name, "role": arm.role, "recipe": arm.recipe_name, "stress": stress, "metric": metric,
@@ -115,7 +115,7 @@ def _comparison(summary: Samples, folder: Path) -> Results:
 
 
 def overview(summary: Samples) -> Table:
-    """Return the table of arms and metrics over all places."""
+    """Return the table of metrics by arm, over all conditions."""
     metrics = [*summary.study.measurement.metrics]
     rows = tuple((arm, *(cell(summary, metric, arm) for metric in metrics)) for arm in summary.shown)
     words = "; ".join(f"{name}: {text}" for name, text in summary.study.measurement.metrics.items())
@@ -124,14 +124,14 @@ def overview(summary: Samples) -> Table:
 
 
 def by_place(summary: Samples, metric: str) -> Table:
-    """Return the table of one metric: places and arms."""
+    """Return the table of one metric by condition and arm."""
     head = (summary.study.measurement.axis, *summary.shown)
     rows = tuple((place, *(cell(summary, metric, arm, place) for arm in summary.shown)) for place in summary.conditions)
     return Table(head, rows, summary.study.measurement.metrics[metric])
 
 
 def _measurements(summary: Samples, folder: Path) -> Results:
-    """Return the report of what has none."""
+    """Return the report of a measurement without layer metrics."""
     study, found = summary.study, overview(summary)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""From the folders of a study of measurements to means with intervals, and which expectations came true."""
+"""Evaluation of a measurement study: means with intervals, and outcomes of expectations."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from ..report.parts import plural, short_count
 from ..report.results import collect
 
 Values = NDArray[np.float64]
-#: Arm and condition.
+#: Key of values: arm and condition.
 Key = tuple[str, str]
-#: Layer (-1 for none) and kind of parameter.
+#: Key of layer metrics: layer (-1 for none) and kind of parameter.
 Place = tuple[int, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A finished study of measurements.
+    """Results of a measurement study.
 
     Attributes
     ----------
     study, setting : MeasurementStudy, CheckpointSize
-        What was asked, and at which size.
+        The study and its size.
     conditions : tuple of str
         The conditions, in order.
     values : dict
-        By arm and condition: one row (checkpoint, batch, metrics ...) for each measurement.
+        Rows (checkpoint, batch, metrics ...), one per measurement, by arm and condition.
     layers : dict
-        By arm and condition: the layer metrics of every layer and kind, means over batches; empty without any.
+        Layer metrics by arm and condition, for every layer and kind, averaged over batches; may be empty.
     about : dict
-        `run.json` of the first run.
+        Content of the first run's `run.json`.
     recipes : dict of str to dict
-        The arms' recipes in full.
+        Complete recipes of the arms.
     findings : tuple of Finding
-        What became of the expectations.
+        Outcomes of the expectations.
     invalid_reasons : list of str
-        Reasons why the study must not be trusted.
+        Reasons not to trust the study.
     """
 
     study: Any
@@ -63,15 +63,15 @@ class Samples:
     invalid_reasons: tuple[str, ...] = ()
 
     def column(self, metric: str, arm: str, condition: str) -> Values:
-        """Return a metric for every measurement of an arm under a condition."""
+        """Return the values of a metric for every measurement of an arm under a condition."""
         place = 2 + [*self.study.metrics].index(metric)
         found = self.values.get((arm, condition))
         return np.empty(0) if found is None else found[:, place]
 
     def of(self, metric: str, arm: str, condition: str = "") -> Values:
-        """Return rows (checkpoint, batch, value) of a metric; nan is left out.
+        """Return rows (checkpoint, batch, value) of a metric, without nan.
 
-        Without a condition they are those of the first, or of all, as the measurement says.
+        Without a condition, return rows of the first or of all conditions, as the measurement defines.
         """
         default = self.conditions[:1] if self.study.measurement.first_alone else self.conditions
         default = (ALL_CONDITIONS,) if ALL_CONDITIONS in self.conditions else default
@@ -87,24 +87,24 @@ class Samples:
         return float(np.sum(values)) / len(values) if len(values) else math.nan
 
     def sd(self, metric: str, arm: str, condition: str = "") -> float:
-        """Return the standard deviation over batches and checkpoints, nan for a single one."""
+        """Return the standard deviation over batches and checkpoints; nan for a single measurement."""
         return spread(self.of(metric, arm, condition)[:, 2])
 
     def half(self, metric: str, arm: str, condition: str = "") -> float:
-        """Return half the width of the mean's 90 % interval, nan for a single batch."""
+        """Return half the width of the mean's 90 % interval; nan for a single batch."""
         return half_width(self.of(metric, arm, condition))
 
     def variance(self, metric: str, condition: str, weights: Mapping[str, float]) -> tuple[float, float]:
-        """Return the variance of a weighted sum of arms' means: checkpoints and batches are samples."""
+        """Return the variance of a weighted sum of arms' means, with checkpoints and batches as samples."""
         return crossed_variance(weighted_rows({arm: self.of(metric, arm, condition) for arm in weights}, weights))
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "") -> bool:
-        """Tell whether a metric of an arm was never negative."""
+        """Return whether a metric of an arm was never negative."""
         return all_nonnegative(self.of(metric, arm, condition))
 
     @property
     def shown(self) -> list[str]:
-        """Names of the arms but repeats, and but a reference that differs from itself in nothing."""
+        """Names of the arms, without repeats, and without the reference if it is 0 in all metrics."""
         return [
             arm.name
             for arm in self.study.arms
@@ -113,7 +113,7 @@ class Samples:
 
     @property
     def size(self) -> str:
-        """What was measured, in words."""
+        """Description of the measured model and its data."""
         fingerprint, setting = self.about["fingerprint"], self.setting
         config, parameters = fingerprint["config"], fingerprint["parameters"]
         tokens = int(config["batch"]) * int(config["sequence"])
@@ -176,7 +176,7 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
 
 
 def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
-    """Return the repeats whose files differ from those of the first other arm with the same recipe."""
+    """Return the repeats with files that differ from those of the first other arm with the same recipe."""
     found = []
     for arm in study.arms_of("repeat"):
         other = next((one.name for one in study.arms if one.name != arm.name and one.recipe == arm.recipe), arm.name)
@@ -186,7 +186,7 @@ def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
 
 
 def _not_detected(samples: Samples) -> list[str]:
-    """Return the controls whose headline is no further from the reference's than the floor's is."""
+    """Return the controls with a headline metric no further from the reference's than the noise floor's."""
     study = samples.study
 
     def apart(arm: str, condition: str) -> float:

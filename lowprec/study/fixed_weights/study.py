@@ -1,4 +1,4 @@
-"""Studies that measure the same weights in several precisions: nothing is trained but the BF16 checkpoints."""
+"""Studies that measure fixed weights in several precisions; only the BF16 checkpoints are trained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredMeasurement(Measurement):
-    """What `study.json` keeps of a measurement: what a report needs to know of it."""
+    """Attributes of a measurement that `study.json` stores for reports."""
 
     content: Mapping[str, Any]
 
@@ -29,24 +29,24 @@ class StoredMeasurement(Measurement):
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
     def measure(self, *_: Any) -> Any:
-        """Raise: this is a record of what was measured."""
+        """Raise an error: a stored measurement cannot be run."""
         raise TypeError("StoredMeasurement: measure needs the measurement of the ablation's file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementStudy(PlannedStudy):
-    """One question that a measurement of the same weights in several precisions answers.
+    """A question answered by measuring fixed weights in several precisions.
 
     Parameters
     ----------
     measurement : Measurement
-        What is measured, on every batch.
+        Measurement to make on every batch.
     arms : tuple of Arm
-        The precisions; exactly one is the reference.
+        Arms with their recipes; exactly one is the reference.
     headline : str
-        The metric of the first figure and of the positive controls; by default the measurement's first panel.
+        Metric of the first figure and for positive controls; by default that of the measurement's first panel.
     config : mapping
-        Fields of the model's configuration that differ from the size's, in all runs: ``{"mtp_depth": 1}``.
+        Changes to the size's model configuration, for all runs: ``{"mtp_depth": 1}``.
     """
 
     measurement: Measurement
@@ -68,21 +68,21 @@ class MeasurementStudy(PlannedStudy):
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        """What is measured."""
+        """Metrics that expectations may refer to."""
         return self.measurement.metrics
 
     def conditions(self, metric: str) -> Sequence[str] | None:
-        """Return the names of the measurement's conditions, if they are known before it."""
+        """Return the names of the measurement's conditions, if they are known in advance."""
         names = self.measurement.condition_names
         return None if names is None else ("", *names)
 
     @property
     def first(self) -> str:
-        """The metric of the first figure."""
+        """Metric of the first figure."""
         return self.headline or self.measurement.panels[0]
 
     def plan(self, size: CheckpointSize, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """List the runs at a size; nothing is written."""
+        """Return the plan of the runs at a size, without writing anything."""
         from ..run.plan import Plan, checkpoint_task, create_context
         from ..run.tasks import Task
 
@@ -115,7 +115,7 @@ class MeasurementStudy(PlannedStudy):
         return results(summarize(self, size, folder), folder)
 
     def to_json(self, size: CheckpointSize) -> dict[str, Any]:
-        """Return the content of `study.json`, with the attributes of the measurement that a report needs."""
+        """Return the content of `study.json`, with the measurement's attributes for reports."""
         names = ("metrics", "axis", "panels", "joined", "layer_metrics", "first_alone")
         content = super().to_json(size)
         content["ablation"]["measurement"] = plain({name: getattr(self.measurement, name) for name in names})
@@ -123,5 +123,5 @@ class MeasurementStudy(PlannedStudy):
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields but sizes and expectations."""
+        """Return the fields of the study, without sizes and expectations."""
         return {**super().fields_from_json(content), "measurement": StoredMeasurement(content["measurement"])}

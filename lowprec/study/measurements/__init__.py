@@ -1,1 +1,1 @@
-"""What is measured of a model's weights, or of its multiplications: everything here makes numbers of runs."""
+"""Measurements of a model's weights or of its products; the code here determines the numbers of runs."""

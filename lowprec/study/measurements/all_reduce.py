@@ -1,4 +1,4 @@
-"""What an all-reduce of gradients loses, by the number of ranks."""
+"""Errors of all-reduces of gradients, by number of ranks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReducedGradients(Measurement):
-    """The gradient of one batch, its sequences dealt out to more and more ranks, reduced as the recipe says.
+    """Error of a batch's gradient, split over a number of ranks and reduced as the recipe specifies.
 
-    Every rank's gradient is the mean over its sequences in float32, in one bucket; the truth is their float64 sum. A
-    recipe's `all_reduce` names algorithm and codec; its ranks are replaced by those of the places.
+    Every rank's gradient is the mean over its sequences in float32, in one bucket; the exact result is their float64
+    sum. A recipe's `all_reduce` names algorithm and codec; the number of ranks is that of the condition.
 
     Parameters
     ----------
     ranks : tuple of int
-        How many; the largest shares the batch by single sequences.
+        Numbers of ranks; the largest must give one sequence to each rank.
     """
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
@@ -42,7 +42,7 @@ class ReducedGradients(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield a row for each number of ranks."""
+        """Yield one row per number of ranks."""
         from lowprec.codec import codecs
         from lowprec.codec.reductions import all_reduce, all_reduces
         from lowprec.moe.run.parallel import bucket, unpacked

@@ -1,7 +1,8 @@
-"""Conditions that large models grow into and small healthy ones lack, planted so that formats can be seen to differ.
+"""Stress conditions that occur in large models and not in small ones, created on purpose to make formats differ.
 
-A stress is data. It changes the weights before a measurement, weights the loss of each token, or both; reference and
-arms are measured under the same one. `ChannelOutliers` changes no function, only the tensors that are quantized.
+A stress is data. It changes the weights before a measurement, the weight of each token in the loss, or both. Reference
+and arms are measured under the same stress. `ChannelOutliers` does not change the function of the model, only the
+tensors that are quantized.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Parameters = dict[str, Array]
 
-#: Which linear layers read the output of which norm.
+#: Linear layers that read the output of each norm.
 CONSUMERS = {
     "attn_norm": ("attn.wq_a", "attn.wkv_a"),
     "ffn_norm": ("ffn.gate", "ffn.w1", "ffn.w3", "ffn.shared.w1", "ffn.shared.w3", "ffn.experts.*.w1",
@@ -26,47 +27,48 @@ CONSUMERS = {
 
 
 class Stress:
-    """A condition to measure under; what it does not override stays as it is."""
+    """Base class of stress conditions; its methods change nothing."""
 
     name: str
-    """How it is called in tables and files."""
+    """Name in tables and files."""
 
     def change(self, parameters: Mapping[str, Array]) -> Parameters:
-        """Return the weights to measure with; the given ones are left alone."""
+        """Return the weights to measure with, as new arrays where they change."""
         return dict(parameters)
 
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return the factor of each token's cross-entropy, shape (tokens,); None for 1 everywhere."""
+        """Return the factor of each token's cross-entropy, shape (tokens,); None if all are 1."""
         return None
 
     @property
     def balance_weight(self) -> float:
-        """The factor of the balance loss, which is no token's."""
+        """Factor of the balance loss."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Healthy(Stress):
-    """No stress: the model as it was trained."""
+    """No stress: the trained model itself."""
 
     name: str = "healthy"
 
 
 @dataclass(frozen=True)
 class ChannelOutliers(Stress):
-    """Some channels of every normalised activation are larger, and the weights that read them smaller.
+    """Outliers in some channels of every normalised activation, compensated by smaller weights.
 
-    The gain of the norm times 2^octaves and the columns of its consumers times 2^-octaves: powers of two, so without
-    quantization every product of the forward pass keeps its bits, and only the operands' ranges change.
+    The gain of the norm is multiplied by 2^octaves, the columns of its consumers by 2^-octaves. These are powers of
+    two, so without quantization all products of the forward pass have the same bits, and only the ranges of operands
+    change.
 
     Parameters
     ----------
     octaves : int
         log2 of the factor.
     every : int
-        One channel in so many.
+        Interval n: every n-th channel is affected.
     name : str
-        How it is called.
+        Name in tables and files.
 
     Examples
     --------
@@ -99,19 +101,19 @@ class ChannelOutliers(Stress):
 
 @dataclass(frozen=True)
 class UnevenTokens(Stress):
-    """A few tokens have far larger gradients than the rest, as where a block shares one scale across tokens.
+    """Gradients of very different size between tokens, a stress for blocks that share one scale across tokens.
 
-    The weights of the losses are log-normal, rounded to powers of two so that weighting adds no rounding of its own,
-    with mean 1.
+    The weights of the tokens' losses are log-normal with mean 1, rounded to powers of two so that they cause no
+    rounding errors.
 
     Parameters
     ----------
     sigma : float
         Standard deviation of ln(weight): 4.6 spreads the middle 68 % of the tokens over a factor of 10^4.
     seed : int
-        Which tokens.
+        Seed of the weights.
     name : str
-        How it is called.
+        Name in tables and files.
 
     Examples
     --------
@@ -125,19 +127,19 @@ class UnevenTokens(Stress):
     name: str = "uneven tokens"
 
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return the factors."""
+        """Return the factor of each token."""
         normal = np.random.default_rng([self.seed, tokens]).standard_normal(tokens)
-        mean = self.sigma * self.sigma / 2  # of a log-normal with median 1, as ln
+        mean = self.sigma * self.sigma / 2  # ln of the mean for median 1
         octaves = np.rint((self.sigma * normal - mean) / 0.6931471805599453).astype(np.int64)
         return np.ldexp(np.float32(1), np.clip(octaves, -60, 60)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class ScaledLoss(Stress):
-    """The whole loss times 2^octaves, the balance loss too, as more tokens a step, or loss scaling, would have it.
+    """Loss multiplied by 2^octaves, including the balance loss, as for more tokens per step or loss scaling.
 
-    Powers of two commute with every rounding above the smallest normal number: without a bound on amax all gradients
-    keep their bits but for the exponent.
+    Powers of two commute with every rounding above the smallest normal number. Without a lower limit of amax only the
+    exponents of the gradients change.
 
     Parameters
     ----------
@@ -156,30 +158,30 @@ class ScaledLoss(Stress):
     name: str = "scaled loss"
 
     def token_weights(self, tokens: int) -> NDArray[np.float32] | None:
-        """Return the factors."""
+        """Return the factor of each token."""
         return np.full(tokens, 2.0**self.octaves, np.float32)
 
     @property
     def balance_weight(self) -> float:
-        """The same factor."""
+        """Factor of the balance loss, equal to that of the tokens."""
         return 2.0**self.octaves
 
 
 @dataclass(frozen=True)
 class AlignedSwiGLU(Stress):
-    """In some hidden channels both inputs of SwiGLU read the same direction, so their product is a square.
+    """Hidden channels in which both inputs of SwiGLU read the same direction, so that their product is a square.
 
-    That is what long training under weight decay ends in (arXiv:2409.12517, section 4): rows of w3 become those of w1,
-    and a token that points their way has an outlier in that channel.
+    Long training under weight decay leads to this state (arXiv:2409.12517, section 4): rows of w3 align with those of
+    w1, and a token in that direction has an outlier in the channel.
 
     Parameters
     ----------
     factor : float
-        The rows of w1 are taken so many times; a power of two.
+        Factor of the rows of w1, a power of two.
     every : int
-        One hidden channel in so many.
+        Interval n: every n-th hidden channel is affected.
     name : str
-        How it is called.
+        Name in tables and files.
 
     Examples
     --------
@@ -193,7 +195,7 @@ class AlignedSwiGLU(Stress):
     name: str = "aligned SwiGLU"
 
     def change(self, parameters: Mapping[str, Array]) -> Parameters:
-        """Return the aligned weights."""
+        """Return the weights with aligned rows."""
         changed = dict(parameters)
         for name, w1 in parameters.items():
             if name.endswith(".w1"):

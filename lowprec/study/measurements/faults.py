@@ -1,4 +1,4 @@
-"""One flipped bit at a named place of a model's arithmetic: what it does to loss and gradients, and who sees it."""
+"""Single bit flips in a model's arithmetic: their effect on loss and gradients, and detection by checksums."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lowprec.scaling.quantized import Quantized
 
 Array = NDArray[Any]
-#: Bits of a float32: its sign, exponent bits from the highest, and mantissa bits; of an FP22 register those it has.
+#: Bits of a float32: sign, exponent bits from the highest, mantissa bits. An FP22 register has some of them.
 FLOAT32_BITS = (31, 30, 29, 26, 23, 22, 18, 10)
-#: Places and the bits that are flipped there. Codes are E4M3's, logits BF16's in float32.
+#: Places, and the bits that are flipped there. Codes are E4M3, logits are BF16 in float32.
 BITS: dict[str, tuple[int, ...]] = {
     "code of x": (7, 6, 5, 3, 2, 0),
     "code of w": (7, 6, 5, 3, 2, 0),
@@ -36,19 +36,19 @@ BITS: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Faults(Measurement):
-    """Flips single bits in the forward pass, or in a weight, and compares loss and gradients with those without.
+    """Effect of single bit flips in the forward pass or in a weight on loss and gradients.
 
-    Each flip is in one linear layer drawn at random, at a random place of its operands or results. A checksum of that
-    product (`lowprec.checksum`), made of the operands before anything happened to them, is asked whether it sees it.
+    Each flip is in a random linear layer, at a random place of its operands or results. A checksum of that product
+    (`lowprec.checksum`), computed from the operands before the flip, tests whether the flip is detected.
 
     Parameters
     ----------
     trials : int
-        Flips of each bit of each place, on each batch.
+        Number of flips of each bit at each place, per batch.
     sequences : int
-        Sequences of a batch that are read.
+        Number of sequences used of a batch.
     harm : float
-        A change of the loss, in per cent, from which on a flip counts as harmful.
+        Least change of the loss, in percent, for which a flip counts as harmful.
     """
 
     trials: int = 2
@@ -71,7 +71,7 @@ class Faults(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield a row for each flip."""
+        """Yield one row per flip."""
         batch = tokens[: self.sequences]
         bound = recipe.bind(0, layers=model.config.layers)
         layers = [
@@ -116,14 +116,14 @@ class Faults(Measurement):
 
 @dataclass(eq=False)
 class Fault:
-    """One flip: its place, bit and layer, and what draws the rest of where it is.
+    """One flip: place, bit, layer, and the generator that draws the rest of its position.
 
     Attributes
     ----------
     detected : bool
-        Whether the checksum of the product saw it; never so where no product is struck.
+        Whether the checksum detected the flip; False for places outside of products.
     false_alarm : bool or None
-        Whether the checksum tripped on the same product without it; None where none was asked.
+        Whether the checksum reported an error in the same product without the flip; None if it was not tested.
     """
 
     place: str
@@ -134,7 +134,7 @@ class Fault:
     false_alarm: bool | None = field(default=None)
 
     def weights(self, params: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the weights, one of them struck if that is the place."""
+        """Return the weights, with the flip if it is in a weight."""
         if self.place != "master weight":
             return dict(params)
         struck = params[self.layer].copy()
@@ -142,13 +142,13 @@ class Fault:
         return {**params, self.layer: struck}
 
     def result(self, y: Array) -> Array:
-        """Return a router's logits, one of them struck."""
+        """Return a router's logits, with the flip if it is there."""
         struck = y.copy()
         flip(struck, int(self.rng.integers(struck.size)), self.bit)
         return struck
 
     def product(self, a: Quantized, b: Quantized, spec: GemmSpec) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the struck part of ``A @ B.T`` in float32, and its rows and columns."""
+        """Return the affected part of ``A @ B.T`` in float32, and its rows and columns."""
         rows, columns = np.arange(a.shape[0]), np.arange(b.shape[0])
         i, j = int(self.rng.integers(len(rows))), int(self.rng.integers(len(columns)))
         tile, k = int(self.rng.integers(-(-a.shape[1] // TILE))), int(self.rng.integers(a.shape[1]))
@@ -167,7 +167,7 @@ class Fault:
         return emulated(x, y, spec, at, step), np.asarray(left), np.asarray(right)
 
 
-#: Values along K that share a scale and a chain.
+#: Number of values along K that share a scale and a chain.
 TILE = 128
 
 
@@ -181,7 +181,7 @@ class Part:
 
     @classmethod
     def of(cls, q: Quantized, rows: Any) -> Part:
-        """Take rows out, as copies."""
+        """Copy some rows of a quantized operand."""
         each = q.granularity.block((q.shape[0], q.shape[1]))[0]
         at = np.asarray(rows)
         return cls(np.ascontiguousarray(q.codes[at]), np.ascontiguousarray(q.scale[at // each]), q.format)
@@ -202,18 +202,18 @@ def flip(array: Array, place: int, bit: int) -> None:
 
 
 def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, step: int) -> NDArray[np.float32]:
-    """Return ``A @ B.T`` chain by chain, as `lowprec.gemm` promotes them, whatever the scales have become.
+    """Return ``A @ B.T`` chain by chain, promoted as in `lowprec.gemm`; scales may have flipped bits.
 
     Parameters
     ----------
     a, b : Part
         Rows of both operands.
     spec : GemmSpec
-        The accumulator, promoted every 128.
+        Accumulator, with promotion every 128 products.
     struck : (int, int), optional
-        Tile along K and bit: the running sum behind it is struck.
+        Tile along K, after which the bit of the running sum is flipped, and the bit.
     step : int
-        Above 0: not that sum is struck but the accumulator's, after so many instructions of the tile's chain.
+        If above 0, flip the bit in the accumulator instead, after this number of instructions in the tile's chain.
     """
     import lowprec as lp
     from lowprec.codec.reductions import fma
@@ -237,7 +237,7 @@ def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, s
 
 
 def with_fault(bound: BoundRecipe, fault: Fault) -> Any:
-    """Return a bound recipe in which one fault strikes the forward pass of its layer."""
+    """Return a bound recipe with one flip in the forward pass of its layer."""
     if fault.place == "master weight":
         return bound
     return intercept(bound, lambda layer, ops: _Struck(ops, fault, bound) if layer == fault.layer else ops)

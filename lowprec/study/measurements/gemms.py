@@ -1,4 +1,4 @@
-"""GEMMs of recorded and of synthetic operands, multiplied on many accumulators: the work of a replay's runs."""
+"""Products of recorded and of synthetic operands on several accumulators: the work of a replay study's runs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .measurement import relative_error
 from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, recorded, sample_rows, tile_operands
 
 PRODUCTS_FILE = "products.csv"
-#: A row of that file: which multiplication, what its operands are like, and what an arm makes of it.
+#: Columns of that file: the product, properties of its operands, and errors of an arm.
 COLUMNS = (
     "product", "tokens", "kept", "layer", "draw", "K", "coherence", "arm", "quantization", "accumulation",
     "gain_minus_1", "largest",
 )  # fmt: skip
-#: K of the synthetic families.
+#: Values of K for the synthetic families.
 SYNTHETIC_LENGTHS = (256, 384, 1024, 2048, 4096, 16384, 65536)
 
 Values = NDArray[np.float64]
 
 
 class GemmOperands(NamedTuple):
-    """One multiplication ``A @ B.T`` of float32 a [M, K] and b [N, K], and what it is called (see `class_name`)."""
+    """Operands of one product ``A @ B.T``, float32 a [M, K] and b [N, K], with its class (see `class_name`)."""
 
     product: str
     tokens: int
@@ -42,14 +42,14 @@ class GemmOperands(NamedTuple):
 
 @dataclass(frozen=True)
 class MultiplyGemms(Work):
-    """Multiplies operands on every accumulator.
+    """Base class of work that multiplies operands on every accumulator.
 
     Parameters
     ----------
     arms : tuple
-        Each with `name`, `machine`, `promote_every` and `blocks`.
+        Arms, each with `name`, `machine`, `promote_every` and `blocks`.
     size : Any
-        How many: `seeds`, `tokens`, `rows`, `columns`.
+        Size, with `seeds`, `tokens`, `rows`, `columns`.
     """
 
     arms: tuple[Any, ...]
@@ -72,15 +72,15 @@ class MultiplyGemms(Work):
 
     @abstractmethod
     def products(self, task: Task) -> Iterator[GemmOperands]:
-        """Yield the multiplications."""
+        """Yield the operands of all products."""
 
 
 @dataclass(frozen=True)
 class MultiplyRecorded(MultiplyGemms):
-    """Multiplies the operands of one checkpoint, in the layers that the task's recipe quantizes."""
+    """Work that multiplies the operands of one checkpoint, in the layers that the task's recipe quantizes."""
 
     def products(self, task: Task) -> Iterator[GemmOperands]:
-        """Record, and yield the multiplications."""
+        """Record operands and yield them."""
         from lowprec.moe.data.corpus import batches
         from lowprec.recipe import recipes
 
@@ -104,10 +104,10 @@ class MultiplyRecorded(MultiplyGemms):
 
 @dataclass(frozen=True)
 class MultiplySynthetic(MultiplyGemms):
-    """Multiplies synthetic operands: the lines that recorded ones are seen against."""
+    """Work that multiplies synthetic operands, for reference lines."""
 
     def products(self, task: Task) -> Iterator[GemmOperands]:
-        """Draw, and yield the multiplications."""
+        """Draw operands and yield them."""
         for place, (name, draw) in enumerate(FAMILIES.items()):
             for length in SYNTHETIC_LENGTHS:
                 rng = np.random.default_rng([task.seed, place, length])
@@ -116,7 +116,7 @@ class MultiplySynthetic(MultiplyGemms):
 
 
 def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int) -> Iterator[GemmOperands]:
-    """Yield the multiplications of a layer, given its operands in every batch: the first batches, pieces of all."""
+    """Yield a layer's products, given its operands in every batch: the first batches, then pieces of all batches."""
     for draw, operands in enumerate(found[: size.seeds]):
         pairs = {"fprop": (operands.x, operands.w), "dgrad": (operands.dy, np.ascontiguousarray(operands.w.T))}
         for name, pair in pairs.items():
@@ -138,7 +138,7 @@ def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int
 
 
 def _longer(product: GemmOperands, length: int) -> GemmOperands:
-    """Return a product of extended operands that keep what it says."""
+    """Return a product with extended operands that preserve the property in its `kept`."""
     growth = variance_growth(product.a, product.b)
     if not growth > 0:
         return product
@@ -151,10 +151,10 @@ def _longer(product: GemmOperands, length: int) -> GemmOperands:
 
 
 def multiply(product: GemmOperands, arms: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return a row of `COLUMNS` for every arm, errors relative to norms.
+    """Return one row of `COLUMNS` per arm, with errors relative to norms.
 
-    The exact products of quantized and of unquantized operands are float64 sums in a fixed order: no more than 1e-12
-    off, where the best accumulator here is 1e-8 off.
+    The exact products of quantized and of unquantized operands are float64 sums in a fixed order, with errors below
+    1e-12; the best accumulator here has errors of 1e-8.
     """
     import lowprec as lp
 
@@ -184,7 +184,7 @@ def exact(a: NDArray[Any], b: NDArray[Any]) -> Values:
 
 
 def errors(got: Values, truth: Values) -> tuple[float, float, float]:
-    """Return the Frobenius error over the norm, gain - 1 along the truth, the largest error over the mean magnitude.
+    """Return relative Frobenius error, gain - 1 along the exact result, and largest error over the mean magnitude.
 
     Examples
     --------
@@ -197,15 +197,15 @@ def errors(got: Values, truth: Values) -> tuple[float, float, float]:
 
 
 def variance_growth(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the mean square of sums over that of sums of independent products; nan if all are 0."""
+    """Return the mean square of the sums divided by that of sums of independent products; nan if all are 0."""
     squares = float(np.sum(exact(np.square(a, dtype=np.float64), np.square(b, dtype=np.float64))))
     return float(np.sum(np.square(exact(a, b)))) / squares if squares else float("nan")
 
 
 def coherence_of(growth: float, length: int) -> float:
-    """Return the mean correlation of the products in a sum, from how much larger the sums are than of independent ones.
+    """Return the mean correlation of the products in a sum, given the growth of the sums over independent products.
 
-    Sums of K products with a correlation c have the mean square of K (1 + (K - 1) c) products.
+    The mean square of sums of K products with correlation c is K (1 + (K - 1) c) times that of one product.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""How far one precision is from another on the same weights and bytes: predictions, gradients, tokens, routes.
+"""Distance between two precisions on the same weights and bytes: predictions, gradients, tokens, routes.
 
-Sums are NumPy's over float64 in a fixed order and logarithms the project's own, so a number has the same bits each time
-and for any number of threads.
+Sums are float64 sums by NumPy in a fixed order, and logarithms are the project's, so that the numbers have the same
+bits on every run and for any number of threads.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class GradientComparison(Measurement):
-    """One batch forward and backward through the same weights, in the arm's precision and in the reference's.
+    """Comparison of one forward and backward pass in the arm's precision and in the reference's, with the same weights.
 
-    Nothing is noisy: the same bits come out every time, and a difference of recipes is seen where branches of trainings
-    would need hours. What it cannot show is where a training ends.
+    The measurement is deterministic and resolves differences of recipes for which branches of trainings would take
+    hours. It cannot show the final loss of a training.
 
     Parameters
     ----------
     conditions : tuple of Stress
-        What is done to weights and loss first; every arm is measured under each.
+        Stress conditions; every arm is measured under each.
     """
 
     conditions: tuple[Stress, ...] = (Healthy(),)
@@ -72,7 +72,7 @@ class GradientComparison(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield a row for each condition."""
+        """Yield one row per condition."""
         for condition in self.conditions:
             theirs, ours = (record(model, precision, condition, tokens, seed) for precision in (reference, recipe))
             layers = [(layer, kind, *values.values()) for layer, kind, values in compare_layers(ours, theirs)]
@@ -80,33 +80,33 @@ class GradientComparison(Measurement):
 
     @property
     def condition_names(self) -> tuple[str, ...]:
-        """The names of the conditions."""
+        """Names of the conditions."""
         return tuple(condition.name for condition in self.conditions)
 
     def seed_of(self, checkpoint: int, batch: int) -> int:
-        """Return the checkpoint's number: stochastic rounding draws the same in every batch."""
+        """Return the checkpoint's number, so that stochastic rounding uses the same random bits in every batch."""
         return checkpoint
 
     def describe(self) -> dict[str, Any]:
-        """Return its kind and its conditions, in JSON's types."""
+        """Return the kind and the conditions, in JSON types."""
         conditions = [{"kind": type(item).__name__, **plain(item)} for item in self.conditions]
         return {"kind": type(self).__name__, "conditions": conditions}
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One forward and backward pass.
+    """Results of one forward and backward pass.
 
     Attributes
     ----------
     loss : float
         Mean cross-entropy, nats per byte.
     gradients : dict of str to float32 array
-        Of every parameter.
+        Gradients of all parameters.
     linears : dict of str to LinearRecord
-        What the linear layers saw.
+        Records of the linear layers.
     chosen : dict of str to int64 array [T, K]
-        Experts of each token, in ascending order, by the gate's name.
+        Experts of each token, in ascending order, by name of the gate.
     """
 
     loss: float
@@ -116,27 +116,27 @@ class Recording:
 
     @property
     def logits(self) -> Array:
-        """The predictions [T, V]."""
+        """Logits of the predictions [T, V]."""
         found = self.linears["head"].y
         assert found is not None
         return found
 
 
 def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint8], seed: int = 0) -> Recording:
-    """Run a model forward and backward and note everything that `compare` needs.
+    """Run a model forward and backward and record everything that `compare` uses.
 
     Parameters
     ----------
     model : Model
-        The weights; left as they are.
+        Model, which is not changed.
     recipe : Recipe
-        The precision.
+        Precision of the passes.
     stress : Stress
-        What is done to the weights and the loss first.
+        Stress condition.
     tokens : uint8 array [B, S + 1]
-        The batch.
+        Batch of tokens.
     seed : int
-        Of the recipe's stochastic rounding.
+        Seed of the recipe's stochastic rounding.
 
     Returns
     -------
@@ -163,9 +163,9 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
 def compare(arm: Recording, reference: Recording) -> dict[str, float]:
     """Return `METRICS` of one batch.
 
-    A number that cannot be had is nan: an error relative to nothing, a share of no values.
+    Undefined numbers are nan: errors relative to 0, and fractions of no values.
     """
-    linear = [name for name in arm.gradients if name in arm.linears]  # in a fixed order: experts compute side by side
+    linear = [name for name in arm.gradients if name in arm.linears]  # in a fixed order: experts compute in parallel
     kl = float(np.sum(kl_of_tokens(reference.logits, arm.logits)) / len(arm.logits))
     errors = np.concatenate([token_errors(arm, reference, name) for name in linear if keeps_rows(name)])
     flips = [(arm.chosen[gate] != found).any(axis=1) for gate, found in reference.chosen.items()]
@@ -191,9 +191,9 @@ def compare(arm: Recording, reference: Recording) -> dict[str, float]:
 
 
 def compare_layers(arm: Recording, reference: Recording) -> list[tuple[int, str, dict[str, float]]]:
-    """Return layer (-1 for what belongs to none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `LAYER_METRICS`.
+    """Return layer (-1 for none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `LAYER_METRICS`.
 
-    The experts of a layer are taken together.
+    The experts of a layer count as one kind.
     """
     groups: dict[tuple[int, str], list[str]] = defaultdict(list)
     for name in arm.gradients:
@@ -217,7 +217,7 @@ def compare_layers(arm: Recording, reference: Recording) -> list[tuple[int, str,
 
 
 def place(parameter: str) -> tuple[int, str]:
-    """Return a parameter's layer, -1 outside of layers, and its kind, the experts of a layer being one.
+    """Return a parameter's layer, -1 outside of layers, and its kind; all experts of a layer have one kind.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def losses_of_tokens(logits: Array, targets: Array) -> NDArray[np.float64]:
 
 
 def gradient_error(arm: Recording, reference: Recording, names: Iterable[str]) -> float:
-    """Return |g - g_ref| / |g_ref| of some parameters together; nan where the reference has no gradient."""
+    """Return |g - g_ref| / |g_ref| over some parameters jointly; nan if the reference gradient is 0."""
     return relative_error((arm.gradients[name], reference.gradients[name]) for name in names)
 
 
@@ -277,7 +277,7 @@ def one_minus_cos(arm: Recording, reference: Recording, names: Iterable[str]) ->
 
 
 def token_errors(arm: Recording, reference: Recording, name: str) -> NDArray[np.float64]:
-    """Return |dx - dx_ref| / |dx_ref| of each token at one linear layer, tokens without a gradient left out."""
+    """Return |dx - dx_ref| / |dx_ref| of each token at one linear layer, without tokens whose gradient is 0."""
     ours, theirs = arm.linears[name].dx, reference.linears[name].dx
     if ours is None or theirs is None:
         return np.empty(0)

@@ -1,4 +1,4 @@
-"""What is measured of the weights of a model, on batches of held-out text, and the work of a run that measures it."""
+"""Base class of measurements of a model's weights on held-out text, and the work of a run that measures."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
     from lowprec.recipe import Recipe
 
-#: The condition that stands for all others, where a measurement has one.
+#: Name of the condition that covers all others, if a measurement has one.
 ALL_CONDITIONS = "all"
 ROWS_FILE, LAYERS_FILE = "rows.csv", "layers.csv"
 
 
 class Row(NamedTuple):
-    """What was measured under a condition.
+    """Result of a measurement under one condition.
 
     Attributes
     ----------
     condition : str
-        A position in the context, a bit, a stress.
+        Name of the condition: a position in the context, a bit, a stress.
     values : dict of str to float
-        By metric.
+        Values by metric.
     layers : sequence of tuple
-        Layer (-1 for none), kind of parameter and a number for each of the measurement's `layer_metrics`.
+        Layer (-1 for none), kind of parameter, and the values of the measurement's `layer_metrics`.
     """
 
     condition: str
@@ -46,47 +46,47 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement(ABC):
-    """Measures one thing of a model.
+    """Base class of measurements of a model.
 
-    Modules that compute are imported within `measure`, so that listing studies does not wait for them.
+    `measure` imports the modules that compute, so that listing studies does not load them.
     """
 
     metrics: ClassVar[Mapping[str, str]]
-    """What is measured, in words, by name."""
+    """Descriptions of the metrics, by name."""
     axis: ClassVar[str] = ""
-    """What the conditions are, for an axis; empty where there is one."""
+    """Label for the axis of conditions; empty if there is one condition."""
     panels: ClassVar[tuple[str, ...]]
-    """The metrics that are drawn and have tables."""
+    """Metrics with a figure and a table."""
     joined: ClassVar[bool] = True
-    """Whether conditions are points of a line; else each stands for itself."""
+    """Whether conditions are points of a line; otherwise they are independent."""
     own_controls: ClassVar[bool] = False
-    """Whether what must be seen, and what cannot matter, are among the conditions, so that no arms have these roles."""
+    """Whether positive controls and ineffective cases are among the conditions, so that no arms have these roles."""
     layer_metrics: ClassVar[tuple[str, ...]] = ()
-    """What is measured of every layer, too."""
+    """Metrics measured separately for every layer."""
     first_alone: ClassVar[bool] = False
-    """Whether a metric without a condition is that of the first one; else the mean over all."""
+    """Whether a metric without a condition refers to the first condition; otherwise to the mean over all."""
 
     @abstractmethod
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield what is measured under each condition; the weights are left as they are.
+        """Yield one or more rows per condition, without changing the weights.
 
         Parameters
         ----------
         model : Model
-            The weights.
+            Model to measure.
         recipe, reference : Recipe
-            The arm's precision, and the one that it is compared with.
+            Precision of the arm, and of the reference.
         tokens : uint8 array [B, S + 1]
             Held-out text.
         seed : int
-            Of everything random: the same seed draws the same, whatever the recipe.
+            Seed of all random choices, which do not depend on the recipe.
         """
 
     @property
     def condition_names(self) -> tuple[str, ...] | None:
-        """The conditions, if they are known before anything is measured."""
+        """Names of the conditions, if they are known in advance."""
         return None
 
     def seed_of(self, checkpoint: int, batch: int) -> int:
@@ -94,20 +94,20 @@ class Measurement(ABC):
         return 1000 * checkpoint + batch
 
     def describe(self) -> dict[str, Any]:
-        """Return its kind and numbers, in JSON's types."""
+        """Return the kind and parameters of the measurement, in JSON types."""
         return {"kind": type(self).__name__, **self.__dict__}
 
 
 @dataclass(frozen=True)
 class Measure(Work):
-    """Measures one arm at one checkpoint: all batches.
+    """Work that measures one arm at one checkpoint, on all batches.
 
     Parameters
     ----------
     measurement : Measurement
-        What is measured.
+        The measurement.
     reference : str or Recipe
-        The precision to compare with.
+        Precision to compare with.
     """
 
     measurement: Measurement
@@ -140,12 +140,12 @@ class Measure(Work):
         return folder.read() or {}
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Return what a finished run's files lack: batches, or rows of a batch."""
+        """Describe missing outputs of a finished run: batches, or rows of a batch."""
         return missing_rows(task.folder.path, record)
 
 
 def missing_rows(path: Path, record: Mapping[str, Any]) -> str:
-    """Return what the files of a finished measurement lack, in words; empty if nothing."""
+    """Describe missing rows in the files of a finished measurement; empty if it is complete."""
     from ..run.store import RunFolder
 
     run = RunFolder(path)
@@ -162,7 +162,7 @@ def missing_rows(path: Path, record: Mapping[str, Any]) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table by the names of its columns."""
+    """Return the rows of a table, as dictionaries by column."""
     head, rows = read_csv(path)
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -184,7 +184,7 @@ def _held_out_batches(corpus: Any, config: Any, batches: int) -> list[Any]:
 
 
 class Passing:
-    """An object in place of another: attributes that it does not define are those of the other."""
+    """Proxy object: attributes that a subclass does not define are those of the wrapped object."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -203,14 +203,14 @@ class _Intercepted(Passing):
 
 
 def intercept(bound: Any, wrap: Callable[[str, Any], Any]) -> Any:
-    """Return a bound recipe whose layers have other multiplications.
+    """Return a bound recipe with replaced multiplications of its layers.
 
     Parameters
     ----------
     bound : BoundRecipe
-        The precision; all but the multiplications of its layers passes through.
+        Recipe to wrap; everything except the multiplications of its layers is unchanged.
     wrap : callable
-        ``wrap(layer, ops)`` returns what stands in place of a layer's multiplications, `ops` itself to leave them.
+        ``wrap(layer, ops)`` returns a replacement of a layer's multiplications, or `ops` itself.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def intercept(bound: Any, wrap: Callable[[str, Any], Any]) -> Any:
 
 
 def relative_error(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:
-    """Return |ours - theirs| / |theirs| over all pairs (ours, theirs) of arrays together; nan if theirs are all 0.
+    """Return |ours - theirs| / |theirs| over all pairs (ours, theirs) of arrays jointly; nan if theirs are all 0.
 
     Examples
     --------
@@ -241,7 +241,7 @@ def relative_error(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:
 
 
 def predicted(model: Model, recipe: Recipe, tokens: NDArray[np.uint8], seed: int) -> tuple[Any, Any]:
-    """Return the logits [B, S, V] of the next byte and of the byte after it in a precision, as in an evaluation."""
+    """Return the logits [B, S, V] of the next byte and of the byte after it, as in an evaluation."""
     bound = recipe.bind(seed, layers=model.config.layers)
     with bound.evaluating():
         return model.with_bound(bound).predictions(tokens)

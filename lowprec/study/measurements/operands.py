@@ -1,4 +1,4 @@
-"""Operands of GEMMs: those of a model, recorded on their way in, and synthetic ones; and longer ones made of either."""
+"""Operands of GEMMs: recorded from a model, synthetic, or extended to a larger K."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Matrix = NDArray[np.float32]
 
-#: Parts of a study's tokens that Wgrad sums over.
+#: Fractions of a study's tokens that Wgrad sums over.
 PARTS = (32, 8, 2, 1)
-#: K that is extrapolated to.
+#: Value of K for extended operands.
 EXTRAPOLATED_K = 16384
 
 
 def lengths(tokens: int, batch: int) -> tuple[int, ...]:
-    """Return over how many tokens Wgrad sums: whole batches, the shortest first.
+    """Return the numbers of tokens that Wgrad sums over: whole batches, in ascending order.
 
     Examples
     --------
@@ -34,18 +34,18 @@ def lengths(tokens: int, batch: int) -> tuple[int, ...]:
 
 
 class Operands(NamedTuple):
-    """What one layer multiplied in one batch, as float32 with K as columns; T tokens, N outputs, K inputs.
+    """Operands of one layer in one batch, float32 with K as columns; T tokens, N outputs, K inputs.
 
     Attributes
     ----------
     x : [rows, K]
-        Some tokens of the input, as Fprop has it.
+        Fprop's operand for some tokens.
     w : [N, K]
-        The weight.
+        Weight.
     dy : [rows, N]
-        Some tokens of the output's gradient, as Dgrad has it.
+        Dgrad's operand for some tokens.
     dy_columns, x_columns : [columns, T]
-        Some outputs and inputs of all tokens, as Wgrad has them.
+        Wgrad's operands, all tokens of some outputs and inputs.
     """
 
     x: Matrix
@@ -56,12 +56,12 @@ class Operands(NamedTuple):
 
 
 class Recorder:
-    """Notes the operands of layers.
+    """Recorder of the operands of layers.
 
     Parameters
     ----------
     rows, columns : int
-        How much is kept, see `Operands`.
+        Number of rows and columns to keep, see `Operands`.
     """
 
     def __init__(self, rows: int, columns: int) -> None:
@@ -70,11 +70,11 @@ class Recorder:
         self.operands: dict[str, Operands] = {}
 
     def forward(self, layer: str, x: Array, w: Array) -> None:
-        """Note Fprop's operands."""
+        """Record Fprop's operands."""
         self._inputs[layer] = (sample_rows(x, self._rows), _copied(w), sample_rows(x.T, self._columns))
 
     def backward(self, layer: str, dy: Array) -> None:
-        """Note the backward operands beside them."""
+        """Record the operands of the backward pass."""
         x, w, x_columns = self._inputs[layer]
         found = Operands(x, w, sample_rows(dy, self._rows), sample_rows(dy.T, self._columns), x_columns)
         self.operands[layer] = found
@@ -99,7 +99,7 @@ class _Recorded(Passing):
 def recorded(
     model: Model, tokens: NDArray[np.uint8], wanted: Callable[[str], bool], rows: int, columns: int
 ) -> tuple[float, dict[str, Operands]]:
-    """Send a batch uint8 [B, S + 1] through a model in BF16; return the loss, and what its layers multiplied."""
+    """Run a batch uint8 [B, S + 1] through a model in BF16; return the loss and the operands of its layers."""
     from lowprec.recipe import recipes
 
     recorder = Recorder(rows, columns)
@@ -112,10 +112,10 @@ def recorded(
 
 
 def sample_rows(x: Array, count: int) -> Matrix:
-    """Return `count` rows of a matrix, in order, or all if there are no more.
+    """Return `count` random rows of a matrix, in order, or all rows if there are fewer.
 
-    Which ones is random, though always the same: at equal distances all might be the first of their sequences, whose
-    queries have no gradient.
+    The choice is random but fixed. Equally spaced rows might all be the first of their sequences, where queries do not
+    receive a gradient.
 
     Examples
     --------
@@ -136,28 +136,28 @@ def _copied(x: Array) -> Matrix:
 def tile_operands(
     a: Matrix, b: Matrix, length: int, growth: float, wanted: float, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
-    """Return operands of about `length` columns made of copies of shorter ones, as coherent as asked.
+    """Return operands of about `length` columns, composed of copies of shorter ones, with a given coherence.
 
-    Every copy has its columns in another order, and a sign for each row of either operand. The more of the signs agree,
-    the faster do sums grow: with a mean sign m of products, R copies of sums that grow by `growth` over independent
-    products grow by ``growth (1 + (R - 1) m^2)``.
+    Every copy permutes the columns and has a random sign for each row of either operand. Sums grow faster the more
+    signs agree: with mean sign m of the products, and sums `growth` times those of independent products, R copies give
+    ``growth (1 + (R - 1) m^2)``.
 
     Parameters
     ----------
     a, b : [M, K], [N, K]
-        What was recorded.
+        Recorded operands.
     length : int
-        K that is wanted.
+        Requested K.
     growth : float
-        Mean square of the sums over that of independent products, as recorded.
+        Mean square of the recorded sums divided by that for independent products.
     wanted : float
-        The same as it shall be.
+        Requested value of that ratio.
     rng : Generator
-        Chooses orders and signs.
+        Generator of permutations and signs.
     """
     copies = max(2, round(length / a.shape[1]))
     square = min(1.0, max(0.0, (wanted / growth - 1.0) / (copies - 1)))
-    agree = 0.5 + 0.5 * square**0.25  # both operands have signs, of mean m^(1/2) each
+    agree = 0.5 + 0.5 * square**0.25  # signs of both operands, each with mean m^(1/2)
     orders = [rng.permutation(a.shape[1]) for _ in range(copies)]
     longer = []
     for operand in (a, b):
@@ -168,7 +168,7 @@ def tile_operands(
     return longer[0], longer[1]
 
 
-# --- synthetic families: what lengths and coherence do, apart from any model ----------------------------------------
+# --- synthetic families: effects of length and coherence, without a model -------------------------------------------
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
@@ -177,7 +177,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Ma
 
 
 def channels(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, Matrix]:
-    """Draw normal operands; one channel in a hundred of the first is 64 times as large."""
+    """Draw normal operands; one channel in a hundred of the first operand is 64 times as large."""
     a, b = normal(rng, shape)
     a[:, ::100] *= 64
     return a, b
@@ -189,10 +189,10 @@ def positive(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Matrix, 
 
 
 def shared(coherence: float) -> Callable[[np.random.Generator, tuple[int, int]], tuple[Matrix, Matrix]]:
-    """Return a family of normal operands whose products have this correlation with each other.
+    """Return a family of normal operands; the products within a sum have the given correlation.
 
-    Every row has a value of its own in all of its places beside noise: ``a[i, k] = sqrt(1 - s) g[i, k] + sqrt(s)
-    h[i]``. Two products of one sum then have the correlation s^2.
+    Every row is the sum of a constant and noise: ``a[i, k] = sqrt(1 - s) g[i, k] + sqrt(s) h[i]``. Two products of one
+    sum then have the correlation s^2.
     """
     share = float(np.sqrt(coherence))
     noise, common = np.float32(np.sqrt(1 - share)), np.float32(np.sqrt(share))
@@ -207,7 +207,7 @@ def shared(coherence: float) -> Callable[[np.random.Generator, tuple[int, int]],
     return draw
 
 
-#: Correlations of products in the families of one shared direction.
+#: Correlations of products in the families with a shared direction.
 COHERENCES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 #: The families by name.
 FAMILIES = {

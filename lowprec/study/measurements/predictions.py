@@ -1,4 +1,4 @@
-"""Predictions: what a precision costs at each place in the context, and how often a drafted second byte is accepted."""
+"""Predictions: the cost of a precision by position in the context, and the acceptance rate of drafted bytes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
     from lowprec.recipe import Recipe
 
-#: Shares of the bytes, from those of which the model is surest.
+#: Fractions of the bytes, in descending order of the model's confidence.
 QUARTERS = ("surest quarter", "2nd quarter", "3rd quarter", "least sure quarter")
 
 
 @dataclass(frozen=True)
 class Acceptance(Measurement):
-    """Drafts of the byte after the next, judged by what the model itself then says of that byte.
+    """Acceptance rate of drafts by multi-token prediction, for the byte after the next.
 
-    At position i the module, which knows byte i + 1, drafts byte i + 2; with one byte more the main model predicts the
-    same one. A greedy draft is accepted if both have the same most probable byte; a sampled one, by the rule of
-    speculative decoding (arXiv 2211.17192), with probability sum(min(p, q)). Context is held-out text.
+    At position i the module, given byte i + 1, drafts byte i + 2, which the main model predicts one position later. A
+    greedy draft is accepted if both have the same most probable byte. A sampled draft is accepted with probability
+    sum(min(p, q)), the rule of speculative decoding (arXiv 2211.17192). The context is held-out text.
 
     Parameters
     ----------
     layers : int
-        Layers of the model whose decoding gets faster, one of which a draft costs.
+        Number of layers of the model to estimate the speed-up for; a draft costs one layer.
     """
 
     layers: int = 61
@@ -47,7 +47,7 @@ class Acceptance(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield a row of all bytes, and one of each quarter of them by the largest probability of the main model."""
+        """Yield one row for all bytes, and one per quarter of them by the largest probability of the main model."""
         logits, further = predicted(model, recipe, tokens, seed)
         if further is None:
             raise ValueError(f"{model.config.name} has no module for a byte further: mtp_depth=1 gives it one")
@@ -70,9 +70,9 @@ class Acceptance(Measurement):
 
 
 def speed(accepted: float, layers: int) -> float:
-    """Return how much faster decoding is: 1 + accepted tokens a step, which computes one layer more.
+    """Return the speed-up of decoding: 1 + accepted tokens per step, where a step computes one more layer.
 
-    Decoding is bound by reading weights and caches, so two tokens verified together take one step's time.
+    Decoding is bound by reading weights and caches, so verifying two tokens takes the time of one step.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def speed(accepted: float, layers: int) -> float:
 
 
 def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the softmax of each row of logits [T, V]: the gradient of a loss, which has it, says where its target is.
+    """Return the softmax of each row of logits [T, V], computed from the gradient of the cross-entropy.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ByPosition(Measurement):
-    """Loss and KL of the predictions by position in the context, in octaves: 0, 1, 2-3, 4-7 ...
+    """Loss and KL of the predictions by position in the context, grouped in octaves: 0, 1, 2-3, 4-7 ...
 
     Examples
     --------
@@ -120,7 +120,7 @@ class ByPosition(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield a row for each octave of positions, and one of all."""
+        """Yield one row per octave of positions, and one for all positions."""
         from .gradients import kl_of_tokens, losses_of_tokens
 
         ours, theirs = (predicted(model, precision, tokens, seed)[0] for precision in (recipe, reference))
@@ -139,14 +139,14 @@ class ByPosition(Measurement):
 
 
 def octave(position: int) -> str:
-    """Return the name of the octave that a position is in."""
+    """Return the name of the octave of a position."""
     low = 1 << position.bit_length() >> 1
     high = 2 * low - 1
     return f"{low}-{high}" if high > low else str(low)
 
 
 def octaves(length: int) -> dict[str, slice]:
-    """Return the octaves of positions 0 to length - 1 by name."""
+    """Return the octaves of positions 0 to length - 1, as slices by name."""
     found: dict[str, slice] = {}
     start = 0
     while start < length:

@@ -1,4 +1,4 @@
-"""What the linear layers of a model compute with: the range of each tensor, and what quantization loses of it."""
+"""Statistics of the operands of linear layers: the range of each tensor, and the effects of quantization on it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from lowprec.recipe import TensorSpec
 
 Array = NDArray[Any]
-#: A linear layer's operands: its input, its weight and the gradient of its output.
+#: Operands of a linear layer: input, weight and gradient of the output.
 ROLES = ("x", "w", "dy")
-#: Values of a row that one tile range is of.
+#: Number of values in a tile for tile ranges.
 TILE = 128
 
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """What one tensor looked like on its way into a GEMM.
+    """Statistics of one operand of a GEMM.
 
     Attributes
     ----------
     values : int
-        How many values it has.
+        Number of values.
     nonzero : int
-        How many of them are not 0.
+        Number of values that are not 0.
     flushed, saturated : int
-        How many of those became 0, or were cut to the largest magnitude of the format.
+        Number of those that became 0, and of those that were cut to the largest magnitude of the format.
     rows, rows_flushed : int
-        Rows with a value that is not 0, and how many of them became all 0.
+        Number of rows with a value that is not 0, and of those that became all 0.
     kurtosis : float
         Fourth standardised moment; nan if all values are equal.
     tile_range : float
@@ -52,14 +52,14 @@ class TensorRecord:
 
 @dataclass
 class LinearRecord:
-    """What one linear layer computed with.
+    """Operands and results of one linear layer.
 
     Attributes
     ----------
     tensors : dict of str to TensorRecord
-        By role: "x" and "w" of the forward pass, "dy" of the backward pass.
+        Statistics by role: "x" and "w" of the forward pass, "dy" of the backward pass.
     y, dx : array or None
-        Output [T, N] and gradient of the input [T, K], where they were asked for.
+        Output [T, N] and gradient of the input [T, K], if requested.
     """
 
     tensors: dict[str, TensorRecord] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class LinearRecord:
 
 
 def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None = None) -> Any:
-    """Return a bound recipe that notes in `records` what its linear layers compute with, by their names.
+    """Return a bound recipe that records the operands of its linear layers in `records`, by layer name.
 
-    Experts compute side by side, so the order means nothing. `factors` [T] multiply the gradient of each token's
-    logits: the loss's gradient is linear in the weights of the tokens, so it is that of the weighted loss, and powers
-    of two commute with its rounding to bfloat16.
+    Experts compute in parallel, so the order of records has no meaning. `factors` [T] multiply the gradient of each
+    token's logits. Since this gradient is linear in the weights of the tokens, the result is that of the weighted loss;
+    powers of two commute with its rounding to bfloat16.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None
 
     def watch(layer: str, ops: Any) -> Any:
         spec = bound.recipe.spec(layer, bound.layers)
-        # Behind a Hadamard transform no quantized value belongs to one of the tensor, so none can be counted.
+        # After a Hadamard transform, quantized values do not correspond to values of the tensor and cannot be counted.
         specs = {
             role: None if (tensor := getattr(spec, role)).plain or tensor.resolved.hadamard else tensor
             for role in ROLES
@@ -137,19 +137,19 @@ class _Watched(Passing):
 
 
 def keeps_rows(layer: str) -> bool:
-    """Tell whether row t of a layer's tensors is token t, whatever the precision: not so behind the router."""
+    """Return whether row t of a layer's tensors is token t in every precision; False after the router."""
     return ".experts." not in layer
 
 
 def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
-    """Return what a tensor [rows, K] looks like and what quantization does to it.
+    """Return statistics of a tensor [rows, K] and of its quantization.
 
     Parameters
     ----------
     x : float array [rows, K]
-        Before quantization.
+        Values before quantization.
     spec : TensorSpec or None
-        How it is quantized; None: it is not.
+        Quantization; None if the tensor is not quantized.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
 
 
 def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
-    """Count values with the largest code that were larger than rounding to it explains: by more than half an ulp."""
+    """Count values with the largest code that exceed it by more than half an ulp, beyond the effect of rounding."""
     form = quantized.format
     if form.is_table:
         largest = np.isin(quantized.codes, (form.max_code, form.lowest_code))

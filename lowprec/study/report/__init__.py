@@ -1,1 +1,1 @@
-"""How it is told: documents, pages, and what figures and tables of several kinds share."""
+"""Reports: documents, pages, and parts that figures and tables of several kinds of study share."""

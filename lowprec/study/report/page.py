@@ -1,4 +1,4 @@
-"""One self-contained page of one or several reports: their Markdown as HTML, figures as inline SVG, no script."""
+"""Self-contained HTML pages of one or several reports: Markdown as HTML, figures as inline SVG, no scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..run.fingerprint import differences
 from ..run.store import StudyError, read_json
 
 PAGE, REPORT, SUMMARY = "report.html", "report.md", "summary.json"
-#: What reports consist of. Links, emphasis and tags are off: "L[arm](w)" and "<x>" are text.
+#: Markdown features of reports. Links, emphasis and tags are off: "L[arm](w)" and "<x>" are plain text.
 RULES = ["heading", "list", "fence", "table", "blockquote", "backticks", "image"]
 FOLDED = re.compile(r"<p>([^<]*):</p>\n<pre><code>(.*?)</code></pre>", re.DOTALL)
 IMAGE = re.compile(r'<p><img src="([^"]*)\.png" alt="([^"]*)" ?/?></p>')
@@ -64,7 +64,7 @@ def _key(summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def _lower(html: str) -> str:
-    """Return a report whose title is a heading of the second level, with an anchor."""
+    """Return a report whose title is a second-level heading with an anchor."""
     return re.sub(r"<h1>([^<]*)(.*?)</h1>", lambda m: f'<h2 id="{_anchor(m[1])}">{m[1]}{m[2]}</h2>', html, count=1)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of reports in Markdown: tables, lists, numbers in words, findings, recipes, the environment."""
+"""Blocks of reports in Markdown: tables, lists, formatted numbers, findings, recipes, the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTED_COLUMNS = ("expected", "quantity", "expected range", "published range",
 
 @dataclass(frozen=True)
 class Table:
-    r"""A table of text.
+    r"""A table of strings.
 
     Examples
     --------
@@ -36,7 +36,7 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Whether each column holds numbers only, which are aligned to the right."""
+        """Whether each column contains only numbers, which are then aligned to the right."""
         return [all(_NUMBER.fullmatch(row[i]) for row in self.rows) for i in range(len(self.head))]
 
     def markdown(self) -> str:
@@ -47,22 +47,22 @@ class Table:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Return a list."""
+    """Return a bulleted list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
 def warning(lines: Iterable[str]) -> str:
-    """Return a list that stands out, empty if there is no line."""
+    """Return a highlighted list; empty if there are no lines."""
     return "\n".join(f"> - {line}" for line in lines)
 
 
 def details(title: str, text: str) -> str:
-    """Return text in fixed width, which a page folds away."""
+    """Return text in a fixed-width block, which pages fold."""
     return f"{title}:\n\n```\n{text.rstrip()}\n```"
 
 
 def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return expectations and what became of them, as `summary.json` keeps them."""
+    """Return expectations and their outcomes, for `summary.json`."""
     return [
         {
             "expected": item.expectation.words, "quantity": item.expectation.quantity,
@@ -74,11 +74,11 @@ def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-# --- numbers in words ------------------------------------------------------------------------------------------------
+# --- formatted numbers -----------------------------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits.
+    """Format a number with three significant digits.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def number(value: float) -> str:
 
 
 def percent(value: float, *, sign: bool = True, digits: int = 3) -> str:
-    """Return a relative difference as a percentage with three decimals, without the percent sign; no zero is negative.
+    """Format a relative difference as a percentage with three decimals, without the percent sign or a negative zero.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def percent(value: float, *, sign: bool = True, digits: int = 3) -> str:
 
 
 def interval(bounds: tuple[float, float]) -> str:
-    """Return an interval in per cent.
+    """Format an interval in percent.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def interval(bounds: tuple[float, float]) -> str:
 
 
 def short_count(number: float) -> str:
-    """Return a large number in short.
+    """Format a large number with a suffix.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def short_count(number: float) -> str:
 
 
 def plural(number: int, one: str, more: str = "") -> str:
-    """Return a number of things.
+    """Format a count with its noun.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def plural(number: int, one: str, more: str = "") -> str:
 
 
 def expected_table(findings: Sequence[Finding]) -> Table:
-    """Return expectations beside findings; the last column is computed."""
+    """Return the table of expectations and findings; the last column is computed."""
     rows = tuple(
         (
             item.expectation.words, item.expectation.quantity, span(item.expectation.expected),
@@ -159,7 +159,7 @@ def expected_table(findings: Sequence[Finding]) -> Table:
 
 
 def found_cell(found: Estimate) -> str:
-    """Return what was measured with its 90 % interval; of a ratio that means nothing the difference.
+    """Format a measured number with its 90 % interval; for a meaningless ratio, the difference.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def _ends(ends: Sequence[float]) -> str:
 
 
 def finding_sentence(item: Finding) -> str:
-    """Return what was expected, found, and which of the two happened."""
+    """Return a sentence with the expectation, the measurement and the outcome."""
     return f"{item.expectation.words}: {item.expectation.quantity} is {found_cell(item.found)}, {item.outcome}."
 
 
@@ -187,7 +187,7 @@ def finding_sentence(item: Finding) -> str:
 
 
 def recipe_details(recipes: Mapping[str, Any]) -> list[str]:
-    """Return one folded part for each different recipe, named by its arms."""
+    """Return one folded block per distinct recipe, named by its arms."""
     arms: dict[str, list[str]] = {}
     for arm, recipe in recipes.items():
         arms.setdefault(_text(recipe), []).append(arm)
@@ -195,7 +195,7 @@ def recipe_details(recipes: Mapping[str, Any]) -> list[str]:
 
 
 def _text(recipe: Any) -> str:
-    """Return a recipe as a few lines of JSON, a line for each rule."""
+    """Return a recipe as JSON with one line per rule."""
     if not isinstance(recipe, dict):
         return str(recipe)
     lines = []
@@ -208,7 +208,7 @@ def _text(recipe: Any) -> str:
 
 
 def _shown(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe without the definitions of what catalogues have, which its rows name."""
+    """Return a recipe without the definitions of catalogue entries, which its rows name."""
     kept = {key: value for key, value in recipe.items() if key not in ("about", "definitions")}
     own = [
         {"kind": kind, "word": word, **said}
@@ -221,7 +221,7 @@ def _shown(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(record: Mapping[str, Any]) -> str:
-    """Return code, versions, data and host of a run as a folded part."""
+    """Return code, versions, data and host of a run as a folded block."""
     fingerprint, host = record["fingerprint"], record.get("host", {})
     lines = [f"code: {fingerprint.get('code')}", f"data sha256: {fingerprint.get('data')}"]
     versions = fingerprint.get("versions")

@@ -1,4 +1,4 @@
-"""What a finished study found, and the one writer of its report: figures, Markdown, tables, JSON and the page."""
+"""Results of a finished study, and the writer of its report: figures, Markdown, tables, JSON and the page."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ from . import page
 from .parts import EXPECTED_COLUMNS, Table, environment, expected_table, findings_json, recipe_details
 from .sheet import Figure
 
-#: A part of a report: a block of Markdown, a table or a figure.
+#: Part of a report: a block of Markdown, a table or a figure.
 Block = str | Table | Figure
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a study found.
+    """Results of a study, with its report.
 
     Attributes
     ----------
     study : Any
         The study: its name, question and tier.
     folder : Path
-        Where its report is written.
+        Folder of the report.
     outcome : Any
-        The numbers, as the kind of study has them.
+        Results in the form of the kind of study.
     body : sequence of str, Table or Figure
-        The report below name and question, in order.
+        Content of the report, after name and question.
     tables : mapping of str to str
         CSV files by name.
     json : mapping
-        The content of `summary.json`; name, question, tier, `made_of` and the table of
-        expectations are added.
+        Content of `summary.json`; name, question, tier, `made_of` and the table of expectations are added.
     made_of : mapping
-        Code, versions and data of its runs: what all studies of one page must have in common.
+        Code, versions and data of its runs, which all studies of one page must share.
     shown : sequence of Table
-        Tables for the screen.
+        Tables to print.
     sentences : sequence of str
-        Sentences for the screen, below the tables.
+        Sentences to print after the tables.
     invalid_reasons : sequence of str
-        Reasons why the study must not be trusted.
+        Reasons not to trust the study.
     holds : bool
         Whether every published figure that the study measures was reproduced.
     printed : str
-        CSV for the screen, if it is not the first of `tables`.
+        CSV to print, if it is not the first of `tables`.
     files : sequence of Path
-        All files that were written.
+        All written files.
     """
 
     study: Any
@@ -70,20 +69,20 @@ class Results:
 
     @property
     def summary_file(self) -> Path:
-        """The file with everything in JSON."""
+        """Path of the file with all results in JSON."""
         return self.folder / page.SUMMARY
 
     @property
     def figures(self) -> list[Figure]:
-        """The figures of the report."""
+        """Figures of the report."""
         return [block for block in self.body if isinstance(block, Figure)]
 
     def table_csv(self) -> str:
-        """Return the result as a table, every float exact."""
+        """Return the results as CSV, with exact floats."""
         return self.printed or next(iter(self.tables.values()))
 
     def markdown(self, plot: bool = True) -> str:
-        """Return the report as Markdown; without `plot`, without its figures."""
+        """Return the report as Markdown, with figures if `plot`."""
         blocks = [f"# {self.study.name}", self.study.question]
         for block in self.body:
             if isinstance(block, Table):
@@ -95,7 +94,7 @@ class Results:
         return "\n\n".join(filter(None, blocks)) + "\n"
 
     def write(self, plot: bool = True) -> Results:
-        """Write the report into its folder, with `plot` figures and page, too; return the results with their files.
+        """Write the report into its folder, with figures and page if `plot`; return the results with their files.
 
         Raises
         ------
@@ -123,12 +122,12 @@ class Results:
         return page.render(self.folder)
 
 
-# --- what reports of studies with runs have in common ----------------------------------------------------------------
+# --- common parts of reports of studies with runs --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRuns:
-    """Finished runs of one study, which can be compared.
+    """Finished runs of one study, checked to be comparable.
 
     Attributes
     ----------
@@ -137,7 +136,7 @@ class StoredRuns:
     first : dict of str to dict
         `run.json` of each arm's first run.
     missing : list of str
-        Runs that are not finished.
+        Unfinished runs.
     """
 
     found: dict[str, tuple[RunFolder, dict[str, Any]]] = field(default_factory=dict)
@@ -146,21 +145,21 @@ class StoredRuns:
 
     @property
     def about(self) -> dict[str, Any]:
-        """`run.json` of the first run; empty without any."""
+        """Content of the first run's `run.json`; empty without runs."""
         return next((record for _, record in self.found.values()), {})
 
 
 def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *, partial: bool = False) -> StoredRuns:
-    """Read which runs of a study are finished.
+    """Read the finished runs of a study.
 
     Parameters
     ----------
     folder : Path
-        The study's.
+        Folder of the study.
     names : iterable of str
-        Its runs, an arm and a pair or checkpoint each: "dsv3/c0-s1".
+        Names of its runs, arm and pair or checkpoint: "dsv3/c0-s1".
     varied : collection of str
-        Places of the fingerprint in which arms differ on purpose, as of `check_mixture`.
+        Entries of the fingerprint in which arms differ on purpose, see `check_mixture`.
     partial : bool
         Whether runs may be missing.
 
@@ -185,25 +184,25 @@ def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *,
 
 
 def expected_blocks(study: Any, findings: Sequence[Finding]) -> list[Block]:
-    """Return what was expected and found, and what is published, if there is any."""
+    """Return the blocks of expected, measured and published results, if there are any."""
     blocks: list[Block] = ["## Expected and found", expected_table(findings)] if findings else []
     return [*blocks, *([f"Published: {study.published} ({study.source})."] if study.published else [])]
 
 
 def last_blocks(study: Any, about: Mapping[str, Any], recipes: Mapping[str, Any] | None = None) -> list[Block]:
-    """Return the end of a report: limits, recipes in full if there are any, environment."""
+    """Return the end of a report: limitations, complete recipes if there are any, environment."""
     limits = ["## What this size cannot show", study.notes] if study.notes else []
     title = "## Environment" if recipes is None else "## Recipes and environment"
     return [*limits, title, *recipe_details(recipes or {}), environment(about)]
 
 
 def made_of(about: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return what all studies of one page must have in common, from the record of a run."""
+    """Return the entries of a run's record that all studies of one page must share."""
     return {key: about["fingerprint"].get(key) for key in keys or ("code", "versions", "data")} if about else {}
 
 
 def summary_json(summary: Any, **found: Any) -> dict[str, Any]:
-    """Return an outcome for `summary.json`."""
+    """Return the common entries of `summary.json`."""
     study = summary.study
     return {
         "ablation": study.name, "setting": summary.setting, "size": summary.size, "published": study.published,

@@ -1,4 +1,4 @@
-"""The sheet that all figures of reports share: the finding, the size, panels, line styles of arms, shared axes."""
+"""Common layout of the figures of reports: title, size, panels, line styles of arms, shared axes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ...plot.style import CONTROL, DASHES, FLOOR, NEUTRAL, PALETTE, STYLE
 from ..run.store import StudyError
 
 Which = Literal["x", "y"]
-#: Line of the equivalence margin.
+#: Line style of the equivalence margin.
 MARGIN_LINE: dict[str, Any] = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3))}
 GRID: dict[str, Any] = {"color": "#ececec", "linewidth": 0.7}
 
 
 def require_matplotlib() -> None:
-    """Check that figures can be drawn, before any work starts.
+    """Check that matplotlib is available, before any work starts.
 
     Raises
     ------
     StudyError
-        If matplotlib is not installed; the message says how to install it.
+        If matplotlib is not installed; the message has installation instructions.
     """
     if find_spec("matplotlib") is None:
         raise StudyError("figures need matplotlib: pip install 'lowprec[plot]' (or pass --no-plot)")
@@ -45,19 +45,19 @@ class Figure:
     title : str
         The finding, in bold above the panels.
     stem : str
-        Name of its files, without ending.
+        Stem of its file names.
     rows : sequence of mapping
-        The numbers behind it, written as CSV with every digit; without any there is no figure.
+        Plotted numbers, written as CSV with all digits. Without rows there is no figure.
     draw : callable, optional
-        ``draw(sheet, top)`` draws the panels on a matplotlib figure, below `top` (0 to 1). None: numbers alone.
+        ``draw(sheet, top)`` draws the panels on a matplotlib figure, below `top` (0 to 1). None writes numbers only.
     small : str
-        The size of the study and what the marks mean, below the title.
+        Size of the study and meaning of the marks, below the title.
     height, width : float
-        Inches.
+        Size in inches.
     csv : str
-        Stem of the CSV, if it is another one.
+        Stem of the CSV, if it differs from `stem`.
     caption : str
-        A sentence for the report, below the figure.
+        Caption in the report, below the figure.
     """
 
     title: str
@@ -74,9 +74,9 @@ class Figure:
         safe_name("figure", self.stem)
 
     def write(self, folder: Path, plot: bool = True) -> list[Path]:
-        """Write the numbers and, with `plot`, the drawing as PNG and SVG; return the paths.
+        """Write the numbers and, if `plot`, the drawing as PNG and SVG; return the paths.
 
-        A figure without rows or a drawing removes the files that an earlier report had of it.
+        A figure without rows or drawing removes the files of earlier reports.
         """
         table, stem = folder / f"{self.csv or self.stem}.csv", folder / self.stem
         drawn = plot and self.draw is not None
@@ -115,7 +115,7 @@ class Figure:
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV, floats with every digit."""
+    """Return rows with equal keys as CSV, with all digits of floats."""
     return to_csv(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
 
 
@@ -134,7 +134,7 @@ def panels(
     sheet: Any, top: float, rows: int = 1, columns: int = 1, *, foot: float = 0.5, head: float = 0.08,
     left: float = 0.085, right: float = 0.985, share_y: bool = True, **grid: Any,
 ) -> list[Any]:  # fmt: skip
-    """Return the axes of a grid, row by row; those of a row share the vertical axis, which the first one labels.
+    """Return the axes of a grid, row by row. Axes of a row share the vertical axis, labelled by the first.
 
     `head` and `foot` are inches between the grid and the text above, and below the grid.
     """
@@ -194,7 +194,7 @@ def bar(
     axes: Any, which: Which, at: float, ends: tuple[float, float], mean: float, color: str, marker: str = "o",
     fill: str = "", width: float = 2.0,
 ) -> None:  # fmt: skip
-    """Draw a mean and, if it is finite, its interval along one axis."""
+    """Draw a mean and, if finite, its interval along one axis."""
 
     def along(places: list[float], values: list[float]) -> list[list[float]]:
         return [places, values] if which == "y" else [values, places]
@@ -207,27 +207,27 @@ def bar(
 
 
 def cross(axes: Any, x: float, y: float, color: str, transform: Any = None) -> None:
-    """Mark where an arm diverged."""
+    """Draw a cross for a diverged arm."""
     axes.plot([x], [y], "x", color=color, markersize=9, markeredgewidth=2.2, clip_on=False, zorder=5,
               transform=transform or axes.transData)  # fmt: skip
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], step: float = 0.048) -> None:
-    """Write names right of the ends of curves, at least `step` of the axis apart.
+    """Write names to the right of the ends of curves, at least `step` of the axis from each other.
 
     Parameters
     ----------
     axes : matplotlib Axes
-        With its final vertical limits.
+        Axes with final vertical limits.
     ends : sequence of (float, str, str)
         Value, name and color of each curve.
     step : float
-        Smallest distance, as a share of the axis.
+        Smallest distance, as a fraction of the axis.
     """
     up = axes.transData + axes.transAxes.inverted()
     places = sorted((float(up.transform((axes.get_xlim()[0], value))[1]), name, color) for value, name, color in ends)
     heights = [height for height, _, _ in places]
-    for _ in range(200):  # each pass moves overlapping neighbours apart, half the overlap each
+    for _ in range(200):  # each pass separates overlapping neighbours, moving each by half the overlap
         for i in range(1, len(heights)):
             overlap = max(0.0, step - (heights[i] - heights[i - 1]))
             heights[i - 1], heights[i] = heights[i - 1] - overlap / 2, heights[i] + overlap / 2
@@ -250,7 +250,7 @@ def draw_margin(axes: Any, which: Which, margin: float, floor: float = math.nan)
 
 
 def scale_differences(axes: Any, which: Which, values: Sequence[ArrayLike], margin: float) -> None:
-    """Set limits that show the margin and all values (percent); symmetric logarithmic if some are far out."""
+    """Set limits that show the margin and all values (percent); symmetric logarithmic if some values are far away."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     everything = np.concatenate([*map(np.ravel, values), [-1.4 * margin, 1.4 * margin]])
@@ -271,7 +271,7 @@ def scale_differences(axes: Any, which: Which, values: Sequence[ArrayLike], marg
 
 
 def scale_sizes(axes: Any, which: Which, values: Iterable[float], *, room: float = 0.12) -> bool:
-    """Set limits for values, logarithmic if they are positive and a factor of 8 apart; return whether they are."""
+    """Set limits for values, logarithmic if they are positive and span a factor of 8; return whether they do."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     seen = [value for value in values if math.isfinite(value)]

@@ -1,4 +1,4 @@
-"""Accuracy against cost: one panel per cost in which the points differ, the Pareto front, names next to the points."""
+"""Plots of accuracy against cost: a panel per cost in which points differ, Pareto front, and names of the points."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from .sheet import bar, cross, panels
 
-#: Smallest difference of two costs, bits.
+#: Smallest relevant difference of two costs, in bits.
 _APART = 0.005
 
 
 @dataclass(frozen=True)
 class Point:
-    """One arm.
+    """One arm in the plot.
 
     Attributes
     ----------
     name : str
-        Its name, written next to the point.
+        Name, written next to the point.
     costs : mapping
-        Its costs by name.
+        Costs by name.
     value : float
-        On the vertical axis; nan for an arm without a value, which is drawn as a cross at the top.
+        Vertical position; nan for an arm without a value, which is drawn as a cross at the top.
     color : str
         Color of point and name.
     interval : (float, float), optional
-        Drawn as a bar if it is finite.
+        Interval, drawn as a bar if finite.
     without : str
-        Why there is no value, in a word.
+        Reason for a missing value, one word.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Point:
 
 
 def differing(points: Sequence[Point], costs: Mapping[str, str]) -> list[str]:
-    """Return the costs in which points differ."""
+    """Return the costs in which the points differ."""
     every = {name: [point.costs[name] for point in points] for name in costs}
     return [name for name, values in every.items() if values and max(values) - min(values) > _APART]
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Return whether each (cost, quality) point is on the Pareto front: no other point is as good in both or better.
+    """Return whether each (cost, quality) point is on the Pareto front: no other point is at least as good in both.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 def front(points: Sequence[Point], cost: str) -> list[str]:
-    """Return the names of the points on the Pareto front of a cost and a small value, the cheapest first."""
+    """Return the names of the points on the Pareto front of low cost and small value, the cheapest first."""
     kept = on_front([(point.costs[cost], -point.value) for point in points])
     found: dict[tuple[float, float], str] = {}
     for point, is_on in zip(points, kept, strict=True):
@@ -72,7 +72,7 @@ def front(points: Sequence[Point], cost: str) -> list[str]:
 
 
 def height_of(costs: Sequence[str]) -> float:
-    """Return the height that `draw_tradeoff` needs, inches."""
+    """Return the height that `draw_tradeoff` requires, in inches."""
     return 0.9 + 3.3 * _lines(costs)
 
 
@@ -83,22 +83,22 @@ def _lines(costs: Sequence[str]) -> int:
 def draw_tradeoff(
     sheet: Any, top: float, points: Sequence[Point], costs: Mapping[str, str], label: str, scale: Callable[[Any], Any]
 ) -> list[Any]:
-    """Draw a panel for each cost below `top` (0 to 1), up to three in a row; return the axes.
+    """Draw one panel per cost below `top` (0 to 1), up to three in a row; return the axes.
 
     Parameters
     ----------
     sheet : matplotlib Figure
-        Where to.
+        Figure to draw on.
     top : float
         Upper end of the panels, 0 to 1.
     points : sequence of Point
-        What is drawn.
+        Points to draw.
     costs : mapping of str to str
         Costs and the labels of their axes.
     label : str
         Label of the vertical axis.
     scale : callable
-        Sets up the vertical axis of each panel.
+        Function that sets up the vertical axis of each panel.
     """
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -110,7 +110,7 @@ def draw_tradeoff(
     for axes, (cost, words) in zip(found, costs.items(), strict=False):
         xs = [point.costs[cost] for point in points]
         room = max(xs) - min(xs)
-        # Names are to the right of their points; the name of the most expensive arm needs that much more.
+        # Names are to the right of their points; leave space for that of the most expensive arm.
         axes.set_xlim(min(xs) - 0.07 * room, max(xs) + (0.07 + 0.09 * columns) * room)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -129,32 +129,32 @@ def draw_tradeoff(
 
 
 def draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:
-    """Draw a Pareto front of (cost, value) as grey stairs."""
+    """Draw a Pareto front of (cost, value) as a grey step line."""
     axes.step(*zip(*sorted(points), strict=True), where="post", color="#d0d0d0", linewidth=5, zorder=1)
 
 
 def write_names(
     axes: Any, points: Sequence[tuple[Point, float]], *, size: float = 8.5, radius: float = 9.0,
 ) -> None:  # fmt: skip
-    """Write the names of points next to them, each in the nearest place that is free, with a line to a distant one.
+    """Write the names of points at the nearest free place, with a line to distant ones.
 
     Parameters
     ----------
     axes : matplotlib Axes
-        With its final limits.
+        Axes with final limits.
     points : sequence of (Point, float)
-        The points and their horizontal positions; the highest is placed first.
+        Points and their horizontal positions; the highest is placed first.
     size : float
-        Size of the letters, points.
+        Font size, in points.
     radius : float
-        Distance kept from every point, pixels; from bars a third of it.
+        Distance from every point, in pixels; the distance from bars is a third of it.
     """
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
-    axes.figure.canvas.draw()  # positions in pixels are known from here on
+    axes.figure.canvas.draw()  # pixel positions are final from here on
     halo = [withStroke(linewidth=3.0, foreground="white")]
-    # Files have other pixels than the canvas, so that positions are stored as shares of the axes.
+    # Files have another resolution than the canvas, so positions are stored as fractions of the axes.
     share = axes.transAxes.inverted().transform
     renderer, inside = axes.figure.canvas.get_renderer(), axes.get_window_extent()
 
@@ -184,7 +184,7 @@ def write_names(
 
 
 def _free(x: float, y: float, width: float, height: float, taken: Sequence[Any], inside: Any) -> tuple[float, float]:
-    """Return where a name can begin: right of the point, left of it, then further and further up and down."""
+    """Return a free position for a name: right of the point, left of it, then further up and down."""
     from matplotlib.transforms import Bbox
 
     for step in sorted(range(-24, 25), key=lambda step: (abs(step), step)):

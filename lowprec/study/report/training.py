@@ -1,4 +1,4 @@
-"""A report of plain training runs: what each ended at, their losses as a figure, and what a comparison may say."""
+"""Reports of plain training runs: final losses, loss curves, and a note on what the comparison can show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import sheet
 from .parts import Table, number, percent, warning
 from .results import Results
 
-#: The folder, beside the runs, that the report is written into.
+#: Folder of the report, next to the runs.
 FOLDER = "compared_runs"
 _HEAD = (
     "run", "config", "recipe", "seed", "steps", "status", "last training loss", "validation loss", "against the first",
@@ -26,7 +26,7 @@ _SMOOTHING = 0.9
 def runs_in(folder: Path) -> list[Path]:
     """Return the training runs in a folder, or the folder itself if it is one.
 
-    What was moved aside by `--fresh` ends in a number, and is left out.
+    Folders renamed by `--fresh` end in a number and are left out.
     """
     if is_run(folder):
         return [folder]
@@ -35,7 +35,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What stands in place of a study."""
+    """Substitute for a study in `Results`."""
 
     name: str = FOLDER
     question: str = "Where did these training runs end, and how far apart?"
@@ -43,24 +43,24 @@ class _Comparison:
 
 
 def compare_runs(folders: Sequence[Path], out: Path) -> Results:
-    """Compare runs with the first of them.
+    """Compare training runs with the first of them.
 
     Parameters
     ----------
     folders : sequence of Path
-        Folders that `lowprec train --out` or `lowprec.train` wrote.
+        Folders written by `lowprec train --out` or `lowprec.train`.
     out : Path
-        Folder of the report, which is created.
+        Folder of the report, created if necessary.
 
     Returns
     -------
     Results
-        What is written with `Results.write`: report.md, runs.csv, the losses as a figure, and the page.
+        Report; `Results.write` writes report.md, runs.csv, the figure of losses, and the page.
 
     Raises
     ------
     ValueError
-        If a folder holds no training run, or a damaged one.
+        If a folder does not hold an intact training run.
     """
     runs = [read_run(folder) for folder in folders]
     make_folder(out)
@@ -90,7 +90,7 @@ def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
 
 
 def _verdict(runs: Sequence[KeptRun]) -> str:
-    """Return what the comparison is worth: which choices differ beside the recipe."""
+    """Return a note on the validity of the comparison: settings that differ in addition to the recipe."""
     first = runs[0].summary
     differ = {key for run in runs[1:] for key in _ALIKE if run.summary.get(key) != first.get(key)}
     if not runs[1:]:

@@ -1,4 +1,4 @@
-"""Tables of measured claims, as a study of its own and as a part of others: published, expected, found."""
+"""Tables of measured claims, as a separate study or as part of others: published, expected, measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
 
 @dataclass(frozen=True)
 class ClaimSetting(Size):
-    """How large a table of claims is: data of so many seeds."""
+    """Size of a table of claims: the number of seeds for its data."""
 
     seeds: int = count()
 
@@ -33,12 +33,12 @@ class ClaimSetting(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class Claims(MeasuredStudy):
-    """One question about tensors alone, answered by a table of expected and measured numbers.
+    """A question about tensors, answered by a table of expected and measured numbers.
 
     Parameters
     ----------
     values : callable
-        Given the seeds to draw data with, returns the numbers that the expectations name, by (metric, arm).
+        Function from the seeds of the data to the measured numbers, by (metric, arm).
     """
 
     values: Callable[[int], dict[tuple[str, str], float]]
@@ -50,7 +50,7 @@ class Claims(MeasuredStudy):
         self, size: ClaimSetting, folder: Path, *, command: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> Results:  # fmt: skip
-        """Measure; a finding is never a failure."""
+        """Measure all numbers; a finding is never a failure."""
         from ..analysis.estimates import ByVariance, ConstantMetrics
         from ..analysis.findings import judge
         from ..report.results import Block, Results
@@ -82,19 +82,19 @@ class Claims(MeasuredStudy):
         )  # fmt: skip
 
 
-# --- published figures beside ours -----------------------------------------------------------------------------------
+# --- published figures and ours -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClaimResults:
-    """What a study found of published figures.
+    """Measurements of published figures.
 
     Attributes
     ----------
     measured : tuple of (Claim, Measured)
-        Each beside ours.
+        Published figures, each with ours.
     command : str
-        How the study was called.
+        Command line of the study.
     """
 
     measured: tuple[tuple[Claim, Measured], ...] = ()
@@ -102,11 +102,11 @@ class ClaimResults:
 
     @property
     def holds(self) -> bool:
-        """Whether every claim does."""
+        """Whether every claim is reproduced."""
         return all(ours.holds for _, ours in self.measured)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table of claims: what, where it is published, published, ours, agreement, command."""
+        """Return the rows of the table of claims: what, source, published, ours, agreement, command."""
         return [
             (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
             for claim, ours in self.measured
@@ -119,7 +119,7 @@ def claims_csv(outcome: ClaimResults) -> str:
 
 
 def claims_table(outcome: ClaimResults, caption: str = "", title: str = "") -> Table:
-    """Return the table of claims for a report: a source once, and the command, the same for all, elsewhere."""
+    """Return the table of claims for a report, with each source once and without the command, which all rows share."""
     rows, above = [], ""
     for claim, source, *rest, _ in outcome.rows():
         rows.append((claim, "as above" if source == above else source, *rest))
@@ -128,7 +128,7 @@ def claims_table(outcome: ClaimResults, caption: str = "", title: str = "") -> T
 
 
 def claims_json(outcome: ClaimResults) -> list[dict[str, Any]]:
-    """Return the table of claims in JSON's types, with the numbers."""
+    """Return the table of claims in JSON types, with the numbers."""
     return [
         {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
         for row, (_, ours) in zip(outcome.rows(), outcome.measured, strict=True)
@@ -136,10 +136,10 @@ def claims_json(outcome: ClaimResults) -> list[dict[str, Any]]:
 
 
 def made_of() -> dict[str, Any]:
-    """Return what all studies of one page must have in common."""
+    """Return the entries of this process's record that all studies of one page must share."""
     return {"code": code_hash(), "versions": versions()}
 
 
 def summary_json(content: Mapping[str, Any], began: float) -> dict[str, Any]:
-    """Return an outcome for `summary.json`, with the CPU time since `began` and the host."""
+    """Return the common entries of `summary.json`, with the CPU time since `began` and the host."""
     return {**content, "seconds": time.process_time() - began, "versions": versions(), "host": host()}

@@ -1,8 +1,8 @@
-"""Studies of formats on data: what each codec loses on each kind of values, published tables beside our own.
+"""Studies of formats on data: the error of each codec on each distribution, and published tables compared with ours.
 
-An `ErrorStudy` neither trains nor multiplies: it draws values, sends them through codecs and measures. What comes out
-is a table of claims, one row for each row of a published table, the measured tables in full, and figures, each with
-the numbers behind it.
+An `ErrorStudy` neither trains nor multiplies: it draws values, passes them through codecs and measures errors. Its
+results are a table of claims, one row per row of a published table; the complete measured tables; and figures with
+their numbers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ..report.results import Block, Results
     from ..report.sheet import Figure
 
-#: Color of each family, the casts neutral.
+#: Color of each family; casts are neutral.
 FAMILIES = {
     "LogFMT": PALETTE[0], "INT": PALETTE[1], "FP8 tiles": CONTROL, "MX": PALETTE[2], "NVFP4": PALETTE[4],
     "cast": NEUTRAL, "E5M6": PALETTE[3],
 }  # fmt: skip
-#: Measures that have a table, in words, with scale and decimals.
+#: Measures with a table: description, factor and decimals.
 TABLES = (
     ("sqnr", "SQNR, dB", 1.0, 2),
     ("relative_rms", "Relative error of a value, root mean square, %", 100.0, 3),
@@ -46,16 +46,16 @@ TABLES = (
 
 @dataclass(frozen=True)
 class ErrorArm:
-    """One format.
+    """One format in an `ErrorStudy`.
 
     Parameters
     ----------
     name : str
-        Codec or quantizer.
+        Name of the codec or quantizer.
     label : str
-        Its name in the tables and figures of an `ErrorStudy`.
+        Label in tables and figures.
     family : str
-        Formats of a family are one line there.
+        Family of formats; a figure draws each family as one line.
     """
 
     name: str
@@ -65,9 +65,9 @@ class ErrorArm:
 
 @dataclass(frozen=True)
 class ErrorSetting(Size):
-    """How large a study is: arrays of `rows` x `columns` values of `seeds` seeds.
+    """Size of a study of formats: arrays of `rows` x `columns` values for `seeds` seeds.
 
-    `training_steps` is for figures that show what a small model makes of a format.
+    `training_steps` is for figures that train a small model in a format.
     """
 
     rows: int = count()
@@ -81,27 +81,27 @@ class ErrorSetting(Size):
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Published errors: a measure of formats on kinds of data.
+    """A published table: one error measure for several formats and distributions.
 
     Parameters
     ----------
     what : str
-        The measure in words.
+        Description of the measure.
     measure : str
-        A field of `FormatErrors`.
+        Name of a field of `FormatErrors`.
     source : str
-        Where it is published.
+        Publication.
     data : tuple of str
-        The columns.
+        Distributions, the columns of the table.
     rows : mapping of str to tuple of float
-        Values of each format, in decibels or as shares.
+        Values of each format, in decibels or as fractions.
     decibels : bool
-        Whether they are decibels; others are compared by 20 log10 of their ratio.
+        Whether the values are in decibels; others are compared by 20 log10 of their ratio.
     exceptions : mapping of (str, str) to str
-        Cells (format, data) that cannot come out, with the reason; they are shown and not held against the claim.
+        Cells (format, data) that cannot be reproduced, with the reason; they are shown but do not affect the claim.
     within : float
-        Agreement, dB. Where one draw of the values scatters more than a third of that, three standard deviations of one
-        draw: published is the outcome of a single one.
+        Tolerance in dB. If the standard deviation of a single draw exceeds a third of it, the tolerance is three such
+        standard deviations, because the published values are from a single draw.
     """
 
     what: str
@@ -116,20 +116,20 @@ class PublishedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorStudy(MeasuredStudy):
-    """One question about formats.
+    """A question about formats, answered by their errors on data.
 
     Parameters
     ----------
     arms : tuple of ErrorArm
-        The formats.
+        Formats to measure.
     data : tuple of str
-        Distributions.
+        Names of distributions.
     tables : tuple of PublishedTable
-        Tables to be reproduced: a claim for each row.
+        Published tables to reproduce; every row is a claim.
     claims : tuple of Claim
         Further claims.
     figures : tuple of callable
-        The figures: ``figure(outcome)`` returns a `Figure`.
+        Functions that return figures: ``figure(outcome)`` is a `Figure`.
     """
 
     arms: tuple[ErrorArm, ...]
@@ -151,7 +151,7 @@ class ErrorStudy(MeasuredStudy):
         self, size: ErrorSetting, folder: Path, *, command: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> Results:  # fmt: skip
-        """Send everything through every codec; return the claims and the measured tables."""
+        """Measure all formats on all data; return the claims and the measured tables."""
         from ..report.results import Results
         from ..report.sheet import csv_of
         from ..run.store import check_writable
@@ -179,7 +179,7 @@ class ErrorStudy(MeasuredStudy):
 
 @dataclass(frozen=True, eq=False)
 class ErrorOutcome(ClaimResults):
-    """What a study found: `errors[format, data]` has one `FormatErrors` for each seed."""
+    """Errors of a study: `errors[format, data]` has one `FormatErrors` per seed."""
 
     study: ErrorStudy
     setting: ErrorSetting
@@ -191,7 +191,7 @@ class ErrorOutcome(ClaimResults):
 
 
 def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
-    """Measure every format on every kind of data."""
+    """Measure every format on every distribution."""
     from lowprec.measure.atlas import errors_of
 
     errors: dict[tuple[str, str], list[FormatErrors]] = {}
@@ -208,7 +208,7 @@ def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int
 
 
 def claims_of(table: PublishedTable, outcome: ErrorOutcome) -> list[tuple[Claim, Measured]]:
-    """Return a claim for each row of a published table."""
+    """Return one claim per row of a published table."""
     labels = {arm.name: arm.label for arm in outcome.study.arms}
     found = []
     for name, values in table.rows.items():
@@ -243,7 +243,7 @@ def _same(measured: Measured) -> Measured:
 
 
 def _table(outcome: ErrorOutcome, first: str, second: str, measure: tuple[str, str, float, int], title: str) -> Table:
-    """Return a measure of every format on every kind of data."""
+    """Return the table of a measure for every format and distribution."""
     name, _, scale, digits = measure
     data = outcome.study.data
     rows = [
@@ -255,7 +255,7 @@ def _table(outcome: ErrorOutcome, first: str, second: str, measure: tuple[str, s
 
 
 def _body(outcome: ErrorOutcome) -> list[Block]:
-    """Return claims and every measured table."""
+    """Return the claims and all measured tables."""
     study = outcome.study
     blocks: list[Block] = [claims_table(outcome)] if outcome.measured else []
     for measure in TABLES:

@@ -1,7 +1,7 @@
-"""Studies of single GEMMs: errors of accumulators against K, and published figures beside our own.
+"""Studies of single GEMMs: errors of accumulators against K, and published figures compared with ours.
 
-Where an `Ablation` trains models, a `TensorStudy` multiplies matrices; both are files in `ablations/`, listed and run
-by the same command. What comes out is a table of claims (source, published, ours), a figure, and its numbers as CSV.
+An `Ablation` trains models; a `TensorStudy` multiplies matrices. Both are files in `ablations/`, run by the same
+command. The results are a table of claims (source, published, ours), a figure, and its numbers as CSV.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEASURES = ("max error / mean", "relative Frobenius error")
 
 @dataclass(frozen=True)
 class Operands:
-    """Where the values of both matrices come from: `draw(rng, shape)`, then rounded to `format`."""
+    """Distribution of both matrices: `draw(rng, shape)`, rounded to `format`."""
 
     name: str
     label: str
@@ -47,7 +47,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class TensorSetting(Size):
-    """How large a study is: outputs of `rows` x `rows`, K of `lengths`, matrices of `seeds` seeds."""
+    """Size of a GEMM study: outputs of `rows` x `rows`, K in `lengths`, and `seeds` seeds."""
 
     rows: int = count()
     seeds: int = count()
@@ -65,20 +65,20 @@ class TensorSetting(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorStudy(MeasuredStudy):
-    """One question about single GEMMs.
+    """A question about single GEMMs, answered by their errors.
 
     Parameters
     ----------
     arms : tuple of GemmArm
-        The curves.
+        Arms, the curves of the figure.
     data : tuple of Operands
-        The panels.
+        Distributions, the panels of the figure.
     claims : tuple of Claim
-        The rows of the table.
+        Claims, the rows of the table.
     title : callable
-        Says the finding in a line, from the errors.
+        Function from the errors to a title with the finding.
     marks : tuple of (str, int, float, str)
-        Published points in the figure: panel, K, error, words.
+        Published points in the figure: panel, K, error, label.
     """
 
     arms: tuple[GemmArm, ...]
@@ -96,7 +96,7 @@ class TensorStudy(MeasuredStudy):
         self, size: TensorSetting, folder: Path, *, command: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> Results:  # fmt: skip
-        """Multiply everything; return the figure and the table of claims."""
+        """Multiply all operands; return the figure and the table of claims."""
         from ..report.results import Block, Results
         from ..run.store import check_writable
 
@@ -124,7 +124,7 @@ class Errors(ClaimResults):
     values: Values
 
     def of(self, data: str, arm: str, length: int, measure: int = 0) -> Values:
-        """Return the errors of all seeds, shape (seeds,)."""
+        """Return the errors for all seeds, shape (seeds,)."""
         where = (
             [d.name for d in self.study.data].index(data),
             [a.name for a in self.study.arms].index(arm),
@@ -135,15 +135,15 @@ class Errors(ClaimResults):
 
 
 def quantized(codes: NDArray[Any], format: str) -> Quantized:
-    """Wrap codes [R, C] whose scale is 1."""
+    """Wrap codes [R, C] as a quantized matrix with scale 1."""
     return lp.Quantized(codes, np.ones((1, 1), np.float32), lp.formats[format], lp.Granularity.parse("tensor"))
 
 
 def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
-    """Return ``A B^T`` of codes without any error.
+    """Return the exact product ``A B^T`` of codes.
 
-    FP8 products are whole multiples of 2^-18 (e4m3) or 2^-32 (e5m2), so sums below 2^35 or 2^21 are exact in float64 in
-    whatever order they are added; sums of e5m2 that could be larger are refused.
+    FP8 products are multiples of 2^-18 (e4m3) or 2^-32 (e5m2), so sums below 2^35 or 2^21 are exact in float64 in any
+    order. e5m2 operands with possibly larger sums are refused.
     """
     x, y = (lp.decode(codes, format).astype(np.float64) for codes in (a, b))
     unit = 2 * np.log2(lp.formats[format].smallest_subnormal)
@@ -154,27 +154,27 @@ def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
 
 
 def error_of(result: NDArray[Any], exact: Values) -> tuple[float, float]:
-    """Return the errors of `MEASURES`: largest error over the mean magnitude, and the Frobenius norms' quotient."""
+    """Return the errors of `MEASURES`: largest error over the mean magnitude, and the relative Frobenius error."""
     error = np.abs(result.astype(np.float64) - exact)
     return float(error.max() / np.abs(exact).mean()), float(np.sqrt((error**2).sum() / (exact**2).sum()))
 
 
 def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, int], None] | None = None) -> Errors:
-    """Multiply everything and measure the errors.
+    """Multiply all operands on all arms and measure the errors.
 
     Parameters
     ----------
     study : TensorStudy
-        The arms and the data.
+        Study with arms and data.
     setting : TensorSetting
-        The size.
+        Size of the study.
     progress : callable, optional
-        Called with what is done and what there is.
+        Function called with the number of finished steps and the total.
 
     Returns
     -------
     Errors
-        The same numbers on every computer and for any number of threads.
+        Errors; they do not depend on the computer or the number of threads.
     """
     lengths = setting.lengths
     shape = (len(MEASURES), len(study.data), len(study.arms), len(lengths), setting.seeds)
@@ -198,7 +198,7 @@ def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, i
 
 
 def _as_json(errors: Errors) -> dict[str, Any]:
-    """Return the outcome in JSON's types."""
+    """Return the errors in JSON types."""
     study = errors.study
     curves = [
         {"data": data.name, "arm": arm.name, "K": k, **{
@@ -212,7 +212,7 @@ def _as_json(errors: Errors) -> dict[str, Any]:
 
 
 def figure(errors: Errors) -> Figure:
-    """Return the figure, error against K: one panel per kind of data, bands over the seeds; its rows are all errors."""
+    """Return the figure of error against K: one panel per distribution, bands over seeds; the table has all errors."""
     from ..report.sheet import Figure, label_ends, panels
 
     study, setting = errors.study, errors.setting
@@ -249,7 +249,7 @@ def _draw(axes: Any, errors: Errors, data: str) -> list[tuple[float, str, str]]:
     ends = []
     for arm in study.arms:
         style, width = styles[arm.name], {"reference": 1.4, "control": 2.4}.get(arm.role, 1.8)
-        # Zero is not on a logarithmic axis: a curve begins where every seed has an error.
+        # A logarithmic axis has no zero: a curve begins where all seeds have an error.
         shown = [(k, 100 * row) for k in lengths if (row := errors.of(data, arm.name, k)).min() > 0]
         if not shown:
             continue
