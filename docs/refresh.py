@@ -52,11 +52,13 @@ PAGES = {
     "docs/recipes.md": "make_recipes.page",
     "docs/ablations.md": "make_ablations.page",
     "docs/vectors.md": "make_vectors.page",
+    "docs/board.md": "make_board.page",
     "docs/architecture.md": "make_architecture.page",
     "docs/architecture.svg": "make_architecture.drawing",
 }
 #: What this program does not make: why, and what does.
 BY_HAND = {
+    "reference_data/board.json": "installs packages: lowprec board --record FILE --page docs/board.md",
     "tests/costs.json": "measured: pytest -n auto --dist loadfile -m 'not exhaustive and not peers' --costs=write",
     "tests/oracle_digests.txt": "hours, and stale it costs time alone: the same with --oracle=write",
     "ablations/registered.json": "a decision: lowprec register NAME",

@@ -26,7 +26,7 @@ FLOORS = [
     {"codec", "tensorcore"},
     {"costs", "recipe", "vectors"},
     {"diagnose", "moe", "measure", "testing"},
-    {"plot"},
+    {"board", "plot"},
     {"jax", "study", "torch"},
     {"cli"},
     {"__main__", "reference"},

@@ -11,6 +11,7 @@ import click
 from .. import __version__
 from . import arrays as cli_arrays
 from . import bench as cli_bench
+from . import board as cli_board
 from . import catalogues as cli_catalogues
 from . import check as cli_check
 from . import convert as cli_convert
@@ -146,6 +147,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_check.check,
         cli_vectors.vectors_command,
         cli_verify.recordings_command,
+        cli_board.board,
     ),
     "Training and studies": (
         cli_catalogues.recipes_command,

@@ -1,0 +1,109 @@
+"""Runs the operations of an adapter on arrays from files, in the package's environment."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Answer = dict[str, Any]
+"""Arrays by name: `codes`, one per element, or `values`; for blocks `scale`, a float32 that multiplies codes, or
+`scale_codes`, its code; and `tensor_scale`, which multiplies, too."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a package.
+
+    Parameters
+    ----------
+    name : str
+        Name, unique in the package.
+    function : callable
+        Function of one float32 array (of codes, for `inputs` "codes") that returns an `Answer`.
+    arguments : mapping
+        Keyword arguments of the function.
+    inputs : str
+        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", or "tensors", each tensor of
+        which is a call of its own.
+    entry : str
+        Format or quantizer of lowprec to compare with.
+    options : mapping
+        Rounding and policy of a cast, or fields in which the quantizer differs from the entry.
+    domain : {"all", "numbers", "finite", "nonnegative", "positive"}
+        Inputs that the operation is defined for.
+    step : int
+        Distance of the inputs that are computed; above 1 for slow operations.
+    causes : str
+        Letters of `lowprec.board.causes` that explain the differences.
+    issue : str
+        Public issue, as owner/repository#number.
+    """
+
+    name: str
+    function: Callable[..., Answer]
+    inputs: str
+    entry: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = "all"
+    step: int = 1
+    causes: str = ""
+    issue: str = ""
+
+    def run(self, x: Any) -> Answer:
+        """Return the answer for an array of inputs."""
+        if self.inputs != "tensors":
+            return self.function(x, **self.arguments)
+        answers = [self.function(tensor, **self.arguments) for tensor in x]
+        return {name: np.stack([np.asarray(answer[name]) for answer in answers]) for name in answers[0]}
+
+
+def nibbles(packed: Any) -> Any:
+    """Return two codes per byte along the last axis, the low one first."""
+    packed = np.ascontiguousarray(packed).view(np.uint8)
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+
+
+def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
+    """Run the operations of an adapter, or `only` one; write answers, versions and errors to an .npz file."""
+    module = importlib.import_module(f".{adapter}", __package__)
+    answers: dict[str, Any] = {}
+    notes: dict[str, Any] = {"errors": {}, "seconds": {}}
+    chosen = [operation for operation in module.OPERATIONS if only in ("", operation.name)]
+    for number, operation in enumerate(chosen, 1):
+        sys.stdout.write(f"{number}/{len(chosen)} {operation.name}\n")
+        sys.stdout.flush()
+        start = time.perf_counter()
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                x = np.load(Path(inputs) / f"{operation.inputs.replace('/', '_')}.npy")
+                answer = operation.run(x[:: operation.step])
+            answers |= {f"{operation.name}|{part}": np.ascontiguousarray(array) for part, array in answer.items()}
+        except Exception as error:  # the reason why a cell is empty
+            notes["errors"][operation.name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        notes["seconds"][operation.name] = round(time.perf_counter() - start, 2)
+    host = {"python": platform.python_version(), "cpu": cpu(), "date": time.strftime("%Y-%m-%d")}
+    notes |= {"versions": {name: version(name) for name in module.VERSIONS}, "host": host}
+    part = Path(f"{out}.part.npz")
+    np.savez(part, notes=np.array(json.dumps(notes)), **answers)
+    os.replace(part, out)
+
+
+def cpu() -> str:
+    """Return the model of the CPU, which decides some packages' NaN."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,0 +1,39 @@
+"""ml_dtypes: casts of NumPy arrays. Codes are bytes; codes of six and four bits are the low bits of a byte."""
+
+from typing import Any
+
+from .harness import Answer, Operation
+
+VERSIONS = ("ml_dtypes", "numpy")
+ENVIRONMENT = "small"
+NEEDS = ("ml_dtypes", "numpy")
+NAMES = {
+    "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
+    "e4m3b11fnuz": "float8_e4m3b11fnuz", "e4m3": "float8_e4m3", "e3m4": "float8_e3m4", "e2m3fn": "float6_e2m3fn",
+    "e3m2fn": "float6_e3m2fn", "e2m1fn": "float4_e2m1fn", "bfloat16": "bfloat16", "e8m0fnu": "float8_e8m0fnu",
+}  # fmt: skip
+
+
+def cast(x: Any, name: str) -> Answer:
+    """Cast float32 values."""
+    import ml_dtypes
+    import numpy as np
+
+    kind = np.dtype(getattr(ml_dtypes, name))
+    return {"codes": x.astype(kind).view(f"u{kind.itemsize}")}
+
+
+def decode(codes: Any, name: str) -> Answer:
+    """Decode all codes."""
+    import ml_dtypes
+
+    return {"values": codes.view(getattr(ml_dtypes, name)).astype("float32")}
+
+
+E8M0 = {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}, "causes": "J", "issue": "jax-ml/ml_dtypes#298"}
+OPERATIONS = [
+    *(Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name},
+                **(E8M0 if ours == "e8m0fnu" else {"options": {"policy": "ml_dtypes"}}))
+      for ours, name in NAMES.items()),
+    *(Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in NAMES.items()),
+]  # fmt: skip

@@ -1,0 +1,166 @@
+"""Packages in environments of their own: installation, and runs of their adapters in a separate process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .._files import locked, make_folder
+from ..registry import UnknownNameError, suggest
+from . import adapters
+from .inputs import digest, inputs
+
+_START = "import sys; sys.path.append(sys.argv[1]); from adapters.harness import main; main(*sys.argv[2:])"
+_VERSIONS = "import sys; from importlib.metadata import version; print([(n, version(n)) for n in sys.argv[1:]])"
+_QUIET = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class PackageError(Exception):
+    """A package that cannot be installed, imported or run; the message has the reason."""
+
+
+@functools.cache
+def packages() -> dict[str, ModuleType]:
+    """Return the adapters, by the names of their packages."""
+    names = sorted(found.name for found in pkgutil.iter_modules(adapters.__path__) if found.name != "harness")
+    modules = [importlib.import_module(f"{adapters.__name__}.{name}") for name in names]
+    return {module.VERSIONS[0]: module for module in modules}
+
+
+def adapter_of(package: str) -> ModuleType:
+    """Return the adapter of a package.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the message lists the known packages.
+    """
+    if package not in packages():
+        raise UnknownNameError(f"board: unknown package {package!r}: {suggest(package, list(packages()))}")
+    return packages()[package]
+
+
+def answers(
+    package: str, cache: Path, progress: Callable[[str], None], timeout: float
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the answers of a package by operation, and notes on versions, host and errors.
+
+    Parameters
+    ----------
+    package : str
+        Name of a package.
+    cache : path
+        Folder for environments and answers. Answers are computed once per version, adapter and inputs.
+    progress : callable
+        Function that takes a line of text.
+    timeout : float
+        Seconds after which a run is stopped.
+
+    Raises
+    ------
+    PackageError
+        If the package cannot be installed, imported or run.
+    """
+    module = adapter_of(package)
+    folder = make_folder(cache / module.ENVIRONMENT)
+    with locked(folder):
+        python = _installed(folder, module, progress)
+        versions = _run([python, "-c", _VERSIONS, *module.VERSIONS], 60)
+        given = _written(module, cache)
+        sources = [
+            Path(str(file)).read_bytes()
+            for file in (module.__file__, sys.modules[f"{adapters.__name__}.harness"].__file__)
+        ]
+        key = hashlib.sha256(b"".join([*sources, versions.encode(), given.name.encode()])).hexdigest()[:16]
+        out = make_folder(cache / "answers") / f"{module.__name__.rsplit('.', 1)[-1]}-{key}.npz"
+        if not out.exists():
+            name = module.__name__.rsplit(".", 1)[-1]
+            command = [python, "-c", _START, os.fspath(Path(__file__).parent), name, os.fspath(given), os.fspath(out)]
+            _run(command, timeout, progress)
+    return _read(out)
+
+
+def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    with np.load(path) as file:
+        notes = json.loads(str(file["notes"]))
+        found: dict[str, dict[str, Any]] = {}
+        for name in file.files:
+            if name != "notes":
+                operation, part = name.rsplit("|", 1)
+                found.setdefault(operation, {})[part] = file[name]
+    return found, notes
+
+
+def _installed(folder: Path, module: ModuleType, progress: Callable[[str], None]) -> str:
+    """Install what an adapter needs, once; return the environment's Python."""
+    python, done = folder / "bin" / "python", folder / "needs.txt"
+    if not python.exists():
+        progress("makes an environment")
+        _run([sys.executable, "-m", "venv", os.fspath(folder)], 300)
+    known = done.read_text().splitlines() if done.exists() else []
+    for needs in (module.NEEDS, *getattr(module, "THEN", ())):
+        if (line := " ".join(needs)) not in known:
+            progress(f"installs {line}")
+            _run([os.fspath(python), "-m", "pip", "install", "-q", *needs], 1800)
+            known.append(line)
+            done.write_text("\n".join(known) + "\n")
+    return os.fspath(python)
+
+
+def _written(module: ModuleType, cache: Path) -> Path:
+    """Write the inputs of an adapter; return their folder, whose name is a hash of them."""
+    keys = sorted({operation.inputs for operation in module.OPERATIONS})
+    arrays = [inputs(key) for key in keys]
+    folder = cache / "inputs" / hashlib.sha256(" ".join([*keys, digest(arrays)]).encode()).hexdigest()[:16]
+    if not folder.exists():
+        part = make_folder(folder.with_suffix(".part"))
+        for key, array in zip(keys, arrays, strict=True):
+            np.save(part / f"{key.replace('/', '_')}.npy", array)
+        part.rename(folder)
+    return folder
+
+
+def _run(command: list[str], timeout: float, progress: Callable[[str], None] | None = None) -> str:
+    """Run a command, pass its lines on, and return its output."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | _QUIET
+    ) as process:  # fmt: skip
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
+        timer = threading.Timer(timeout, process.kill)
+        reader.start()
+        timer.start()
+        try:
+            lines = list(_passed_on(process.stdout or (), progress))
+            process.wait()
+        finally:
+            overdue = not timer.is_alive()
+            timer.cancel()
+            with contextlib.suppress(OSError):
+                process.kill()
+            reader.join()
+    if process.returncode:
+        last = " ".join("".join(errors[-3:]).split())[-300:]
+        raise PackageError(f"stopped after {timeout:g} s" if overdue else last or f"exit code {process.returncode}")
+    return "".join(lines)
+
+
+def _passed_on(lines: Any, progress: Callable[[str], None] | None) -> Iterator[str]:
+    for line in lines:
+        if progress is not None:
+            progress(line.rstrip())
+        yield line
