@@ -1,6 +1,6 @@
 """Whether higher precision for the last part of training makes up for 4 bits before."""
 
-from lowprec.study import Ablation, Arm, Expectation, Setting, Tail, sources
+from lowprec.study import Ablation, Arm, Expectation, PrecisionSwitch, Setting, sources
 
 PLAIN = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
 FORWARD_IN_BF16 = {"fprop": PLAIN, "wgrad_input": "source"}
@@ -15,13 +15,14 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("mxfp4", recipe="mxfp4_rceil", expected="worse", source=sources.NVFP4),
-        Arm("mxfp4_bf16", recipe="mxfp4_rceil", tail=Tail(SHARE), expected="a third of mxfp4's gap or less"),
-        Arm("mxfp4_forward", recipe="mxfp4_rceil", tail=Tail(SHARE, "mxfp4_rceil", FORWARD_IN_BF16),
+        Arm("mxfp4_bf16", recipe="mxfp4_rceil", tail=PrecisionSwitch(SHARE), expected="a third of mxfp4's gap or less"),
+        Arm("mxfp4_forward", recipe="mxfp4_rceil", tail=PrecisionSwitch(SHARE, "mxfp4_rceil", FORWARD_IN_BF16),
             expected="as mxfp4_bf16"),
-        Arm("mxfp4_backward", recipe="mxfp4_rceil", tail=Tail(SHARE, "mxfp4_rceil", BACKWARD_IN_BF16),
+        Arm("mxfp4_backward", recipe="mxfp4_rceil", tail=PrecisionSwitch(SHARE, "mxfp4_rceil", BACKWARD_IN_BF16),
             expected="as mxfp4"),
         Arm("nvfp4", recipe="nvfp4", expected="worse, by less than mxfp4", source=sources.NVFP4),
-        Arm("nvfp4_bf16", recipe="nvfp4", tail=Tail(SHARE), expected="near the margin", source=sources.NVFP4),
+        Arm("nvfp4_bf16", recipe="nvfp4", tail=PrecisionSwitch(SHARE), expected="near the margin",
+            source=sources.NVFP4),
     ),
     series=4,
     baseline="mxfp4",

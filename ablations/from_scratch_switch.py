@@ -1,6 +1,6 @@
 """What training in FP8 from the first step costs, and in which part of the training that cost accrues."""
 
-from lowprec.study import Ablation, Arm, Expectation, Setting, Tail, sources
+from lowprec.study import Ablation, Arm, Expectation, PrecisionSwitch, Setting, sources
 
 #: Of 400 steps: the switch is at step 150.
 LAST_250_STEPS = 0.625
@@ -15,8 +15,9 @@ ablation = Ablation(
         Arm("bf16", role="reference"),
         Arm("perturb", role="floor", expected="about 0.8 %, as in `from_scratch`"),
         Arm("dsv3", recipe="dsv3", expected="equivalent within 0.3 %", source=sources.DEEPSEEK_V3),
-        Arm("fp8_then_bf16", recipe="dsv3", tail=Tail(LAST_250_STEPS, "bf16"), expected="not told from BF16"),
-        Arm("bf16_then_fp8", tail=Tail(LAST_250_STEPS, "dsv3"), expected="as FP8 throughout"),
+        Arm("fp8_then_bf16", recipe="dsv3", tail=PrecisionSwitch(LAST_250_STEPS, "bf16"),
+            expected="not told from BF16"),
+        Arm("bf16_then_fp8", tail=PrecisionSwitch(LAST_250_STEPS, "dsv3"), expected="as FP8 throughout"),
     ),
     expectations=(
         Expectation("FP8 from the first step costs less than 0.3 %", "training_percent", "dsv3", expected=(-0.3, 0.3),

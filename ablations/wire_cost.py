@@ -12,7 +12,7 @@ from lowprec.costs import decode_limit
 from lowprec.measure.distributions import distributions
 from lowprec.measure.metrics import sqnr
 from lowprec.study import ErrorArm, ErrorSetting, ErrorStudy
-from lowprec.study.measurements.measurement import Passing, intercept
+from lowprec.study.measurements.measurement import Proxy, intercept
 from lowprec.study.report.sheet import Figure, bar, panels
 from lowprec.study.report.tradeoff import Point, draw_front, on_front, write_names
 from lowprec.study.tensors.formats import FAMILIES
@@ -20,7 +20,7 @@ from lowprec.study.tensors.formats import FAMILIES
 SLOTS = 8
 
 
-class _KeptLogits(Passing):
+class _KeptLogits(Proxy):
     """The multiplications of the head, whose logits are kept."""
 
     def __init__(self, ops: Any, found: dict[str, NDArray[np.float32]]) -> None:

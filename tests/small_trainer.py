@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lowprec.moe.run.trainer import Trainer
-from lowprec.study.run.backend import MoEBackend
+from lowprec.study.run.backend import Backend
 
 
 class SmallTrainer(Trainer):
@@ -15,7 +15,7 @@ class SmallTrainer(Trainer):
 
 
 @dataclass(frozen=True)
-class SmallBackend(MoEBackend):
+class SmallBackend(Backend):
     @property
     def trainer(self):
         return SmallTrainer

@@ -5,17 +5,30 @@ Everything that lowprec saves goes through `write_bytes`.
 
 from .tables import csv_rows, plain, read_csv, read_json, to_csv, to_json, write_json
 from .writing import (
+    backup_path,
     locked,
     make_folder,
-    place_aside,
+    move_to_backup,
     remove_parts,
     safe_name,
-    set_aside,
     write_bytes,
     write_text,
 )
 
 __all__ = [
-    "csv_rows", "locked", "make_folder", "place_aside", "plain", "read_csv", "read_json", "remove_parts", "safe_name",
-    "set_aside", "to_csv", "to_json", "write_bytes", "write_json", "write_text",
+    "backup_path",
+    "csv_rows",
+    "locked",
+    "make_folder",
+    "move_to_backup",
+    "plain",
+    "read_csv",
+    "read_json",
+    "remove_parts",
+    "safe_name",
+    "to_csv",
+    "to_json",
+    "write_bytes",
+    "write_json",
+    "write_text",
 ]  # fmt: skip

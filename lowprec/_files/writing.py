@@ -185,7 +185,7 @@ def _is_file(file: TextIO, path: Path) -> bool:
         return False
 
 
-def place_aside(folder: Path) -> Path:
+def backup_path(folder: Path) -> Path:
     """Return the next free `<name>.<number>` next to a folder."""
     number = 1
     while (target := folder.with_name(f"{folder.name}.{number}")).exists():
@@ -193,9 +193,9 @@ def place_aside(folder: Path) -> Path:
     return target
 
 
-def set_aside(folder: Path) -> Path:
-    """Rename a folder, locked by the caller, to `place_aside` and return the new path."""
-    target = folder.rename(place_aside(folder))
+def move_to_backup(folder: Path) -> Path:
+    """Rename a folder, locked by the caller, to `backup_path` and return the new path."""
+    target = folder.rename(backup_path(folder))
     (target / _LOCK).unlink(missing_ok=True)
     return target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def ablate(
     from ..study import catalogue
     from ..study.design.registration import registered_of
     from ..study.design.study import PlannedStudy
-    from ..study.run.executors import pool
+    from ..study.run.executors import cluster
     from ..study.run.progress import status
 
     found = {name: catalogue.load(name) for name in names or catalogue.names()}
@@ -101,7 +102,7 @@ def ablate(
             for study, size, folder in zip(studies, sizes, folders, strict=True)
         ]
     broken = False
-    with pool(scheduler) as executor:
+    with cluster(scheduler) if scheduler else contextlib.nullcontext() as executor:
         for study, size, folder, planned in zip(studies, sizes, folders, plans, strict=True):
             if planned is None:
                 _announce(study, registered[study.name], folder)

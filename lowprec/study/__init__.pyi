@@ -8,7 +8,7 @@ from .catalogue import names as names
 from .design import sources as sources
 from .design.arms import Arm as Arm
 from .design.arms import GemmArm as GemmArm
-from .design.arms import Tail as Tail
+from .design.arms import PrecisionSwitch as PrecisionSwitch
 from .design.expectations import Claim as Claim
 from .design.expectations import Expectation as Expectation
 from .design.expectations import Measured as Measured

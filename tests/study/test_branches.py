@@ -21,8 +21,8 @@ from lowprec.study import (
     Expectation,
     GradientComparison,
     MeasurementStudy,
+    PrecisionSwitch,
     Setting,
-    Tail,
     load,
     names,
     run_study,
@@ -41,7 +41,7 @@ from lowprec.study.run.store import StudyError
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
 ONE_STEP = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
 UNBALANCED = Arm("none", config={"bias_rate": 0.0})
-LATE = Arm("late", tail=Tail(0.5))
+LATE = Arm("late", tail=PrecisionSwitch(0.5))
 UNKNOWN = "unknown arm 'dsv4'; there are bf16, again"
 
 
@@ -68,11 +68,11 @@ def branched(task, recipe):
     ("share", "steps", "first"), [(0.18, 200, 164), (0.5, 3, 1), (0.001, 10, 9), (0.999, 2, 0), (0.25, 1, 0)]
 )
 def test_a_tail_has_its_share_of_the_steps_and_one_at_least(share, steps, first):
-    assert Tail(share).begins(steps) == first
+    assert PrecisionSwitch(share).start_step(steps) == first
 
 
 def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
-    arm = Arm("switched", recipe="dsv3", tail=Tail(0.25, "bf16"))
+    arm = Arm("switched", recipe="dsv3", tail=PrecisionSwitch(0.25, "bf16"))
     planned = make(tmp_path, arm)
     task = next(task for task in planned.arms if task.name == "switched/c0-s0")
     assert arm.recipe_name == "dsv3, bf16 for the last 25 %"
@@ -93,7 +93,12 @@ def test_a_tail_is_part_of_the_arms_name_and_of_what_its_runs_are(tmp_path):
 def test_a_tail_changes_the_precision_and_nothing_else(tmp_path):
     """On the real trainer: the bits of a run that was saved at that step and resumed with the other recipe."""
     setting = Setting("nano", checkpoint_steps=1, branch_steps=3, checkpoints=1, seeds=1, warmup_steps=0)
-    tasks = real(tmp_path, setting, Arm("same", tail=Tail(0.3, "bf16")), Arm("float32", tail=Tail(0.3, "float32")))
+    tasks = real(
+        tmp_path,
+        setting,
+        Arm("same", tail=PrecisionSwitch(0.3, "bf16")),
+        Arm("float32", tail=PrecisionSwitch(0.3, "float32")),
+    )
     runs = {name: task.folder.read() for name, task in tasks.items()}
     rows = {name: task.folder.columns()["loss"] for name, task in tasks.items()}
     for key in ("weights", "validation_loss", "validation_loss_bf16"):
@@ -328,7 +333,7 @@ def same_weights(*more):
 
 
 test_refused = refusals([
-    *[(f"Tail({share})", "tail of .*: a share of the steps between 0 and 1 is needed")
+    *[(f"PrecisionSwitch({share})", "tail of .*: a share of the steps between 0 and 1 is needed")
       for share in ("0.0", "1.0", "-0.5", "math.nan", "'half'", "True")],
     *[(f"Arm('a', calibration={count})", "arm 'a': calibration=.*: a whole number >= 0 is needed")
       for count in ("-1", "1.5", "True")],

@@ -6,7 +6,7 @@ import pytest
 import lowprec as lp
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
-from lowprec.study.measurements.faults import BITS, Fault, Faults, Part, emulated, flip, with_fault
+from lowprec.study.measurements.faults import BITS, Fault, Faults, OperandRows, emulated_product, flip, with_fault
 
 DSV3 = lp.recipes["dsv3"]
 LAYER = "layers.0.attn.wo"
@@ -31,7 +31,7 @@ def tokens():
 def test_emulated_chains_have_the_bits_of_gemm(operands, accumulator):
     spec = DSV3.with_(accumulator=accumulator).spec(LAYER).fprop
     a, b = operands
-    got = emulated(Part.of(a, np.arange(40)), Part.of(b, np.arange(200)), spec, None, 0)
+    got = emulated_product(OperandRows.of(a, np.arange(40)), OperandRows.of(b, np.arange(200)), spec, None, 0)
     assert np.array_equal(got.view(np.uint32), lp.gemm(a, b, accumulator=accumulator).view(np.uint32))
 
 
@@ -63,15 +63,15 @@ def test_a_struck_sum_differs_in_one_element(operands, place):
 
 def test_a_sum_struck_behind_the_last_tile_has_that_bit(operands):
     a, b = operands
-    rows = Part.of(a, [3]), Part.of(b, [7])
+    rows = OperandRows.of(a, [3]), OperandRows.of(b, [7])
     for bit in (31, 22, 0):
-        got = emulated(*rows, SPEC, (2, bit), 0).view(np.uint32)
+        got = emulated_product(*rows, SPEC, (2, bit), 0).view(np.uint32)
         assert got[0, 0] == lp.gemm(a, b)[3, 7].view(np.uint32) ^ np.uint32(1 << bit)
 
 
 def test_a_register_struck_between_instructions_goes_on_from_there(operands):
     a, b = operands
-    x, y = Part.of(a, [3]), Part.of(b, [7])
+    x, y = OperandRows.of(a, [3]), OperandRows.of(b, [7])
     half = lp.mma(x.codes[:, 256:320], y.codes[:, 256:320])
     half.view(np.uint32)[0, 0] ^= np.uint32(1 << 25)
     chain = lp.mma(x.codes[:, 320:], y.codes[:, 320:], half)
@@ -79,7 +79,7 @@ def test_a_register_struck_between_instructions_goes_on_from_there(operands):
                        for q in (x, y)))  # fmt: skip
     scale = x.scales[0, 2] * y.scales[0, 2]
     expected = np.float32(np.float64(scale) * np.float64(chain[0, 0]) + np.float64(before[0, 0]))
-    assert emulated(x, y, SPEC, (2, 25), 2)[0, 0] == pytest.approx(expected, rel=1e-7)
+    assert emulated_product(x, y, SPEC, (2, 25), 2)[0, 0] == pytest.approx(expected, rel=1e-7)
 
 
 def test_only_the_struck_layer_differs_and_the_rest_is_as_without(tokens):

@@ -11,7 +11,7 @@ import pytest
 from contract import command
 
 import lowprec.study
-from lowprec.study import Claims, ErrorArm, Expectation, Tail, load, names
+from lowprec.study import Claims, ErrorArm, Expectation, PrecisionSwitch, load, names
 from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
 from lowprec.study.analysis.findings import judge
 from lowprec.study.design import registration
@@ -66,7 +66,7 @@ def test_words_of_arms_and_the_margin_count_too():
 def test_sizes_arms_and_the_stopping_rule_count_too():
     found = load("fp8_vs_bf16")
     first = registration.register(Registration(), Version.of(found, "abc", "2026-01-01"))
-    tail = tuple(replace(arm, tail=Tail(0.5)) if arm.name == "dsv3" else arm for arm in found.arms)
+    tail = tuple(replace(arm, tail=PrecisionSwitch(0.5)) if arm.name == "dsv3" else arm for arm in found.arms)
     changes = (
         {"full": replace(found.full, checkpoints=5)}, {"quick": replace(found.quick, branch_steps=7)},
         {"full": replace(found.full, learning_rate=1e-4)}, {"full": replace(found.full, first_checkpoint=3)},

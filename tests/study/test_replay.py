@@ -15,8 +15,15 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.study import Expectation, GemmArm, Replay, ReplaySetting, load
 from lowprec.study.analysis.estimates import pigeonhole_bootstrap
 from lowprec.study.measurements import operands
-from lowprec.study.measurements.gemms import GemmOperands, coherence_of, errors, exact, multiply, variance_growth
-from lowprec.study.measurements.operands import recorded, sample_rows, shared, tile_operands
+from lowprec.study.measurements.gemms import (
+    GemmOperands,
+    coherence_of,
+    errors,
+    exact_product,
+    multiply,
+    variance_growth,
+)
+from lowprec.study.measurements.operands import record_operands, sample_rows, shared, tile_operands
 
 FP22 = GemmArm("fp22", "FP22", "hopper_fp8", role="control")
 ARMS = (
@@ -35,7 +42,7 @@ SIZE = ReplaySetting(checkpoint_steps=2, checkpoints=2, seeds=1, tokens=4096, ro
 def test_the_truth_is_exact():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-448, 449, (3, 257)) * 2.0 ** rng.integers(-9, 1, (3, 257)) for _ in range(2))
-    for i, row in enumerate(exact(a, b)):
+    for i, row in enumerate(exact_product(a, b)):
         for j, value in enumerate(row):
             assert Fraction(value) == sum(Fraction(x) * Fraction(y) for x, y in zip(a[i], b[j], strict=True))
 
@@ -74,7 +81,7 @@ def test_an_arm_is_what_the_gemm_makes_of_the_operands():
     rows = {row[7]: row for row in multiply(GemmOperands("fprop", 0, "", "x", 3, a, b), ARMS)}
     assert all(row[:6] == ("fprop", 0, "", "x", 3, 640) for row in rows.values())
     qa, qb = (lp.quantize(x, "e4m3fn tensor") for x in (a, b))
-    truth = exact(qa.dequantize(), qb.dequantize())
+    truth = exact_product(qa.dequantize(), qb.dequantize())
     got = lp.gemm(qa, qb, accumulator="hopper_fp8", promote_every=128)
     assert rows["fp22_128"][9] == errors(got.astype(np.float64), truth)[0]
     assert rows["bits_9"][9] > 4 * rows["fp22"][9] > 4 * rows["fp22_128"][9] > 16 * rows["bits_20"][9]
@@ -100,13 +107,15 @@ def test_a_recorder_changes_no_bit_and_notes_whole_multiplications(trainer):
     tokens = batches(trainer.corpus, 0, 2, 64)[0]
     model = trainer.model
     plain = model.with_recipe(lp.recipes["bf16"]).loss_and_grads(tokens)
-    loss, found = recorded(model, tokens, lambda name: name in ("layers.0.attn.wo", "layers.1.ffn.shared.w1"), 9, 5)
+    loss, found = record_operands(
+        model, tokens, lambda name: name in ("layers.0.attn.wo", "layers.1.ffn.shared.w1"), 9, 5
+    )
     assert loss == float(plain[0])
     assert list(found) == ["layers.0.attn.wo", "layers.1.ffn.shared.w1"]
-    _, whole = recorded(model, tokens, lambda name: name == "layers.0.attn.wo", 1 << 20, 1 << 20)
+    _, whole = record_operands(model, tokens, lambda name: name == "layers.0.attn.wo", 1 << 20, 1 << 20)
     everything = whole["layers.0.attn.wo"]
     assert everything.x.shape == everything.x_columns.T.shape == (128, 128)
-    gradient = exact(everything.dy_columns, everything.x_columns)
+    gradient = exact_product(everything.dy_columns, everything.x_columns)
     np.testing.assert_allclose(plain[1]["layers.0.attn.wo"], gradient, rtol=1e-3, atol=1e-7)
     some = found["layers.0.attn.wo"]
     assert some.x.shape == (9, 128)

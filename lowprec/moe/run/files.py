@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from lowprec._files import (
     locked,
     make_folder,
+    move_to_backup,
     read_csv,
     read_json,
     remove_parts,
-    set_aside,
     to_csv,
     write_json,
     write_text,
@@ -67,7 +67,7 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool 
     folder = make_folder(out)
     if fresh and what_is_there(folder) is not None:
         with locked(folder):  # never while another run uses the folder
-            set_aside(folder)
+            move_to_backup(folder)
         make_folder(folder)
     with locked(folder):
         refuse_to_overwrite(folder, resume=resume)

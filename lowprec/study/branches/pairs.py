@@ -88,7 +88,7 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
             f"{run.path / RUN_FILE} is of an earlier version, which did not evaluate the reference's weights in every "
             "arm's precision: forward and training effect cannot be told apart; run the study again with --fresh"
         )
-    lacks = run.lacks(record)
+    lacks = run.missing_rows(record)
     columns = {} if lacks else run.columns()
     try:
         steps = int(record.get("timed_steps") or 0)

@@ -100,7 +100,7 @@ def _arm_task(
         what["calibration"] = calibration
     tail = None
     if arm.tail is not None:
-        tail = (arm.tail.begins(setting.branch_steps), arm.tail.precision)
+        tail = (arm.tail.start_step(setting.branch_steps), arm.tail.precision)
         what["tail"] = {"from_step": tail[0], "recipe": backend.describe(config, tail[1])["recipe"]}
     work = Branch(schedule, evaluation, what["perturb"], number if checkpoint is None else None, tail, calibration)
     return Task(

@@ -19,7 +19,7 @@ ROLES = ("reference", "repeat", "floor", "treatment", "control")
 
 
 @dataclass(frozen=True)
-class Tail:
+class PrecisionSwitch:
     """Last part of a branch, in another precision.
 
     Weights, moments and biases are carried over, as if the run had been saved and resumed with this recipe.
@@ -35,7 +35,7 @@ class Tail:
 
     Examples
     --------
-    >>> Tail(0.18, "bf16").begins(200), str(Tail(0.18, "bf16"))
+    >>> PrecisionSwitch(0.18, "bf16").start_step(200), str(PrecisionSwitch(0.18, "bf16"))
     (164, 'bf16 for the last 18 %')
     """
 
@@ -47,7 +47,7 @@ class Tail:
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0.0 < self.share < 1.0:
             raise ValueError(f"tail of {self.share!r}: a share of the steps between 0 and 1 is needed")
 
-    def begins(self, steps: int) -> int:
+    def start_step(self, steps: int) -> int:
         """Return the first step in this precision, counted from 0."""
         return steps - max(1, round(self.share * steps))
 
@@ -112,7 +112,7 @@ class Arm:
         Number of pairs to run per checkpoint, from the first; None runs all.
     change : mapping
         Changes to the recipe, as keywords of `Recipe.with_`: ``{"dy": "e5m2 1x128"}``.
-    tail : Tail, optional
+    tail : PrecisionSwitch, optional
         Another precision for the last steps of the branch.
     config : mapping
         Changes to the model configuration: ``{"bias_rate": 0.0}``. For branches, only fields that affect the routing
@@ -129,7 +129,7 @@ class Arm:
     source: str = ""
     pairs: int | None = None
     change: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    tail: Tail | None = None
+    tail: PrecisionSwitch | None = None
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     calibration: int = 0
 

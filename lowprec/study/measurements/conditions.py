@@ -1,8 +1,8 @@
-"""Stress conditions that occur in large models and not in small ones, created on purpose to make formats differ.
+"""Conditions that occur in large models and not in small ones, created on purpose to make formats differ.
 
-A stress is data. It changes the weights before a measurement, the weight of each token in the loss, or both. Reference
-and arms are measured under the same stress. `ChannelOutliers` does not change the function of the model, only the
-tensors that are quantized.
+A condition is data. It changes the weights before a measurement, the weight of each token in the loss, or both.
+Reference and arms are measured under the same one. `ChannelOutliers` does not change the function of the model, only
+the tensors that are quantized.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CONSUMERS = {
 }  # fmt: skip
 
 
-class Stress:
-    """Base class of stress conditions; its methods change nothing."""
+class Condition:
+    """Base class of conditions; its methods change nothing."""
 
     name: str
     """Name in tables and files."""
@@ -47,14 +47,14 @@ class Stress:
 
 
 @dataclass(frozen=True)
-class Healthy(Stress):
-    """No stress: the trained model itself."""
+class Healthy(Condition):
+    """No change: the trained model itself."""
 
     name: str = "healthy"
 
 
 @dataclass(frozen=True)
-class ChannelOutliers(Stress):
+class ChannelOutliers(Condition):
     """Outliers in some channels of every normalised activation, compensated by smaller weights.
 
     The gain of the norm is multiplied by 2^octaves, the columns of its consumers by 2^-octaves. These are powers of
@@ -100,7 +100,7 @@ class ChannelOutliers(Stress):
 
 
 @dataclass(frozen=True)
-class UnevenTokens(Stress):
+class UnevenTokens(Condition):
     """Gradients of very different size between tokens, a stress for blocks that share one scale across tokens.
 
     The weights of the tokens' losses are log-normal with mean 1, rounded to powers of two so that they cause no
@@ -135,7 +135,7 @@ class UnevenTokens(Stress):
 
 
 @dataclass(frozen=True)
-class ScaledLoss(Stress):
+class ScaledLoss(Condition):
     """Loss multiplied by 2^octaves, including the balance loss, as for more tokens per step or loss scaling.
 
     Powers of two commute with every rounding above the smallest normal number. Without a lower limit of amax only the
@@ -168,7 +168,7 @@ class ScaledLoss(Stress):
 
 
 @dataclass(frozen=True)
-class AlignedSwiGLU(Stress):
+class AlignedSwiGLU(Condition):
     """Hidden channels in which both inputs of SwiGLU read the same direction, so that their product is a square.
 
     Long training under weight decay leads to this state (arXiv:2409.12517, section 4): rows of w3 align with those of

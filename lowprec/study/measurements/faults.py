@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .measurement import Measurement, Passing, Row, intercept, relative_error
+from .measurement import Measurement, Proxy, Row, intercept, relative_error
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
@@ -47,13 +47,13 @@ class Faults(Measurement):
         Number of flips of each bit at each place, per batch.
     sequences : int
         Number of sequences used of a batch.
-    harm : float
+    loss_threshold : float
         Least change of the loss, in percent, for which a flip counts as harmful.
     """
 
     trials: int = 2
     sequences: int = 4
-    harm: float = 0.1
+    loss_threshold: float = 0.1
     metrics: ClassVar[Mapping[str, str]] = {
         "harmful": "share of flips that change the loss by more than 0.1 %, or make it no number, %",
         "detected": "share of flips that the checksum sees, %",
@@ -91,15 +91,15 @@ class Faults(Measurement):
     def _effect(
         self, model: Model, recipe: Recipe, batch: Array, fault: Fault, loss: float, gradients: Mapping[str, Array]
     ) -> dict[str, float]:
-        struck = copy.copy(model)
-        struck.params = fault.weights(model.params)
+        faulty = copy.copy(model)
+        faulty.params = fault.weights(model.params)
         bound = with_fault(recipe.bind(0, layers=model.config.layers), fault)
         with np.errstate(all="ignore"):
-            got, ours = struck.with_bound(bound).loss_and_grads(batch)
+            got, ours = faulty.with_bound(bound).loss_and_grads(batch)
             error = relative_error((ours[name], gradient) for name, gradient in gradients.items())
         finite = math.isfinite(got) and math.isfinite(error)
         change = 100 * abs(got / loss - 1) if math.isfinite(got) else math.inf
-        harmful = not change <= self.harm
+        harmful = not change <= self.loss_threshold
         return {
             "harmful": 100.0 * harmful,
             "detected": 100.0 * fault.detected,
@@ -137,15 +137,15 @@ class Fault:
         """Return the weights, with the flip if it is in a weight."""
         if self.place != "master weight":
             return dict(params)
-        struck = params[self.layer].copy()
-        flip(struck, int(self.rng.integers(struck.size)), self.bit)
-        return {**params, self.layer: struck}
+        faulty = params[self.layer].copy()
+        flip(faulty, int(self.rng.integers(faulty.size)), self.bit)
+        return {**params, self.layer: faulty}
 
     def result(self, y: Array) -> Array:
         """Return a router's logits, with the flip if it is there."""
-        struck = y.copy()
-        flip(struck, int(self.rng.integers(struck.size)), self.bit)
-        return struck
+        faulty = y.copy()
+        flip(faulty, int(self.rng.integers(faulty.size)), self.bit)
+        return faulty
 
     def product(self, a: Quantized, b: Quantized, spec: GemmSpec) -> tuple[Array, Array, NDArray[np.intp]]:
         """Return the affected part of ``A @ B.T`` in float32, and its rows and columns."""
@@ -155,7 +155,7 @@ class Fault:
         left, right = [i] if self.place != "code of w" else rows, [j] if self.place != "code of x" else columns
         if self.place == "scale of x":
             right = columns
-        x, y = Part.of(a, left), Part.of(b, right)
+        x, y = OperandRows.of(a, left), OperandRows.of(b, right)
         if self.place == "code of x":
             flip(x.codes, k, self.bit)
         elif self.place == "code of w":
@@ -164,7 +164,7 @@ class Fault:
             flip(x.scales, tile, self.bit)
         at = (tile, self.bit) if self.place in ("FP22 register", "float32 sum") else None
         step = int(self.rng.integers(1, TILE // spec.accumulator.group + 1)) if self.place == "FP22 register" else 0
-        return emulated(x, y, spec, at, step), np.asarray(left), np.asarray(right)
+        return emulated_product(x, y, spec, at, step), np.asarray(left), np.asarray(right)
 
 
 #: Number of values along K that share a scale and a chain.
@@ -172,7 +172,7 @@ TILE = 128
 
 
 @dataclass
-class Part:
+class OperandRows:
     """Some rows of an operand: codes [R, K], scales [R, tiles], format."""
 
     codes: Array
@@ -180,7 +180,7 @@ class Part:
     format: Any
 
     @classmethod
-    def of(cls, q: Quantized, rows: Any) -> Part:
+    def of(cls, q: Quantized, rows: Any) -> OperandRows:
         """Copy some rows of a quantized operand."""
         each = q.granularity.block((q.shape[0], q.shape[1]))[0]
         at = np.asarray(rows)
@@ -201,16 +201,18 @@ def flip(array: Array, place: int, bit: int) -> None:
     words[place] ^= words.dtype.type(1 << bit)
 
 
-def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, step: int) -> NDArray[np.float32]:
+def emulated_product(
+    a: OperandRows, b: OperandRows, spec: GemmSpec, fault: tuple[int, int] | None, step: int
+) -> NDArray[np.float32]:
     """Return ``A @ B.T`` chain by chain, promoted as in `lowprec.gemm`; scales may have flipped bits.
 
     Parameters
     ----------
-    a, b : Part
+    a, b : OperandRows
         Rows of both operands.
     spec : GemmSpec
         Accumulator, with promotion every 128 products.
-    struck : (int, int), optional
+    fault : (int, int), optional
         Tile along K, after which the bit of the running sum is flipped, and the bit.
     step : int
         If above 0, flip the bit in the accumulator instead, after this number of instructions in the tile's chain.
@@ -222,17 +224,17 @@ def emulated(a: Part, b: Part, spec: GemmSpec, struck: tuple[int, int] | None, s
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)
     for tile in range(a.scales.shape[1]):
         at, stop = tile * TILE, min((tile + 1) * TILE, a.codes.shape[1])
-        here = struck is not None and struck[0] == tile
+        here = fault is not None and fault[0] == tile
         middle = min(at + step * spec.accumulator.group, stop) if here and step else stop
         chain = lp.mma(a.codes[:, at:middle], b.codes[:, at:middle], **options)
-        if here and step and struck is not None:
-            flip(chain, 0, struck[1])
+        if here and step and fault is not None:
+            flip(chain, 0, fault[1])
             if middle < stop:
                 chain = lp.mma(a.codes[:, middle:stop], b.codes[:, middle:stop], chain, **options)
         with np.errstate(all="ignore"):
             total = fma(a.scales[:, tile, None] * b.scales[:, tile], chain, total)
-        if here and not step and struck is not None:
-            flip(total, 0, struck[1])
+        if here and not step and fault is not None:
+            flip(total, 0, fault[1])
     return total
 
 
@@ -240,10 +242,10 @@ def with_fault(bound: BoundRecipe, fault: Fault) -> Any:
     """Return a bound recipe with one flip in the forward pass of its layer."""
     if fault.place == "master weight":
         return bound
-    return intercept(bound, lambda layer, ops: _Struck(ops, fault, bound) if layer == fault.layer else ops)
+    return intercept(bound, lambda layer, ops: _FaultyOps(ops, fault, bound) if layer == fault.layer else ops)
 
 
-class _Struck(Passing):
+class _FaultyOps(Proxy):
     def __init__(self, ops: Any, fault: Fault, bound: BoundRecipe) -> None:
         super().__init__(ops)
         self._fault, self._bound = fault, bound

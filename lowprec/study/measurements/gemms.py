@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..._files import to_csv, write_text
 from ..run.tasks import Task, Work, corpus_of, raise_if_stopped, run_record
 from .measurement import relative_error
-from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, recorded, sample_rows, tile_operands
+from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, record_operands, sample_rows, tile_operands
 
 PRODUCTS_FILE = "products.csv"
 #: Columns of that file: the product, properties of its operands, and errors of an arm.
@@ -92,7 +92,7 @@ class MultiplyRecorded(MultiplyGemms):
         passes: list[dict[str, Operands]] = []
         for step in range(task.steps):
             raise_if_stopped(task)
-            loss, operands = recorded(
+            loss, operands = record_operands(
                 trainer.model, windows[step], lambda name: recipe.spec(name, config.layers).quantized,
                 size.rows, size.columns,
             )  # fmt: skip
@@ -123,7 +123,7 @@ def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int
             yield GemmOperands(name, 0, "", layer, draw, *pair)
             few = [sample_rows(operand, size.columns) for operand in pair]
             for preserves in ("coherence", "growth"):
-                yield _longer(GemmOperands(name, 0, preserves, layer, draw, *few), EXTRAPOLATED_K)
+                yield _extrapolated(GemmOperands(name, 0, preserves, layer, draw, *few), EXTRAPOLATED_K)
     for length in lengths(size.tokens, per_batch):
         each = length // per_batch
         for draw in range(min(size.seeds, len(found) // each)):
@@ -134,10 +134,10 @@ def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int
             if length == per_batch < size.tokens:
                 longest = lengths(size.tokens, per_batch)[-1]
                 longer = GemmOperands("wgrad", longest, "coherence", layer, draw, a, b)
-                yield _longer(longer, longest * a.shape[1] // length)
+                yield _extrapolated(longer, longest * a.shape[1] // length)
 
 
-def _longer(product: GemmOperands, length: int) -> GemmOperands:
+def _extrapolated(product: GemmOperands, length: int) -> GemmOperands:
     """Return a product with extended operands that preserve the property in its `kept`."""
     growth = variance_growth(product.a, product.b)
     if not growth > 0:
@@ -160,13 +160,13 @@ def multiply(product: GemmOperands, arms: Sequence[Any]) -> list[tuple[Any, ...]
 
     length = product.a.shape[1]
     named = *product[:5], length, coherence_of(variance_growth(product.a, product.b), length)
-    source = exact(product.a, product.b)
+    source = exact_product(product.a, product.b)
     scale = float(np.sqrt(np.sum(np.square(source))))
     rows, seen = [], {}
     for arm in arms:
         if arm.blocks not in seen:
             pair = [lp.quantize(operand, f"e4m3fn {arm.blocks}") for operand in (product.a, product.b)]
-            truth = exact(*(operand.dequantize() for operand in pair))
+            truth = exact_product(*(operand.dequantize() for operand in pair))
             lost = float(np.sqrt(np.sum(np.square(truth - source)))) / scale
             seen[arm.blocks] = pair, truth, lost
         pair, truth, lost = seen[arm.blocks]
@@ -175,7 +175,7 @@ def multiply(product: GemmOperands, arms: Sequence[Any]) -> list[tuple[Any, ...]
     return rows
 
 
-def exact(a: NDArray[Any], b: NDArray[Any]) -> Values:
+def exact_product(a: NDArray[Any], b: NDArray[Any]) -> Values:
     """Return ``A @ B.T`` in float64, summed in increasing k."""
     import lowprec as lp
 
@@ -198,8 +198,8 @@ def errors(got: Values, truth: Values) -> tuple[float, float, float]:
 
 def variance_growth(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Return the mean square of the sums divided by that of sums of independent products; nan if all are 0."""
-    squares = float(np.sum(exact(np.square(a, dtype=np.float64), np.square(b, dtype=np.float64))))
-    return float(np.sum(np.square(exact(a, b)))) / squares if squares else float("nan")
+    squares = float(np.sum(exact_product(np.square(a, dtype=np.float64), np.square(b, dtype=np.float64))))
+    return float(np.sum(np.square(exact_product(a, b)))) / squares if squares else float("nan")
 
 
 def coherence_of(growth: float, length: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._files import plain
-from .conditions import Healthy, Stress
+from .conditions import Condition, Healthy
 from .measurement import Measurement, Row, relative_error
 from .tensors import LinearRecord, keeps_rows, observed
 
@@ -37,11 +37,11 @@ class GradientComparison(Measurement):
 
     Parameters
     ----------
-    conditions : tuple of Stress
-        Stress conditions; every arm is measured under each.
+    conditions : tuple of Condition
+        Conditions; every arm is measured under each.
     """
 
-    conditions: tuple[Stress, ...] = (Healthy(),)
+    conditions: tuple[Condition, ...] = (Healthy(),)
     metrics: ClassVar[Mapping[str, str]] = {
         "loss": "cross-entropy, nats per byte",
         "kl": "KL(reference || arm) of the predictions, nats per byte",
@@ -122,7 +122,7 @@ class Recording:
         return found
 
 
-def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint8], seed: int = 0) -> Recording:
+def record(model: Model, recipe: Recipe, condition: Condition, tokens: NDArray[np.uint8], seed: int = 0) -> Recording:
     """Run a model forward and backward and record everything that `compare` uses.
 
     Parameters
@@ -131,8 +131,8 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
         Model, which is not changed.
     recipe : Recipe
         Precision of the passes.
-    stress : Stress
-        Stress condition.
+    condition : Condition
+        What is done to weights and loss first.
     tokens : uint8 array [B, S + 1]
         Batch of tokens.
     seed : int
@@ -144,13 +144,13 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
     """
     from lowprec.moe.model.routing import route
 
-    factors = stress.token_weights(tokens.shape[0] * (tokens.shape[1] - 1))
+    factors = condition.token_weights(tokens.shape[0] * (tokens.shape[1] - 1))
     records: dict[str, LinearRecord] = {}
     bound = observed(recipe.bind(seed, layers=model.config.layers), records, factors)
     weighted = copy.copy(model)
-    weighted.config = replace(model.config, balance_alpha=stress.balance_weight * model.config.balance_alpha)
+    weighted.config = replace(model.config, balance_alpha=condition.balance_weight * model.config.balance_alpha)
     changed = weighted.with_bound(bound)
-    changed.params = stress.change(model.params)
+    changed.params = condition.change(model.params)
     loss, gradients = changed.loss_and_grads(tokens)
     chosen = {}
     for gate, bias in model.biases.items():
@@ -161,67 +161,62 @@ def record(model: Model, recipe: Recipe, stress: Stress, tokens: NDArray[np.uint
 
 
 def compare(arm: Recording, reference: Recording) -> dict[str, float]:
-    """Return `METRICS` of one batch.
+    """Return the metrics of one batch.
 
     Undefined numbers are nan: errors relative to 0, and fractions of no values.
     """
     linear = [name for name in arm.gradients if name in arm.linears]  # in a fixed order: experts compute in parallel
     kl = float(np.sum(kl_of_tokens(reference.logits, arm.logits)) / len(arm.logits))
-    errors = np.concatenate([token_errors(arm, reference, name) for name in linear if keeps_rows(name)])
     flips = [(arm.chosen[gate] != found).any(axis=1) for gate, found in reference.chosen.items()]
-    tensors = [record for name in linear for record in arm.linears[name].tensors.values()]
-    inputs = [arm.linears[name].tensors["x"] for name in linear if "x" in arm.linears[name].tensors]
     gradients = [arm.linears[name].tensors["dy"] for name in linear if "dy" in arm.linears[name].tensors]
     return {
         "loss": arm.loss,
         "kl": kl,
         "kl_percent": 100.0 * kl / reference.loss,
-        "gradient_error": gradient_error(arm, reference, linear),
         "one_minus_cos": one_minus_cos(arm, reference, linear),
         "embedding_error": gradient_error(arm, reference, ["embed"]),
-        "token_error_median": float(np.quantile(errors, 0.5)) if errors.size else float("nan"),
-        "token_error_p99": float(np.quantile(errors, 0.99)) if errors.size else float("nan"),
         "routing_flips": float(np.mean(np.concatenate(flips))) if flips else float("nan"),
-        "flushed": _share((t.flushed, t.nonzero) for t in tensors),
-        "saturated": _share((t.saturated, t.nonzero) for t in tensors),
         "tokens_flushed": _share((t.rows_flushed, t.rows) for t in gradients),
-        "kurtosis": _median(t.kurtosis for t in inputs),
-        "tile_range": _median(t.tile_range for t in inputs),
+        **_compare_parameters(arm, reference, linear),
     }
 
 
 def compare_layers(arm: Recording, reference: Recording) -> list[tuple[int, str, dict[str, float]]]:
-    """Return layer (-1 for none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `LAYER_METRICS`.
+    """Return layer (-1 for none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `layer_metrics`.
 
     The experts of a layer count as one kind.
     """
     groups: dict[tuple[int, str], list[str]] = defaultdict(list)
     for name in arm.gradients:
-        groups[place(name)].append(name)
-    rows = []
-    for (layer, kind), names in groups.items():
-        linears = [name for name in names if name in arm.linears]
-        tensors = [record for name in linears for record in arm.linears[name].tensors.values()]
-        inputs = [arm.linears[name].tensors["x"] for name in linears if "x" in arm.linears[name].tensors]
-        errors = [token_errors(arm, reference, name) for name in linears if keeps_rows(name)]
-        values = {
-            "gradient_error": gradient_error(arm, reference, names),
-            "token_error_median": float(np.quantile(np.concatenate(errors), 0.5)) if errors else float("nan"),
-            "flushed": _share((t.flushed, t.nonzero) for t in tensors),
-            "saturated": _share((t.saturated, t.nonzero) for t in tensors),
-            "kurtosis": _median(t.kurtosis for t in inputs),
-            "tile_range": _median(t.tile_range for t in inputs),
-        }
-        rows.append((layer, kind, values))
-    return rows
+        groups[layer_and_kind(name)].append(name)
+    found = {key: _compare_parameters(arm, reference, names) for key, names in groups.items()}
+    return [(*key, {name: found[key][name] for name in GradientComparison.layer_metrics}) for key in found]
 
 
-def place(parameter: str) -> tuple[int, str]:
+def _compare_parameters(arm: Recording, reference: Recording, names: Sequence[str]) -> dict[str, float]:
+    """Return the metrics that are defined for any group of parameters."""
+    linears = [name for name in names if name in arm.linears]
+    tensors = [record for name in linears for record in arm.linears[name].tensors.values()]
+    inputs = [arm.linears[name].tensors["x"] for name in linears if "x" in arm.linears[name].tensors]
+    errors = [token_errors(arm, reference, name) for name in linears if keeps_rows(name)]
+    tokens = np.concatenate(errors) if errors else np.empty(0)
+    return {
+        "gradient_error": gradient_error(arm, reference, names),
+        "token_error_median": float(np.quantile(tokens, 0.5)) if tokens.size else float("nan"),
+        "token_error_p99": float(np.quantile(tokens, 0.99)) if tokens.size else float("nan"),
+        "flushed": _share((t.flushed, t.nonzero) for t in tensors),
+        "saturated": _share((t.saturated, t.nonzero) for t in tensors),
+        "kurtosis": _median(t.kurtosis for t in inputs),
+        "tile_range": _median(t.tile_range for t in inputs),
+    }
+
+
+def layer_and_kind(parameter: str) -> tuple[int, str]:
     """Return a parameter's layer, -1 outside of layers, and its kind; all experts of a layer have one kind.
 
     Examples
     --------
-    >>> place("layers.2.ffn.experts.5.w1"), place("layers.0.attn_norm"), place("head")
+    >>> layer_and_kind("layers.2.ffn.experts.5.w1"), layer_and_kind("layers.0.attn_norm"), layer_and_kind("head")
     ((2, 'ffn.experts.w1'), (0, 'attn_norm'), (-1, 'head'))
     """
     found = re.fullmatch(r"layers\.(\d+)\.(.*)", parameter)

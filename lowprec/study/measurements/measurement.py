@@ -32,7 +32,7 @@ class Row(NamedTuple):
     Attributes
     ----------
     condition : str
-        Name of the condition: a position in the context, a bit, a stress.
+        Name of the condition: a position in the context, a bit, a change of the weights.
     values : dict of str to float
         Values by metric.
     layers : sequence of tuple
@@ -149,7 +149,7 @@ def missing_rows(path: Path, record: Mapping[str, Any]) -> str:
     from ..run.store import RunFolder
 
     run = RunFolder(path)
-    if lacks := run.lacks(record):
+    if lacks := run.missing_rows(record):
         return lacks
     try:
         columns = run.columns()
@@ -183,7 +183,7 @@ def _held_out_batches(corpus: Any, config: Any, batches: int) -> list[Any]:
 # --- what measurements share -----------------------------------------------------------------------------------------
 
 
-class Passing:
+class Proxy:
     """Proxy object: attributes that a subclass does not define are those of the wrapped object."""
 
     def __init__(self, inner: Any) -> None:
@@ -193,7 +193,7 @@ class Passing:
         return getattr(self._inner, name)
 
 
-class _Intercepted(Passing):
+class _Intercepted(Proxy):
     def __init__(self, bound: Any, wrap: Callable[[str, Any], Any]) -> None:
         super().__init__(bound)
         self._wrap = wrap

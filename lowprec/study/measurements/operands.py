@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .measurement import Passing, intercept
+from .measurement import Proxy, intercept
 
 if TYPE_CHECKING:
     from lowprec.moe.model.model import Model
@@ -55,7 +55,7 @@ class Operands(NamedTuple):
     x_columns: Matrix
 
 
-class Recorder:
+class OperandRecorder:
     """Recorder of the operands of layers.
 
     Parameters
@@ -80,8 +80,8 @@ class Recorder:
         self.operands[layer] = found
 
 
-class _Recorded(Passing):
-    def __init__(self, layer: str, ops: Any, recorder: Recorder) -> None:
+class _RecordedOps(Proxy):
+    def __init__(self, layer: str, ops: Any, recorder: OperandRecorder) -> None:
         super().__init__(ops)
         self._layer, self._recorder = layer, recorder
 
@@ -96,16 +96,16 @@ class _Recorded(Passing):
         return result
 
 
-def recorded(
+def record_operands(
     model: Model, tokens: NDArray[np.uint8], wanted: Callable[[str], bool], rows: int, columns: int
 ) -> tuple[float, dict[str, Operands]]:
     """Run a batch uint8 [B, S + 1] through a model in BF16; return the loss and the operands of its layers."""
     from lowprec.recipe import recipes
 
-    recorder = Recorder(rows, columns)
+    recorder = OperandRecorder(rows, columns)
     bound = intercept(
         recipes["bf16"].bind(0, layers=model.config.layers),
-        lambda layer, ops: _Recorded(layer, ops, recorder) if wanted(layer) else ops,
+        lambda layer, ops: _RecordedOps(layer, ops, recorder) if wanted(layer) else ops,
     )
     loss, _ = model.with_bound(bound).loss_and_grads(tokens)
     return float(loss), {name: recorder.operands[name] for name in model.params if name in recorder.operands}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .measurement import Passing, intercept
+from .measurement import Proxy, intercept
 
 if TYPE_CHECKING:
     from lowprec.recipe import TensorSpec
@@ -92,13 +92,13 @@ def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None
             for role in ROLES
         }
         if layer == "head" and factors is not None:
-            ops = _Weighted(ops, factors[:, None])
-        return _Watched(layer, ops, specs, records)
+            ops = _WeightedOps(ops, factors[:, None])
+        return _ObservedOps(layer, ops, specs, records)
 
     return intercept(bound, watch)
 
 
-class _Weighted(Passing):
+class _WeightedOps(Proxy):
     def __init__(self, ops: Any, factors: Array) -> None:
         super().__init__(ops)
         self._factors = factors
@@ -112,7 +112,7 @@ class _Weighted(Passing):
         return found
 
 
-class _Watched(Passing):
+class _ObservedOps(Proxy):
     def __init__(
         self, layer: str, ops: Any, specs: dict[str, TensorSpec | None], records: dict[str, LinearRecord]
     ) -> None:

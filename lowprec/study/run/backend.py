@@ -79,72 +79,13 @@ class Trainer(Protocol):
         """Write a checkpoint from which `Backend.load` resumes with the same bits."""
 
 
-class Backend(Protocol):
-    """Interface that creates trainers for the runs of a study.
-
-    A task carries its backend to worker processes, so it can be pickled, and equal backends create equal trainers.
-    Schedules are given as the fields of `lowprec.moe.run.schedule.Schedule`.
-    """
-
-    def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
-
-    @property
-    def name(self) -> str:
-        """Name, recorded in the fingerprint of every run."""
-
-    @property
-    def diverged(self) -> type[Exception]:
-        """Exception that `Trainer.step` raises if the loss is not finite."""
-
-    def load_corpus(self, source: str) -> Any:
-        """Return the data with a name or path; fingerprints record its `sha256`."""
-
-    def configuration(self, config: str, changes: Mapping[str, Any]) -> Any:
-        """Return the configuration of an arm: an entry of the catalogue with some fields changed."""
-
-    def describe(self, config: Any, recipe: str | Recipe) -> dict[str, Any]:
-        """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, in JSON types."""
-
-    def forward(self, recipe: str | Recipe) -> Forward:
-        """Return the precision of a recipe's forward pass."""
-
-    def new(
-        self,
-        config: Any,
-        recipe: str | Recipe,
-        corpus: Any,
-        *,
-        seed: int,
-        schedule: Mapping[str, Any],
-        data_seed: int | None = None,
-    ) -> Trainer:
-        """Return a trainer with initial weights."""
-
-    def load(
-        self,
-        path: str | os.PathLike[str],
-        corpus: Any,
-        *,
-        recipe: str | Recipe | None = None,
-        schedule: Mapping[str, Any] | None = None,
-        data_seed: int | None = None,
-        config: Any = None,
-    ) -> Any:
-        """Return a saved trainer to resume, or a branch of it if arguments differ from the saved ones.
-
-        A `config` is given for a branch with another configuration of the same parameters.
-
-        Studies of fixed weights also use the `config` and `model` of the result.
-        """
-
-    def weights_hash(self, trainer: Any) -> str:
-        """Return a hash of all weights: equal exactly if every bit is."""
-
-
 @dataclass(frozen=True)
-class MoEBackend:
-    """Backend of lowprec's trainer; its modules are imported when a trainer is created."""
+class Backend:
+    """Creates trainers for the runs of a study: those of lowprec, whose modules are imported when one is created.
+
+    A backend of another trainer is a subclass, or an object with the same members. A task carries its backend to worker
+    processes, so it can be pickled, and equal backends create equal trainers.
+    """
 
     @property
     def name(self) -> str:
@@ -153,20 +94,20 @@ class MoEBackend:
 
     @property
     def diverged(self) -> type[Exception]:
-        """Exception that a step raises if the loss is not finite."""
+        """Exception that `Trainer.step` raises if the loss is not finite."""
         from lowprec.moe.run.step import Diverged
 
         return Diverged
 
     @property
     def trainer(self) -> type[MoETrainer]:
-        """Class of the trainers."""
+        """Class of the trainers; another backend needs none."""
         from lowprec.moe.run.trainer import Trainer as MoETrainer
 
         return MoETrainer
 
     def load_corpus(self, source: str) -> Corpus:
-        """Return the data with a name or path."""
+        """Return the data with a name or path; fingerprints record its `sha256`."""
         from lowprec.moe.data.sources import load_corpus
 
         return load_corpus(source)
@@ -184,7 +125,7 @@ class MoEBackend:
         return dataclasses.replace(configs[config], **changes) if changes else config
 
     def describe(self, config: str | MoEConfig, recipe: str | Recipe) -> dict[str, Any]:
-        """Return configuration and recipe in full, in JSON types, for `run.json`.
+        """Return `config`, `recipe` and `parameters` (`total`, `active`) in full, in JSON types.
 
         Raises
         ------
@@ -218,7 +159,7 @@ class MoEBackend:
         schedule: Mapping[str, Any],
         data_seed: int | None = None,
     ) -> MoETrainer:
-        """Return a trainer with initial weights."""
+        """Return a trainer with initial weights; `schedule` holds fields of `lowprec.moe.run.schedule.Schedule`."""
         from lowprec.moe.run.schedule import Schedule
 
         return self.trainer(config, recipe, corpus, seed=seed, schedule=Schedule(**schedule), data_seed=data_seed)
@@ -233,14 +174,18 @@ class MoEBackend:
         data_seed: int | None = None,
         config: MoEConfig | None = None,
     ) -> MoETrainer:
-        """Return a saved trainer, or a branch of it."""
+        """Return a saved trainer to resume, or a branch of it if arguments differ from the saved ones.
+
+        A `config` is given for a branch with another configuration of the same parameters. Studies of fixed weights
+        also use the `config` and `model` of the result.
+        """
         from lowprec.moe.run.schedule import Schedule
 
         rates = None if schedule is None else Schedule(**schedule)
         return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus, config=config)
 
-    def weights_hash(self, trainer: MoETrainer) -> str:
-        """Return a hash of all weights: equal exactly if every bit is."""
+    def weights_hash(self, trainer: Any) -> str:
+        """Return a hash of all weights, equal if and only if every bit is."""
         digest = hashlib.sha256()
         for name, array in trainer.model.params.items():
             digest.update(name.encode() + b"\0" + array.tobytes())
@@ -248,4 +193,4 @@ class MoEBackend:
 
 
 #: Default backend of studies.
-BACKEND: Backend = MoEBackend()
+BACKEND = Backend()

@@ -70,22 +70,6 @@ def cores() -> int:
 
 
 @contextmanager
-def pool(scheduler: str | None) -> Iterator[Executor | None]:
-    """Context manager: the executor of a command, on a Dask cluster; None if every study starts its own workers.
-
-    Raises
-    ------
-    StudyError
-        If the scheduler cannot be reached or Dask is missing.
-    """
-    if scheduler is None:
-        yield None
-        return
-    with cluster(scheduler) as executor:
-        yield executor
-
-
-@contextmanager
 def _single_threaded() -> Iterator[None]:
     """Context manager: set `SINGLE_THREAD` in the environment of processes started within it."""
     before = {name: os.environ.get(name) for name in SINGLE_THREAD}

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._files import place_aside, set_aside, write_json
+from ..._files import backup_path, move_to_backup, write_json
 from . import executors, store
 from .fingerprint import differences
 from .plan import Plan
@@ -52,7 +52,7 @@ def check_same(tasks: Sequence[Task]) -> None:
                 f"or where they lie ({shown}), so these runs cannot go on"
             )
         raise StudyError(
-            f"{folder} {reason}; --fresh keeps them as {place_aside(folder).name} and starts afresh, "
+            f"{folder} {reason}; --fresh keeps them as {backup_path(folder).name} and starts afresh, "
             "another --out keeps both"
         )
 
@@ -68,7 +68,7 @@ def start_afresh(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
     with store.lock(folder):  # never while a study is running
-        return set_aside(folder)
+        return move_to_backup(folder)
 
 
 def run_study(

@@ -149,7 +149,7 @@ class RunFolder:
         except FileNotFoundError:
             return 0
 
-    def lacks(self, record: Mapping[str, Any]) -> str:
+    def missing_rows(self, record: Mapping[str, Any]) -> str:
         """Describe a wrong number of rows of a finished run, given its `run.json`; empty if it is right."""
         steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
         if (rows := self.rows()) == steps:

@@ -74,7 +74,7 @@ class Work(ABC):
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
         """Describe missing outputs of a finished run, which must then be repeated; empty if it is complete."""
-        return task.folder.lacks(record)
+        return task.folder.missing_rows(record)
 
     def passes(self, task: Task) -> Iterator[tuple[str | Recipe, float, float]]:
         """Yield recipes, each with its number of training steps and of evaluated batches."""
@@ -161,7 +161,7 @@ class Task:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the files of ablations that the task uses before the task itself."""
-        return _made, (Required(used_by(self)), type(self), self.__dict__)
+        return _rebuild, (Required(used_by(self)), type(self), self.__dict__)
 
     def describe(self) -> dict[str, Any]:
         """Return the initial content of `run.json`."""
@@ -174,7 +174,7 @@ class Task:
         }
 
 
-def _made(_: Any, kind: type[Task], fields: Mapping[str, Any]) -> Task:
+def _rebuild(_: Any, kind: type[Task], fields: Mapping[str, Any]) -> Task:
     task = object.__new__(kind)
     task.__dict__.update(fields)
     return task
