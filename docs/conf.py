@@ -1,7 +1,7 @@
-"""Sphinx's settings: ``python -m sphinx -W -b html docs build/site``, with the extra ``docs`` installed.
+"""Configuration of Sphinx: ``python -m sphinx -W -b html docs build/site``, with the extra ``docs`` installed.
 
-The pages beside this file are read in place. `website` writes the others from the catalogues and from the pages that
-stand elsewhere in the repository, into ``docs/generated``, at every build; nothing of that is committed.
+Pages in this folder are read in place. `website` generates the others from the catalogues, and from pages elsewhere in
+the repository, into ``docs/generated`` at every build; they are not committed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ default_role = "py:obj"
 nitpicky = False
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "deflist"]
-suppress_warnings = ["config.cache"]  # the gallery's settings hold a function
+suppress_warnings = ["config.cache"]  # the gallery's settings contain a function
 
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
@@ -51,7 +51,7 @@ sphinx_gallery_conf: dict[str, Any] = {
     "gallery_dirs": "tutorials",
     "filename_pattern": "/plot_"
     if find_spec("torch")
-    else "/plot_(?!torch)",  # without torch, that script is shown alone
+    else "/plot_(?!torch)",  # without torch, the script is shown but not run
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
@@ -81,12 +81,12 @@ html_sidebars = {"index": []}
 
 
 def setup(app: Any) -> None:
-    """Have pages written before Sphinx looks for them, and links between files lead to pages."""
+    """Generate pages before Sphinx looks for them, and adapt links between files."""
     website.write_pages()
     app.connect("source-read", _links)
 
 
 def _links(app: Any, name: str, source: list[str]) -> None:
-    """Let links of a page that is read in place lead to where the site has their targets."""
+    """Adapt the links of a page that is read in place to the site."""
     if not name.startswith(("generated/", "tutorials/")):
         source[0] = website.links(source[0], f"docs/{name}.md")

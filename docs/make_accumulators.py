@@ -1,4 +1,4 @@
-"""The page of accumulators, from the catalogues."""
+"""Generate the page of accumulators from the catalogues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowprec.tensorcore.library import GemmLibrary
 
 
 def page(folder: str = "") -> str:
-    """Return docs/accumulators.md; with a folder, each name leads to a page of its own there."""
+    """Return docs/accumulators.md; with a folder, each name links to its page in that folder."""
     rows, kinds = [], dict[str, str]()
     for name in lp.accumulators:
         entry = lp.accumulators[name]

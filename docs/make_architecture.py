@@ -1,4 +1,4 @@
-"""The page of the package's rooms and its drawing, from the imports."""
+"""Generate the page of the package's rooms and its drawing from the imports."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STYLE = """text { font-family: system-ui, sans-serif; fill: #1f2937 } .name { fo
 .about { font-size: 9.5px; fill: #4b5563 } .floor { font-size: 11px; fill: #9ca3af }
 rect { fill: #eef2ff; stroke: #6366f1 } rect.beside { fill: #f3f4f6; stroke: #9ca3af }
 path { fill: none; stroke: #94a3b8; stroke-width: 1.2 }"""
-LETTERS_PER_PIXEL = 1 / 5.4  # of `.about`
+LETTERS_PER_PIXEL = 1 / 5.4  # as in `.about`
 
 
 def drawing() -> str:
-    """Return docs/architecture.svg: rooms on their floors, and the imports that no chain of other imports implies."""
+    """Return docs/architecture.svg: rooms on their floors, and the imports that are not implied by chains of others."""
     graph = room_graph()
     floor, arrows = floors(graph), direct(graph)
     levels = [sorted(room for room in graph if floor[room] == level) for level in range(max(floor.values()), 0, -1)]
@@ -26,7 +26,7 @@ def drawing() -> str:
     for i, rooms in enumerate(levels):
         width = min(330.0, (WIDTH - 2 * MARGIN - 30 - GAP * (len(rooms) - 1)) / len(rooms))
         left = 30 + (WIDTH - 30 - len(rooms) * width - GAP * (len(rooms) - 1)) / 2
-        if len(rooms) == 1:  # an arrow past a room alone on its floor should be seen
+        if len(rooms) == 1:  # keep an arrow visible that passes the only room of a floor
             left += SHIFT if i % 2 else -SHIFT
         for j, room in enumerate(rooms):
             place[room] = left + j * (width + GAP), MARGIN + i * BAND, width
@@ -73,15 +73,15 @@ def page() -> str:
     ]
     return f"""# The rooms of lowprec
 
-A room is a folder with one subject, or a file beside the folders. Each imports only rooms below it; an arrow is an
-import that no chain of other imports implies. A folder is singular (`format`), the catalogue in it plural
-(`lp.formats`), so no public name is also a module. `tests/` has the same rooms. [CONTRIBUTING](../CONTRIBUTING.md)
-says where a new thing belongs.
+A room is a subpackage with one subject, or a module next to the subpackages. Each imports only rooms below it. An arrow
+is an import that is not implied by a chain of other imports. A folder is singular (`format`), the catalogue in it
+plural (`lp.formats`), so that a public name is never also a module. `tests/` has a folder per room.
+[CONTRIBUTING](../CONTRIBUTING.md) describes where to add things.
 
 ![The rooms of the package on {max(floor.values())} floors](architecture.svg)
 
-{table(("floor", "room", "what stands there", "imports"), rows)}
+{table(("floor", "room", "contents", "imports"), rows)}
 
-The drawing and the table are read from the imports (`python docs/refresh.py`); `tests/test_layering.py` holds
-who may import whom, that no files import each other in a circle, and that only `_jit` imports Numba.
+The drawing and the table are generated from the imports (`python docs/refresh.py`). `tests/test_layering.py` checks the
+allowed imports, that files do not import each other in a cycle, and that only `_jit` imports Numba.
 """

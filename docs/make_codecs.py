@@ -1,4 +1,4 @@
-"""The page of codecs, from the catalogues."""
+"""Generate the page of codecs from the catalogues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of costs, from the catalogues."""
+"""Generate the page of costs from the catalogues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowprec.costs import (
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Return a number with a fixed count of decimals, none where it is whole."""
+    """Format a number with a fixed number of decimals, or without decimals if it is an integer."""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1000 else f"{value:.{digits}f}"
 
 

@@ -1,6 +1,6 @@
-"""The page of formats, from the catalogue.
+"""Generate the page of formats from the catalogue.
 
-Everything that can be computed is computed here; what was measured of other packages is said in `DIFFER`.
+Everything computable is computed here; `DIFFER` holds measurements of other packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lowprec.format.catalogue import p3109
 from lowprec.measure.verify import EXHAUSTIVE
 from lowprec.scaling.block_formats import block_formats
 
-# Formats with more witnesses than the exact oracle; what others were compared on is in the tests named below.
+# Formats compared with other packages in addition to the exact oracle; the tests named below list the comparisons.
 GFLOAT = {"e4m3fn", "e5m2", "e2m3fn", "e3m2fn", "e2m1fn"}
 TORCH = {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"}
 ML_DTYPES = {*EXHAUSTIVE, "e2m3fn", "e3m2fn", "e2m1fn"}
@@ -62,7 +62,7 @@ def power(value: float) -> str:
 
 
 def definition(f: lp.Format) -> list[object]:
-    """Return a row about a format."""
+    """Return the table row of a format."""
     widths = "" if f.is_table else f"{int(f.signed)}/{f.exponent_bits}/{f.mantissa_bits}"
     nan = "none" if f.nan_code is None else f"0x{f.nan_code:X}"
     inf = "none" if f.inf_code is None else f"0x{f.inf_code:X}"
@@ -82,7 +82,7 @@ COLUMNS = (
 
 
 def block_definition(name: str) -> list[object]:
-    """Return a row about a format of blocks."""
+    """Return the table row of a block format."""
     f = block_formats[name]
     codes = f.encode(np.zeros(f.block, np.float32))
     bits = 1 + f.magnitude_bits + (8 + codes.levels.size) / f.block
@@ -90,7 +90,7 @@ def block_definition(name: str) -> list[object]:
 
 
 def checked(f: lp.Format) -> str:
-    """Say what a format was compared with, and on how many inputs."""
+    """Return the packages that a format was compared with, and the numbers of inputs."""
     parts = []
     if f.bits <= 16:
         parts.append(f"decode: {1 << f.bits:,} codes (all) with the oracle")
@@ -114,7 +114,7 @@ def checked(f: lp.Format) -> str:
 
 
 def policies() -> str:
-    """Return what every preset gives for inputs that a format cannot hold."""
+    """Return the table of results for inputs that a format cannot represent, by policy."""
     parts = []
     for name, values in PROBES.items():
         f = lp.formats[name]
@@ -128,7 +128,7 @@ def policies() -> str:
 
 
 def roundings() -> str:
-    """Return what every rounding gives for a few values in e4m3fn, whose values at 1 are 0.125 apart."""
+    """Return the table of results of every rounding for a few values in e4m3fn, which has a spacing of 0.125 at 1."""
     values = [1.0625, 1.1875, -1.0625, 1.01, 2.0**-10, 2.0**-12]
     rows = []
     for name in lp.roundings:
@@ -138,7 +138,7 @@ def roundings() -> str:
 
 
 def bias() -> str:
-    """Return how often stochastic rounding goes up in 2^20 draws, and how many standard deviations that is off."""
+    """Return the fraction of upward roundings in 2^20 stochastic draws, and its deviation in standard deviations."""
     n, rows = 1 << 20, []
     for mode in ("stochastic", "stochastic_b", "stochastic_c"):
         for name in ("e4m3fn", "e5m2"):
@@ -157,7 +157,7 @@ def bias() -> str:
 
 
 def page() -> str:
-    """Return the page."""
+    """Return docs/formats.md."""
     catalogue = [lp.formats[name] for name in lp.formats]
     family = [p3109(8, P, signed, domain) for P in (1, 3, 4, 5) for signed in (True, False)
               for domain in ("extended", "finite")]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page of quantizers, from the catalogue."""
+"""Generate the page of quantizers from the catalogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowprec.scaling.quantizer import Quantizer
 from lowprec.scaling.rules import FLOAT32
 
 TORCHAO = "torchao 0.18.0"
-# Vendor's code that each entry is compared with (tests/scaling/test_peers_quantizers.py), and the number of elements.
+# Vendor code that each entry is compared with (tests/scaling/test_peers_quantizers.py), and the number of elements.
 CHECKED = {
     **{
         f"{n}{s}": ("its arithmetic in torch 2.13", 3145728)
@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 def page() -> str:
-    """Return the page."""
+    """Return docs/quantizers.md."""
     doc = (rules.__doc__ or "").split("\n\n")
     arithmetics = next(part for part in doc if part.startswith("======"))
     lines = [
@@ -131,7 +131,7 @@ def _row(q: Quantizer) -> list[str]:
 
 
 def _differences() -> list[str]:
-    """Count codes and scales that differ on bfloat16 values of N(0, 1)."""
+    """Return sentences with the numbers of codes and scales that differ on bfloat16 values of N(0, 1)."""
     x = np.random.default_rng(0).standard_normal((1024, 1024)).astype(ml_dtypes.bfloat16).astype(np.float32)
     pairs = [("dsv32_inference", "dsv3_inference"), ("deepgemm", "dsv3_inference"),
              ("te_block_fp32", "dsv3_inference"), ("te_block", "dsv3_inference_ue8m0"),

@@ -1,4 +1,4 @@
-"""The page of recipes, from the catalogue."""
+"""Generate the page of recipes from the catalogue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def introduction(recipe: Recipe) -> str:
 
 
 def page() -> str:
-    """Return the page."""
+    """Return docs/recipes.md."""
     parts = [_HEAD]
     parts += [f"## {name}\n\n{introduction(recipes[name])}\n\n{as_text(recipes[name])}\n" for name in recipes]
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""The page of vector sets, from reference_data/vector_digests.json."""
+"""Generate the page of vector sets from reference_data/vector_digests.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _row(name: str, facts: Facts) -> tuple[object, ...]:
 
 
 def _gathered(format_: str, rows: Sequence[Facts]) -> tuple[object, ...]:
-    """Return one row for the roundings and policies of a format."""
+    """Return one table row for all roundings and policies of a format."""
     apart = sum(facts["wrong rules told apart"] for facts in rows)
     total = apart + sum(len(facts["not"]) for facts in rows)
     sizes = [facts["vectors"] for facts in rows], [facts["json bytes"] for facts in rows]

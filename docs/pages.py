@@ -1,4 +1,4 @@
-"""What the generators of pages share: Markdown tables."""
+"""Markdown tables for the generators of pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: int = 0) -> str:
-    """Return a Markdown table, of which the last `right` columns are numbers."""
+    """Return a Markdown table; the last `right` columns are numbers."""
     rule = ["---"] * (len(header) - right) + ["---:"] * right
     lines = [header, rule, *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)

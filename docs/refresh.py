@@ -1,17 +1,17 @@
-"""Makes anew what follows from the package's entries and sources, where what it was made from has changed.
+"""Regenerate pages, drawings and reference data that are stale because their inputs changed.
 
-    python docs/refresh.py                      pages, drawings and reference data, as far as they are stale
-    python docs/refresh.py --check              write nothing; name what is stale, and exit with 1 if anything is
-    python docs/refresh.py formats.md           this file alone
-    python docs/refresh.py --anew FILE          record all entries of a file of reference data again: a decision
-    python docs/refresh.py --studies runs       take the finished studies of a folder into ablations/results first
+    python docs/refresh.py                      regenerate all stale files
+    python docs/refresh.py --check              list stale files without writing; exit with 1 if there are any
+    python docs/refresh.py formats.md           this file only
+    python docs/refresh.py --anew FILE          recompute all entries of a file of reference data: a decision
+    python docs/refresh.py --studies runs       first copy the finished studies of a folder into ablations/results
 
-A page is what a function returns. A record is a JSON file of entries by name that tests are held to: an entry that
-stands there is never changed by itself; those that are new are added, and those whose name is gone are dropped.
+A page is the result of a function. A record is a JSON file of entries by name that tests compare with. Existing entries
+of a record are never changed automatically; new entries are added, and entries of removed names are dropped.
 
-What a file is made from is not listed: its function runs in a process of its own, which notes the modules that it
-imports, the files that it reads and the folders that it lists. Their hashes stand in build/refresh.json. Without that
-file everything is made once more.
+The inputs of a file are not listed anywhere: its function runs in a separate process, which records the modules that it
+imports, the files that it reads and the folders that it lists. build/refresh.json stores their hashes. Without that
+file, everything is regenerated.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / "build" / "refresh.json"
 COMMAND = "python docs/refresh.py"
-#: Files of entries by name, each from `entries()` of a module beside it: how to compute an entry, by its keys.
+#: Files of entries by name. `entries()` of a module in the same folder returns functions that compute the entries.
 RECORDS = {
     "reference_data/definitions.json": "make_definitions",
     "reference_data/quantizer_vectors.json": "make_quantizer_vectors",
     "reference_data/golden_losses.json": "make_golden_losses",
     "reference_data/vector_digests.json": "make_vector_digests",
 }
-#: Files that a function of a module returns the text of. Those that are read by others come first.
+#: Files with the function that returns their text; files that others read come first.
 PAGES = {
     "reference_data/README.md": "make_hashes.page",
     "docs/formats.md": "make_formats.page",
@@ -60,7 +60,7 @@ PAGES = {
     "docs/architecture.md": "make_architecture.page",
     "docs/architecture.svg": "make_architecture.drawing",
 }
-#: What this program does not make: why, and what does.
+#: Files that this program does not generate: the reason, and the command that does.
 BY_HAND = {
     "reference_data/board.json": "installs packages: lowprec board --record FILE --page docs/board.md",
     "tests/costs.json": "measured: pytest -n auto --dist loadfile -m 'not exhaustive and not peers' --costs=write",
@@ -76,11 +76,11 @@ Keys = tuple[str, ...]
 _MISSING = object()
 
 
-# --- What a file is, today ------------------------------------------------------------------------------------------
+# --- The current text of a file---------------------------------------------------------------------------------------
 
 
 class Made(NamedTuple):
-    """The text that a file should have, what to say of it, and what it was made from."""
+    """Generated text of a file, a note on it, and its inputs."""
 
     text: str
     note: str
@@ -88,14 +88,14 @@ class Made(NamedTuple):
 
 
 def page(target: str) -> str:
-    """Return the text of a page."""
+    """Return the current text of a page."""
     module, function = PAGES[target].split(".")
     text: str = getattr(importlib.import_module(module), function)()
     return text
 
 
 def record(target: str, *, anew: bool = False, compute: bool = True) -> tuple[str, str]:
-    """Return the text of a record and which entries are new or changed; without `compute`, new ones are null."""
+    """Return the text of a record and its new or changed entries; without `compute`, new entries are null."""
     module = importlib.import_module(RECORDS[target])
     entries: Mapping[Keys, Callable[[], Any]] = module.entries()
     file = ROOT / target
@@ -122,7 +122,7 @@ def _find(data: Any, keys: Keys) -> Any:
 
 
 def _computed(entries: list[Callable[[], Any]]) -> list[Any]:
-    """Compute entries, several processes at a time if there are many."""
+    """Compute entries, in several processes if there are many."""
     workers = min(os.cpu_count() or 1, len(entries) // 8)
     if workers < 2:
         return [_plain(entry) for entry in entries]
@@ -131,16 +131,16 @@ def _computed(entries: list[Callable[[], Any]]) -> list[Any]:
 
 
 def _plain(entry: Callable[[], Any]) -> Any:
-    """Compute an entry, as JSON has it."""
+    """Compute an entry in JSON types."""
     return json.loads(json.dumps(entry()))
 
 
 def make(target: str, anew: bool, compute: bool) -> Made:
-    """Make a file's text in this process, which should do nothing else, and note what is read meanwhile."""
+    """Generate a file's text in this process, which must do nothing else, and record what is read."""
     seen: set[str] = set()
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
-        # Imports list folders by os.listdir, searches for files by os.scandir.
+        # Imports list folders with os.listdir, searches for files with os.scandir.
         if event in ("open", "os.scandir") and isinstance(arguments[0], str | os.PathLike):
             seen.add(os.path.abspath(os.fspath(arguments[0])))
 
@@ -152,12 +152,12 @@ def make(target: str, anew: bool, compute: bool) -> Made:
     return Made(text, words, {path: digest for path in sorted(paths) if (digest := digest_of(path))})
 
 
-# --- What it was made from ------------------------------------------------------------------------------------------
+# --- The inputs of a file ------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def digest_of(path: str) -> str:
-    """Return a digest of a file of the project, or of a folder's names; empty for what is not a part of its sources."""
+    """Return a digest of a file of the project, or of a folder's names; empty for paths outside of its sources."""
     parts, there = Path(path).parts, ROOT / path
     if any(part.startswith((".", "__pycache__")) for part in parts[:-1]) or parts[:1] in ((), ("build",), ("runs",)):
         return ""
@@ -169,13 +169,13 @@ def digest_of(path: str) -> str:
 
 @functools.cache
 def packages() -> str:
-    """Return the versions of what computes."""
+    """Return the versions of the packages that compute."""
     names = ("numpy", "numba", "ml_dtypes", "scipy")
     return " ".join((platform.python_version(), *(f"{name} {importlib.metadata.version(name)}" for name in names)))
 
 
 def is_fresh(target: str, state: Mapping[str, Any]) -> bool:
-    """Whether a file is what it was when it was last found right, and so is all that it was made from."""
+    """Return whether a file and all of its inputs are unchanged since it was last found correct."""
     known = state.get(target)
     return (
         bool(known)
@@ -189,7 +189,7 @@ def is_fresh(target: str, state: Mapping[str, Any]) -> bool:
 
 
 def refresh(targets: list[str], *, check: bool = False, anew: bool = False) -> bool:
-    """Make stale files, or with `check` only name them; return whether nothing was stale or failed."""
+    """Regenerate stale files, or with `check` only list them; return whether nothing was stale or failed."""
     state: dict[str, Any] = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
     good, fresh = True, 0
     for target in targets:
@@ -221,7 +221,7 @@ def refresh(targets: list[str], *, check: bool = False, anew: bool = False) -> b
 
 
 def say(what: str, target: str, note: str) -> None:
-    """Print a line about a file."""
+    """Print one line about a file."""
     sys.stdout.write(f"{what:8} {target}{f': {note}' * bool(note)}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""What docs/ablations.md says of registration: when, amended why, and each outcome that was neither, explained."""
+"""Registration notes of docs/ablations.md: dates, amendments with reasons, and explanations of unexpected outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowprec.study.design import registration
 
 
 def explained() -> dict[str, dict[str, str]]:
-    """Return the sentences of `ablations/explained.json`, by study and by the words of the expectation."""
+    """Return the sentences of `ablations/explained.json`, by study and by the prose of the expectation."""
     return json.loads((registration.folder() / "explained.json").read_text(encoding="utf-8"))
 
 
@@ -22,23 +22,23 @@ def since(item: Mapping[str, Any]) -> str:
 
 
 def unexpected(item: Mapping[str, Any]) -> list[str]:
-    """Return the words of a study's expectations that came out as neither expected nor published."""
+    """Return the prose of a study's expectations with outcomes neither expected nor published."""
     return [row[0] for row in item["expectations"]["rows"] if row[-1] == NEITHER]
 
 
 def neither(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return in a sentence how many outcomes were neither, and where they are explained."""
+    """Return a sentence with the number of unexpected outcomes and links to their explanations."""
     found = {name: unexpected(item) for name, item in results.items()}
     judged = sum(len(item["expectations"]["rows"]) for item in results.values())
     links = ", ".join(
         f"[{name}](#{name}){f' ({len(words)})' * (len(words) > 1)}" for name, words in found.items() if words
     )
     count = sum(map(len, found.values()))
-    return f"Neither happened to {count} of {judged}, each explained where it stands: {links}." if count else ""
+    return f"{count} of {judged} outcomes are neither, each with an explanation: {links}." if count else ""
 
 
 def lines(item: Mapping[str, Any]) -> list[str]:
-    """Return what follows a study's table of expectations, as lines of Markdown."""
+    """Return the Markdown lines after a study's table of expectations."""
     name = item["name"]
     sentences = explained().get(name, {})
     found = [f'- Neither, "{words}": {sentences[words]}' for words in unexpected(item)]

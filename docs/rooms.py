@@ -1,7 +1,7 @@
-"""The package as rooms and imports, read from its sources: what the drawing shows and what the layering test holds.
+"""Rooms of the package and their imports, read from the sources, for the drawing and for the layering test.
 
-A room is a folder of the package, or a file beside the folders. An import counts wherever it stands: at the top of a
-file, in a function, or for type checkers alone.
+A room is a folder of the package, or a file next to these folders. All imports count: at the top of a file, in a
+function, or for type checkers only.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ PACKAGE = Path(__file__).parents[1] / "lowprec"
 
 
 def files() -> list[Path]:
-    """Return the sources of the package."""
+    """Return the source files of the package."""
     return sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
-    """Return the room that a file stands in."""
+    """Return the room of a file."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def module_of(path: Path) -> str:
-    """Return the dotted name of a file."""
+    """Return the dotted module name of a file."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return absolute dotted names of everything that a file imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    """Return the absolute dotted names that a file imports; for ``from a import b`` both ``a`` and ``a.b``."""
     found: set[str] = set()
     package = [PACKAGE.name, *path.relative_to(PACKAGE).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -46,18 +46,18 @@ def imports_of(path: Path) -> set[str]:
 
 
 def file_graph() -> dict[str, set[str]]:
-    """Return for each module the modules that it imports; a package's face stands for what it hands on."""
+    """Return the modules that each module imports; a package has the imports of its `__init__.py`."""
     modules = {module_of(path): path for path in files()}
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():
         used = {other for other in imports_of(path) if other in modules and other != name}
-        # `from .room import file` names the room too, and a file of the room does not wait for the room's face.
+        # `from .room import file` also names the room; a file of that room does not depend on its `__init__.py`.
         graph[name] = {other for other in used if not name.startswith(f"{other}.")}
     return graph
 
 
 def room_graph() -> dict[str, set[str]]:
-    """Return for each room the rooms that it imports; the faces of the package itself are left out."""
+    """Return the imports of each room, without the package's top-level `__init__.py`."""
     graph: dict[str, set[str]] = {room_of(path): set() for path in files()}
     for path in files():
         own = {name.split(".")[1] for name in imports_of(path) if name.startswith(f"{PACKAGE.name}.")}
@@ -67,12 +67,12 @@ def room_graph() -> dict[str, set[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return each room's floor: 1 for those that import no other, one more than the highest that it imports otherwise.
+    """Return each room's floor: 1 without imports of other rooms, otherwise one above the highest imported room.
 
     Raises
     ------
     graphlib.CycleError
-        If rooms import each other in a circle.
+        If rooms import each other in a cycle.
     """
     found: dict[str, int] = {}
     for room in graphlib.TopologicalSorter(graph).static_order():
@@ -81,7 +81,7 @@ def floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def direct(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return the graph without arrows that a longer way makes superfluous."""
+    """Return the transitive reduction of the graph."""
     reach: dict[str, set[str]] = {}
     for room in graphlib.TopologicalSorter(graph).static_order():
         reach[room] = set(graph[room]).union(*(reach[used] for used in graph[room]))

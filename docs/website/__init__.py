@@ -1,4 +1,4 @@
-"""What the site has beside the pages in docs/: pages from the catalogues, and pages that stand elsewhere."""
+"""Generated pages of the site: from the catalogues, and from pages of the repository outside of docs/."""
 
 from __future__ import annotations
 

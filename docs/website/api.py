@@ -1,4 +1,4 @@
-"""Pages of the Python API: every public name by its room, from the docstrings, and the command line."""
+"""Pages of the Python API, with every public name by room and the command line, generated from the docstrings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowprec.registry import Registry
 
 from .links import ROOT
 
-#: Modules of several functions each, which have pages of their own.
+#: Modules with several functions, each with a separate page.
 MODULES = ("measure.metrics", "logfmt", "costs", "testing", "reference", "interop", "study")
 _TITLES = {
     "_threads": "Threads", "cast": "Casts", "codec": "Codecs", "format": "Formats", "measure": "Measures",
@@ -23,7 +23,7 @@ _TITLES = {
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the pages of all rooms with public names, those of modules, the command line, and their list."""
+    """Yield the pages of all rooms with public names, of modules, of the command line, and an index."""
     rooms: dict[str, list[str]] = {}
     for module, name in public("lowprec/__init__.pyi"):
         if module:
@@ -54,7 +54,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def public(path: str) -> list[tuple[str, str]]:
-    """Return modules and names that a stub file re-exports, in its order."""
+    """Return the modules and names that a stub file re-exports, in its order."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return [
         (node.module or "", alias.asname or alias.name)
@@ -69,7 +69,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _names_of(module: ModuleType) -> list[str]:
-    """Return what a module makes public: what it lists, or what it defines without an underscore."""
+    """Return the public names of a module: its `__all__`, or its definitions without an underscore."""
     if hasattr(module, "__all__"):
         return [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
     return [

@@ -1,4 +1,4 @@
-"""Reference pages from the catalogues: a page each for formats, accumulators and recipes, a table for the others."""
+"""Reference pages from the catalogues: one page per format, accumulator and recipe, and tables for the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .links import links
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield every page of the reference."""
+    """Yield all pages of the reference."""
     yield from _folder(
         "formats", lp.formats, _format, "Formats", "Formats of a few bits and their values.", _format_row
     )
@@ -42,7 +42,7 @@ def pages() -> Iterator[tuple[str, str]]:
 def _folder(
     folder: str, catalogue: Registry[Any], page: Any, title: str, about: str, row: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield a page for each entry, and their list."""
+    """Yield one page per entry, and an index."""
     yield from _entries(folder, catalogue, page)
     rows = [(f"[{name}](/generated/{folder}/{name}.md)", *row(catalogue[name])) for name in catalogue]
     yield (
@@ -52,7 +52,7 @@ def _folder(
 
 
 def _entries(folder: str, catalogue: Registry[Any], page: Any) -> Iterator[tuple[str, str]]:
-    """Yield a page for each entry."""
+    """Yield one page per entry."""
     for name in catalogue:
         others = catalogue.aliases(name)
         called = f"\n\nAlso called {', '.join(f'`{other}`' for other in others)}." if others else ""
@@ -125,7 +125,7 @@ def _accumulator(name: str, entry: Accumulator) -> str:
 
 
 def _recorded(name: str) -> str:
-    """Return which recordings of real GPUs the tests compare with an accumulator; empty if there are none."""
+    """Return the recordings of real GPUs that the tests compare with an accumulator; empty if there are none."""
     found = [item for item in RECORDINGS if lp.accumulators.listed(item.accumulator) == name]
     gpus = [f"{item.gpu} ({item.operand}{'' if item.has_c else ', C = 0'})" for item in found]
     outputs = f"{OUTPUTS * len(found):,} outputs of {', '.join(gpus)}, arXiv:2512.07004, without a difference"

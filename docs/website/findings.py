@@ -1,4 +1,4 @@
-"""Findings as short articles: a study's question, its figure, its answer, and what it cannot say."""
+"""Findings as short articles: the question of a study, its figure, its answer, and its limitations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIGURE = re.compile(r"^!\[[^\n]*$", re.MULTILINE)
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield an article for every study with a stored result, by question, and their list."""
+    """Yield an article for every study with a stored result, by question, and an index."""
     lines = [
         "# Findings", "",
         "One article per study: question, figure, answer and limits. [A summary in two tables](/findings.md); [all "
@@ -46,7 +46,7 @@ def _toctree(names: list[str]) -> list[str]:
 
 
 def _article(name: str) -> str:
-    """Return one article: what the page of all ablations says of it, with its figure and its limits."""
+    """Return the article on one study: its section of the page of ablations, with figure and limitations."""
     item = json.loads((make_ablations.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     report = (ROOT / "ablations" / "results" / f"{name}.md").read_text(encoding="utf-8")
     _, _, body = make_ablations.section(item).partition("\n\n")

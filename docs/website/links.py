@@ -1,4 +1,4 @@
-"""Where a file of the repository stands on the site, and links that lead there."""
+"""Places of the repository's files on the site, and links to them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "ablations" / "results"
-#: Pages outside docs/ that the site shows, and the folder within docs/ into which they are written.
+#: Pages outside of docs/ that the site includes, and the folder within docs/ to write them to.
 OUTSIDE = (
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ablations/README.md", "ablations/results/*.md",
     "benchmarks/README.md", "reference_data/README.md", "reference_data/capture/README.md",
 )  # fmt: skip
 MIRROR = "generated/repository"
-#: Files of which the site has more than their text: a page made from a catalogue, or a script that it runs.
+#: Files with a special page on the site: a page generated from a catalogue, or a script that it runs.
 MADE = {
     "docs/accumulators.md": "/generated/accumulators/index.md",
     "docs/gallery/GALLERY_HEADER.rst": "/tutorials/index.rst",
@@ -26,18 +26,18 @@ MADE = {
 } | {
     f"docs/gallery/{path.name}": f"/tutorials/{path.stem}.rst" for path in ROOT.glob("docs/gallery/plot_*.py")
 }  # fmt: skip
-#: Words, which may name an interval in brackets, then the target and its anchor.
+#: Link text, which may contain an interval in brackets, then the target and its anchor.
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 _PICTURES = (".svg", ".png")
 
 
 def outside() -> list[str]:
-    """Return the pages outside docs/, as paths in the repository."""
+    """Return the pages outside of docs/, as paths in the repository."""
     return sorted(path.relative_to(ROOT).as_posix() for pattern in OUTSIDE for path in ROOT.glob(pattern))
 
 
 def place(path: str) -> str | None:
-    """Return where the site has a file of the repository, from the root of docs/; None if it has no such page.
+    """Return the path of a repository file on the site, from the root of docs/; None if it does not have a page.
 
     Examples
     --------
@@ -52,14 +52,14 @@ def place(path: str) -> str | None:
 
 
 def links(text: str, page: str) -> str:
-    """Return a page with its links as the site needs them; what the site does not have is named and not linked.
+    """Return a page with its links adapted to the site; links to files without a page become text.
 
     Parameters
     ----------
     text : str
-        Markdown.
+        Markdown text.
     page : str
-        Its path in the repository.
+        Path of the page in the repository.
 
     Examples
     --------
@@ -74,12 +74,12 @@ def links(text: str, page: str) -> str:
 
     def changed(found: re.Match[str]) -> str:
         picture, words, target, anchor = found.groups()
-        if target.startswith("/"):  # from a generated page to another: Sphinx checks it
+        if target.startswith("/"):  # between generated pages: Sphinx checks it
             return found.group()
         path = posixpath.normpath(posixpath.join(here, target))
         there = place(path)
         if path == "docs/ablations.md" and anchor and (RESULTS / f"{anchor[1:]}.json").exists():
-            there, anchor = f"/generated/findings/{anchor[1:]}.md", None  # the article, with its figure
+            there, anchor = f"/generated/findings/{anchor[1:]}.md", None  # the article with its figure
         if there is None:
             return words if words.strip("`") in path else f"{words} (`{path}`)"
         return f"{picture}[{words}]({there}{anchor or ''})"

@@ -1,4 +1,4 @@
-"""Writes the site's generated pages into docs/generated."""
+"""Writer of the site's generated pages into docs/generated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = ROOT / "docs"
 
 
 def write_pages() -> None:
-    """Write every page that is not as it should be, so that Sphinx reads again only what changed; remove the others."""
+    """Write pages that changed, so that Sphinx reads only these again; remove pages that no longer exist."""
     kept = set()
     for name, text in _pages():
         path = FOLDER / name
@@ -33,7 +33,7 @@ def write_pages() -> None:
 
 
 def _pages() -> Iterator[tuple[str, str]]:
-    """Yield paths in docs/ and what stands there."""
+    """Yield paths in docs/ and their contents."""
     for path in outside():
         yield f"{MIRROR}/{path}", links((ROOT / path).read_text(encoding="utf-8"), path)
     yield from catalogues.pages()

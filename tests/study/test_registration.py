@@ -202,7 +202,7 @@ def test_amendments_are_on_the_page():
     for file in RESULTS:
         for reason in registration.registered_of(file.stem, file.stem).amendments():
             assert reason.rstrip(".") in page
-    assert "Neither happened to" in page
+    assert " outcomes are neither, each with an explanation: " in page
 
 
 def test_what_changed_since_a_study_ran_is_said_of_what_is_published():
