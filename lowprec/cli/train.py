@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,15 +124,16 @@ def train(
 
 def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:
     """Return the callback that shows a finished step and the remaining time."""
-    from ..study.run.progress import Running, Snapshot
+    from ..study.run.progress import Running, Snapshot, pace
 
-    recent: deque[float] = deque(maxlen=20)  # averages over slow steps
+    seconds: list[float] = []
 
     def progress(record: Any) -> None:
         done = int(record.step)
-        recent.append(record.seconds)
+        seconds.append(record.seconds)
+        left = None if (step := pace(seconds)) is None else step * (steps - done)
         running = [Running(name, done, steps, float(record.loss))]
-        shown.update(Snapshot(int(done == steps), 1, done, steps, running, median(recent) * (steps - done)))
+        shown.update(Snapshot(int(done == steps), 1, done, steps, running, left))
 
     return progress
 

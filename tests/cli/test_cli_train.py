@@ -5,11 +5,13 @@ import functools
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from command_line import csv_rows, refused, rows, run
 
+from lowprec.cli.train import _progress
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.train import Trainer
 from lowprec.moe.run.train import train as train_by_program
@@ -150,6 +152,27 @@ def test_every_phase_is_called_what_it_is(files, tmp_path):
     said = []
     train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), stage=said.append)
     assert said == ["reading the text", "the first step", "evaluating on the held-out text"]
+
+
+@pytest.mark.parametrize("compiling", [[], [21.0], [21.0, 1.4], [2.0, 21.0, 3.0]])
+def test_time_left_is_told_once_steps_take_their_usual_time(compiling):
+    """The first command compiles kernels: a step of 21 s would make 300 steps of 0.1 s look like two hours."""
+    shots = []
+    tell = _progress(SimpleNamespace(update=shots.append), "tiny bf16", 300)
+    usual = [0.09, 0.1, 0.12, 0.1, 0.11] * 60
+    for step, seconds in enumerate([*compiling, *usual][:300], 1):
+        tell(SimpleNamespace(step=step, seconds=seconds, loss=2.0))
+    assert shots[len(compiling) + 3].seconds_left is not None
+    told = [shot.seconds_left / (300 - shot.steps_done) for shot in shots[:-1] if shot.seconds_left is not None]
+    assert 0.089 < min(told) <= max(told) < 0.121
+
+
+def test_time_left_is_told_even_if_no_step_takes_as_long_as_another():
+    shots = []
+    tell = _progress(SimpleNamespace(update=shots.append), "tiny bf16", 20)
+    for step in range(1, 21):
+        tell(SimpleNamespace(step=step, seconds=2.0**step, loss=2.0))
+    assert [shot.seconds_left is None for shot in shots] == [step <= 10 for step in range(1, 21)]
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------

@@ -81,9 +81,14 @@ class AdamW:
         for name, weight in params.items():
             if not weight.flags.c_contiguous:
                 raise ValueError(f"AdamW: weight {name!r} is not contiguous")
-            self.master.round(weight)
+        self.round_weights()
         self.m = {name: self.kept_m.empty(weight) for name, weight in params.items()}
         self.v = {name: self.kept_v.empty(weight) for name, weight in params.items()}
+
+    def round_weights(self) -> None:
+        """Round all weights in place to their storage, after something other than a step has changed them."""
+        for weight in self.params.values():
+            self.master.round(weight)
 
     def norm(self, gradients: Mapping[str, Array]) -> float:
         """Return the Euclidean norm of a whole gradient, summed in float64 in the order of the weights."""

@@ -171,8 +171,7 @@ def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[State, Stat
             )
         if name.startswith(_PLAIN):
             array[...] = arrays[name]
-    for weight in trainer.model.params.values():  # for a branch whose master weights are narrower
-        trainer.optimizer.master.round(weight)
+    trainer.optimizer.round_weights()  # those of a branch may be narrower
     trainer.optimizer.set_moments(
         moments,
         {name: arrays[f"m/{name}"] for name in trainer.optimizer.m},

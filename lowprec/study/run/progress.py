@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 COMPILING = "compiling kernels, once per version of lowprec"
 #: Seconds between two lines outside of a terminal.
 LINE_EVERY = 5.0
+#: Number of steps after the first before the remaining time is estimated.
+STEPS_TO_SETTLE = 3
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,28 @@ class Snapshot:
     steps: int
     running: Sequence[Running]
     seconds_left: float | None
+
+
+def pace(seconds: Sequence[float]) -> float | None:
+    """Return the seconds per step of a run, None until its steps take about as long as each other.
+
+    The first step loads kernels or compiles them: it does not count.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        Duration of every step so far.
+
+    Examples
+    --------
+    >>> compiling = [21.0, 1.4, 0.09, 0.11]
+    >>> pace(compiling), pace([*compiling, 0.09])
+    (None, 0.1)
+    """
+    counted = seconds[1:]
+    early = [counted[i : i + STEPS_TO_SETTLE] for i in range(min(len(counted), 10) - STEPS_TO_SETTLE + 1)]
+    settled = len(counted) >= 10 or any(max(few) <= 1.5 * min(few) for few in early)
+    return median(counted[-20:]) if settled else None
 
 
 class Display:

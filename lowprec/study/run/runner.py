@@ -13,7 +13,7 @@ from ..._files import backup_path, move_to_backup, write_json
 from . import executors, store
 from .fingerprint import differences
 from .plan import Plan
-from .progress import Display, Running, Snapshot
+from .progress import STEPS_TO_SETTLE, Display, Running, Snapshot
 from .store import STUDY_FILE, RunFailed, StudyError
 from .tasks import Stopped, Task, run_task
 from .warm import compile_kernels
@@ -158,7 +158,7 @@ class _Runner:
         self.plan, self.pool, self.jobs, self.show, self.ended = planned, pool, jobs, show, ended
         self.todo = {task.name: task for task in todo}
         self.futures: dict[Future[dict[str, Any]], Task] = {}
-        #: Number of steps and time at the first check of each run in progress.
+        #: Number of steps and time at the first check of each run that had made a step.
         self.seen: dict[str, tuple[int, float]] = {}
         #: Seconds per step by recipe, from finished runs or, before the first, from runs in progress.
         self.rates: dict[str | Recipe, float] = {}
@@ -231,8 +231,10 @@ class _Runner:
             if not future.done() and task.folder.path.exists():
                 rows, loss = _tail(task)
                 running.append(Running(task.name, rows, task.steps, loss))
+                if not rows:  # the first step loads kernels
+                    continue
                 first, began = self.seen.setdefault(task.name, (rows, time.monotonic()))
-                if rows > first and task.recipe not in self.rates:
+                if rows >= first + STEPS_TO_SETTLE and task.recipe not in self.rates:
                     self.guesses[task.recipe] = (time.monotonic() - began) / (rows - first)
         at = {run.name: run.done for run in running}
         tasks = self.plan.tasks
