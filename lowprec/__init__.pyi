@@ -20,7 +20,7 @@ from .format.policy import policies as policies
 from .format.rounding import Rounding as Rounding
 from .format.rounding import roundings as roundings
 from .format.table import TableFormat as TableFormat
-from .measure.metrics import compare as compare
+from .measure.comparison import compare as compare
 from .measure.metrics import sqnr as sqnr
 from .moe.model.config import configs as configs
 from .moe.run.train import train as train

@@ -99,7 +99,7 @@ def quantize(file: str, spec: str, out: str | None) -> None:
     _writable_file(out, file)
     x = _load_array(file, dimensions=2)
     _note_unusual(file, x)
-    from ..measure.metrics import compare
+    from ..measure.comparison import compare
     from ..scaling.quantize import quantize as quantize_array
 
     q = quantize_array(x, spec)
@@ -168,7 +168,7 @@ def gemm(
     _note_unusual(a_file, a)
     _note_unusual(b_file, b)
     from ..format.catalogue import formats
-    from ..measure.metrics import compare
+    from ..measure.comparison import compare
 
     if quantizer is None and formats[target or "e4m3fn"].bits > 8:
         if length not in ("auto", None):
@@ -274,7 +274,7 @@ def logfmt(
     x = _load_array(file)
     from .. import logfmt as codec
     from ..cast.casts import round_to
-    from ..measure.metrics import compare
+    from ..measure.comparison import compare
 
     if mode == "deepep":
         x = round_to(x, "bfloat16")

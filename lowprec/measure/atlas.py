@@ -14,7 +14,8 @@ from lowprec._values import ByBits
 from lowprec.cast.casts import round_to
 from lowprec.codec import Codec, codecs
 from lowprec.format.catalogue import Format, formats
-from lowprec.measure.metrics import Comparison, compare, gain_bias
+from lowprec.measure.comparison import Comparison, compare
+from lowprec.measure.metrics import gain_bias
 from lowprec.measure.spread import tile_range
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize

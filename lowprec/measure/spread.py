@@ -8,7 +8,7 @@ import numpy.typing as npt
 from lowprec import _threads
 from lowprec._arrays import as_matrix, whole
 
-from .metrics import Wide, as_wide
+from .pairs import Wide, as_wide
 
 _GRAIN = 1 << 16  # values per task of the thread pool
 

@@ -10,6 +10,7 @@ import pytest
 import lowprec as lp
 from lowprec.measure import metrics
 from lowprec.measure import spread as value_spread
+from lowprec.measure.comparison import compare
 from lowprec.measure.kappa import kappa
 
 INF, NAN = math.inf, math.nan
@@ -21,7 +22,7 @@ def test_sqnr_is_the_definition():
     assert metrics.sqnr(r, r) == INF
     assert metrics.sqnr([1.0], [0.0]) == -INF
     assert metrics.sqnr([], []) == INF
-    assert metrics.compare([], []).equal_bits == 0
+    assert compare([], []).equal_bits == 0
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])
@@ -32,12 +33,12 @@ def test_sqnr_neither_overflows_nor_vanishes(size):
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
     r, a = np.array([1.0, 2.0, 3.0]), np.array([1.0, bad, 3.0])
-    row = metrics.compare(a, r)
+    row = compare(a, r)
     assert (row.sqnr, row.relative_max, row.absolute_max, row.norm_error) == (-INF, INF, INF, INF)
     assert row.equal_bits == 2 / 3
     # Both the other way round, and where it belongs there.
     assert metrics.sqnr(r, a) == -INF
-    row = metrics.compare(a, a)
+    row = compare(a, a)
     assert (row.sqnr, row.relative_max, row.equal_bits, row.ulp_max) == (INF, 0, 1, 0)
     assert metrics.sqnr([-INF], [INF]) == -INF
 
@@ -45,7 +46,7 @@ def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
 def test_relative_error():
     errors = metrics.relative_error([1.5, 0.0, 0.0, 1e-9, INF, INF, 2.0], [1.0, 0.0, 4.0, 0.0, 1.0, INF, INF])
     assert np.array_equal(errors, [0.5, 0.0, 1.0, NAN, INF, 0.0, INF], equal_nan=True)
-    row = metrics.compare([1.1, 2.0, 5.0], [1.0, 2.0, 0.0])
+    row = compare([1.1, 2.0, 5.0], [1.0, 2.0, 0.0])
     assert row.relative_max == pytest.approx(0.1)
     assert row.relative_rms == pytest.approx(0.1 / math.sqrt(2))
     assert row.absolute_max == 5.0
@@ -72,7 +73,7 @@ def test_bits():
     other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     assert metrics.equal_bits(other_nan, [NAN]) == 1
     assert metrics.equal_bits([0.0, 1.0], [-0.0, 1.0]) == 0.5
-    assert metrics.compare([0.0], [-0.0]).sqnr == INF  # equal in value all the same
+    assert compare([0.0], [-0.0]).sqnr == INF  # equal in value all the same
 
 
 def test_underflow_saturation_and_bias():
