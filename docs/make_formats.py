@@ -169,7 +169,7 @@ Generated from the catalogue by `python docs/refresh.py`; all numbers are comput
 ## The catalogue
 
 `lowprec formats` prints this table, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
-"specials" is the meaning of the topmost codes (`help(lowprec.format.format)`); "binades" is log2(max / smallest).
+"specials" is the meaning of the topmost codes (`help(lowprec.format.layout)`); "binades" is log2(max / smallest).
 
 {table(COLUMNS, map(definition, catalogue))}
 

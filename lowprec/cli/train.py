@@ -124,14 +124,14 @@ def train(
 
 def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:
     """Return the callback that shows a finished step and the remaining time."""
-    from ..study.run.progress import Running, Snapshot, pace
+    from ..study.run.progress import Running, Snapshot, seconds_per_step
 
     seconds: list[float] = []
 
     def progress(record: Any) -> None:
         done = int(record.step)
         seconds.append(record.seconds)
-        left = None if (step := pace(seconds)) is None else step * (steps - done)
+        left = None if (step := seconds_per_step(seconds)) is None else step * (steps - done)
         running = [Running(name, done, steps, float(record.loss))]
         shown.update(Snapshot(int(done == steps), 1, done, steps, running, left))
 

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..registry import Registry
-from .format import SPECIALS as SPECIALS
 from .format import Format as Format
-from .format import FormatParams as FormatParams
-from .format import Specials as Specials
+from .layout import Specials
 from .table import HIF8_BEYOND, NF4, TableFormat, hif8_values
 
 

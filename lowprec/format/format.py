@@ -1,44 +1,24 @@
 """Number formats as data: a `Format` has a few fields, and all other properties are derived from them.
 
-A format with fields s, e, m encodes ``(-1)^s * 2^(e - bias) * (1 + m / 2^M)`` and, at ``e = 0``, the
-subnormals ``(-1)^s * 2^(1 - bias) * (m / 2^M)``. `specials` defines the meaning of the topmost codes:
-
-=========  ====================================================  =========================================
-specials   meaning                                               examples
-=========  ====================================================  =========================================
-ieee       all-ones exponent: Inf at m = 0, NaN elsewhere        e5m2, bfloat16, float16
-fn         no Inf; all-ones exponent *and* mantissa is NaN       e4m3fn, e8m0fnu, P3109 unsigned finite
-fnuz       no Inf, no -0; the code of -0 is the only NaN         e4m3fnuz, e5m2fnuz, P3109 signed finite
-finite     neither Inf nor NaN                                   e2m1fn, e2m3fn, e3m2fn
-extended   one NaN (the code of -0; all ones if there is no      P3109 extended
-           sign), and Inf as the topmost code below it
-integer    no exponent: two's complement multiples of            int8, int4
-           ``2^(1 - bias - M)``
-symmetric  as integer, but the lowest code is never produced     mxint8
-=========  ====================================================  =========================================
-
-For codes that index a list of values, in any order, see `lowprec.format.table.TableFormat`.
+`lowprec.format.layout` has the fields and the codes, this file the values. For codes that index a list of values, in
+any order, see `lowprec.format.table.TableFormat`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import real, real_numbers, whole
+from .._arrays import real, real_numbers
 from .._ieee import standard
-from .._values import Value, plain_fields
+from .layout import Layout
 from .picture import html
-
-Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric", "table"]
-SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
 
 
 class FormatParams(NamedTuple):
@@ -58,7 +38,7 @@ class FormatParams(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Format(Value):
+class Format(Layout):
     """A floating-point format of at most 32 bits, all of whose values are float32 numbers.
 
     Parameters
@@ -72,7 +52,7 @@ class Format(Value):
     signed : bool
         Whether there is a sign bit.
     specials : {"ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"}
-        Meaning of the topmost codes; see the module's table.
+        Meaning of the topmost codes; see `lowprec.format.layout`.
     has_zero : bool
         False for formats whose code 0 is a power of two (e8m0fnu); they have no subnormals either.
     source : str
@@ -92,143 +72,6 @@ class Format(Value):
     >>> lp.formats["e4m3fn"].max
     448.0
     """
-
-    name: str = dataclasses.field(compare=False)
-    exponent_bits: int
-    mantissa_bits: int
-    bias: int | None = None
-    signed: bool = True
-    specials: Specials = "ieee"
-    has_zero: bool = True
-    source: str = dataclasses.field(default="user-defined", compare=False)
-
-    is_table: ClassVar[bool] = False
-    """Whether the codes index a list of values instead of having sign, exponent and mantissa fields."""
-
-    def __post_init__(self) -> None:
-        plain_fields(self)
-        e, m = self.exponent_bits, self.mantissa_bits
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"Format: name={self.name!r}: a non-empty string is needed")
-        integer = self.specials in ("integer", "symmetric")
-        if self.specials not in SPECIALS:
-            raise ValueError(f"Format {self.name}: specials={self.specials!r}: one of {', '.join(SPECIALS)}")
-        if not (_is_int(e) and (e == 0 if integer else 1 <= e <= 14)):
-            allowed = "0 for integers" if integer else "1 to 14 are possible"
-            raise ValueError(f"Format {self.name}: exponent_bits={e!r}: {allowed}")
-        if not (_is_int(m) and 0 <= m <= 23):
-            raise ValueError(f"Format {self.name}: mantissa_bits={m!r}: 0 to 23 are possible")
-        if self.bias is None:
-            object.__setattr__(self, "bias", 1 - m if integer else (1 << (e - 1)) - 1)
-        else:
-            whole(f"Format {self.name}", "bias", self.bias)
-        if integer and not (self.signed and self.has_zero and m >= 1):
-            raise ValueError(f"Format {self.name}: specials={self.specials!r} needs a sign, a zero and 1 to 23 bits")
-        if self.specials == "ieee" and (m == 0 or e == 1):
-            raise ValueError(
-                f"Format {self.name}: exponent_bits={e}, mantissa_bits={m}: specials='ieee' needs a mantissa bit for "
-                "NaN and 2 exponent bits"
-            )
-        if self.specials in ("fnuz", "extended") and not ((self.signed or self.specials != "fnuz") and self.has_zero):
-            raise ValueError(
-                f"Format {self.name}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero"
-            )
-        if not self.has_zero and m > 0:
-            raise ValueError(f"Format {self.name}: has_zero=False is for formats without mantissa bits, not {m}")
-        if self.bits > 32 or self.max_code < 1:
-            raise ValueError(f"Format {self.name}: {self.bits} bits: 2 to 32, with a positive value, are possible")
-        if self.emin - m < -149 or self.emax > 127:
-            raise ValueError(
-                f"Format {self.name}: bias={self.bias} puts values from 2^{self.emin - m} to 2^{self.emax} "
-                "into it; all must be float32 numbers (2^-149 to below 2^128)"
-            )
-
-    @property
-    def bits(self) -> int:
-        """Width of a code in bits."""
-        return self.signed + self.exponent_bits + self.mantissa_bits
-
-    @property
-    def emin(self) -> int:
-        """Exponent of the smallest normal number."""
-        assert self.bias is not None
-        return (1 if self.has_zero else 0) - self.bias
-
-    @property
-    def emax(self) -> int:
-        """Exponent of the largest finite number."""
-        field, fraction = self.max_code >> self.mantissa_bits, self.max_code & ((1 << self.mantissa_bits) - 1)
-        if field == 0 and self.has_zero:
-            return fraction.bit_length() - 1 + self.emin - self.mantissa_bits
-        return field + self.emin - self.has_zero
-
-    @property
-    def max_code(self) -> int:
-        """Code of the largest finite number."""
-        top = (1 << (self.exponent_bits + self.mantissa_bits)) - 1
-        below = {"ieee": 1 << self.mantissa_bits, "fn": 1, "extended": 1 if self.signed else 2}
-        return top - below.get(self.specials, 0)
-
-    @property
-    def inf_code(self) -> int | None:
-        """Code of +Inf, or None if there is no Inf."""
-        return self.max_code + 1 if self.specials in ("ieee", "extended") else None
-
-    @property
-    def nan_code(self) -> int | None:
-        """Code of the NaN that casts produce (positive, quiet), or None if there is no NaN."""
-        if self.specials == "ieee":
-            return self.max_code + 1 + (1 << (self.mantissa_bits - 1))
-        if self.specials == "fn":
-            return self.max_code + 1
-        if self.specials == "extended" and not self.signed:
-            return self.max_code + 2
-        return self.sign_mask if self.specials in ("fnuz", "extended") else None
-
-    def nan_codes(self, which: str) -> tuple[int, int]:
-        """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""
-        nan = self.nan_code
-        assert nan is not None
-        if which == "zero":
-            return 0, 0
-        if self.specials not in ("ieee", "fn"):
-            return nan, nan
-        if which in ("positive", "negative"):
-            return (nan | self.sign_mask if which == "negative" else nan,) * 2
-        if which == "positive_ones" or (which == "ones" and self.bits <= 8):
-            nan = (1 << (self.exponent_bits + self.mantissa_bits)) - 1
-        return nan, nan if which == "positive_ones" else nan | self.sign_mask
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether codes are two's complement integers instead of sign, exponent and mantissa."""
-        return self.specials in ("integer", "symmetric")
-
-    @property
-    def has_negative_zero(self) -> bool:
-        """Whether the code of -0 is a zero."""
-        return self.signed and self.specials in ("ieee", "fn", "finite") and self.has_zero
-
-    @property
-    def negative_limit(self) -> int:
-        """Smallest magnitude code that no negative number has."""
-        return self.max_code + (2 if self.specials == "integer" else 1) if self.signed else 0
-
-    @property
-    def lowest_code(self) -> int:
-        """Code of the lowest finite number that casts produce: -max, zero, or one below -max for integers."""
-        if not self.signed:
-            return 0
-        return self.with_sign(self.negative_limit - 1)
-
-    def with_sign(self, magnitude: int) -> int:
-        """Return the code of the negative number with the given magnitude code, which must not be zero."""
-        return (1 << self.bits) - magnitude if self.is_integer else magnitude | self.sign_mask
-
-    @property
-    def zeros(self) -> tuple[int, int]:
-        """The sign bit, which is the code of -0 if the format has it, and the code of zero."""
-        return self.sign_mask, 0
 
     @standard
     def ulp(self, x: ArrayLike) -> NDArray[np.float64]:
@@ -278,11 +121,6 @@ class Format(Value):
         """Names of properties without a meaning for this format: integers have no normal numbers."""
         return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
 
-    @property
-    def layout(self) -> tuple[Any, ...]:
-        """All fields that determine the values of the codes: all except name and source."""
-        return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
-
     def same_codes(self, other: Format) -> bool:
         """Return whether every code has the same value as in the other format, regardless of names."""
         if self is other or self.mantissa_bits != other.mantissa_bits:  # cheaper than comparing all fields
@@ -308,16 +146,6 @@ class Format(Value):
         coarser = self.mantissa_bits <= wider.mantissa_bits and self.smallest_subnormal >= wider.smallest_subnormal
         narrower = self.max <= wider.max and self.min >= wider.min
         return coarser and narrower and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
-
-    @property
-    def _has(self) -> tuple[bool, ...]:
-        """Whether the format has Inf, NaN, 0 and -0."""
-        return self.inf_code is not None, self.nan_code is not None, self.has_zero, self.has_negative_zero
-
-    @property
-    def sign_mask(self) -> int:
-        """Sign bit of a code; 0 for unsigned formats."""
-        return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
 
     @property
     def max(self) -> float:
@@ -348,11 +176,6 @@ class Format(Value):
     def dynamic_range(self) -> float:
         """Binades between the smallest positive and the largest value, ``log2(max / smallest)``."""
         return math.log2(self.max) - math.log2(self.smallest_subnormal)
-
-    @property
-    def code_dtype(self) -> np.dtype[Any]:
-        """Unsigned integer type that holds one code: uint8, uint16 or uint32."""
-        return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
 
     @property
     def params(self) -> FormatParams:
@@ -400,12 +223,6 @@ class Format(Value):
         if magnitude <= self.max_code:
             return sign * self._value(magnitude)
         return sign * math.inf if magnitude == self.inf_code else math.nan
-
-    def _checked(self, code: int) -> int:
-        code = whole(self.name, "code", code)
-        if not 0 <= code < (1 << self.bits):
-            raise ValueError(f"{self.name}: code {code} is outside 0..{(1 << self.bits) - 1}")
-        return code
 
     def values(self) -> NDArray[np.float32]:
         """Return the values of all codes, in the order of the codes.
@@ -526,7 +343,3 @@ def _values(fmt: Format) -> NDArray[np.float32]:
     table = np.array([fmt.value(code) for code in range(1 << fmt.bits)], dtype=np.float32)
     table.flags.writeable = False
     return table
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from .._arrays import real
 from .._values import plain_fields
-from .format import Format, FormatParams, Specials
+from .format import Format, FormatParams
+from .layout import Specials
 
 MOST_BITS = 16
 

@@ -50,7 +50,7 @@ class Snapshot:
     seconds_left: float | None
 
 
-def pace(seconds: Sequence[float]) -> float | None:
+def seconds_per_step(seconds: Sequence[float]) -> float | None:
     """Return the seconds per step of a run, None until its steps take about as long as each other.
 
     The first step loads kernels or compiles them: it does not count.
@@ -63,7 +63,7 @@ def pace(seconds: Sequence[float]) -> float | None:
     Examples
     --------
     >>> compiling = [21.0, 1.4, 0.09, 0.11]
-    >>> pace(compiling), pace([*compiling, 0.09])
+    >>> seconds_per_step(compiling), seconds_per_step([*compiling, 0.09])
     (None, 0.1)
     """
     counted = seconds[1:]
