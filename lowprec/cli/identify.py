@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from ..diagnose.identify.identification import Identification
 
 _SHOWN = 10
+_SHOW_EVERY = 5.0  # seconds between two lines of progress
 
 
 @click.command("identify")
 @click.argument("dump")
 @click.option("--format", "target", metavar="NAME[,NAME]", help="Format of the codes: of both operands, or of A and B.")
 @click.option("--d-format", metavar="NAME", help="Format of the words of d, such as bfloat16.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=60, show_default=True, help="Time for the search.")
 @click.option("--probes", metavar="FILE", help="Write operands that distinguish the remaining candidates.")
 @click.option("--answers", "also", multiple=True, metavar="FILE", help="Probes with their outputs d; may be repeated.")
 @click.option(
@@ -29,7 +32,8 @@ _SHOWN = 10
 )
 @machine_readable
 def identify_command(
-    dump: str, target: str | None, d_format: str | None, probes: str | None, also: tuple[str, ...], shown: int
+    dump: str, target: str | None, d_format: str | None, seconds: float, probes: str | None, also: tuple[str, ...],
+    shown: int,
 ) -> None:  # fmt: skip
     """Find the accumulator behind recorded outputs.
 
@@ -50,7 +54,8 @@ def identify_command(
     formats: dict[str, Any] = {"a_format": fa or None, "b_format": fb or fa or None, "d_format": d_format}
     dumps = [_arguments(path) for path in (dump, *also)]
     with naming(dump, *also):
-        found = identify(**dumps[0], **formats, also=tuple((arguments | formats) for arguments in dumps[1:]))
+        others = tuple((arguments | formats) for arguments in dumps[1:])
+        found = identify(**dumps[0], **formats, also=others, seconds=seconds, progress=_progress())
     _report(found, shown)
     if probes is not None:
         _write_probes(found, probes)
@@ -58,6 +63,19 @@ def identify_command(
         if not output_format():
             _show_example(found)
         sys.exit(1)
+
+
+def _progress() -> Callable[[int], None] | None:
+    """Return a function that prints the candidates tried, every few seconds, if somebody reads the terminal."""
+    start = last = time.monotonic()
+
+    def show(tried: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= _SHOW_EVERY:
+            last = now
+            click.echo(f"identify: {tried:,} candidates tried in {now - start:.0f} s", err=True)
+
+    return show if sys.stderr.isatty() else None
 
 
 def _arguments(path: str) -> dict[str, Any]:
@@ -76,6 +94,8 @@ def _report(found: Identification, shown: int) -> None:
     click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
+    for line in found.untried:
+        click.echo(f"  not tried: {line}", err=machines)
     if found.candidates and found.differing:
         places = ", ".join(str(list(place)) for place in found.differing[:shown])
         more = len(found.differing) - shown

@@ -42,7 +42,10 @@ class Candidate(ABC):
 
     def __str__(self) -> str:
         """Name the accumulator, and the library around it."""
-        return f"{self.accumulator}" if self.library is None else f"{self.accumulator} within {self.library}"
+        if self.library is None:
+            return f"{self.accumulator}"
+        known = known_library(self.library) is self.library and self.library.name not in gemm_libraries
+        return f"{self.accumulator} within {_fields_of(self.library) if known else self.library}"
 
     @property
     @abstractmethod
@@ -261,13 +264,14 @@ def library_line(library: GemmLibrary) -> str:
     """Return a Python expression of a library: its name if the catalogue has it, else its fields."""
     if (known := known_library(library)) is not library:
         return f'"{known.name}"'
+    return f'lp.GemmLibrary("{library.name}", {_fields_of(library)[1:-1]})'
+
+
+def _fields_of(library: GemmLibrary) -> str:
+    """Return the fields in which a library differs from the plainest."""
     plain = GemmLibrary(library.name)
-    changed = {
-        f.name: getattr(library, f.name)
-        for f in fields(library)
-        if f.compare and getattr(library, f.name) != getattr(plain, f.name)
-    }
-    return f'lp.GemmLibrary("{library.name}"{"".join(f", {k}={v!r}" for k, v in changed.items())})'
+    names = [f.name for f in fields(library) if f.compare and getattr(library, f.name) != getattr(plain, f.name)]
+    return f"({', '.join(f'{name}={getattr(library, name)!r}' for name in names)})"
 
 
 def known_library(library: GemmLibrary) -> GemmLibrary:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..._arrays import check_product, check_shape, host, real_numbers
 from ...cast.arrays import as_codes, said_format
-from ...cast.casts import decode
+from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ...scaling.granularity import Granularity
 from ...scaling.quantized import Quantized
@@ -21,6 +21,7 @@ from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64
 Array = NDArray[Any]
 _OWN = {"float16": FLOAT16, "float32": FLOAT32, "float64": FLOAT64}  # NumPy's own types
 _WORDS = {2: FLOAT16, 4: FLOAT32, 8: FLOAT64}  # default formats of words, by their bytes
+_GRIDS = ("float32", "float16", "bfloat16", "e4m3fn", "e5m2")  # of outputs, the finest first
 _ROWS_AT_ONCE = 32
 
 
@@ -215,6 +216,8 @@ def dump_of(
         raise ValueError(f"identify: a is {x.shape}, b is {y.shape}: there is nothing to look at")
     if (fa == FLOAT64) != (fb == FLOAT64):
         raise ValueError(f"identify: a and b must both be float64 or both be codes, got {fa.name} and {fb.name}")
+    if d_format is None and fa != FLOAT64 and np.asarray(host(d)).dtype == np.float64:
+        d_format = FLOAT32  # numbers that a list or another package has widened
     bits, out = _outputs(d, d_format)
     _check_outputs(bits, x.shape, y.shape)
     addend = _addend(c, bits.shape, out)
@@ -259,23 +262,46 @@ def _format(fmt: str | Format) -> Format:
 
 def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, Format]:
     """Return the bits of the outputs, and their format."""
-    array = np.asarray(host(d))
+    array, wanted = np.asarray(host(d)), None if fmt is None else _format(fmt)
+    if wanted is not None and array.dtype == np.uint32 and wanted.bits < 32:
+        array = array.view(np.float32)
     found = _own_format(array)
     if found is None and array.dtype.kind == "u":
-        found = _WORDS.get(array.dtype.itemsize) if fmt is None else _format(fmt)
+        found = _WORDS.get(array.dtype.itemsize) if wanted is None else wanted
     if found is None:
         raise TypeError(
-            f"identify: d is {array.dtype}; float32, float16, bfloat16, float64 or their bits (d_format says of what) "
-            "are needed"
+            "identify: d must be float32, float16, bfloat16, float64 or their bits (d_format names the format), got "
+            f"{array.dtype}"
         )
-    if fmt is not None and not _format(fmt).same_codes(found):
-        raise TypeError(f"identify: d is {array.dtype}, not {fmt}")
+    if wanted is not None and not wanted.same_codes(found):
+        codes = _on_grid(array, wanted)
+        if codes is None:
+            raise TypeError(f"identify: d must hold values of {wanted} (d_format), got other values of {array.dtype}")
+        return codes, wanted
     word = word_of(found)
     if array.dtype.itemsize != word.itemsize:
         raise TypeError(
             f"identify: d must hold words of {word.itemsize} bytes for {found.name}, got {array.dtype.itemsize}"
         )
     return np.ascontiguousarray(array).view(word).reshape(array.shape), found
+
+
+def _on_grid(array: Array, fmt: Format) -> Array | None:
+    """Return numbers as codes of a format; None if it does not have all of them."""
+    if fmt == FLOAT64:
+        return None
+    numbers = array.astype(np.float64)
+    codes = encode(numbers, fmt, overflow="nonsaturate")
+    return codes if np.array_equal(decode(codes, fmt).astype(np.float64), numbers, equal_nan=True) else None
+
+
+def grids(d: ArrayLike) -> list[str]:
+    """Return the formats that outputs may have been rounded to, the finest first: those that have all values of d."""
+    array = np.asarray(host(d))
+    array = array.view(np.float32) if array.dtype == np.uint32 else array
+    if array.dtype.name not in ("float32", "float64"):
+        return []
+    return [name for name in _GRIDS if _on_grid(array, formats[name]) is not None]
 
 
 def canonical(bits: Array, fmt: Format) -> Array:
@@ -364,8 +390,11 @@ def _block(name: str, count: int, length: int) -> int:
         return length // count
     found = [size for size in range(1, length + 1) if -(-length // size) == count]
     powers = [size for size in found if size & (size - 1) == 0]
-    if not found:
-        raise ValueError(f"identify: {name} has {count} along {length}; no block has that many")
+    if not found or not (powers or length % count == 0):
+        raise ValueError(
+            f"identify: {name} must have one value per block, got {count} for {length} rows or columns, which no block "
+            "of equal size or of a power of two gives"
+        )
     return powers[-1] if powers else found[0]
 
 

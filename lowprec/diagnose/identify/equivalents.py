@@ -52,6 +52,8 @@ def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents
         if len(values) == 1:
             continue
         for other in neighbours(candidate, field, values):
+            if search.late:
+                break
             value = other.value_of(field)
             if _same(candidate, other, dump):
                 proven.setdefault(field, []).append(value)
@@ -61,8 +63,8 @@ def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents
                 elif search.accepts(other, wrong):
                     open_.setdefault(field, []).append(value)
     ordered = (candidate.within(order) for order in search.space.orders)
-    others = [c for c in ordered
-              if c is not None and c.key() != candidate.key() and search.is_as_good(c, wrong)]  # fmt: skip
+    in_time = (c for c in ordered if c is not None and not search.late)
+    others = [c for c in in_time if c.key() != candidate.key() and search.is_as_good(c, wrong)]
     return Equivalents(
         {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()},
         others + _other_kinds(search, candidate, wrong),
@@ -105,6 +107,8 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
         for alone in search.space.starts[kind]:
             start = candidate_of(alone.accumulator, candidate.library)
             for changes in more:
+                if search.late:
+                    return found
                 others = (start.changed(**taken, **changes) for taken in _taken(start, candidate, search.dump.k))
                 new = [c for c in others if c is not None and c.key() not in good and search.is_as_good(c, wrong)]
                 good |= {c.key(): c for c in new}

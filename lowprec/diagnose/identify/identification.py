@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -14,22 +16,34 @@ from numpy.typing import ArrayLike
 from ..._ieee import standard
 from ..._show import table
 from ...format.catalogue import Format
-from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate
-from .dump import GemmDump, dump_of
+from .dump import GemmDump
 from .equivalents import Alike, Equivalents, equivalents, pairs, plainest, spelled
 from .normal_form import NormalForms
 from .probes import Probes, probes_for
-from .ranking import Counterexample, Ranked, count, counterexample, rank, with_first_apart
+from .ranking import (
+    Counterexample,
+    Ranked,
+    count,
+    counterexample,
+    explained_by_catalogue,
+    rank,
+    with_first_apart,
+)
+from .readings import Reading, padded, readings
 from .search import Score, Search
 from .search_plan import find
 
 #: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
 DAMAGED = 0.01
-#: Candidates that a search tries before it ends: a minute, or less.
-LIMIT = 120_000
+#: Time after which a search ends.
+SECONDS = 60.0
+_REMEMBERED = 4  # answers
+_answers: dict[tuple[GemmDump, ...], Identification] = {}
+_FIRST = 0.75  # share of the time that the coarsest of several grids gets
+_UNRELATED = 3  # kinds that explain a dump which does not discriminate
 _ASKED = 16  # values of a field that probes are made for
 _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 
@@ -53,7 +67,13 @@ class Identification:
     nearest : Candidate or None
         The first of `candidates`; where nothing explains the dumps, what leaves the fewest outputs.
     tried : int
-        Candidates that were computed.
+        Number of candidates that were computed.
+    assumed : tuple of str
+        Layout and output format that the dump was read in, where they are not those of the arguments.
+    untried : tuple of str
+        Search steps that the time did not allow; empty if the search ended before.
+    seconds : float
+        Time that the search was given.
     """
 
     dumps: tuple[GemmDump, ...]
@@ -63,6 +83,9 @@ class Identification:
     same: Alike
     nearest: Candidate | None
     tried: int
+    assumed: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    seconds: float = SECONDS
 
     def __repr__(self) -> str:
         """Return what was found, and what gives the outputs as a line of Python: the rest has names of its own."""
@@ -150,7 +173,9 @@ class Identification:
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
         forms = NormalForms(dump)
-        two = pairs(Search(self.dumps, int(dump.d.size * DAMAGED), LIMIT), self.explaining[0], forms)
+        two = pairs(
+            Search(self.dumps, int(dump.d.size * DAMAGED), time.monotonic() + SECONDS), self.explaining[0], forms
+        )
         classes = forms.classes((*self._with(_ASKED), *(c.known(dump) for c in two)))
         return probes_for(dump, [some[0] for some in classes], seed)
 
@@ -164,34 +189,80 @@ class Identification:
             others += [] if other is None or other == self.nearest else [other.known(self.dumps[0])]
         return counterexample(self.dumps[0], self.nearest, others)
 
+    @functools.cached_property
+    def kinds(self) -> int:
+        """Number of kinds of accumulators of which one explains the dump, those proven equal to the first left out."""
+        return len({type(some[0].accumulator) for some in self.classes}) if self.candidates else 0
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """Names of the catalogue's accumulators that give as many outputs as the first candidate, without a library."""
+        alone = self.library is None
+        return tuple(dict.fromkeys(
+            name for r in self.ranking if r.differing == len(self.differing) and alone == (not r.libraries)
+            for name in r.names
+        ))  # fmt: skip
+
     @property
     def sentence(self) -> str:
-        """What was found, in a line."""
-        n = self.dumps[0].d.size
-        if not self.candidates:
-            best = self.nearest
-            n = sum(dump.d.size for dump in self.dumps)
-            said = f"nothing explains the {n} outputs"
-            wrong = 0 if best is None else sum(count(best, dump.parts()) for dump in self.dumps)
-            return said if best is None else f"{said}; nearest is {best}, which gives {n - wrong}"
-        several, proven = len(self.classes), len(self.classes[0]) - 1
-        left = len(self.differing)
-        n = sum(dump.d.size for dump in self.dumps) if not left else n
-        what = f"all {n} outputs" if not left else f"all but {left} of {n} outputs"
-        first = self.candidates[0]
-        if several == 1 and not proven:
-            return f"{first} explains {what}"
+        """Summary in one line: what was assumed, what explains the dump, and whether the dump decides it."""
+        assumed = f"assuming that {', and '.join(self.assumed)}: " if self.assumed else ""
+        return assumed + (self._found() if self.candidates else self._not_found())
+
+    def _found(self) -> str:
+        left, n = len(self.differing), sum(dump.d.size for dump in self.dumps)
+        what = f"all but {left} of {self.dumps[0].d.size} outputs" if left else f"all {n} outputs"
+        first, twins, several = self.candidates[0], self.twins, len(self.classes)
+        if self.kinds >= _UNRELATED:
+            said = f"this dump does not discriminate: {several} accumulators of {self.kinds} kinds explain {what}, "
+            return f"{said}{first} among them{self._probing}"
+        within = "" if first.library is None else f" within {first.library}"
+        lead = f"{first} explains" if len(twins) < 2 else f"{_few(twins)}{within}, which are equal here, explain"
+        fields = " and ".join(self.open)
         if several == 1:
-            others = "another does that is" if proven == 1 else f"{proven} others do that are"
-            return f"{first} explains {what}, as {others} proven to be the same for these formats and this K"
-        return f"{several} explain {what}, which this dump cannot tell apart: {first} and others"
+            proven = len(self.classes[0]) - 1
+            return f"{lead} {what}" + (f", as do {proven} others that are proven equal" if proven else "")
+        others = [str(some[0]) for some in self.classes if some[0] in self.candidates[1:]]
+        also = [f"other values of {fields}"] * bool(fields) + ([_few(others)] if others else [])
+        return f"{lead} {what}; {' and '.join(also)} explain them, too"
+
+    @functools.cached_property
+    def _probing(self) -> str:
+        """How many probes distinguish the first candidates."""
+        chosen = [some[0] for some in self.classes][:_ASKED]
+        made = probes_for(self.dumps[0], chosen, 0)
+        if not made:
+            return ""
+        sides = " x ".join(str(len(made.arrays[name])) for name in ("a", "b"))
+        return f"; probes of {sides} outputs distinguish {len(made.apart)} of the next {len(chosen) - 1} from it"
+
+    def _not_found(self) -> str:
+        n, best = sum(dump.d.size for dump in self.dumps), self.nearest
+        said = f"nothing explains the {n} outputs"
+        if best is not None:
+            wrong = sum(count(best, dump.parts()) for dump in self.dumps)
+            said += f"; nearest is {best}, which gives {n - wrong}"
+            if wrong and wrong <= DAMAGED * n:
+                said += ", and the others but for a rounding, which is not damage"
+        near = [type(r.candidate.accumulator) for r in self.ranking if r.differing <= DAMAGED * self.dumps[0].d.size]
+        if len(set(near)) >= _UNRELATED:
+            said += f"; {len(near)} accumulators of {len(set(near))} kinds give 99 %: this dump hardly discriminates"
+        if self.untried:
+            said += f"; the {self.seconds:g} s ended before all was tried (`untried`)"
+        return said
+
+
+def _few(names: Sequence[str], most: int = 4) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 @standard
 def identify(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None = None,
     b_format: str | Format | None = None, d_format: str | Format | None = None, a_scale: ArrayLike | None = None,
-    b_scale: ArrayLike | None = None, also: Sequence[Mapping[str, Any]] = (), limit: int = LIMIT,
+    b_scale: ArrayLike | None = None, also: Sequence[Mapping[str, Any]] = (), seconds: float = SECONDS,
+    progress: Callable[[int], object] | None = None,
 ) -> Identification:  # fmt: skip
     """Tell which arithmetic made the outputs of a matrix product.
 
@@ -213,8 +284,10 @@ def identify(
     also : sequence of mappings
         Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
         "c": None, "d": ...}``, with formats where they are needed.
-    limit : int
-        Candidates to try before the search ends, about 3,000 a second: one that takes longer counts as several.
+    seconds : float
+        Time after which the search ends; `Identification.untried` then lists the remaining steps.
+    progress : callable, optional
+        Function that is called with the number of candidates tried so far, after each of them.
 
     Returns
     -------
@@ -238,43 +311,84 @@ def identify(
     >>> found.machines[0].name, found.differing
     ('ada_fp8', ())
     """
-    dump = dump_of(
-        a, b, c, d, a_format=a_format, b_format=b_format, d_format=d_format, a_scale=a_scale, b_scale=b_scale
-    )
-    more = []
-    for given in also:
-        arguments = {**dict.fromkeys(("c", *_OPTIONS)), **given}
-        if unknown := set(arguments) - {"a", "b", "c", "d", *_OPTIONS}:
-            raise TypeError(f"identify: also has {', '.join(sorted(unknown))}; a, b, c, d and their formats are known")
-        more.append(dump_of(**arguments))
-    if any((x.fa, x.fb, x.out, x.scaled) != (dump.fa, dump.fb, dump.out, dump.scaled) for x in more):
-        raise ValueError("identify: dumps of different formats; what one instruction makes of one pair is identified")
-    return explain((dump, *more), limit)
+    start = time.monotonic()
+    given = {"a": a, "b": b, "c": c, "d": d, "a_format": a_format, "b_format": b_format, "d_format": d_format,
+             "a_scale": a_scale, "b_scale": b_scale}  # fmt: skip
+    more: list[dict[str, Any]] = []
+    for other in also:
+        more.append({**dict.fromkeys(("c", *_OPTIONS)), **other})
+        if unknown := set(more[-1]) - set(given):
+            raise TypeError(f"identify: also must have a, b, c, d and their formats, got {', '.join(sorted(unknown))}")
+    found: list[tuple[Reading, Identification]] = []
+    for reading, share in _shares(readings(given)):
+        dumps = (reading.dump, *(Reading.of(x, (), reading.changes).dump for x in more))
+        if any(
+            (x.fa, x.fb, x.out, x.scaled) != (dumps[0].fa, dumps[0].fb, dumps[0].out, dumps[0].scaled) for x in dumps
+        ):
+            raise ValueError("identify: also must have dumps of the first one's formats, got others")
+        spent = time.monotonic() - start
+        found.append((reading, explain(dumps, max(seconds - spent, 0) * share, progress)))
+        if found[-1][1].candidates:
+            break
+    reading, best = found[-1] if found[-1][1].candidates else found[0]
+    return replace(best, assumed=reading.assumed, seconds=seconds)
 
 
-@cached(4)
-def explain(dumps: tuple[GemmDump, ...], limit: int = LIMIT) -> Identification:
+def _shares(some: list[Reading]) -> Iterator[tuple[Reading, float]]:
+    """Yield readings with the share of the time that is left for each.
+
+    Those that the catalogue explains come first, the finest of them: on a coarser grid more is explained. What only a
+    search can explain is searched on the coarsest grid, then on the others.
+    """
+    known = [reading for reading in some if explained_by_catalogue(reading.dump)]
+    if not known:
+        known = list(itertools.islice((other for reading in some for other in padded(reading)), 1))
+    if known:
+        yield known[0], 1.0
+        return
+    for left, reading in reversed(list(enumerate(some, 1))):
+        yield reading, 1.0 if left == 1 else _FIRST
+
+
+def explain(
+    dumps: tuple[GemmDump, ...], seconds: float = SECONDS, progress: Callable[[int], object] | None = None
+) -> Identification:
     """Identify what made some dumps, all by one arithmetic.
 
     The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
-    where the search goes on from.
+    where the search continues.
     """
+    if dumps in _answers and _answers[dumps].candidates:
+        return _answers[dumps]
+    _answers[dumps] = found = _explained(dumps, time.monotonic() + seconds, progress)
+    while len(_answers) > _REMEMBERED:
+        del _answers[next(iter(_answers))]
+    return found
+
+
+def _explained(
+    dumps: tuple[GemmDump, ...], deadline: float, progress: Callable[[int], object] | None
+) -> Identification:  # fmt: skip
     dump = dumps[0]
+    search = Search(dumps, int(dump.d.size * DAMAGED), deadline, progress)
     ranking = rank(dump)
-    search = Search(dumps, int(dump.d.size * DAMAGED), limit)
     scores = {r.candidate: Score(r.differing, 0) if len(dumps) == 1 else search.score_all(r.candidate) for r in ranking}
     ranked = sorted(scores, key=lambda c: scores[c])  # the first dump alone may not distinguish kinds
     least = scores[ranked[0]].wrong if ranked else search.allowed + 1
     fit = [r.candidate for r in ranking if scores[r.candidate].wrong == least]
-    if least and dump.out != FLOAT64:
-        before = explain(dumps[:-1], limit) if len(dumps) > 1 else None
-        earlier = () if before is None else before.explaining or explain(dumps[:1], limit).explaining
-        found = find(search, ranked, earlier)
+    untried: tuple[str, ...] = ()
+    damaged = bool(fit) and len(dumps) == 1 and search.explains(fit[0], Score(least, 0))
+    if least and not damaged and dump.out != FLOAT64:
+        earlier: tuple[Candidate, ...] = ()
+        for some in (dumps[:-1], dumps[:1]) if len(dumps) > 1 else ():
+            if not earlier:
+                earlier = explain(some, max(deadline - time.monotonic(), 0) / 2, progress).explaining
+        found, untried = find(search, ranked, earlier)
         if found and (left := search.score_all(found[0]).wrong) < least:
             least, fit = left, found
-    if not fit or least > search.allowed:
+    if not fit or not search.explains(fit[0], Score(least, 0)):
         nearest = next((c if c in scores else c.known(dump) for c in fit), None)
-        return Identification(dumps, tuple(ranking), (), {}, {}, nearest, search.tried)
+        return Identification(dumps, tuple(ranking), (), {}, {}, nearest, search.tried, untried=untried)
     ranking = [with_first_apart(r, fit[0], dump) if scores[r.candidate].wrong > least else r for r in ranking]
     more = Equivalents({}, {}, [])
     if dump.out != FLOAT64:
@@ -282,4 +396,6 @@ def explain(dumps: tuple[GemmDump, ...], limit: int = LIMIT) -> Identification:
             fit[0] = plainest(search, fit[0], least)
         more = equivalents(search, fit[0], least)
     candidates = tuple(dict.fromkeys(c.known(dump) for c in (*fit, *more.others)))
-    return Identification(dumps, tuple(ranking), candidates, more.open, more.proven, candidates[0], search.tried)
+    untried = ("other candidates that explain the dump as well",) if search.late else ()
+    return Identification(dumps, tuple(ranking), candidates, more.open, more.proven, candidates[0], search.tried,
+                          untried=untried)  # fmt: skip

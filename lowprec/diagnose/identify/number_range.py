@@ -7,13 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...format.catalogue import formats
 from ...tensorcore.order import Aligned
 
-BITS = {"float32": 24, "float16": 11, "fp22": 14}  # significant bits
-LARGEST = {"float32": 2.0**128, "float16": 2.0**16, "fp22": 2.0**128}  # and the least power of two beyond each
-FINITE = {name: beyond * (1 - 2.0 ** -BITS[name]) for name, beyond in LARGEST.items()}
-ALIGNED = {"float32": -126, "float16": -14, "fp22": -126}  # the least exponents by which numbers are aligned
-LEAST = {"float32": -149, "float16": -24, "fp22": -139}  # exponents of the smallest subnormals
+_ROUNDED_TO = {name: f for name in formats if not (f := formats[name]).is_table and not f.is_integer and f.emin < 0}
+BITS = {name: f.mantissa_bits + 1 for name, f in _ROUNDED_TO.items()}  # significant bits
+FINITE = {name: float(f.max) for name, f in _ROUNDED_TO.items()}
+#: Powers of two below which all numbers of these many bits are finite.
+LARGEST = {
+    name: 2.0 ** (f.emax + 1) if float(f.max) == 2.0**f.emax * (2 - 2.0**-f.mantissa_bits) else 2.0**f.emax
+    for name, f in _ROUNDED_TO.items()
+}
+ALIGNED = {name: f.emin for name, f in _ROUNDED_TO.items()}  # the least exponents by which numbers are aligned
+LEAST = {name: f.emin - f.mantissa_bits for name, f in _ROUNDED_TO.items()}  # exponents of the smallest subnormals
 
 
 @dataclass(frozen=True)

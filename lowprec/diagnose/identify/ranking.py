@@ -65,6 +65,12 @@ def rank(dump: GemmDump) -> list[Ranked]:
     return sorted(found, key=lambda r: (r.differing, _standing(r.candidate)))
 
 
+def explained_by_catalogue(dump: GemmDump) -> bool:
+    """Return whether an entry of the catalogue gives every output."""
+    few, parts = dump.sample(4), dump.parts()
+    return any(c.applies(few) and not c.differing(few).any() and not count(c, parts) for c in catalogued(dump))
+
+
 def catalogued(dump: GemmDump) -> Iterator[Candidate]:
     """Yield what the catalogue has for such a dump: instructions alone, and within each library."""
     for name in accumulators:

@@ -6,6 +6,7 @@ A candidate is computed on a few outputs first, which refute most, then on all; 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from ...tensorcore.engines.selection import engine_for
 from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate, MmaCandidate
-from .dump import GemmDump, Part
+from .dump import GemmDump, Part, values
 
 Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
@@ -30,6 +31,7 @@ _FEW = 5  # rows and columns of the first outputs
 _TOLD = 16  # and of those of further dumps: of probes few outputs tell candidates apart, and all of them are needed
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
+_ROUNDINGS = 2  # units in the last place up to which an error may be a wrong rule's
 _COUNTED = 500  # microseconds that count as a candidate more
 _SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
 _FAST = (60, 0.1)  # of a fast kernel
@@ -204,25 +206,34 @@ class Search:
     dumps : tuple of GemmDump
     allowed : int
         Outputs of the first dump that may differ all the same.
-    limit : int
-        Candidates to try before it ends.
+    deadline : float
+        Time of `time.monotonic` at which it ends.
+    report : callable, optional
+        Called now and then with the number of candidates tried.
     tried : int
         Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
     """
 
     dumps: tuple[GemmDump, ...]
     allowed: int
-    limit: int
+    deadline: float
+    report: Callable[[int], object] | None = None
     tried: int = 0
 
     def __post_init__(self) -> None:
         self._few = [dump.sample(_TOLD if i else _FEW) for i, dump in enumerate(self.dumps)]
         self._all = [dump.parts() for dump in self.dumps]
+        self._damage: dict[Any, bool] = {}
 
     @property
     def dump(self) -> GemmDump:
         """The first dump, whose formats decide what there is to search."""
         return self.dumps[0]
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self.deadline
 
     @functools.cached_property
     def space(self) -> Space:
@@ -232,6 +243,10 @@ class Search:
     def score_sample(self, candidate: Candidate, most: int | None = None) -> Score:
         """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
         return self._score(candidate, self._few, most)
+
+    def cost_of_sample(self, candidate: Candidate) -> int:
+        """Return how many candidates one counts as that is scored on the few outputs."""
+        return 1 + sum(cost(candidate, part) for part in self._few) // _COUNTED
 
     def score_all(self, candidate: Candidate) -> Score:
         """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
@@ -254,11 +269,25 @@ class Search:
         except (ValueError, TypeError):  # what cannot be computed takes no time
             return FAILED
         self.tried += 1 + spent // _COUNTED
+        if self.report is not None:
+            self.report(self.tried)
         return Score(wrong, far / n)
 
     def passes(self, own: Score) -> bool:
         """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
         return own.wrong <= max(1, sum(len(part.wanted) for part in self._few) // 12)
+
+    def explains(self, candidate: Candidate, whole: Score) -> bool:
+        """Return whether a candidate gives every output, or all but a few that look damaged.
+
+        A wrong rule whose outputs are rounded to few bits errs by a rounding here and there; damage is mostly larger.
+        """
+        if whole.wrong == 0 or whole.wrong > self.allowed:
+            return whole.wrong == 0
+        if (key := candidate.key()) not in self._damage:
+            far = np.concatenate([_roundings(candidate.outputs(part), part) for part in self._all[0]])
+            self._damage[key] = bool(2 * np.count_nonzero(far > _ROUNDINGS) > whole.wrong)
+        return self._damage[key]
 
     def accepts(self, candidate: Candidate, most: int) -> bool:
         """Tell whether a candidate leaves no more than so many outputs; if not, those join the few."""
@@ -287,6 +316,20 @@ class Search:
                 self._few.append(dump.part(np.unique(places[:, 0]), np.unique(places[:, -1])))
         first = len(self.dumps)
         self._few = self._few[:first] + self._few[first:][-_KEPT + 1 :]
+
+
+def _roundings(ours: NDArray[Any], part: Part) -> NDArray[np.float64]:
+    """Return the differing outputs' errors in units of the last place, of their own or of the median output's."""
+    if part.out == FLOAT64:
+        return np.full(np.count_nonzero(ours != part.wanted), np.inf)
+    x, y = (values(codes, part.out) for codes in (ours, part.wanted))
+    differing = ours != part.wanted
+    typical = float(np.nanmedian(np.abs(y)))
+    unit = np.maximum(np.maximum(np.abs(x), np.abs(y)), typical) * 2.0**-part.out.mantissa_bits
+    far = np.where(np.isfinite(x) == np.isfinite(y), np.abs(x - y) / unit, np.inf)
+    overflow = np.isinf(x) & (np.abs(y) == float(part.out.max)) | np.isinf(y) & (np.abs(x) == float(part.out.max))
+    errors: NDArray[np.float64] = np.where(overflow, 1.0, np.nan_to_num(far, nan=np.inf))[differing]
+    return errors
 
 
 def cost(candidate: Candidate, part: Part) -> int:

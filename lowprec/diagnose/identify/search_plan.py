@@ -24,7 +24,6 @@ CHANGES: tuple[tuple[str, ...], ...] = (
     ("group",), ("steps",), ("promote_every",), ("zero_exponent",), ("product_exponent",), ("scale_format",),
     ("group", "steps"),
     ("fraction_bits", "align", "output_format"),
-    ("fraction_bits", "align", "steps"),
     ("binary group", "fraction_bits"),
     ("short run", "binary group", "steps"),
     ("short run", "binary group", "fraction_bits"),
@@ -34,10 +33,16 @@ CHANGES: tuple[tuple[str, ...], ...] = (
     ("binary group", "large zero_exponent"),
     ("binary group", "product_exponent", "output_format", "saturate"),
     ("binary group", "fraction_bits", "align", "output_format"),
-    ("binary group", "fraction_bits", "align", "few steps"),
     ("group", "fraction_bits"),
     ("group", "many steps"),
 )  # fmt: skip
+#: Changes of three fields, which starts try early: no change of one of them, or of two, brings a start nearer.
+THREE: tuple[tuple[str, ...], ...] = (
+    ("binary group", "fraction_bits", "few steps"),
+    ("fraction_bits", "align", "steps"),
+    ("binary group", "fraction_bits", "align"),
+    ("binary group", "fraction_bits", "align", "few steps"),
+)
 #: Changes of the order of operations, which a node tries beside those of its accumulator.
 ORDERS: tuple[tuple[str, ...], ...] = (("order",), ("order", "steps"))
 #: Lists with some values of a field.
@@ -56,6 +61,7 @@ _DISTANCE = 1.5  # doublings of a change's size that halving the distance is wor
 _PATIENCE = 2000  # candidates of a kind that count as one doubling, so that kinds take turns
 _LATER = 1.5  # changes that a start counts as, for each start like it that is nearer
 _LATER_ORDER = 0.5  # the same before its order changes: within another order distances show little
+_EARLY = 7  # changes that `THREE` counts less than others of its size
 _WITHIN = 4  # cost of a candidate within a library, in candidates without one
 _KEPT = 3  # children of an expansion that become nodes
 _NEARER = 0.96  # of the parent's distance, that a child must be below; larger changes of the parent reach the others
@@ -64,13 +70,15 @@ _EARLIER = 4  # explanations of earlier dumps that are starts
 _DAMAGED = 4000  # candidates that are tried after one that leaves few outputs, which may be damaged
 
 
-def find(search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidate] = ()) -> list[Candidate]:
-    """Return the candidates that explain the dumps, else the nearest one.
+def find(
+    search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidate] = ()
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the candidates that explain the dumps, else the nearest one; and what was not tried in the time.
 
     Parameters
     ----------
     search : Search
-        The dumps, and the limit of candidates.
+        The dumps, and the time at which the search ends.
     ranked : sequence of Candidate
         Entries of the catalogue, the nearest first.
     earlier : sequence of Candidate
@@ -78,9 +86,11 @@ def find(search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidat
     """
     few = [(search.score_sample(c), c) for c in earlier]
     if good := [c for own, c in few if search.passes(own) and search.score_all(c).wrong == 0]:
-        return good
+        return good, ()
     nearest = [c for _, c in sorted(few, key=lambda x: x[0])][:_EARLIER]
-    return BestFirst(search).run([*nearest, *ranked][:_RANKED])
+    plan = BestFirst(search)
+    found = plan.run([*nearest, *ranked][:_RANKED])
+    return found, plan.untried() if search.late else ()
 
 
 class BestFirst:
@@ -89,7 +99,7 @@ class BestFirst:
     Parameters
     ----------
     search : Search
-        The dumps, and the limit of candidates.
+        The dumps, and the time at which the search ends.
     """
 
     def __init__(self, search: Search) -> None:
@@ -104,9 +114,9 @@ class BestFirst:
 
     def run(self, first: Sequence[Candidate]) -> list[Candidate]:
         """Search from the catalogue and some other candidates; return the explanations, else the nearest candidate."""
-        search, stop = self._search, self._search.limit
+        search, stop = self._search, None
         self._start(first)
-        while any(self._open.values()) and not self._solved and search.tried < stop:
+        while any(self._open.values()) and not (self._solved or search.late or (stop and search.tried >= stop)):
             kind = min((k for k in self._open if self._open[k]),
                        key=lambda k: self._open[k][0][0] + self._spent[k] / _PATIENCE)  # fmt: skip
             _, _, own, changes, c, depth = heapq.heappop(self._open[kind])
@@ -117,15 +127,24 @@ class BestFirst:
                     self._push(other, new, ORDERS, depth + 1)
             self._spent[kind] += search.tried - before
             self._push(c, own, changes[1:], depth)
-            if stop == search.limit and any(own.wrong <= search.allowed for own, _ in self._best):
-                stop = min(stop, search.tried + max(_DAMAGED, search.tried // 2))
+            if stop is None and any(search.explains(c, own) for own, c in self._best):
+                stop = search.tried + max(_DAMAGED, search.tried // 2)
         if not self._best:
             nodes = [(own.far, turn, c) for heap in self._open.values() for _, turn, own, _, c, _ in heap]
             return [min(nodes)[2]] if nodes else []
         least = min(own.wrong for own, _ in self._best)
-        if least > search.allowed:
+        if not any(search.explains(c, own) for own, c in self._best if own.wrong == least):
             return [min(self._best, key=lambda x: x[0])[1]]
         return list(dict.fromkeys(c for own, c in self._best if own.wrong == least))
+
+    def untried(self) -> tuple[str, ...]:
+        """Return what is open, a line per kind: the changes of its nearest candidate that were not made."""
+        lines = []
+        for kind, heap in self._open.items():
+            if heap:
+                _, _, _, changes, c, _ = min(heap, key=lambda node: (node[2].far, node[1]))
+                lines.append(f"{kind.__name__}, from {c}: {'; '.join(' with '.join(change) for change in changes)}")
+        return tuple(lines)
 
     @property
     def _solved(self) -> bool:
@@ -134,7 +153,7 @@ class BestFirst:
     def _lists(self, fields: dict[str, Values]) -> dict[str, Values]:
         """Return the values of every list that a change names, for the fields of a kind."""
         some = {name: tuple(v for v in fields.get(field, ()) if fits(v)) for name, (field, fits) in _SOME.items()}
-        absent = dict.fromkeys(itertools.chain(*CHANGES, *ORDERS), ())
+        absent = dict.fromkeys(itertools.chain(*CHANGES, *THREE, *ORDERS), ())
         return {**absent, **fields, **some, **_STEPS, "order": self._search.space.orders}
 
     def _start(self, first: Sequence[Candidate]) -> None:
@@ -160,6 +179,9 @@ class BestFirst:
             like = type(m), m.output_format, exact, c.library is None
             self._push(c, own, CHANGES, _LATER * alike[like])
             self._push(c, own, ORDERS, _LATER_ORDER * alike[like])
+            if c.library is None and not alike[type(m), m.output_format]:
+                self._push(c, own, THREE, -_EARLY)  # of which the other starts differ in fields that are set
+                alike[type(m), m.output_format] += 1
             alike[like] += 1
 
     def _push(self, c: Candidate, own: Score, changes: tuple[tuple[str, ...], ...], depth: float) -> None:
@@ -168,7 +190,8 @@ class BestFirst:
         for at, change in enumerate(changes):
             size = math.prod(len(self._values[kind][name]) for name in change)
             if size > 1:
-                size *= 1 if c.library is None else _WITHIN
+                often = c.changed(promote_every=_step(c)) if any(name in _STEPS for name in change) else None
+                size *= self._search.cost_of_sample(often or c) * (1 if c.library is None else _WITHIN)
                 key = _DISTANCE * math.log2(own.far + 0.02) + math.log2(size) + depth
                 heapq.heappush(self._open[kind], (key, next(self._turn), own, changes[at:], c, depth))
                 return
@@ -195,8 +218,8 @@ class BestFirst:
         for n, other in enumerate(expand(c, change, self._values[type(c.accumulator)], self._search.dump.k)):
             if (own := self._look(other)) is not None:
                 found = sorted([*found, (own, n, other)], key=lambda x: (x[0].far, x[1]))[:_KEPT]
-                if self._solved:
-                    break
+            if self._solved or self._search.late:
+                break
         return [(own, other) for own, _, other in found]
 
 

@@ -1,0 +1,311 @@
+"""Readings of a dump: on which format's grid its outputs lie, and in which layout its arrays are.
+
+A layout is judged by a product in float64: outputs in the right layout differ from it by their rounding, in a wrong one
+by about their size. So a reading costs less than a candidate, whatever made the dump.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._arrays import host
+from ...cast.casts import decode
+from ...format.catalogue import formats
+from ...scaling.quantized import Quantized
+from ...tensorcore.accumulator import FLOAT64
+from .dump import Array, GemmDump, Part, dump_of, grids, values
+from .ranking import explained_by_catalogue
+
+Arguments = dict[str, Any]
+Change = Callable[[Arguments], Arguments]
+_SIDE = 12  # rows and columns of the outputs that are looked at
+_NEAR = 2.0**-12  # distance of outputs to which no other layout can be much nearer
+_NEARER = 8  # times nearer, that another layout must be
+_LAYOUTS = 2  # changes of the layout at once
+_PERMUTED = 1 << 24  # products up to which the order of scales is looked for
+_PADDED = 32  # zeros in front of K, below which any number is tried
+_SCALES = ("e8m0fnu", "e4m3fn")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A dump as it may be meant.
+
+    Attributes
+    ----------
+    dump : GemmDump
+        The dump in the layout that is computed.
+    assumed : tuple of str
+        What was assumed to read it so; empty where the arguments are taken as they are.
+    changes : tuple of callable
+        Each takes the arguments of a dump and returns those of the changed one.
+    """
+
+    dump: GemmDump
+    assumed: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def of(cls, arguments: Arguments, assumed: tuple[str, ...] = (), changes: tuple[Change, ...] = ()) -> Reading:
+        """Return the reading of changed arguments."""
+        for change in changes:
+            arguments = change(arguments)
+        return cls(dump_of(**arguments), assumed, changes)
+
+
+@np.errstate(all="ignore")  # a wrong layout overflows
+def readings(arguments: Arguments) -> list[Reading]:
+    """Return readings of arguments in the likeliest layout, one per grid of the outputs, the finest first.
+
+    Raises
+    ------
+    ValueError or TypeError
+        If the arguments are not a dump, and no other layout makes them one.
+    """
+    best, error = _layout(arguments)
+    if best is None:
+        assert error is not None
+        raise error
+    d = arguments["d"]
+    if arguments["d_format"] is not None or best.dump.fa == FLOAT64:
+        return [best]
+    found = [best]
+    for name in grids(d):
+        if name != best.dump.out.name:
+            words = f"d is rounded to {name}: its values lie on that grid"
+            found.append(Reading.of(arguments, (*best.assumed, words), (*best.changes, _with(d_format=name))))
+    return found
+
+
+def _layout(arguments: Arguments) -> tuple[Reading | None, Exception | None]:
+    """Return the reading in the likeliest layout, or why there is none."""
+    best, error = None, None
+    try:
+        best = Reading.of(arguments)
+    except (ValueError, TypeError) as wrong:
+        error = wrong
+    least = np.inf if best is None else distance(best.dump)
+    for _ in range(_LAYOUTS):
+        if least <= _NEAR:
+            break
+        assumed, changes = ((), ()) if best is None else (best.assumed, best.changes)
+        looked: list[tuple[float, int, Reading]] = []
+        for words, change in _layouts(arguments, best):
+            try:
+                other = Reading.of(arguments, (*assumed, words), (*changes, change))
+            except (ValueError, TypeError):
+                continue
+            looked.append((distance(other.dump), len(looked), other))
+        nearest = min(looked, default=None)
+        if nearest is None or not nearest[0] < (0.1 if best is None else least / _NEARER):
+            break
+        least, _, best = nearest
+    return best, error
+
+
+def _with(**changes: Any) -> Change:
+    return lambda given: given | changes
+
+
+def _mapped(function: Callable[[Array], Array], *names: str) -> Change:
+    """Return the change that applies a function to some arrays."""
+    return lambda given: given | {n: function(np.asarray(host(given[n]))) for n in names if given[n] is not None}
+
+
+def _cut(x: Array, at: slice) -> Array:
+    return np.ascontiguousarray(x[:, at])
+
+
+def _transposed(x: Array) -> Array:
+    return np.ascontiguousarray(x.T)
+
+
+def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Change]]:
+    """Yield changes of a layout with the words for them, the plainer first."""
+    plain = [n for n in ("a", "b") if not isinstance(given[n], Quantized)]
+    d = np.asarray(host(given["d"]))
+    if given["d_format"] is None and d.dtype == np.uint16:
+        yield "d holds words of bfloat16", _with(d_format="bfloat16")
+    for name in ("d", *plain, *(("c",) if given["c"] is not None else ())):
+        yield f"{name} is transposed", _mapped(_transposed, name)
+    if len(plain) == 2:
+        yield "a and b are transposed", _mapped(_transposed, "a", "b")
+    scales = [f"{n}_scale" for n in plain if given[f"{n}_scale"] is not None]
+    if len(scales) == 2:
+        yield "scales of a and b are swapped", lambda g: g | {"a_scale": g["b_scale"], "b_scale": g["a_scale"]}
+        yield from _scale_layouts(scales)
+    if read is None:
+        return
+    if given["c"] is not None:
+        yield "c is not added", _with(c=None)
+    yield from _siblings(plain, read.dump)
+    yield from _shorter(plain, read.dump)
+    if len(scales) == 2 and read.dump.quantized is not None:
+        yield from _permuted(read.dump)
+
+
+def _scale_layouts(scales: list[str]) -> Iterator[tuple[str, Change]]:
+    for some in (scales, scales[:1], scales[1:]):
+        said, verb = " and ".join(some), "are" if len(some) > 1 else "is"
+        yield f"{said} {verb} transposed", _mapped(_transposed, *some)
+        yield f"{said} {verb} stored column by column", _mapped(lambda x: _transposed(x.reshape(x.shape[::-1])), *some)
+        yield f"{said} {verb} inverted", _mapped(lambda x: 1 / x.astype(np.float32), *some)
+        for by in (1, -1):
+            roll = functools.partial(np.roll, shift=by, axis=1)
+            yield f"{said} {verb} shifted by {by} block", _mapped(roll, *some)
+        yield f"{said} {verb} in reverse along K", _mapped(lambda x: np.ascontiguousarray(x[:, ::-1]), *some)
+
+
+def _siblings(plain: list[str], dump: GemmDump) -> Iterator[tuple[str, Change]]:
+    """Yield the operands' codes in other formats of as many bits."""
+    for some in (*([n] for n in plain if len(plain) == 2), plain):
+        own = [dump.fa if n == "a" else dump.fb for n in some]
+        if not own or FLOAT64 in own or len({f.bits for f in own}) > 1:
+            continue
+        for name in formats:
+            other = formats[name]
+            if other.bits == own[0].bits and not any(map(other.same_codes, own)) and name != "e8m0fnu":
+                words = f"{' and '.join(some)} {'are' if len(some) > 1 else 'is'} {name}"
+                yield words, _in_format(other.code_dtype, name, some)
+
+
+def _in_format(word: Any, name: str, some: Iterable[str]) -> Change:
+    def change(given: Arguments) -> Arguments:
+        codes = {n: np.ascontiguousarray(np.asarray(host(given[n]))).view(word) for n in some}
+        return given | codes | {f"{n}_format": name for n in some}
+
+    return change
+
+
+def _shorter(plain: list[str], dump: GemmDump) -> Iterator[tuple[str, Change]]:
+    """Yield the part of K, from its start or to its end, whose products the outputs are nearest to."""
+    if len(plain) < 2 or dump.scaled:
+        return
+    products, c, d = _terms(dump.sample(_SIDE))
+    for words, order in (
+        ("the first {} products are summed: the rest of K is padding", 1),
+        ("the last {} products are summed: K begins with padding", -1),
+    ):
+        one = products[..., ::order]
+        far = np.abs(np.cumsum(one, axis=-1) + c[..., None] - d[..., None]) / _size(np.cumsum(np.abs(one), axis=-1), c)
+        n = int(np.median(far.reshape(-1, dump.k), axis=0).argmin()) + 1
+        if n < dump.k:
+            at = slice(n) if order > 0 else slice(-n, None)
+            yield words.format(n), _mapped(functools.partial(_cut, at=at), "a", "b")
+
+
+def _permuted(dump: GemmDump) -> Iterator[tuple[str, Change]]:
+    """Yield the order of rows of scales that fits each row of outputs best."""
+    assert dump.quantized is not None
+    (qa, qb), d = dump.quantized, values_of_outputs(dump)
+    if dump.by_row or dump.c is not None or len(qa.codes) * len(qb.codes) * dump.k > _PERMUTED:
+        return
+    block, count = qa.granularity.block((qa.shape[0], dump.k))[1], qa.scale.shape[1]
+    if qb.scale.shape[1] != count:
+        return
+    x, y = (values(q.codes, q.format).reshape(len(q.codes), dump.k) for q in (qa, qb))
+    edges = range(0, dump.k, block)
+    partial = np.stack([x[:, i : i + block] @ y[:, i : i + block].T for i in edges], axis=-1)
+    for name, own, other, sums, out in (
+        ("a_scale", qa.scale, qb.scale, partial, d), ("b_scale", qb.scale, qa.scale, partial.transpose(1, 0, 2), d.T),
+    ):  # fmt: skip
+        tried = np.stack([np.abs(np.einsum("ijk,jk->ij", sums, other * row) - out).sum(1) for row in own])
+        order = tried.argmin(0)
+        if (order != np.arange(len(own))).any():
+            yield f"rows of {name} are in another order", _rows_in_order(name, order)
+
+
+def _rows_in_order(name: str, order: NDArray[np.intp]) -> Change:
+    def change(given: Arguments) -> Arguments:
+        scale = np.asarray(host(given[name]))
+        if len(scale) != len(order):  # of blocks of rows
+            raise ValueError("rows share scales")
+        return given | {name: np.ascontiguousarray(scale[order])}
+
+    return change
+
+
+def values_of_outputs(dump: GemmDump) -> NDArray[np.float64]:
+    """Return the outputs as numbers."""
+    return values(dump.d.view(np.float64) if dump.out == FLOAT64 else dump.d, dump.out)
+
+
+def distance(dump: GemmDump) -> float:
+    """Return how far outputs are from the product in float64, over the sum of the products' sizes: the median."""
+    part = dump.sample(_SIDE)
+    if part.scales is None:
+        return _distance(*_terms(part))
+    return min(_distance(*_terms(part, name)) for name in _SCALES)
+
+
+def _size(sums: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+    size: NDArray[np.float64] = np.maximum(sums + np.abs(c)[(..., *[None] * (sums.ndim - c.ndim))], 1e-300)
+    return size
+
+
+def _distance(products: NDArray[np.float64], c: NDArray[np.float64], d: NDArray[np.float64]) -> float:
+    far = np.abs(products.sum(-1) + c - d) / _size(np.abs(products).sum(-1), c)
+    far = far[np.isfinite(far)]
+    return float(np.median(far)) if far.size else np.inf
+
+
+def _terms(
+    part: Part, scale_format: str = "e8m0fnu"
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the products of every output, its addend and itself, as float64."""
+    a, b = values(part.a, part.fa), values(part.b, part.fb)
+    if part.quantized is not None:
+        a, b = (q.dequantize().astype(np.float64) for q in part.quantized)
+    if part.scales is not None:
+        fmt = formats[scale_format]
+        a, b = (
+            x * np.repeat(decode(s, fmt).astype(np.float64), x.shape[1] // s.shape[1], 1)
+            for x, s in zip((a, b), part.scales, strict=True)
+        )
+    wanted = part.wanted.view(np.float64) if part.out == FLOAT64 else part.wanted
+    d = values(wanted, part.out)
+    if part.diagonal:
+        return a * b, np.zeros(len(d)) if part.c is None else part.c.diagonal().astype(np.float64), d
+    c = np.zeros((len(a), len(b))) if part.c is None else part.c.astype(np.float64)
+    return a[:, None] * b[None], c, d.reshape(c.shape)
+
+
+def padded(reading: Reading) -> Iterator[Reading]:
+    """Yield readings with zeros in front of K, or without those that are there, that the catalogue explains.
+
+    Zeros there move the borders of groups; the product is the same.
+    """
+    dump = reading.dump
+    if dump.scaled or dump.fa == FLOAT64:
+        return
+    leading = min(int(np.argmax(np.append((values(x, f) != 0).any(0), True)))
+                  for x, f in ((dump.a, dump.fa), (dump.b, dump.fb)))  # fmt: skip
+    counts = dict.fromkeys((-leading, *((-dump.k) % n for n in (32, 64, 128, 256)), *range(1, _PADDED)))
+    for count in (n for n in counts if n and n > -dump.k):
+        words = f"{abs(count)} zeros {'come before K' if count > 0 else 'at the start of K are not summed'}"
+        other = Reading(_moved(dump, count), (*reading.assumed, words), (*reading.changes, _front(count)))
+        if explained_by_catalogue(other.dump):
+            yield other
+
+
+def _shifted(x: Array, count: int) -> Array:
+    return np.pad(x, ((0, 0), (count, 0))) if count > 0 else np.ascontiguousarray(x[:, -count:])
+
+
+def _front(count: int) -> Change:
+    return _mapped(lambda x: _shifted(x.view(np.uint8) if x.dtype.itemsize == 1 else x, count), "a", "b")
+
+
+def _moved(dump: GemmDump, count: int) -> GemmDump:
+    a, b = _shifted(dump.a, count), _shifted(dump.b, count)
+    pair = None
+    if dump.quantized is not None:
+        q, r = dump.quantized
+        pair = replace(q, codes=a), replace(r, codes=b)
+    return replace(dump, a=a, b=b, quantized=pair)
