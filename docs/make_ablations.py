@@ -301,7 +301,7 @@ def section(item: dict[str, Any]) -> str:
     if item["arms"] or item.get("told"):
         lines.append("")
     if item["expectations"]["rows"]:
-        lines += [table(item["expectations"]["head"], item["expectations"]["rows"]), ""]
+        lines += [table(item["expectations"]["head"], registrations.marked(item)), ""]
     lines += registrations.lines(item)
     if item["claims"]:
         rows = [(c["claim"], c["published"], c["ours"], c["agrees"]) for c in item["claims"]]

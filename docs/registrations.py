@@ -9,6 +9,13 @@ from typing import Any
 from lowprec.study.analysis.findings import NEITHER
 from lowprec.study.design import registration
 
+#: Marks of ranges, and what they say.
+LATE, PROTOTYPE = "†", "‡"
+LEGEND = {
+    LATE: "registered after an earlier result of this study",
+    PROTOTYPE: "registered when measurements of a prototype were known",
+}
+
 
 def explained() -> dict[str, dict[str, str]]:
     """Return the sentences of `ablations/explained.json`, by study and by the prose of the expectation."""
@@ -37,6 +44,24 @@ def neither(results: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{count} of {judged} outcomes are neither, each with an explanation: {links}." if count else ""
 
 
+def marks(name: str) -> dict[str, str]:
+    """Return what is to be known of a study's ranges, by their words: the mark of each of `LEGEND`."""
+    known = registration.read(registration.folder()).get(name, registration.Registration())
+    found: dict[str, str] = {}
+    for version in known.versions:
+        for item in version.ranges:
+            mark = LATE if version.after_results else PROTOTYPE if item.words in version.prototype else ""
+            found.setdefault(f"{item.words}: {item.expected}", mark)
+    last = known.versions[-1].ranges if known.versions else ()
+    return {item.words: found[f"{item.words}: {item.expected}"] for item in last}
+
+
+def marked(item: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of a study's table of expectations, ranges marked whose study or prototype had been measured."""
+    known = marks(item["name"])
+    return [[f"{row[0]} {known.get(row[0], '')}".rstrip(), *row[1:]] for row in item["expectations"]["rows"]]
+
+
 def lines(item: Mapping[str, Any]) -> list[str]:
     """Return the Markdown lines after a study's table of expectations."""
     name = item["name"]
@@ -47,6 +72,6 @@ def lines(item: Mapping[str, Any]) -> list[str]:
     first = known.versions[0]
     said = [f"Registered {first.date} ({first.commit})."]
     said += [f"Amended {reason.rstrip('.')}." for reason in known.amendments()]
-    if informed := known.informed():
-        said.append(f"A prototype's measurements were known for: {'; '.join(informed)}.")
+    shown = {mark for row in marked(item) for mark in LEGEND if row[0].endswith(mark)}
+    said += [f"{mark} {LEGEND[mark]}." for mark in LEGEND if mark in shown]
     return [*found, *([""] if found else []), " ".join(said), ""]

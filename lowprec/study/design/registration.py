@@ -78,7 +78,7 @@ class Version:
     reason: str = ""
     after_results: bool = False
     prototype: tuple[str, ...] = ()
-    design: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    design: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, study: Any, commit: str, date: str, **more: Any) -> Version:
@@ -188,28 +188,31 @@ def words_of(study: Any) -> str:
     return digest({"expected": getattr(study, "expected", ""), "arms": arms, "margin": margin})
 
 
-def design_of(study: Any) -> dict[str, Any]:
-    """Return the design of a study in JSON types: sizes, arms, data seeds, and when effects are read.
+def design_of(study: Any) -> dict[str, str]:
+    """Return what a study runs, in words: sizes, arms, series of data seeds, and when effects are read.
 
     Examples
     --------
     >>> from lowprec.study import load
-    >>> design_of(load("fp8_vs_bf16"))["arms"]["dsv3"]
-    'treatment: dsv3'
+    >>> design_of(load("promotion"))["full"]
+    'config=pilot, checkpoint_steps=400, checkpoints=4, seeds=4, learning_rate=0.002, warmup_steps=20'
     """
-    arms = {
-        arm.name: f"{getattr(arm, 'role', '')}: {getattr(arm, 'recipe_name', '')}".strip(": ") for arm in study.arms
+    arms = (_settings(arm, ("name", "recipe_name", "pairs", "config", "calibration")) for arm in study.arms)
+    found = {name: _settings(size, [item.name for item in fields(size)])
+             for name, size in (("quick", study.quick), ("full", study.full))}  # fmt: skip
+    found["arms"] = "; ".join(arms)
+    if not getattr(study, "interim", True):
+        found["stopping"] = "effects are read once, when all runs of the full size are finished"
+    return found | ({"series": str(study.series)} if hasattr(study, "series") else {})
+
+
+def _settings(item: Any, names: Iterable[str]) -> str:
+    """Return fields in words; what is 0 or empty is left out, so that a new field changes no registration."""
+    found = {name: getattr(item, name, None) for name in names}
+    said = {
+        name: value if isinstance(value, str) else json.dumps(plain(value)) for name, value in found.items() if value
     }
-    settings = {arm.name: plain(arm.config) for arm in study.arms if getattr(arm, "config", {})}
-    read = (
-        "at the full size" if getattr(study, "interim", True) else "once, when all runs of the full size are finished"
-    )
-    sizes = {name: plain(getattr(study, name)) for name in ("quick", "full")}
-    # Omit values that are 0 or empty, so that a field added to sizes later does not change registrations.
-    found: dict[str, Any] = {name: {key: size[key] for key in size if size[key]} for name, size in sizes.items()}
-    found |= {"arms": arms, "effects are read": read}
-    found |= {"configurations": settings} if settings else {}
-    return found | ({"series": study.series} if hasattr(study, "series") else {})
+    return ", ".join(f"{name}={value}" for name, value in said.items())
 
 
 def commit_of(folder: Path) -> str:
