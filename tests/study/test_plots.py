@@ -17,6 +17,7 @@ from toys import SMALL, summarize
 
 from lowprec.study import Arm
 from lowprec.study.branches import curves, figures, report
+from lowprec.study.branches.arms import sensitivity
 from lowprec.study.branches.pairs import ema
 from lowprec.study.branches.sentences import sentence
 from lowprec.study.report import sheet
@@ -52,13 +53,13 @@ def test_curves_are_the_runs_smoothed_and_paired(study):
     assert "bf16" not in relative
 
 
-def test_the_floor_is_a_symmetric_band_of_the_root_mean_square(study):
+def test_the_floor_is_a_symmetric_band_of_the_root_mean_square_of_a_mean(study):
     band = bands_of(study, "relative")["perturb"]
     reference, arm = (
         np.array([ema(run.curve) for run in runs]) for runs in (study.reference, study.arm("perturb").runs)
     )
     lines = (arm - reference) / reference
-    assert np.array_equal(band.high, np.sqrt(np.mean(lines * lines, axis=0)))
+    assert np.allclose(band.high, np.sqrt(np.mean(lines * lines, axis=0) / len(lines)), rtol=1e-12, atol=0.0)
     assert np.array_equal(band.low, -band.high)
 
 
@@ -138,14 +139,14 @@ def test_sentences_say_what_was_measured(study):
     for words in (
         f"dsv3: training effect {percent(dsv3.primary.mean)} % "
         f"(90 % interval {interval(dsv3.primary.ci90)} %, 4 pairs): equiv",
-        f"the floor of {percent(study.floor, sign=False)} %",
+        f"the floor of the mean, {percent(study.floor / 2, sign=False)} %",
         f"; forward effect {percent(dsv3.effects['forward'].mean)} %",
         f", total {percent(dsv3.effects['total'].mean)} %, largest ",
         f"worth {100 * dsv3.data_equivalent:+.1f} % of the data.",
     ):
         assert words in said["dsv3"]
     assert "2 runs again, every step's metrics, all weights and the validation loss bit-identical" in said["again"]
-    assert ": detected, above the floor of" in said["fp4_naive"]
+    assert ": detected, above the floor of the mean, " in said["fp4_naive"]
     assert said["boom"] == "boom: 2 of 2 pairs diverged: worse than bf16 (a divergence counts as worse)."
     assert "one weight times (1 + 2^-7)" in said["perturb"]
     for words in (
@@ -153,6 +154,22 @@ def test_sentences_say_what_was_measured(study):
         "41k bytes of text after a BF16 checkpoint of 61k, 4 pairs",
     ):
         assert words in study.size
+
+
+def test_an_arm_is_equivalent_only_beside_a_control_of_four_times_its_bound(study):
+    dsv3, control = study.arm("dsv3"), study.arm("fp4_naive")
+    bound = dsv3.primary.ci90[1]
+    for effect, verdict in ((4.001 * bound, "equivalent"), (3.999 * bound, "small, but the control is hardly larger")):
+        mean = replace(control.primary, inference=replace(control.primary.inference, mean=effect))
+        weaker = replace(control, effects={**control.effects, "training": mean})
+        found = replace(dsv3, sensitivity=sensitivity([dsv3, control, weaker]))
+        assert found.verdict == found.verdict_on("training") == verdict
+        assert replace(found, arm=replace(found.arm, role="floor")).verdict == "equivalent"
+        shown = replace(study, arms=(found, weaker))
+        quarter = "a quarter of its effect is" in sentence(shown, found)
+        assert quarter == (verdict != "equivalent") == ("dsv3: small, but the control" in curves.title(shown))
+    assert sensitivity([dsv3]) == {}
+    assert replace(dsv3, sensitivity={}).verdict == "equivalent"
 
 
 def test_a_difference_that_holm_does_not_keep_is_said_so(study):

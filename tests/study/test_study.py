@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,9 @@ def test_a_study_from_start_to_verdict(finished):
     assert verdicts == {"again": "bit-identical", "perturb": "equivalent", "dsv3": "equivalent", "fp4_naive": "worse"}
     assert study.floor == pytest.approx(np.sqrt(np.mean(study.arm("perturb").differences ** 2)), rel=1e-12)
     assert study.tokens_per_step == 2048
+    control = study.arm("fp4_naive").effects
+    assert study.arm("dsv3").sensitivity == {name: control[name].mean / 4 for name in control}
+    assert study.mean_floor == study.arm("dsv3").mean_floor == pytest.approx(study.floor / math.sqrt(4))
     # The effects are those of the runs' own files, pair by pair: L[forward](weights).
     dsv3 = study.arm("dsv3")
     for place, run in enumerate(dsv3.runs):

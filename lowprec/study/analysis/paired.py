@@ -104,10 +104,6 @@ def infer(mean: float, error: float, df: float, margin: float) -> Inference:
     if not df > 0.0 or math.isnan(mean) or math.isnan(error):
         return Inference(mean, math.nan, 0, EVERYTHING, EVERYTHING, math.nan, math.nan, margin)
 
-    def interval(level: float) -> tuple[float, float]:
-        half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-        return (mean - half, mean + half)
-
     def upper_tail(distance: float) -> float:
         # With a spread of exactly 0 the mean is known exactly.
         if error == 0.0:
@@ -116,7 +112,24 @@ def infer(mean: float, error: float, df: float, margin: float) -> Inference:
 
     p_difference = min(1.0, 2.0 * upper_tail(abs(mean)))
     p_equivalence = max(upper_tail(margin - mean), upper_tail(margin + mean))
-    return Inference(mean, error, df, interval(0.90), interval(0.95), p_difference, p_equivalence, margin)
+    ci90, ci95 = (t_interval(mean, error, df, level) for level in (0.90, 0.95))
+    return Inference(mean, error, df, ci90, ci95, p_difference, p_equivalence, margin)
+
+
+def t_interval(mean: float, error: float, df: float, level: float) -> tuple[float, float]:
+    """Return Student's interval of a mean; (-inf, inf) without a degree of freedom.
+
+    Examples
+    --------
+    >>> [round(end, 3) for end in t_interval(1.0, 0.5, 10, 0.9)]
+    [0.094, 1.906]
+    """
+    from scipy import stats
+
+    if not df > 0.0:
+        return EVERYTHING
+    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
+    return (mean - half, mean + half)
 
 
 @dataclass(frozen=True)

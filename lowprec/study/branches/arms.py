@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis.findings import not_detected, not_identical, unique, verdict_or_void
-from ..analysis.paired import Paired, bootstrap_interval
+from ..analysis.paired import EQUIVALENT, Paired, bootstrap_interval
 from ..analysis.power import detectable_difference, equivalence_power, pairs_needed
 from ..analysis.variance import PooledRatio
 from ..design.arms import Arm
 from .pairs import ArmRun, EffectSamples, data_equivalent, effects_of, max_relative_error
+from .sizes import EFFECTS
 
 #: Possible positions of an interval relative to the noise floor.
+#: Verdict on a treatment that is equivalent in a study whose positive control shows little more than that.
+INSENSITIVE = "small, but the control is hardly larger"
+#: Share of the positive control's effect that the interval of an equivalent arm must lie below.
+ASSAY_SENSITIVITY = 0.25
 AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
 
 
@@ -67,8 +72,10 @@ class ArmSummary:
         Bootstrap interval of the answer.
     power : Power
         Statistical power with this number of pairs and this spread.
-    floor_position : str
-        Position of the 90 % interval relative to the noise floor; empty without one.
+    mean_floor : float
+        Noise floor of the mean; nan without one.
+    sensitivity : mapping of str to float
+        By effect, the share `ASSAY_SENSITIVITY` of the smallest effect of a positive control; empty without one.
     faulty_runs : tuple of str
         Reasons not to trust the numbers: incomplete runs of the arm or of the arms it is compared with, or a differing
         repeat.
@@ -87,7 +94,8 @@ class ArmSummary:
     identical: bool | None
     bootstrap90: tuple[float, float]
     power: Power
-    floor_position: str = ""
+    mean_floor: float = math.nan
+    sensitivity: Mapping[str, float] = field(default_factory=dict)
     faulty_runs: tuple[str, ...] = ()
     undetected_controls: tuple[str, ...] = ()
 
@@ -95,6 +103,11 @@ class ArmSummary:
     def primary(self) -> Paired:
         """Statistics of the effect that answers the question."""
         return self.effects[self.answer]
+
+    @property
+    def floor_position(self) -> str:
+        """Position of the 90 % interval relative to the noise floor of the mean; empty without one."""
+        return against_floor(self.primary, self.mean_floor)
 
     @property
     def differences(self) -> NDArray[np.float64]:
@@ -114,10 +127,19 @@ class ArmSummary:
     @property
     def verdict(self) -> str:
         """Verdict on the answer, or for a repeat whether it is identical; "void: " and the reasons if void."""
-        found = self.primary.verdict
         if self.identical is not None:
-            found = "bit-identical" if self.identical else "NOT bit-identical"
-        return verdict_or_void(found, self.void)
+            return verdict_or_void("bit-identical" if self.identical else "NOT bit-identical", self.void)
+        return self.verdict_on(self.answer)
+
+    def verdict_on(self, effect: str) -> str:
+        """Return the verdict on one effect.
+
+        To be equivalent, a treatment must be well below the positive control of the same study, too: otherwise the
+        study does not show that it could see an effect of that size.
+        """
+        found, bound = self.effects[effect], self.sensitivity.get(effect, math.inf)
+        small = found.verdict == EQUIVALENT and self.arm.role == "treatment" and not found.ci90[1] < bound
+        return verdict_or_void(INSENSITIVE if small else found.verdict, self.void)
 
     @property
     def word(self) -> str:
@@ -185,8 +207,34 @@ def effects_by_arm(
     return {name: effects_of(found) for name, found in pairs.items()}
 
 
+def sensitivity(arms: Sequence[ArmSummary]) -> dict[str, float]:
+    """Return by effect the share `ASSAY_SENSITIVITY` of the smallest effect of a positive control; empty without one.
+
+    A control that diverged has an infinite effect.
+    """
+    controls = [item for item in arms if item.arm.role == "control"]
+    found = {name: [item.effects[name] for item in controls] for name in EFFECTS if controls}
+    return {
+        name: ASSAY_SENSITIVITY * min(math.inf if effect.diverged else effect.mean for effect in effects)
+        for name, effects in found.items()
+    }
+
+
+def floor_of_mean(floor: float, pairs: int, references: int = 1) -> float:
+    """Return the noise floor of a mean over pairs, given that of a pair of two runs.
+
+    With two references, each run is compared with their mean, which has half of a run's variance.
+
+    Examples
+    --------
+    >>> floor_of_mean(0.4, 16), round(floor_of_mean(0.4, 16, references=2), 4)
+    (0.1, 0.0866)
+    """
+    return floor * math.sqrt((1 + 1 / references) / 2 / pairs)
+
+
 def against_floor(found: Paired, floor: float) -> str:
-    """Return the position of a 90 % interval relative to the noise floor; empty if either is missing.
+    """Return the position of a 90 % interval relative to the noise floor of the mean; empty if either is missing.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from ..report.sheet import (
     panels,
     scale_differences,
 )
-from .arms import ArmSummary
+from .arms import INSENSITIVE, ArmSummary, floor_of_mean
 from .pairs import ArmRun, ema
 from .results import StudySummary
 from .sentences import effect_cell, named
@@ -80,7 +80,8 @@ def _curve(study: StudySummary, panel: str, arm: Arm, lines: Sequence[NDArray[np
         return []
     low, high = table.min(axis=0), table.max(axis=0)
     if arm.role == "floor" and panel == "relative":
-        high = np.sqrt(np.mean(table * table, axis=0))
+        rms = np.sqrt(np.mean(table * table, axis=0))
+        high = rms * floor_of_mean(1.0, len(lines), study.references)
         low = -high
     seen = study.tokens_per_step * np.arange(1, steps + 1, dtype=np.float64)
     numbers = np.stack([seen, table.mean(axis=0), low, high], axis=1).tolist()
@@ -135,6 +136,7 @@ def title(study: StudySummary) -> str:
     reference, margin = study.ablation.reference.name, 100 * study.ablation.margin
     long = {
         EQUIVALENT: f"equivalent to {reference} within ±{margin:g} %", WORSE: f"worse than {reference}",
+        INSENSITIVE: INSENSITIVE,
         WORSE_WITHIN: f"worse than {reference}, but within ±{margin:g} %", BETTER: f"better than {reference}",
         BETTER_WITHIN: f"better than {reference}, but within ±{margin:g} %", NOT_RESOLVED: "not resolved",
         VOID: "void, since runs are incomplete",
@@ -198,7 +200,7 @@ def _draw_relative(axes: Any, study: StudySummary, rows: Sequence[Row]) -> None:
 
 def _draw_final(axes: Any, study: StudySummary) -> None:
     shown, styles = study.shown(), line_styles(study.ablation.arms)
-    draw_margin(axes, "y", 100 * study.ablation.margin, 100 * study.floor)
+    draw_margin(axes, "y", 100 * study.ablation.margin, 100 * study.mean_floor)
     bottom, top = axes.get_ylim()
     for place, item in enumerate(shown):
         color = styles[item.arm.name].color
@@ -231,7 +233,7 @@ def _draw_key(axes: Any, study: StudySummary) -> None:
         style, text = styles[name], f"{name}{break_}{found}"
         axes.plot([], [], color=style.color, linestyle=style.dashes, linewidth=style.width, label=text)
     if any(item.arm.role == "floor" for item in study.arms):
-        text = f"noise floor{break_}{'±1 rms' if short else 'one weight times (1 + 2⁻⁷)'}"
+        text = f"noise floor of a mean{break_}{'±1 rms' if short else 'one weight times (1 + 2⁻⁷)'}"
         axes.fill_between([], [], [], color=FLOOR, alpha=0.7, linewidth=0, label=text)
     axes.plot([], [], label=f"margin{break_}{margin if short else f'of equivalence, {margin}'}", **MARGIN_LINE)
     axes.set_axis_off()
@@ -245,4 +247,5 @@ def _outcome(item: ArmSummary, short: bool) -> str:
     if item.primary.diverged:
         return "diverged" if short else f"diverged in {item.primary.diverged} of {item.primary.n}"
     word = item.word.replace("but within the margin", "in the margin")  # as many characters as fit into the legend
+    word = "small, as is the control" if word == INSENSITIVE else word
     return f"{100 * item.primary.mean:+.2f} %" + ("" if short else f": {word}")

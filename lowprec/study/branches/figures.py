@@ -29,7 +29,7 @@ from ..report.sheet import (
     scale_differences,
 )
 from ..report.tradeoff import Point, differing, draw_tradeoff, height_of
-from .arms import ArmSummary
+from .arms import INSENSITIVE, ArmSummary
 from .results import StudySummary
 from .sentences import named
 from .sizes import EFFECTS
@@ -40,7 +40,7 @@ DRAWN = {
     "total": (-0.26, "s", "total"),
 }  # fmt: skip
 #: Verdicts of arms within the margin.
-WITHIN = (EQUIVALENT, WORSE_WITHIN, BETTER_WITHIN)
+WITHIN = (EQUIVALENT, INSENSITIVE, WORSE_WITHIN, BETTER_WITHIN)
 
 
 # --- the forest plot -------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def forest(study: StudySummary) -> Figure:
     ]  # fmt: skip
     small = (
         f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.answer)}. Dashed: margin of "
-        "equivalence" + (", grey band: a pair's noise floor" if math.isfinite(study.floor) else "")
+        "equivalence" + (", grey band: noise floor of a mean" if math.isfinite(study.floor) else "")
     )
     return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows,
                   lambda sheet, top: _draw_forest(sheet, top, study, shown), small,
@@ -89,7 +89,7 @@ def _forest_title(study: StudySummary) -> str:
 def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[ArmSummary]) -> None:
     (axes,) = panels(sheet, top, head=0.33, foot=0.62, left=0.19, right=0.98)
     margin, styles = 100 * study.ablation.margin, line_styles(study.ablation.arms)
-    draw_margin(axes, "x", margin, 100 * study.floor)
+    draw_margin(axes, "x", margin, 100 * study.mean_floor)
     values = [100 * item.differences for item in shown]
     values += [100 * np.array([*item.effects[name].ci90, item.effects[name].mean]) for item in shown for name in DRAWN]
     scale_differences(axes, "x", values, margin)
@@ -185,12 +185,12 @@ def cost(study: StudySummary) -> Figure:
         return Figure("", stem, rows)
 
     def scale(axes: Any) -> None:
-        draw_margin(axes, "y", margin, 100 * study.floor)
+        draw_margin(axes, "y", margin, 100 * study.mean_floor)
         scale_differences(axes, "y", [[point.value, *point.interval] for point in points], margin)
 
     small = (
         f"{study.size}. Mean difference with its 90 % interval over bits with those of scales; dashed: margin of "
-        f"equivalence, grey: noise floor. {note(study)}"
+        f"equivalence, grey: noise floor of a mean. {note(study)}"
     )
     label = f"validation loss against {first.name} (%)"
     return Figure(_cost_title(study, points, next(iter(names))), stem, rows,

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..analysis.findings import VOID, verdict_or_void
+from ..analysis.findings import VOID
 from ..analysis.paired import VERDICTS, Paired
 from ..report.parts import (
     Table,
@@ -16,23 +16,26 @@ from ..report.parts import (
     finding_sentence,
     interval,
     percent,
+    plural,
     recipe_details,
     warning,
 )
 from ..report.results import Block, Results, made_of
 from ..report.sheet import csv_of
-from .arms import ArmSummary
+from .arms import INSENSITIVE, ArmSummary
 from .curves import curves
 from .figures import cost, costs, forest, note
 from .results import StudySummary
-from .sentences import contrast_sentence, effect_cell, named, sentence
+from .sentences import contrast_sentence, effect_cell, named, sentence, together_sentence
 from .sizes import EFFECTS, LEAST_CHECKPOINTS
 
 COLUMNS = (
     "arm", "recipe", "pairs", "forward %", "training %", "own training %", "total %", "SD %", "max train error %",
     "data %", "p (Holm)", "verdict",
 )  # fmt: skip
-CONTRAST_COLUMNS = ("arm", "against", "difference %", "90 % interval", "95 % interval", "p (Holm)", "verdict")
+CONTRAST_COLUMNS = (
+    "arm", "against", "difference %", "90 % interval", "simultaneous 90 %", "95 % interval", "p (Holm)", "verdict",
+)  # fmt: skip
 #: Columns only written to files, so that the printed table fits a narrow screen.
 FILES_ONLY = ("recipe", "p (Holm)", "own training %", "SD %")
 
@@ -65,7 +68,8 @@ def contrast_rows(study: StudySummary) -> list[tuple[str, ...]]:
             word = "worse" if item.found.mean > 0 else "better"
         word = "diverged" if item.found.diverged else word
         found.append(
-            (item.arm, item.baseline, percent(item.found.mean), interval(item.found.ci90), interval(item.found.ci95),
+            (item.arm, item.baseline, percent(item.found.mean), interval(item.found.ci90),
+             interval(item.together90), interval(item.found.ci95),
              "" if math.isnan(item.p_holm) else f"{item.p_holm:.2g}", VOID if study.void else word)
         )  # fmt: skip
     return found
@@ -84,8 +88,15 @@ def verdict(item: ArmSummary) -> str:
 def sentences(study: StudySummary) -> list[str]:
     """Return problems that affect trust in the study, then the verdicts, one sentence per arm."""
     found = (finding_sentence(item) for item in study.findings)
-    against = (contrast_sentence(study, item) for item in study.contrasts)
-    return [*study.invalid_reasons, *(sentence(study, item) for item in study.arms), *against, *found]
+    return [
+        *study.invalid_reasons, *(sentence(study, item) for item in study.arms), *against_baseline(study), *found
+    ]  # fmt: skip
+
+
+def against_baseline(study: StudySummary) -> list[str]:
+    """Return the sentences on arms relative to the baseline: one per arm, and one on all of them."""
+    found = [*(contrast_sentence(study, item) for item in study.contrasts), together_sentence(study)]
+    return [line for line in found if line]
 
 
 def expectations(study: StudySummary) -> list[tuple[str, str, str, str]]:
@@ -109,7 +120,7 @@ def results(study: StudySummary, folder: Path = Path()) -> Results:
     verdicts = bullets(sentence(study, item) for item in study.arms)
     body: list[Block] = [warning(study.invalid_reasons), curves(study), verdicts, table]
     if study.contrasts:
-        body.append(bullets(contrast_sentence(study, item) for item in study.contrasts))
+        body.append(bullets(against_baseline(study)))
         body.append(Table(CONTRAST_COLUMNS, contrast_rows(study), contrast_caption(study)))
     body += [forest(study), cost(study), note(study), ablation.notes, "## Expected and found"]
     if ablation.expected:
@@ -153,9 +164,12 @@ def caption(study: StudySummary) -> str:
         f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.answer)}. Brackets: "
         "90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the largest "
         f"difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: ±{100 * ablation.margin:g} %. "
-        f"{few}Noise floor: {percent(study.floor, sign=False)} %, the root mean square of a pair's difference where "
-        "one weight is changed; at it or above it is a whole interval. p: that there is no difference, adjusted by "
-        "Holm over treatments and controls. Effects of larger models or longer training are out of reach."
+        f"{few}{_assay(study)}Noise floor: {percent(study.floor, sign=False)} %, the root mean square of a pair's "
+        "difference where "
+        f"one weight is changed, and {percent(study.mean_floor, sign=False)} % of a mean over "
+        f"{plural(study.setting.pairs, 'pair')}; at it or above it is a whole interval. p: that there is no "
+        "difference, adjusted by Holm over treatments and controls. Effects of larger models or longer training are "
+        "out of reach."
     )
 
 
@@ -163,7 +177,19 @@ def contrast_caption(study: StudySummary) -> str:
     """Return the caption of the table of arms relative to the baseline."""
     return (
         f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
-        "p adjusted by Holm over this table."
+        "p adjusted by Holm over this table. Simultaneous: all intervals of the column hold together with 90 % "
+        "(Bonferroni)."
+    )
+
+
+def _assay(study: StudySummary) -> str:
+    """Return what an equivalent arm is held to besides the margin, for the caption; empty without a control."""
+    bound = next((item.sensitivity[item.answer] for item in study.arms if item.sensitivity), math.inf)
+    if not math.isfinite(bound):
+        return ""
+    return (
+        f"The interval of an equivalent arm ends below a quarter of the control's effect, {percent(bound)} %, too: "
+        f"otherwise it is {INSENSITIVE}. "
     )
 
 
@@ -201,7 +227,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
     spent, name = costs(study), study.ablation.reference.name
     contrasts = [
         {"arm": item.arm, "against": item.baseline, "mean_percent": 100 * item.found.mean, "p_holm": item.p_holm,
-         "sentence": contrast_sentence(study, item), **effect_numbers(item.found)}
+         "together90": item.together90, "sentence": contrast_sentence(study, item), **effect_numbers(item.found)}
         for item in study.contrasts
     ]  # fmt: skip
     reference = {
@@ -232,7 +258,7 @@ def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
     effects = {
         name: {
             "mean_percent": 100 * found.mean,
-            "verdict": verdict_or_void(found.verdict, item.void),
+            "verdict": item.verdict_on(name),
             **effect_numbers(found),
         }
         for name, found in item.effects.items()

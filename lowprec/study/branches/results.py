@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from ..analysis.estimates import ByVariance, all_nonnegative, crossed_variance, weighted_rows
 from ..analysis.findings import Finding, judge, unique
-from ..analysis.paired import Paired, holm, root_mean_square
+from ..analysis.paired import Paired, holm, root_mean_square, t_interval
 from ..analysis.recipe_bits import short_k_note
 from ..analysis.variance import pooled_ratio
+from ..design.arms import Arm
 from ..design.registration import Registration, registered_in
 from ..report.parts import plural, short_count
 from ..report.results import StoredRuns, collect
-from .arms import ArmSummary, against_floor, arm_summary, effects_by_arm, judged, pairs_with
+from .arms import ArmSummary, arm_summary, effects_by_arm, floor_of_mean, judged, pairs_with, sensitivity
 from .pairs import ArmRun, EffectSamples, arm_run, mean_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
 
@@ -37,6 +38,8 @@ class Contrast:
         Names of the two arms.
     found : Paired
         Statistics of their difference in the effect that answers the question.
+    together90 : (float, float)
+        Its interval at the level at which all intervals of the table hold together with 90 %.
     p_holm : float
         p value of a difference, adjusted for the number of contrasts in the study.
     """
@@ -44,6 +47,7 @@ class Contrast:
     arm: str
     baseline: str
     found: Paired
+    together90: tuple[float, float]
     p_holm: float
 
 
@@ -62,7 +66,7 @@ class StudySummary:
     reference : tuple of ArmRun
         Runs of the reference.
     floor : float
-        Noise floor: root mean square of the floor arm's differences; nan without that arm.
+        Noise floor of a pair: root mean square of the floor arm's differences; nan without that arm.
     tokens_per_step, parameters, active_parameters : int
         Tokens per step, and parameters of the model.
     data : str
@@ -197,6 +201,16 @@ class StudySummary:
         return f", against the mean of {names}" if ablation.second_reference else ""
 
     @property
+    def mean_floor(self) -> float:
+        """Noise floor of a mean over all pairs."""
+        return floor_of_mean(self.floor, self.interim_pairs or self.setting.pairs, self.references)
+
+    @property
+    def references(self) -> int:
+        """Number of runs whose mean a treatment's run is compared with."""
+        return 2 if self.ablation.second_reference else 1
+
+    @property
     def void(self) -> tuple[str, ...]:
         """Reasons that void every verdict of the study; empty if some verdicts are valid."""
         return self.faulty_runs + self.undetected_controls
@@ -274,12 +288,17 @@ def _summary(
     adjusted = dict(zip(tested, holm([arms[i].primary.inference.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = stored.about["fingerprint"]
-    floor = root_mean_square(np.concatenate(floors)) if floors else math.nan
+    floor, bounds = root_mean_square(np.concatenate(floors)) if floors else math.nan, sensitivity(arms)
     return StudySummary(
         ablation,
         setting,
         tuple(
-            replace(item, p_holm=adjusted.get(i, math.nan), floor_position=against_floor(item.primary, floor))
+            replace(
+                item,
+                p_holm=adjusted.get(i, math.nan),
+                sensitivity=bounds,
+                mean_floor=floor_of_mean(floor, item.primary.n, _references(ablation, item.arm)),
+            )
             for i, item in enumerate(arms)
         ),
         contrasts,
@@ -297,15 +316,20 @@ def _summary(
     )
 
 
+def _references(ablation: Any, arm: Arm) -> int:
+    """Return the number of runs whose mean an arm's run is compared with."""
+    return 2 if ablation.second_reference and arm.role not in ("repeat", "floor") else 1
+
+
 def _compared(
     ablation: Any, runs: dict[str, tuple[ArmRun, ...]], reference: tuple[ArmRun, ...]
 ) -> tuple[list[ArmSummary], tuple[Contrast, ...]]:
     """Return every arm relative to the reference, and relative to the study's baseline."""
     arms = {arm.name: arm for arm in ablation.arms if arm.role != "reference"}
     second = pairs_with(runs[ablation.second_reference], reference) if ablation.second_reference else ()
-    means = [mean_run(run, other) for other, run in second] or reference
+    means = [mean_run(run, other) for other, run in second]
     pairs = {
-        name: pairs_with(runs[name], reference if arm.role in ("repeat", "floor") else means)
+        name: pairs_with(runs[name], means if _references(ablation, arm) == 2 else reference)
         for name, arm in arms.items()
     }
     by_arm = effects_by_arm(pairs)
@@ -332,7 +356,11 @@ def _contrasts(ablation: Any, answers: dict[str, EffectSamples]) -> tuple[Contra
     ratio = pooled_ratio(levels for item in differences if (levels := item.levels) is not None)
     judged_ = [item.summarize(ablation.margin, ratio) for item in differences]
     adjusted = holm([item.inference.p_difference for item in judged_])
-    return tuple(Contrast(name, baseline, paired, p) for name, paired, p in zip(others, judged_, adjusted, strict=True))
+    level = 1 - 0.10 / max(1, len(others))  # Bonferroni
+    return tuple(
+        Contrast(name, baseline, item, t_interval(item.mean, item.inference.error, item.inference.df, level), p)
+        for name, item, p in zip(others, judged_, adjusted, strict=True)
+    )
 
 
 def _recipe(fingerprint: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import math
 from ..analysis.findings import verdict_or_void
 from ..analysis.paired import BETTER, BETTER_WITHIN, EQUIVALENT, NOT_RESOLVED, WORSE, WORSE_WITHIN, Paired
 from ..report.parts import interval, percent, plural
-from .arms import ArmSummary
+from .arms import INSENSITIVE, ArmSummary
 from .results import Contrast, StudySummary
 
 
@@ -29,6 +29,19 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
     word = "worse" if own.mean > 0 else "better"
     doubt = "" if item.p_holm < 0.05 else f", which does not survive Holm's correction (p = {item.p_holm:.2g})"
     return f"{item.arm} against {item.baseline}: {shown}, {word}{doubt}."
+
+
+def together_sentence(study: StudySummary) -> str:
+    """Return what all arms show relative to the baseline, all at once; empty if there is nothing to say."""
+    items = study.contrasts
+    if not items or study.void or any(item.found.diverged for item in items):
+        return ""
+    told = sum(item.p_holm < 0.05 for item in items) or "none"
+    ends = min(item.together90[0] for item in items), max(item.together90[1] for item in items)
+    return (
+        f"All at once: {told} of {plural(len(items), 'arm')} differ from {items[0].baseline} after Holm's correction; "
+        f"the simultaneous 90 % intervals of the differences lie in {interval(ends)} %."
+    )
 
 
 def named(effect: str) -> str:
@@ -91,6 +104,8 @@ def _treatment(study: StudySummary, item: ArmSummary) -> str:
     reference, margin = study.ablation.reference.name, f"±{100 * study.ablation.margin:g} %"
     verdict = {
         EQUIVALENT: f"equivalent to {reference} within {margin}",
+        INSENSITIVE: f"small, within {margin}, but the control is hardly larger: a quarter of its effect is "
+        f"{percent(item.sensitivity.get(item.answer, math.nan))} %",
         WORSE_WITHIN: f"worse than {reference}, but within the margin of {margin}",
         BETTER_WITHIN: f"better than {reference}, but within the margin of {margin}",
         WORSE: f"worse than {reference}"
@@ -117,7 +132,7 @@ def _nuance(study: StudySummary, item: ArmSummary) -> str:
     if own.resolved_difference and not own.diverged and not item.p_holm < 0.05:
         notes.append(f"which does not survive Holm's correction over the arms (p = {item.p_holm:.2g})")
     if item.floor_position:
-        notes.append(f"{item.floor_position} of {percent(study.floor, sign=False)} %")
+        notes.append(f"{item.floor_position} of the mean, {percent(item.mean_floor, sign=False)} %")
     if own.verdict == NOT_RESOLVED and math.isfinite(item.power.detectable):
         notes.append(
             f"{own.n} pairs of this spread see differences of {percent(item.power.detectable, sign=False)} % and show "
@@ -142,7 +157,8 @@ def _floor(study: StudySummary, item: ArmSummary) -> str:
         return f"{item.arm.name} (noise floor): {_measured(item)}: {item.verdict}."
     return (
         f"{item.arm.name} (noise floor): one weight times (1 + 2^-7) moves the loss by {_measured(item)}; "
-        f"the root mean square, {percent(study.floor, sign=False)} %, is the floor."
+        f"the root mean square, {percent(study.floor, sign=False)} %, is the floor of a pair, "
+        f"{percent(study.mean_floor, sign=False)} % that of a mean over {plural(study.setting.pairs, 'pair')}."
     )
 
 
