@@ -76,9 +76,10 @@ CARE = (
     "Limits: these models have {models}. They cannot show effects that require outliers of a long training, sums of "
     "thousands of terms or dozens of layers, and `equivalent` does not extend to larger models. T1 and T2 are "
     "deterministic: every run gives the same bits. In T3 and T4 every mean has an interval, and `at the floor` means "
-    "that it is not larger than the effect of a factor of 1 + 2^-7 on one weight. At full size, all studies that "
-    "branch from pilot after 800 steps share four checkpoints (seeds 0 to 3): effects of two studies are not "
-    "independent samples of checkpoints."
+    "that it is not larger than a mean over as many pairs with a factor of 1 + 2^-7 on one weight. `small, but the "
+    "control is hardly larger` means that the interval is within the margin, but ends above a quarter of the effect of "
+    "the study's positive control. At full size, all studies that branch from pilot after 800 steps share four "
+    "checkpoints (seeds 0 to 3): effects of two studies are not independent samples of checkpoints."
 )
 
 
