@@ -95,7 +95,7 @@ def answers(
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    with np.load(path) as file:
+    with np.load(path, allow_pickle=False) as file:
         notes = json.loads(str(file["notes"]))
         found: dict[str, dict[str, Any]] = {}
         for name in file.files:

@@ -89,7 +89,7 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                x = np.load(Path(inputs) / f"{operation.inputs.replace('/', '_')}.npy")
+                x = np.load(Path(inputs) / f"{operation.inputs.replace('/', '_')}.npy", allow_pickle=False)
                 answer = operation.run(x[:: operation.step])
             answers |= {f"{operation.name}|{part}": np.ascontiguousarray(array) for part, array in answer.items()}
         except Exception as error:  # the reason why a cell is empty
