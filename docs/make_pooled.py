@@ -1,4 +1,4 @@
-"""What all studies of branches say together of the recipes that several of them hold."""
+"""Generate pooled effects of recipes over all branch studies, as blocks of pages and as CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lowprec.study.design.arms import Arm, same_precision
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "ablations" / "results"
-#: Recipes, and the arm of a study that has each; arms of other studies in the same precision count too.
+#: Recipes, each with an arm of a study that uses it; arms of other studies in the same precision are included.
 RECIPES = {
     "FP8, DeepSeek-V3's recipe (`dsv3`)": ("fp8_vs_bf16", "dsv3"),
     "MXFP8": ("fp4_training", "mxfp8"),
@@ -33,16 +33,15 @@ RECIPES = {
 EFFECTS = ("forward", "training")
 BLOCK = "<!-- pooled: made by docs/refresh.py -->\n{}\n<!-- end of pooled -->"
 NOTE = (
-    "90 % intervals of a random-effects mean. Its groups are a model and a text each; all pairs of one checkpoint "
-    "are averaged first, in whatever study they stand, so a checkpoint that studies share counts once. Training "
-    "effects are the primary outcome; at first it was the total, rounding in the forward pass included, +0.052 % "
-    "[+0.016, +0.088] for `dsv3`. Training from scratch is not in the table. `nvfp4` ran before its transform was "
-    "rounded to bfloat16."
+    "90 % intervals of a random-effects mean over groups, one per model and corpus. All pairs of one checkpoint are "
+    "averaged first, so a checkpoint that several studies share counts once. The primary outcome is the training "
+    "effect; originally it was the total, with rounding in the forward pass, +0.052 % [+0.016, +0.088] for `dsv3`. "
+    "Training from scratch is not included. `nvfp4` ran before its transform was rounded to bfloat16."
 )
 
 
 class Part(NamedTuple):
-    """What one study, or one cell of it, says of a recipe on a model and a text."""
+    """Result of one study, or of one of its cells, for a recipe on a model and a corpus."""
 
     study: str
     group: tuple[str, str]
@@ -52,11 +51,11 @@ class Part(NamedTuple):
 
 
 def parts(arm: Arm, effect: str) -> list[Part]:
-    """Return what the studies of branches say of a precision, per cent; pairs of one checkpoint are averaged."""
+    """Return the results of branch studies for a precision, in percent; pairs of one checkpoint are averaged."""
     cells: list[Part] = []
     by_checkpoint: dict[tuple[str, str], dict[str, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
     for study, group, row in _rows(arm, effect):
-        if "percent" in row:  # a cell of a study of scaling: four checkpoints with a pair each, already averaged
+        if "percent" in row:  # a cell of a scaling study: four checkpoints with one pair each, already averaged
             half = (float(row["high"]) - float(row["low"])) / 2
             cells.append(Part(study, group, float(row["percent"]), half / float(stats.t.ppf(0.95, 3)), 4))
         else:
@@ -70,7 +69,7 @@ def parts(arm: Arm, effect: str) -> list[Part]:
 
 
 def _rows(arm: Arm, effect: str) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
-    """Yield the published rows of a precision: pairs, and cells of studies of scaling."""
+    """Yield the published rows of a precision: pairs, and cells of scaling studies."""
     for name in names():
         file = RESULTS / f"{name}.json"
         if not file.exists() or (study := load(name)).tier != "T3":
@@ -99,9 +98,9 @@ def _read(file: Path) -> list[dict[str, str]]:
 
 
 def groups(found: list[Part]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return mean and error of every model and text.
+    """Return mean and standard error for every model and corpus.
 
-    Checkpoints of one model and text begin alike (their seeds are the same), so errors of its parts add up.
+    Checkpoints of one model and corpus have the same seeds, so the errors of its parts are added.
     """
     together: dict[tuple[str, str], tuple[float, float]] = {}
     for group in sorted({part.group for part in found}):
@@ -113,7 +112,7 @@ def groups(found: list[Part]) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def pooled() -> dict[str, dict[str, tuple[RandomEffects, list[Part]]]]:
-    """Return the pooled effects of every recipe, and what they are made of."""
+    """Return the pooled effects of every recipe, with the results that they combine."""
     found: dict[str, dict[str, tuple[RandomEffects, list[Part]]]] = {}
     for recipe, (study, name) in RECIPES.items():
         arm = next(item for item in load(study).arms if item.name == name)
@@ -125,7 +124,7 @@ def pooled() -> dict[str, dict[str, tuple[RandomEffects, list[Part]]]]:
     return found
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- generated text --------------------------------------------------------------------------------------------------
 
 
 def data() -> str:
@@ -159,14 +158,14 @@ def _rows_shown(found: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _cell(found: RandomEffects, made_of: list[Part]) -> str:
-    """Return a mean with its interval; of two models alone the two, as no interval follows from them."""
+    """Format a mean with its interval; for two models only, format both, since no interval follows from them."""
     if found.groups > 2:
         return f"{_percent(found)}, {found.groups} groups"
     return ", ".join(f"{mean:+.3f} % ({' on '.join(group)})" for group, (mean, _) in groups(made_of).items())
 
 
 def headline() -> str:
-    """Return one sentence with one interval."""
+    """Return the sentence with the main estimate and its interval."""
     training, made_of = pooled()["FP8, DeepSeek-V3's recipe (`dsv3`)"]["training"]
     pairs, studies = sum(part.pairs for part in made_of), len(_studies(made_of))
     return (
@@ -183,7 +182,7 @@ def block() -> str:
 
 
 def _with(page: str, text: str) -> str:
-    """Return a page with its made block as it is today."""
+    """Return a page with its generated block updated."""
     old = (ROOT / page).read_text(encoding="utf-8")
     begin, end = BLOCK.split("\n{}\n")
     before, found, rest = old.partition(begin)
@@ -204,7 +203,7 @@ def normal() -> str:
 
 
 def readme() -> str:
-    """Return README.md, in which the headline stands between the line that begins as it does and a link."""
+    """Return README.md with the headline updated, between the line with the same beginning and a link."""
     old = (ROOT / "README.md").read_text(encoding="utf-8")
     opening, link = headline().partition(":")[0], "[All findings](docs/findings.md)."
     pattern = rf"^{re.escape(opening)}:.*?{re.escape(link)}$"

@@ -49,7 +49,7 @@ def host(x: Any) -> Any:
 
 
 def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = None) -> Any:
-    """Return a result as an array of another package, sharing its memory where that can be.
+    """Return a result as an array of another package, sharing its memory where possible.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
     Raises
     ------
     TypeError
-        If `like` is neither.
+        If `like` is neither such an array nor a name.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> in
     Raises
     ------
     ValueError
-        If it is neither.
+        If it is neither an integer in range nor None.
     """
     if value is None:
         return None

@@ -220,7 +220,7 @@ def compiling(tell: Callable[[int], object]) -> Iterator[None]:
     Parameters
     ----------
     tell : callable
-        Called with 1 when the first kernel is compiled, with 2 for the second ..., and with 0 when none is any more.
+        Called with 1 when the first kernel is compiled, with 2 for the second ..., and with 0 after the last one.
     """
     _notice.watchers += 1
     try:

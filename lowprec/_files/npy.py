@@ -228,14 +228,14 @@ def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
     import numpy as np
 
     content = io.BytesIO()
-    np.savez(content, **dict(arrays))  # type: ignore[arg-type]  # a member's name is no option
+    np.savez(content, **dict(arrays))  # type: ignore[arg-type]  # names of members are not options
     write_bytes(path, content.getvalue())
 
 
 def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:
-    """Return an archive of arrays, always and everywhere the same bytes, unlike that of `numpy.savez`.
+    """Return an archive of arrays; unlike with `numpy.savez`, equal arrays give the same bytes at all times.
 
-    Members are in the given order, uncompressed, little-endian, without a time.
+    Members are in the given order, uncompressed, little-endian, and without a time stamp.
     """
     import numpy as np
 

@@ -38,7 +38,7 @@ def short(x: Any) -> str:
 
 
 def between(x: Fraction, f: Format) -> str:
-    """Return where a magnitude lies between neighbouring values of a format, and how far from their midpoint."""
+    """Describe the position of a magnitude between neighbouring values of a format, relative to their midpoint."""
     size = abs(x)
     values = sorted({Fraction(float(v)) for v in f.values() if np.isfinite(v) and v >= 0})
     place = bisect.bisect_right(values, size)

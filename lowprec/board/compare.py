@@ -20,7 +20,7 @@ from .inputs import bfloat16_count, digest, inputs
 Bools = NDArray[np.bool_]
 _SHOWN = 64  # largest number of values of an input that is written out
 _ORACLE = {"casts": 256, "blocks": 16, "tiles": 1, "tensors": 6}
-"""Inputs besides the simplest differing ones whose answers the oracle computes, too."""
+"""Number of further inputs, in addition to the simplest differing ones, for which the oracle computes answers."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def ours(operation: Operation) -> Answer:
 
 
 def cell(operation: Operation, theirs: Answer) -> dict[str, Any]:
-    """Compare one operation; return what the board's JSON has of it."""
+    """Compare one operation; return the cell of the board's JSON."""
     mine = ours(operation)
     units = (_values if operation.inputs.startswith(("casts", "codes")) else _blocks)(operation, theirs, mine)
     known = _DOMAINS[operation.domain](units.x.reshape(len(units.x), -1)).all(axis=1)

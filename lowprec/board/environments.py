@@ -1,4 +1,4 @@
-"""Packages in environments of their own: installation, and runs of their adapters in a separate process."""
+"""Packages in separate environments: installation, and runs of their adapters in a separate process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def adapter_of(package: str) -> ModuleType:
     Raises
     ------
     UnknownNameError
-        If there is none; the message lists the known packages.
+        If the package is unknown; the message lists the known ones.
     """
     if package not in packages():
         raise UnknownNameError(f"board: unknown package {package!r}: {suggest(package, list(packages()))}")

@@ -19,7 +19,7 @@ _QUIET_NAN = 0x7FC00000
 
 @functools.lru_cache(maxsize=512)
 def encode_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return the arguments of `kernels.cast.nearest.encode_bits`, in order, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.nearest.encode_bits`, in order, or None if that kernel is not exact."""
     if not _has_nearest_kernel(fmt, special):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -41,7 +41,7 @@ def encode_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return the arguments of `kernels.cast.nearest.encode_near`, in order, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.nearest.encode_near`, in order, or None if that kernel is not exact."""
     m, emin = fmt.mantissa_bits, fmt.emin
     if not (_has_nearest_kernel(fmt, special) and special.negative_zero and not fmt.is_integer):
         return None
@@ -62,7 +62,7 @@ def near_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return the arguments of `kernels.cast.nearest.encode32_short`, in order, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.nearest.encode32_short`, in order, or None if that kernel is not exact."""
     m = fmt.mantissa_bits
     like_float32 = fmt.specials == "ieee" and fmt.signed and (fmt.exponent_bits, fmt.bias) == (8, 127) and m < 23
     if not (like_float32 and _symmetric(fmt, special) and special.over == fmt.inf_code and special.negative_zero):
@@ -72,7 +72,7 @@ def short_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants | None:
-    """Return the arguments of `kernels.cast.rounding.encode_random`, in order, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.rounding.encode_random`, in order, or None if that kernel is not exact."""
     if not (_has_nearest_kernel(fmt, special) and rounding.is_stochastic and special.negative_zero):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin
@@ -97,7 +97,7 @@ def random_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> 
 
 @functools.lru_cache(maxsize=512)
 def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
-    """Return the arguments of `kernels.cast.nearest.round_bits`, in order, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.nearest.round_bits`, in order, or None if that kernel is not exact."""
     if not _has_nearest_kernel(fmt, special):
         return None
     m, emin = fmt.mantissa_bits, fmt.emin

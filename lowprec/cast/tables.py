@@ -256,7 +256,7 @@ def _hif8() -> TableFormat:
 
 @functools.lru_cache(maxsize=64)
 def hif8_rule(f: TableFormat, mode: Rounding, special: SpecialCodes) -> tuple[tuple[np.uint32, ...], bool] | None:
-    """Return the arguments of `kernels.cast.tables.encode32_hif8`, or None if it is not exact."""
+    """Return the arguments of `kernels.cast.tables.encode32_hif8`, or None if that kernel is not exact."""
     plain = replace(mode, name="")
     even = plain == Rounding("", (1 << 31) - 1, (1 << 31) - 1, ties_even=True)
     nearest = even or plain == Rounding("", 1 << 31, 1 << 31)

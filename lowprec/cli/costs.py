@@ -78,8 +78,8 @@ _WHOLE = click.IntRange(min=1)
 @click.option(
     "--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml", help="GPUs and links."
 )
-@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Of tokens to experts.")
-@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Of experts' outputs.  [default: all]")
+@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Codec of dispatch.")
+@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Codec of experts' outputs.  [default: all]")
 @click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="Codec of the KV cache.")
 @click.option("--sequence", type=_WHOLE, default=4096, show_default=True, help="Length of training sequences.")
 @click.option("--tokens", type=_WHOLE, help="Tokens per GPU.  [default: 32 in wire, 4096 in nodes]")
@@ -98,7 +98,7 @@ def costs(
     dim: int | None,
     effective: bool,
 ) -> None:
-    """Print one of the tables."""
+    """Print one of the tables that the help text lists."""
     _refuse_unread(table)
     from .. import costs as library
     from ..costs import models

@@ -89,7 +89,7 @@ def _report(found: Identification, shown: int) -> None:
     """Print the ranking, the accumulator that reproduces the dump, and the remaining differences."""
     machines = bool(output_format())
     columns, rows = found.catalogue()
-    title = f"The catalogue beside {found.dumps[0].d.size} outputs"
+    title = f"The catalogue compared with {found.dumps[0].d.size} outputs"
     emit(columns, rows if machines else rows[:shown], title)
     click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
@@ -135,4 +135,4 @@ def _show_example(found: Identification) -> None:
         click.echo(f"c = {example.c!r}")
     given: list[Sequence[Cell]] = [("the dump", f"0x{example.theirs[0]:0{digits}x}", example.theirs[1])]
     given += [(name, f"0x{bits:0{digits}x}", value) for name, bits, value in example.rules]
-    emit(("rule", "bits", "value"), given, "What it is, and what each rule gives")
+    emit(("rule", "bits", "value"), given, "Exact sum, and result of each rule")

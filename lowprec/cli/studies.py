@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "listing", is_flag=True, help="List the ablations by tier and stop.")
+@click.option("--list", "listing", is_flag=True, help="List the ablations by tier, then exit.")
 @click.option(
     "--plan",
     "planning",
     is_flag=True,
-    help="Say what trainings would take, and stop: at both sizes, with --quick or --set at the one that would run.",
+    help="Print the estimated cost of trainings, then exit: at both sizes, or with --quick or --set at one.",
 )
-@click.option("--quick", is_flag=True, help="The small setting: minutes instead of hours.")
+@click.option("--quick", is_flag=True, help="Use the small size: minutes instead of hours.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Data seeds, or batches, per checkpoint.")
 @click.option("--checkpoints", type=click.IntRange(min=1), help="Independent BF16 checkpoints.")
 @click.option("--jobs", type=click.IntRange(min=0), help="Worker processes; one per core by default, 0: none.")
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for results."
 )
 @click.option(
-    "--resume/--fresh", default=True, help="Go on with what is there (default), or move it aside and start over."
+    "--resume/--fresh", default=True, help="Resume (default), or rename the folder of existing runs and start over."
 )
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the setting: branch_steps=80 ...")
@@ -62,9 +62,9 @@ def ablate(
     changes: tuple[str, ...],
     no_plot: bool,
 ) -> None:
-    """Run ablations: those NAMEd, or in a Python file, or all.
+    """Run ablations by NAME, from a Python file, or all of them.
 
-    An interrupted ablation goes on where it stopped when the same command is given again.
+    The same command resumes an interrupted ablation.
 
     Files of ablations are programs, which run with your rights: read one before you run it. TOML, npz and the folders
     of runs are data and never executed.
@@ -255,13 +255,13 @@ def _tell(found: Results) -> bool:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--reason", default="", help="Why it expects something else than was registered.")
-@click.option("--prototype", is_flag=True, help="Its new ranges follow from measurements of a prototype.")
+@click.option("--reason", default="", help="Reason for the change of registered ranges.")
+@click.option("--prototype", is_flag=True, help="The new ranges were chosen after measurements of a prototype.")
 def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
-    """Register what ablations expect, before they run.
+    """Register the expected ranges of ablations before they run.
 
-    Those NAMEd, or in a Python file. Ranges that are not registered are not judged. An amendment needs a reason and
-    stays beside what it amends, in registered.json, which stands in the folder of the files.
+    NAME is an ablation or a Python file. Ranges that are not registered are not judged. An amendment requires a reason;
+    registered.json, in the folder of the files, keeps the amended version too.
     """
     from datetime import UTC, datetime
 
@@ -293,7 +293,7 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
 def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
     """Write reports, figures and a page of the studies in RUNS.
 
-    Plain training runs are compared: those in RUNS, or RUNS themselves, each a folder that lowprec train wrote.
+    Training runs without a study are compared: RUNS are folders written by lowprec train, or folders that contain such.
     """
     for folder in runs:
         if not folder.is_dir():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
 @click.option("--resume", is_flag=True, help="Resume from the checkpoint in the folder, if there is one.")
-@click.option("--fresh", is_flag=True, help="Move an existing run aside and start over.")
+@click.option("--fresh", is_flag=True, help="Rename an existing run folder to OUT.1 and start over.")
 @click.option(
     "--evaluate/--no-evaluate", default=True, show_default=True, help="Evaluate the final weights on held-out text."
 )

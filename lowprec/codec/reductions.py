@@ -13,8 +13,9 @@ ring       the running sum, at each of R - 1 hops                         (R - 1
 two_level  sums of nodes of 4 ranks, in a ring of nodes                   (R / 4 - 1) / 2
 ========== ============================================================== ==================
 
-(For ring and tree, the sum's own noise; rounding the result to send it to all adds 1. All of it for noise far below the
-signal: a ring of 32 ranks in NVFP4, 8.5 dB by the formula, is 1 dB lower.) The two combines are those of DeepEP,
+For ring and tree, n(R) excludes the rounding of the result before it is sent to all ranks, which adds 1. The formulas
+hold for noise far below the signal: a ring of 32 ranks in NVFP4, with 8.5 dB by the formula, is 1 dB lower. The two
+combines are those of DeepEP,
 https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` for the low-latency one, ``internode.cu`` for the other. Sums
 are in float32, one rounding each, in the order of slots or ranks.
 """

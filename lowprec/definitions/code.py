@@ -113,7 +113,7 @@ def _stub(path: Path) -> dict[str, str]:
 
 
 def hash_of_source(file: str, name: str) -> str:
-    """Return a hash of a function's or class's source and of all module-level names that it uses, however far.
+    """Return a hash of a function's or class's source and of all module-level names that it uses, transitively.
 
     Names that come from other modules are followed into them, unless these are installed or of the standard library.
     Docstrings, comments and other definitions of the files do not count (twelve hexadecimal digits).
@@ -178,7 +178,7 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast
 
 
 def _imported_names(file: str, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the origins of a name in an import statement, as file and name; of a module, all names that it defines."""
+    """Yield the origins (file, name) of a name in an import statement; for a module, those of all names it defines."""
     for item in node.names:
         if item.name != "*" and (item.asname or item.name).partition(".")[0] != name:
             continue

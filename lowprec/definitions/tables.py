@@ -20,7 +20,7 @@ Catalogues = Mapping[str, Registry[Any]]
 
 
 class Names:
-    """Objects of one kind by the words of a file."""
+    """Objects of one kind, by the words that a file uses for them."""
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         self._find = find
@@ -107,7 +107,7 @@ class Writer:
 
 
 class Reader:
-    """Reader that finds objects by the words of a file, and compares catalogue entries with its definitions.
+    """Reader that finds the objects for the words in a file, and checks catalogue entries against its definitions.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class Reader:
                 self.find(kind, word)  # checks words that no row uses, too
 
     def find(self, kind: str, word: str) -> Any:
-        """Return the object of a word of the file.
+        """Return the object for a word in the file.
 
         Raises
         ------

@@ -357,7 +357,7 @@ def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
 
 
 def _tiles_fit(cast: Flags, channels: int) -> Flags:
-    """Return whether the chunk of each tile is in 10 bits."""
+    """Return for each tile whether its chunk is encoded in 10 bits."""
     return np.repeat(cast.reshape(-1), chunk_of(channels) // TILE)
 
 

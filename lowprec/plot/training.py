@@ -30,7 +30,7 @@ def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
     Raises
     ------
     ValueError
-        If no run is given, a folder has none, or the smoothing is out of range.
+        If no run is given, a folder does not hold a run, or the smoothing is out of range.
     ModuleNotFoundError
         If matplotlib is not installed.
 

@@ -53,7 +53,7 @@ class Recipe(Description):
         return precision_map(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe as JSON types, as results store it: in words, with the definition of every name."""
+        """Return the recipe in JSON types, as results store it: names as strings, with the definition of every name."""
         return data.as_dict(self)
 
     @classmethod

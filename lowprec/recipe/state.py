@@ -1,7 +1,7 @@
 """State that determines an operand's bits in addition to its values: seeds, and scales from earlier steps.
 
 A run stores it for all its layers (`lowprec.recipe.binding`); a layer outside a run, in a model of another framework,
-has a state of its own and counts steps separately (`LayerState`).
+has a separate state and counts its steps (`LayerState`).
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Quantized(ByBits):
         ----------
         spec : str, Quantizer or TensorSpec
             See `lowprec.quantize`. Words that name neither a format nor a quantizer, such as ``"32x1"``, modify the
-            quantizer of this matrix or, if it has none, its formats with ``amax / max``.
+            quantizer of this matrix, or if that is unknown its formats with ``amax / max``.
         **options
             See `lowprec.quantize`.
 
@@ -202,7 +202,7 @@ class Quantized(ByBits):
         return lowprec.quantize(self.dequantize(), TensorSpec.parse(spec, base=self._made_by), **options)
 
     def convert(self, spec: str | Quantizer | TensorSpec) -> Conversion:
-        """Convert codes and scales to another block format, exactly where that is possible.
+        """Convert codes and scales to another block format, exactly where possible.
 
         Parameters
         ----------

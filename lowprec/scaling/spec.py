@@ -171,7 +171,7 @@ class TensorSpec(Value):
 
     @property
     def granularity(self) -> str:
-        """Block that shares a scale, seen with the multiplication's K as columns; ``"none"`` without scales."""
+        """Block that shares a scale, with columns along the multiplication's K; ``"none"`` without scales."""
         return PLAIN if self.quantizer is None else str(self.quantizer.granularity)
 
     @property

@@ -55,7 +55,7 @@ class StepError(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Accumulator(Value, ABC):
-    """Rule for the summation of products. Each kind is a subclass, with additional fields of its own.
+    """Rule for the summation of products. Each kind is a subclass with additional fields.
 
     Parameters
     ----------

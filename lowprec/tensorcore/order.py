@@ -161,7 +161,7 @@ def _height(item: Sum | Products | str) -> float:
 
 
 def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tuple[list[str], float, float, float]:
-    """Return a subtree's elements, its right end, its height, and the height of its own centre."""
+    """Return a subtree's elements, its right end, its height, and the height of its centre."""
     place = _depth(item)
     left = sum(columns[: place + 1]) + _BETWEEN * place + 4
     width, own = columns[place + 1], _height(item)

@@ -63,7 +63,7 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
     Returns
     -------
     Path
-    Path of the folder.
+        Path of the folder.
 
     Raises
     ------

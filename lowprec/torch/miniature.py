@@ -266,7 +266,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
     Raises
     ------
     CheckpointError
-        If it is no checkpoint of a trainer.
+        If the file is not a trainer's checkpoint.
 
     Examples
     --------

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def block_of(r: Quantizer) -> tuple[int, int]:
-    """Return rows and columns of a vector: one block, or two blocks if the tensor has a scale of its own.
+    """Return rows and columns of a vector: one block, or two blocks if the tensor has an additional scale.
 
     Two rows of two blocks if every row has such a scale.
     """

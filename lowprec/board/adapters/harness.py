@@ -19,7 +19,8 @@ import numpy as np
 
 Answer = dict[str, Any]
 """Arrays by name: `codes`, one per element, or `values`; for blocks `scale`, a float32 that multiplies codes, or
-`scale_codes`, its code; and `tensor_scale`, which multiplies, too."""
+`scale_codes`, its code; and `tensor_scale`, a further factor.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Operation:
     arguments : mapping
         Keyword arguments of the function.
     inputs : str
-        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", or "tensors", each tensor of
-        which is a call of its own.
+        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", or "tensors", which are passed in
+        separate calls.
     entry : str
         Format or quantizer of lowprec to compare with.
     options : mapping

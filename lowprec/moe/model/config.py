@@ -1,8 +1,9 @@
 """Shapes of models, as data: configurations of DeepSeek-V3's architecture in miniature, four of them named.
 
-The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. So are the
-outputs, the inner dimension of the backward ones, with two exceptions: `wkv_a` has kv_rank + rope_dim = 160 outputs,
-1.25 tiles, ragged as the original's 576 = 4.5; `wq_b` has 96 per head, which for 2 and 6 heads ends in half a tile.
+The inner dimension of every forward multiplication is a multiple of 128, the tile of the FP8 recipe. The outputs, which
+are inner dimensions of backward multiplications, are also multiples of 128, with two exceptions. `wkv_a` has kv_rank +
+rope_dim = 160 outputs, 1.25 tiles; the original has 576, 4.5 tiles. `wq_b` has 96 per head, which for 2 and 6 heads
+ends in half a tile.
 """
 
 from __future__ import annotations

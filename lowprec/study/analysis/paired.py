@@ -134,7 +134,7 @@ def t_interval(mean: float, error: float, df: float, level: float) -> tuple[floa
 
 @dataclass(frozen=True)
 class Paired:
-    """Paired relative differences and what follows from them.
+    """Paired relative differences and their statistics.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""One estimate from several studies: a random-effects mean, whose groups are models and texts."""
+"""One estimate from several studies: a random-effects mean over groups, one per model and corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import optimize, stats
 
 @dataclass(frozen=True)
 class RandomEffects:
-    """A mean over groups that differ by more than their errors.
+    """Mean over groups that differ by more than their errors.
 
     Attributes
     ----------

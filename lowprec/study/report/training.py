@@ -1,4 +1,4 @@
-"""Reports of plain training runs: final losses, loss curves, and a note on what the comparison can show."""
+"""Reports of plain training runs: final losses, loss curves, and a note on the validity of the comparison."""
 
 from __future__ import annotations
 
