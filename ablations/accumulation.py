@@ -1,4 +1,4 @@
-"""What a tensor core's short accumulator costs a GEMM, and whether the published figures come out."""
+"""Error of a GEMM caused by a tensor core's short accumulator, and reproduction of published figures."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def _survives(machine: str | lp.Accumulator, n: int) -> bool:
 
 
 def blackwell() -> Measured:
-    """Fraction bits of three machines, found by asking for a 1 beside 2^n - 2^n."""
+    """Fraction bits of three machines, measured by adding 1 to 2^n - 2^n."""
     found = {"B200": fraction_bits(B200), "Hopper": fraction_bits("hopper_fp8"), "Ada": fraction_bits("ada_fp8")}
     words = ", ".join(f"{name} {bits}" for name, bits in found.items())
     return Measured(words, float(found["B200"]), list(found.values()) == [25, 13, 13])
 
 
 def discrepancy() -> Measured:
-    """One dot product that tells the generations apart; exactly it is -0.875."""
+    """One dot product that distinguishes the generations; its exact value is -0.875."""
     a, b = (lp.encode(np.array([row]), "e5m2") for row in ([-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1, 1, 1]))
     c = np.array([[2.0**23]], np.float32)
     found = [
@@ -127,7 +127,7 @@ def discrepancy() -> Measured:
 
 
 def title(errors: Errors) -> str:
-    """Say the finding in a line."""
+    """Return a title with the finding."""
     k = errors.setting.lengths[-1]
     data = errors.study.data[0].name
     without, with_ = (errors.of(data, arm, k).mean() for arm in ("fp22", "fp22_128"))

@@ -6,7 +6,7 @@ from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 
 def gradients(tensor: str, **machine: Any) -> dict[str, Any]:
-    """Return what changes if output gradients go through this wherever they are multiplied."""
+    """Return the changes to a recipe that quantize output gradients this way in all their products."""
     return {"dgrad": {"a": tensor, **machine}, "wgrad": {"a": tensor, **machine}}
 
 

@@ -1,10 +1,10 @@
-"""Whether scales may follow from earlier steps instead of the values at hand."""
+"""Whether scales from earlier steps can replace those of the current values."""
 
 from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 
 def history(steps: int) -> dict[str, str]:
-    """Return TransformerEngine's delayed scaling with a history of so many steps."""
+    """Return TransformerEngine's delayed scaling with a history of the given length."""
     return {"x": f"te_delayed history{steps}", "w": f"te_delayed history{steps}",
             "dy": f"te_delayed e5m2 history{steps}"}  # fmt: skip
 

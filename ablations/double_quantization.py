@@ -1,4 +1,4 @@
-"""What it costs to quantize a cached activation a second time, and why scales there are powers of two."""
+"""Error of quantizing a cached activation twice, and the reason for scales that are powers of two."""
 
 from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 

@@ -1,4 +1,4 @@
-"""What every format loses on every kind of data, and whether the published tables come out."""
+"""Errors of every format on every distribution, and reproduction of published tables."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def biased(data: str, rounding: str) -> Measured:
     for bits, published in zip(BITS, BIAS[data, rounding], strict=True):
         y = LogFMTCodec("x", bits, rounding=rounding).round_trip(x)
         ours.append(1e6 * magnitude_bias(y, x))
-        # Both numbers are means of 2^20 errors of s / sqrt(12); a twentieth for what differs beside chance.
+        # Both numbers are means of 2^20 errors of s / sqrt(12); the tolerance for other differences is a twentieth.
         chance = 4 * 1e6 * step(x, bits) / np.sqrt(12 * x.size) * spread * np.sqrt(2)
         holds &= abs(ours[-1] - published) < 0.05 * abs(published) + chance
     return Measured(", ".join(f"{value:.0f}" for value in ours), ours[0], bool(holds))
@@ -323,7 +323,7 @@ def _draw(axes: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def _short(label: str, family: str) -> str:
-    """Return a label without what its family's name says."""
+    """Return a label without the words of its family's name."""
     for gone in (" 1x128", " f32", "LogFMT-", "MX", "INT"):
         label = label.replace(gone, "")
     return {"E5M6 pow2": "", "E4M3 pow2": "", family: ""}.get(label, label)

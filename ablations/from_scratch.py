@@ -1,4 +1,4 @@
-"""Whether what a branch says of training in FP8 and FP4 holds for training from the first step."""
+"""Whether results of branches with FP8 and FP4 hold for training from the first step."""
 
 from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 

@@ -1,4 +1,4 @@
-"""What training in FP8 from the first step costs, and in which part of the training that cost accrues."""
+"""Cost of training in FP8 from the first step, and the part of the training in which it accrues."""
 
 from lowprec.study import Ablation, Arm, Expectation, PrecisionSwitch, Setting, sources
 

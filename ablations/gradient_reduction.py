@@ -1,4 +1,4 @@
-"""What gradients lose in an all-reduce of few bits, from 2 to 64 ranks."""
+"""Errors of gradients in an all-reduce of few bits, for 2 to 64 ranks."""
 
 from lowprec.study import Arm, CheckpointSize, Expectation, MeasurementStudy, ReducedGradients, sources
 

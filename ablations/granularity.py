@@ -2,7 +2,7 @@
 
 from lowprec.study import Arm, ChannelOutliers, Expectation, GradientComparison, Healthy, MeasurementStudy, sources
 
-#: All arms accumulate alike, so that granularity is all they differ in.
+#: All arms have the same accumulation and differ only in granularity.
 PLAIN = {"accumulator": "float32", "promote_every": None}
 
 

@@ -1,4 +1,4 @@
-"""What errors as large and as biased as those of long 14-bit sums do to a training that has none of its own."""
+"""Effect on a training of injected errors as large and as biased as those of long 14-bit sums."""
 
 from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 

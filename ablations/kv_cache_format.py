@@ -1,4 +1,4 @@
-"""What MLA's latent cache loses in eight bits or fewer, by position in the context."""
+"""Error of MLA's latent cache in eight bits or fewer, by position in the context."""
 
 from lowprec.study import Arm, ByPosition, Expectation, MeasurementStudy, sources
 

@@ -1,4 +1,4 @@
-"""What keeps experts evenly loaded, and what it costs."""
+"""Means of balancing the load of experts, and their cost."""
 
 from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 

@@ -1,4 +1,4 @@
-"""Whether LogFMT has to round in linear space, and what its bits buy beside FP8."""
+"""Whether LogFMT must round in linear space, and its accuracy compared with FP8 of the same size."""
 
 import numpy as np
 

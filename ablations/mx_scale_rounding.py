@@ -4,7 +4,7 @@ from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy
 
 
 def mx(flavour: str, expected: str, source: str = "") -> Arm:
-    """Return MXFP8 with one rule for its scales, accumulated alike."""
+    """Return MXFP8 with one rule for its scales, with the same accumulation in all arms."""
     words = f"mxfp8_{flavour}"
     return Arm(flavour, recipe="mxfp8", change={"x": words, "w": words, "dy": words}, expected=expected, source=source)
 

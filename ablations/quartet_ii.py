@@ -1,4 +1,4 @@
-"""MS-EDEN beside stochastic rounding: the same forward pass, and three ways to round what is multiplied backward."""
+"""MS-EDEN compared with stochastic rounding: the same forward pass, and three roundings of backward operands."""
 
 from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 

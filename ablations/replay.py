@@ -1,4 +1,4 @@
-"""At which K and coherence a 14-bit sum matters, how many bits suffice, and what promotion buys: on real operands."""
+"""K and coherence at which a 14-bit sum matters, sufficient fraction bits, and the benefit of promotion."""
 
 from lowprec.study import Expectation, GemmArm, Replay, ReplaySetting, sources
 

@@ -1,10 +1,10 @@
-"""LogFMT on every residual branch, the stand-in for combine with which it was published."""
+"""LogFMT on every residual branch, the experiment with which it was published in place of combine."""
 
 from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 
 def branches(name: str, codec: str, expected: str) -> Arm:
-    """Return BF16 with one codec for what every block adds to the residual stream."""
+    """Return BF16 with one codec for the outputs that blocks add to the residual stream."""
     return Arm(name, recipe="bf16", change={"storage": {"layers.*_branch": codec}}, expected=expected,
                source=f"{sources.ISCA}, section 3.2")  # fmt: skip
 

@@ -4,7 +4,7 @@ from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 
 def branches(name: str, codec: str, expected: str) -> Arm:
-    """Return BF16 with one codec for what every block adds to the residual stream."""
+    """Return BF16 with one codec for the outputs that blocks add to the residual stream."""
     return Arm(name, recipe="bf16", change={"storage": {"layers.*_branch": codec}}, expected=expected,
                source=f"{sources.ISCA}, section 3.2")  # fmt: skip
 

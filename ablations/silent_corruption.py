@@ -1,4 +1,4 @@
-"""What a flipped bit does to a forward pass in FP8, and whether a checksum of the product sees it."""
+"""Effect of a flipped bit on a forward pass in FP8, and its detection by a checksum of the product."""
 
 from lowprec.study import Arm, CheckpointSize, Expectation, Faults, MeasurementStudy, sources
 

@@ -1,4 +1,4 @@
-"""What aligned SwiGLU weights, the end of long trainings, do to formats."""
+"""Effect on formats of aligned SwiGLU weights, the final state of long trainings."""
 
 from lowprec.study import AlignedSwiGLU, Arm, Expectation, GradientComparison, Healthy, MeasurementStudy, sources
 

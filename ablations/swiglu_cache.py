@@ -1,4 +1,4 @@
-"""What it costs to keep SwiGLU's inputs in FP8 and compute its output again."""
+"""Error of saving SwiGLU's inputs in FP8 and recomputing its output."""
 
 from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 

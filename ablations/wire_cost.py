@@ -1,4 +1,4 @@
-"""What a combine format saves in time, and what it loses: the error of the output, and of a model's predictions."""
+"""Time saved by a combine format, and its cost: the error of the output, and of a model's predictions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def prediction_changes(names: list[str], config: str, steps: int, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Train a small model in BF16 and evaluate it with its combine in each codec, on 32 KiB or what it was trained on.
+    """Train a small model in BF16 and evaluate it with its combine in each codec, on held-out or training text.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def point(row, key):
 
 
 def finding(rows):
-    """Return what eight bits save and lose, in a line."""
+    """Return a title with the gain and the loss of eight bits."""
     by_name = {row["format"]: row for row in rows}
     eight, bf16 = by_name["logfmt8"], by_name["bf16"]
     integer = by_name["int8_1x128"]["sqnr"] - eight["sqnr"]

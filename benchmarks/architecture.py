@@ -1,4 +1,4 @@
-"""What load balancing and the prediction of a byte further do to a small model: ``python benchmarks/architecture.py``.
+"""Effect of load balancing and multi-token prediction on a small model: ``python benchmarks/architecture.py``.
 
 Each arm differs from the configuration in the fields named, is trained in BF16 on the standard library from the same
 seeds, and reports how uneven the experts' loads are and the validation loss. Numbers of a few hundred steps of a small

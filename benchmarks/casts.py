@@ -1,4 +1,4 @@
-"""Casts against the memory they move, peers beside them.
+"""Speed of casts relative to a copy of the same bytes, with other packages for comparison.
 
     python benchmarks/casts.py [--quick] [--markdown benchmarks/README.md]
 
@@ -31,7 +31,7 @@ Work = Callable[[], object]
 
 
 def check(x: np.ndarray) -> None:
-    """Raise unless a sample of what is timed has the right bits."""
+    """Raise an error unless a sample of the timed operations has the right bits."""
     some = x[: 1 << 20]
     for name, dtype in THEIRS.items():
         codes = lp.encode(some, name, policy="ml_dtypes")
@@ -63,7 +63,7 @@ def interleaved(works: Mapping[str, Work], rounds: int, clock: Callable[[], floa
 
 
 def ours(x: np.ndarray) -> dict[str, tuple[int, Work]]:
-    """What is timed, with the bytes that it moves for a number; outputs are given."""
+    """Timed operations, each with the bytes that it moves per number; outputs are preallocated."""
     y, works = np.ones(x.size, np.float32), {}
     for fmt in ("e4m3fn", "e5m2", "bfloat16", USER):
         f = lp.formats.get(fmt)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, child processes, tables on screen and in Markdown files."""
+"""Common parts of the benchmarks: interleaved timing, child processes, tables on screen and in Markdown files."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def child(script: str, *arguments: str, **environment: str) -> Any:
 
 
 def peak_memory(work: Work, forget: Work) -> int:
-    """Return how many bytes a work takes at most: by Python's and NumPy's account, or resident, whichever is more.
+    """Return the peak memory of a call in bytes: as counted by Python and NumPy, or resident, whichever is larger.
 
-    `forget` drops what earlier calls have left.
+    `forget` frees the memory kept by earlier calls.
     """
 
     def status(field: str) -> int:
@@ -64,7 +64,7 @@ def peak_memory(work: Work, forget: Work) -> int:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
 
     forget()
-    Path("/proc/self/clear_refs").write_text("5")  # lowers the high-water mark to what is held now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the current size
     before = status("VmRSS")
     work()
     resident = status("VmHWM") - before
@@ -77,7 +77,7 @@ def peak_memory(work: Work, forget: Work) -> int:
 
 
 def machine_line() -> str:
-    """Say what the numbers were measured on, with the features that kernels are compiled for."""
+    """Describe the machine of the measurement, with the features that kernels are compiled for."""
     import numpy as np
 
     model = platform.processor() or platform.machine()
@@ -100,7 +100,7 @@ def machine_line() -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table whose cells are already text; `note` stands below it."""
+    """A titled table of strings, with a `note` below it."""
 
     title: str
     columns: Sequence[str]
@@ -128,7 +128,7 @@ class Table:
 
 
 def write_between_markers(path: Path, name: str, text: str) -> None:
-    """Replace what stands between ``<!-- name -->`` and ``<!-- /name -->`` in a file.
+    """Replace the text between ``<!-- name -->`` and ``<!-- /name -->`` in a file.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """Speed of the emulated matrix products, bits asserted first: ``python benchmarks/gemm.py [--quick] [--threads N]``.
 
 Every case is first compared with the integer reference on a corner of the result, then timed in rounds in which all
-candidates take their turn beside our float32 product in fixed order and NumPy's float32 matmul. Three yardsticks stand
-behind every rate: our float32, NumPy's, and the FMA peak of this thread. Ratios within a run mean something, and those
-to NumPy only beside the kernels that its BLAS took, which are printed; absolute rates on a machine that others share do
-not. ``--avx2`` computes as a machine without AVX-512 would, BLAS included. One thread is timed by its own CPU time,
-more by the wall clock.
+candidates alternate with our float32 product in fixed order and NumPy's float32 matmul. Every rate has three
+references: our float32 product, NumPy's, and the FMA peak of this thread. Only ratios within a run are meaningful;
+those to NumPy depend on the kernels that its BLAS chose, which are printed. Absolute rates on a shared machine are not
+meaningful. ``--avx2`` computes as on a machine without AVX-512, including BLAS. One thread is timed by its CPU time,
+several by the wall clock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Options(NamedTuple):
 
 
 def yardsticks(shape: Shape) -> dict[str, Work]:
-    """Return what every case is timed beside."""
+    """Return the reference operations that are timed with every case."""
     return {FLOAT32: float32_product(shape), "numpy": numpy_product(shape)}
 
 
@@ -72,7 +72,7 @@ def yardsticks(shape: Shape) -> dict[str, Work]:
 
 
 def fp8(options: Options) -> list[Row]:
-    """Hopper FP8 with promotion, packing included, and the float32 product in fixed order, beside NumPy."""
+    """Hopper FP8 with promotion, packing included, and the float32 product in fixed order, compared with NumPy."""
     rows = []
     for shape in (CUBE, SHAPES[3]) if options.quick else SHAPES:
         product = fp8_product(shape)
@@ -97,7 +97,7 @@ def wide(options: Options) -> list[Row]:
 
 
 def amd(options: Options) -> list[Row]:
-    """AMD's matrix cores: one chain on codes, packing included, beside their compiled references."""
+    """AMD's matrix cores: one chain on codes, packing included, compared with their compiled references."""
     rows = []
     for machine in AMD_MACHINES[-2:] if options.quick else AMD_MACHINES:
         slow = on("reference", wide_product(machine, REFERENCE_CUBE))
@@ -125,7 +125,7 @@ def scaled(options: Options) -> list[Row]:
 
 
 def reuse(options: Options) -> list[Row]:
-    """What an operand that is laid out once saves."""
+    """Time saved by packing an operand once."""
     rows = []
     for machine in ("hopper_fp8", *SCALED_MACHINES):
         for shape in REUSED[-1:] if options.quick else REUSED:
@@ -145,7 +145,7 @@ def latency(options: Options) -> list[Row]:
 
 
 def memory(options: Options) -> list[Row]:
-    """Peak memory of one product, beside what its operands and result take; each in a process of its own."""
+    """Peak memory of one product, and the size of its operands and result; each in a separate process."""
     shapes = [CUBE] if options.quick else [CUBE, Shape(4096, 512, 4096), Shape(4096, 4096, 4096)]
     machines = ("hopper_fp8", "hopper_bf16")
     return [child(__file__, "--child", "memory", m, *map(str, s[:3])) for s in shapes for m in machines]
@@ -194,7 +194,7 @@ def compile_child() -> Row:
 
 
 def other_blas(options: Options) -> Row:
-    """NumPy with OpenBLAS told to use its AVX-512 kernels, against hopper_fp8, in a process of its own."""
+    """NumPy with OpenBLAS's AVX-512 kernels against hopper_fp8, in a separate process."""
     arguments = ["--child", "blas", str(options.threads), str(options.rounds)]
     return child(__file__, *arguments, OPENBLAS_CORETYPE="SkylakeX")  # type: ignore[no-any-return]
 
@@ -225,7 +225,7 @@ CHILDREN = {"memory": memory_child, "compile": compile_child, "blas": blas_child
 
 
 def tables(found: Row, options: Options) -> list[Table]:
-    """Return what was found as tables."""
+    """Return the results as tables."""
     names = found["kernels"]
     how = "1 thread, its CPU time" if options.threads == 1 else f"{options.threads} threads, wall clock"
 

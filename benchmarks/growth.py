@@ -1,8 +1,9 @@
 """Cost as work grows: products, casts, models and experts, in one figure: ``python benchmarks/growth.py``.
 
 Each curve is the cost of one unit of its work (a multiply-add, a number) against the cost where the curve is lowest: a
-level line grows as its work does, one that rises grows faster. Products and casts are timed in rounds beside a
-yardstick (our float32 product, a copy of the same bytes); training steps of two recipes take turns.
+level line means cost proportional to the work, a rising one means faster growth. Products and casts are timed in rounds
+that alternate with a reference (our float32 product, a copy of the same bytes); training steps of two recipes
+alternate.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def products(options: Options) -> list[Row]:
         return run
 
     def apart(product: Work) -> Work:
-        """Return two of them in threads of their own: what the machine has to give at this moment."""
+        """Return two copies in separate threads, which show the speed available at this moment."""
         return lambda: [future.result() for future in [pool.submit(product) for _ in range(2)]]
 
     pool = ThreadPoolExecutor(2)
@@ -75,7 +76,7 @@ def products(options: Options) -> list[Row]:
 
 
 def casts(options: Options) -> list[Row]:
-    """Casts and a quantizer from 2^10 numbers on, `out=` given, beside a copy of the same bytes."""
+    """Casts and a quantizer from 2^10 numbers on, with `out=`, compared with a copy of the same bytes."""
     import numpy as np
     from casts import copies
 
@@ -147,7 +148,7 @@ def _steps(config: Any, steps: int) -> Row:
     return {"model": config.name, **sizes} | {name: statistics.median(times) for name, times in seconds.items()}
 
 
-#: What stands at the points of an axis, by its label.
+#: Quantity at the points of an axis, by its label.
 TICKS: dict[str, Callable[[dict[str, list[Row]]], dict[float, str]]] = {
     "multiply-adds a step": lambda found: {
         row["work"]: f"{row['model']}\n{row['work'] / 1e9:.1f}G" for row in found["models"] if row["model"] in MODELS
@@ -161,7 +162,7 @@ PARTS = {"products": products, "casts": casts, "models": models}
 
 
 def tables(found: dict[str, list[Row]]) -> list[Table]:
-    """Return what was measured as tables."""
+    """Return the measurements as tables."""
     made = {"products": _product_table, "casts": _cast_table, "models": _model_table}
     return [made[part](rows) for part, rows in found.items()]
 

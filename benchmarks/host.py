@@ -1,4 +1,4 @@
-"""What a benchmark ran on: the CPU's features, the kernels that peers chose, and the FMA peak of this thread."""
+"""Host of a benchmark: CPU features, kernels that other packages chose, and the FMA peak of this thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD = ("avx512f", "avx512bw", "avx512vnni", "avx512vpopcntdq", "avx512vbmi", "
 
 
 def lines() -> list[str]:
-    """Say which instruction sets kernels are compiled for, and which ones NumPy's BLAS and PyTorch took."""
+    """Describe the instruction sets that kernels are compiled for, and those chosen by NumPy's BLAS and PyTorch."""
     from lowprec import _jit
 
     features = _jit.cpu_features()
@@ -35,7 +35,7 @@ def lines() -> list[str]:
 
 
 def _openblas() -> str:
-    """Return version and core of the OpenBLAS that NumPy brings, or what NumPy says of another one."""
+    """Return version and core of the OpenBLAS in NumPy, or NumPy's description of another BLAS."""
     import numpy as np
 
     blas: dict[str, Any] = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[index, call-overload]

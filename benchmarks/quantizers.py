@@ -1,4 +1,4 @@
-"""Block quantizers against copying the same bytes, with the packages that do the same beside them.
+"""Speed of block quantizers relative to a copy of the same bytes, with other packages for comparison.
 
     python benchmarks/quantizers.py [--markdown benchmarks/README.md] [--rows 4096] [--rounds 5]
 
@@ -47,7 +47,7 @@ def check(x: np.ndarray, name: str, granularity: str | None) -> None:
 
 
 def best(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the best of three medians: other people's work on the machine only ever adds."""
+    """Return the best of three medians: other work on the machine only adds time."""
     runs = [interleaved(works, rounds) for _ in range(3)]
     return {name: min(run[name] for run in runs) for name in works}
 

@@ -1,6 +1,6 @@
-"""What exact linear layers cost in a torch model, and what a careful fake quantization gets wrong.
+"""Cost of exact linear layers in a torch model, and errors of a careful fake quantization.
 
-Prints two Markdown tables: a training step of a small Llama-like model under recipes, beside torch in float32 and the
+Prints two Markdown tables: a training step of a small Llama-like model under recipes, with torch in float32 and the
 usual emulation (quantize, dequantize, multiply in float32), interleaved; and the share of BF16 outputs in which that
 emulation differs from the exact order of summation.
 """
@@ -76,7 +76,7 @@ class Fake(torch.autograd.Function):
 
 
 def shown(tensor, values):
-    """Return what is left of values."""
+    """Return values after quantization and dequantization."""
     q = tensor.quantize(np.ascontiguousarray(values.detach().numpy()))
     return torch.from_numpy(np.ascontiguousarray(q.dequantize())).reshape(values.shape)
 

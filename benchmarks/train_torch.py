@@ -1,10 +1,10 @@
-"""The trainer beside the same model in plain PyTorch: ``python benchmarks/train_torch.py [CONFIG]``.
+"""Speed of the trainer and of the same model in plain PyTorch: ``python benchmarks/train_torch.py [CONFIG]``.
 
 The PyTorch model is written as one writes it for eager float32 on a CPU: `torch.nn.functional` throughout, a loop over
 the experts, fused attention, `torch.optim.AdamW`. Before anything is timed, its loss must equal lowprec's float64 loss
-on the same weights and bytes to six digits, and its gradient's norm too. Each side is timed in processes of its own,
-which take turns, because idle threads of one library disturb the other. Both use all cores, unless --threads says
-less; with one thread, the clock is processor time, which other work disturbs less.
+on the same weights and bytes to six digits, and its gradient's norm too. Each side is timed in separate processes,
+which take turns, because idle threads of one library disturb the other. Both use all cores, or
+``--threads``; with one thread, the clock is CPU time, which other work affects less.
 """
 
 import json

@@ -9,7 +9,7 @@ from typing import Any
 from lowprec.study.analysis.findings import NEITHER
 from lowprec.study.design import registration
 
-#: Marks of ranges, and what they say.
+#: Marks of ranges, with their meanings.
 LATE, PROTOTYPE = "†", "‡"
 LEGEND = {
     LATE: "registered after an earlier result of this study",
@@ -45,7 +45,7 @@ def neither(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def marks(name: str) -> dict[str, str]:
-    """Return what is to be known of a study's ranges, by their words: the mark of each of `LEGEND`."""
+    """Return the mark in `LEGEND` of each of a study's ranges, by their words; empty for no mark."""
     known = registration.read(registration.folder()).get(name, registration.Registration())
     found: dict[str, str] = {}
     for version in known.versions:

@@ -1,7 +1,8 @@
-"""quantizer_vectors.json: what exact arithmetic says every quantizer makes of a few bfloat16 values.
+"""quantizer_vectors.json: exact codes and scales of a few bfloat16 values for every quantizer.
 
-Codes, scales and tensor scales come from `lowprec.oracle.quantizers` alone, so that the file holds the package's
-kernels, and any other program, to the definitions. The values are bfloat16 numbers made of counter-based random words.
+Codes, scales and tensor scales are from `lowprec.oracle.quantizers` only, so that the file tests the package's kernels,
+and any other program, against the definitions. The values are bfloat16 numbers computed from counter-based random
+words.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def values() -> np.ndarray:
 
 
 def case(name: str) -> dict[str, str | None]:
-    """Return what a quantizer makes of the values: codes as two hexadecimal digits each, float32 as their bits."""
+    """Return the quantized values: codes as two hexadecimal digits each, float32 as their bits."""
     codes, scales, tensor = oracle.quantize(values(), name)
     return {
         "codes": codes.astype(np.uint8).tobytes().hex(),
@@ -36,7 +37,7 @@ def case(name: str) -> dict[str, str | None]:
 
 
 def entries() -> dict[tuple[str, ...], Callable[[], object]]:
-    """Return how to compute the values, and what each quantizer makes of them."""
+    """Return functions that compute the values, and their quantization by each quantizer."""
     return {
         ("shape",): lambda: SHAPE,
         ("values",): lambda: values().astype(">f4").tobytes().hex(),

@@ -1,4 +1,4 @@
-"""vector_digests.json: size and digest of every level-1 set, and the wrong rules it tells apart.
+"""vector_digests.json: size and digest of every level-1 set, and the wrong rules that it detects.
 
 All of them take half an hour on two cores, those of a new format or accumulator less than a minute.
 """
@@ -16,7 +16,7 @@ from lowprec.vectors.encodings import encodings
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return what the table says of a set; a wrong rule is told apart by two vectors at least."""
+    """Return the entry of a set; a wrong rule counts as detected if at least two vectors fail under it."""
     s = vectors(name)
     family, parts = split(name)
     killed, alive = 0, []

@@ -54,8 +54,12 @@ PHRASES = {
     ),
 }
 # Lines with a phrase in each part of the repository; a number here only goes down.
-CEILING = {"lowprec/diagnose": 190, "lowprec": 9, "docs": 5, "README.md": 0, "CONTRIBUTING.md": 0}
+CEILING = {
+    "lowprec/diagnose": 190, "lowprec": 9, "docs": 3, "README.md": 0, "CONTRIBUTING.md": 0, "ablations": 0,
+    "benchmarks": 0, "reference_data/capture": 19, "reference_data": 0,
+}  # fmt: skip
 # Quotes published reports and registered expectations, which do not change.
+FOLDERS = ("lowprec", "docs", "ablations", "benchmarks", "reference_data")
 QUOTED = {"docs/ablations.md", "docs/board.md"}
 
 
@@ -78,11 +82,11 @@ def _prose(path: Path) -> Iterator[tuple[int, str]]:
 def test_phrases_do_not_come_back() -> None:
     """A reason with its line is printed; rewrite the sentence, so that it is read once."""
     patterns = {why: re.compile("|".join(parts)) for why, parts in PHRASES.items()}
-    folders = (p for name in ("lowprec", "docs") for p in (ROOT / name).rglob("*") if p.suffix in (".py", ".md"))
+    folders = (p for name in FOLDERS for p in (ROOT / name).rglob("*") if p.suffix in (".py", ".md"))
     lines: dict[str, list[str]] = {part: [] for part in CEILING}
     for path in [*folders, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         name = path.relative_to(ROOT).as_posix()
-        if name in QUOTED or "/generated/" in name:
+        if name in QUOTED or "/generated/" in name or "/results/" in name:
             continue
         part = next(part for part in CEILING if name == part or name.startswith(f"{part}/"))
         for number, line in _prose(path):

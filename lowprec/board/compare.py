@@ -30,6 +30,7 @@ class Units:
     Attributes
     ----------
     x : float32 [n] or [n, values of a block]
+        Values, or blocks of values.
     wrong, scales : bool [n]
         Whether answers differ in more than the sign of zeros; whether scales do.
     zero_signs : int [n]

@@ -54,8 +54,8 @@ def convert_command(
     """Convert codes to other blocks and formats, exactly.
 
     FILE is a file of `lowprec quantize --out` or `Quantized.save`. Prints how many values and blocks would change,
-    the first of them, and the range in binades of the old scales within a new block: MXFP4 converts to FP8 blocks
-    exactly if it is at most 14.
+    the first of them, and the range in binades of the old scales within a new block. MXFP4 converts to FP8 blocks
+    exactly if this range is at most 14.
     """
     if not check_only:
         _writable_file(out, file)

@@ -66,7 +66,7 @@ def identify_command(
 
 
 def _progress() -> Callable[[int], None] | None:
-    """Return a function that prints the candidates tried, every few seconds, if somebody reads the terminal."""
+    """Return a function that prints the number of candidates tried, every few seconds, or None without a terminal."""
     start = last = time.monotonic()
 
     def show(tried: int) -> None:

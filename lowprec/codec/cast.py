@@ -120,7 +120,7 @@ class CastCodec(Value):
     def limits(self, wire: Wire) -> Floats:
         """Return the largest finite magnitude, as an array of shape (); values that overflow become Inf or NaN.
 
-        A format without either saturates them.
+        In a format without Inf and NaN they saturate.
         """
         return np.asarray(wire.content.format.max, np.float32)
 

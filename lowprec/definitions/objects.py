@@ -159,6 +159,6 @@ def _differing_fields(then: Mapping[str, Any], now: Mapping[str, Any], path: str
 
 
 def _by_code(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described object with its source given by the hash alone, whatever the file."""
+    """Return a described object in which the source is given by its hash only, without the file."""
     origin = said.get("from")
     return {**said, "from": origin.get("code", origin)} if isinstance(origin, Mapping) else dict(said)

@@ -56,7 +56,7 @@ class LinearOps(Protocol):
 
     @property
     def input_spec(self) -> Hashable:
-        """Equal for two layers whose `input` of the same x is equal; None if it must not be shared."""
+        """Key for sharing a quantized input: layers with equal keys have equal `input` for one x; None: not shared."""
 
     def input(self, x: Array) -> Any:
         """Return the operand that `fprop` computes from x [T, K] and saves."""

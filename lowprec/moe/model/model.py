@@ -267,7 +267,7 @@ class Model:
     def _predict_further(
         self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """Predict the byte after the next; return the gradients of the last block's output and of the next bytes' rows.
+        """Predict the byte after the next; return gradients of the last block's output and the next bytes' embeddings.
 
         The shared head's gradient is added to that of the main model.
         """

@@ -20,7 +20,7 @@ from .sizes import EFFECTS
 #: Possible positions of an interval relative to the noise floor.
 #: Verdict on a treatment that is equivalent in a study whose positive control shows little more than that.
 INSENSITIVE = "small, but the control is hardly larger"
-#: Share of the positive control's effect that the interval of an equivalent arm must lie below.
+#: The interval of an equivalent arm must be below this fraction of the positive control's effect.
 ASSAY_SENSITIVITY = 0.25
 AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
 

@@ -183,7 +183,7 @@ def contrast_caption(study: StudySummary) -> str:
 
 
 def _assay(study: StudySummary) -> str:
-    """Return what an equivalent arm is held to besides the margin, for the caption; empty without a control."""
+    """Return the caption's sentence on the condition of equivalence that the control sets; empty without a control."""
     bound = next((item.sensitivity[item.answer] for item in study.arms if item.sensitivity), math.inf)
     if not math.isfinite(bound):
         return ""

@@ -32,7 +32,7 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
 
 
 def together_sentence(study: StudySummary) -> str:
-    """Return what all arms show relative to the baseline, all at once; empty if there is nothing to say."""
+    """Return a sentence on all arms jointly, relative to the baseline; empty if there are no valid contrasts."""
     items = study.contrasts
     if not items or study.void or any(item.found.diverged for item in items):
         return ""

@@ -189,7 +189,7 @@ def words_of(study: Any) -> str:
 
 
 def design_of(study: Any) -> dict[str, str]:
-    """Return what a study runs, in words: sizes, arms, series of data seeds, and when effects are read.
+    """Return the design of a study as text: sizes, arms, series of data seeds, and when effects are read.
 
     Examples
     --------
