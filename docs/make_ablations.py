@@ -18,7 +18,7 @@ from typing import Any
 import registrations
 from pages import table
 
-from lowprec.study import Cell, load
+from lowprec.study import Ablation, Cell, load
 from lowprec.study.analysis.findings import is_as_expected, not_detected, void_title
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
@@ -58,6 +58,8 @@ QUESTIONS = {
     "Load balancing": ("load_balancing",),
     "Forward or backward": ("forward_or_backward",),
 }
+#: The margin of equivalence of a study that gives none.
+MARGIN = Ablation.margin
 INTRODUCTION = """\
 # Ablations: questions, expectations and results
 
@@ -256,7 +258,9 @@ def _outcome(item: dict[str, Any]) -> str:
     verdicts = [arm["verdict"].partition(":")[0] for arm in item["arms"] if arm["role"] == "treatment"]
     if _void(item):
         return "; ".join([*cells, "verdicts void"])
-    counted = [f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts)]
+    margin = getattr(load(item["name"]), "margin", MARGIN)
+    within = f" within {100 * margin:g} %" if margin != MARGIN else ""
+    counted = [f"{verdicts.count(word)} {word}{within}" for word in dict.fromkeys(verdicts)]
     return "; ".join([*cells, *counted]) or "measured, nothing judged"
 
 

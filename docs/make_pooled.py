@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import registrations
 from pages import table
 from scipy import stats
 
@@ -31,7 +32,7 @@ RECIPES = {
     "FP4 without tricks (`fp4_naive`)": ("fp8_vs_bf16", "fp4_naive"),
 }
 EFFECTS = ("forward", "training")
-BLOCK = "<!-- pooled: made by docs/refresh.py -->\n{}\n<!-- end of pooled -->"
+BLOCK = "<!-- {name}: made by docs/refresh.py -->\n{text}\n<!-- end of {name} -->"
 NOTE = (
     "90 % intervals of a random-effects mean over groups, one per model and corpus. All pairs of one checkpoint are "
     "averaged first, so a checkpoint that several studies share counts once. The primary outcome is the training "
@@ -181,25 +182,37 @@ def block() -> str:
     return "\n\n".join((textwrap.fill(headline(), 120), table(head, _rows_shown(pooled())), textwrap.fill(NOTE, 120)))
 
 
-def _with(page: str, text: str) -> str:
-    """Return a page with its generated block updated."""
-    old = (ROOT / page).read_text(encoding="utf-8")
-    begin, end = BLOCK.split("\n{}\n")
-    before, found, rest = old.partition(begin)
+def neither() -> str:
+    """Return every outcome outside of both ranges, with its explanation."""
+    results = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+    sentences = registrations.explained()
+    lines = [
+        f'- [{name}](ablations.md#{name}), "{words}": {sentences[name][words]}'
+        for name, item in results.items() for words in registrations.unexpected(item)
+    ]  # fmt: skip
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
+
+
+def _with(text: str, name: str, block: str) -> str:
+    """Return a page in which a made block is as it is today."""
+    new = BLOCK.format(name=name, text=block)
+    begin, end = new.split("\n")[0], new.split("\n")[-1]
+    before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
-    assert found, f"{page} has no block {begin}"
-    assert ended, f"{page}: its block {begin} has no end"
-    return before + BLOCK.format(text) + after
+    assert found, f"a page has no line {begin!r}"
+    assert ended, f"a page has no line {end!r}"
+    return before + new + after
 
 
 def findings() -> str:
     """Return docs/findings.md."""
-    return _with("docs/findings.md", block())
+    old = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    return _with(_with(old, "pooled", block()), "neither", neither())
 
 
 def normal() -> str:
     """Return docs/normal.md."""
-    return _with("docs/normal.md", block())
+    return _with((ROOT / "docs" / "normal.md").read_text(encoding="utf-8"), "pooled", block())
 
 
 def readme() -> str:
