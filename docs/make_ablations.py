@@ -20,6 +20,7 @@ from pages import table
 
 from lowprec.study import Ablation, Cell, load
 from lowprec.study.analysis.findings import is_as_expected, not_detected, void_title
+from lowprec.study.branches.sizes import EFFECTS
 
 RESULTS = Path(__file__).parents[1] / "ablations" / "results"
 #: Figures that are not committed, because they are large and the command can plot them.
@@ -137,8 +138,7 @@ def essence(folder: Path, name: str) -> dict[str, Any]:
                 "arm": item["arm"], "role": item["role"], "sentence": item["sentence"],
                 "verdict": item["verdict"], "detected": item["detected"], "to_floor": item["to_floor"],
                 "effects": {
-                    name: [effect[f"{key}_percent"] for key in ("mean", "ci90_low", "ci90_high")]
-                    for name, effect in item["effects"].items()
+                    name: [item[f"{name}{key}_percent"] for key in ("", "_ci90_low", "_ci90_high")] for name in EFFECTS
                 },
             }
             for item in summary.get("arms", []) if "sentence" in item

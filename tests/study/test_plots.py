@@ -196,12 +196,12 @@ def test_summary_json_and_table_csv_hold_every_bit(study, tmp_path):
     assert (content["trustworthy"], content["floor"]) == (True, study.floor)
     arms = {arm["arm"]: arm for arm in content["arms"]}
     assert arms["dsv3"]["verdict"] == "equivalent"
-    assert arms["boom"]["pairs"][0]["training_percent"] == "inf"
-    assert len(arms["dsv3"]["pairs"]) == 4
+    assert arms["boom"]["runs"][0]["training_percent"] == "inf"
+    assert len(arms["dsv3"]["runs"]) == 4
     rows = {row["arm"]: row for row in csv.DictReader(found.table_csv().splitlines())}
     for name, effect in study.arm("dsv3").effects.items():
         assert float(rows["dsv3"][f"{name}_percent"]) == 100 * effect.mean
-        assert arms["dsv3"]["effects"][name]["mean_percent"] == 100 * effect.mean
+        assert arms["dsv3"][f"{name}_percent"] == 100 * effect.mean
         assert float(rows["dsv3"][f"{name}_ci95_high_percent"]) == 100 * effect.ci95[1]
     assert math.isnan(float(rows["boom"]["training_percent"]))
 
@@ -300,9 +300,8 @@ def test_names_in_the_legend_do_not_overlap(tmp_path, count):
     curves._draw_key(axes := figure.add_axes((0.76, 0.5, 0.22, 0.43)), many)
     figure.draw_without_rendering()
     found = axes.get_legend().get_texts()
-    assert {text.get_text() for text in found} >= {
-        *(["bf16: reference", "boom: diverged", "noise floor: ±1 rms"] if count > 1 else ["boom\ndiverged in 2 of 2"])
-    }
+    several = ["bf16: reference", "boom: diverged", "noise floor of a mean: ±1 rms"]
+    assert {text.get_text() for text in found} >= {*(several if count > 1 else ["boom\ndiverged in 2 of 2"])}
     boxes = [text.get_window_extent() for text in found]
     assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
     assert max(box.x1 for box in boxes) < figure.bbox.x1

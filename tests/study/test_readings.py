@@ -153,8 +153,8 @@ def test_a_study_has_means_at_every_place(finished, reported):
     assert summary.mean("kl_percent", "fp4_naive") > summary.mean("kl_percent", "float32") > 0
     assert summary.shown == ["float32", "e5m2", "fp4_naive"]
     rows = list(csv.DictReader(reported.table_csv().splitlines()))
-    assert {row["place"] for row in rows} == {"", ALL_CONDITIONS, *octaves(128)}
-    one = next(row for row in rows if (row["arm"], row["place"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
+    assert {row["condition"] for row in rows} == {"", ALL_CONDITIONS, *octaves(128)}
+    one = next(row for row in rows if (row["arm"], row["condition"], row["metric"]) == ("e5m2", "8-15", "kl_percent"))
     assert int(one["count"]) == 4
     read, setting = read_study(finished)
     assert (read.measurement.metrics, setting) == (dict(ByPosition.metrics), SMALL)

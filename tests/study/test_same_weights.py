@@ -225,7 +225,7 @@ def test_a_study_from_checkpoint_to_findings(finished):
     assert found.mean("kl", "dsv3", "uneven tokens") == found.mean("kl", "dsv3", "healthy")
     assert found.mean("gradient_error", "dsv3", "uneven tokens") != found.mean("gradient_error", "dsv3", "healthy")
     rows = {
-        (row["arm"], row["stress"], row["metric"]): row
+        (row["arm"], row["condition"], row["metric"]): row
         for row in csv.DictReader(results(found, finished).table_csv().splitlines())
     }
     assert float(rows["dsv3", "healthy", "kl"]["mean"]) == found.mean("kl", "dsv3")

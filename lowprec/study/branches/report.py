@@ -14,6 +14,7 @@ from ..report.parts import (
     environment,
     expected_table,
     finding_sentence,
+    findings_json,
     interval,
     percent,
     plural,
@@ -133,13 +134,9 @@ def results(study: StudySummary, folder: Path = Path()) -> Results:
     keep = [i for i, name in enumerate(COLUMNS) if name not in FILES_ONLY]
     shown = Table(tuple(COLUMNS[i] for i in keep), [tuple(row[i] for i in keep) for row in table.rows], study.size,
                   ablation.question)  # fmt: skip
-    numbers = [
-        {"arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, **_numbers(study, item),
-         "verdict": item.verdict}
-        for item in study.arms
-    ]  # fmt: skip
+    rows = [arm_row(study, item) for item in study.arms]
     return Results(
-        ablation, folder, study, body, {"table.csv": csv_of(numbers)}, as_json(study), made_of(study.about), [shown],
+        ablation, folder, study, body, {"table.csv": csv_of(rows)}, as_json(study), made_of(study.about), [shown],
         sentences(study), study.damaged,
     )  # fmt: skip
 
@@ -193,18 +190,22 @@ def _assay(study: StudySummary) -> str:
     )
 
 
-def _numbers(study: StudySummary, item: ArmSummary) -> dict[str, float]:
+def arm_row(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
+    """Return the numbers of an arm: its row of `table.csv`, and what `summary.json` says of it first."""
     own = item.primary
-    found: dict[str, float] = {"pairs": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged}
-    found |= {f"{name}_percent": 100 * effect.mean for name, effect in item.effects.items()}
-    for name, effect in item.effects.items():
-        found |= {f"{name}_{key}": value for key, value in effect_numbers(effect).items()}
-    return found | {
+    effects = {
+        name: {"verdict": item.verdict_on(name), **effect_numbers(found)} for name, found in item.effects.items()
+    }
+    return {
+        "arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, "verdict": item.verdict,
+        "to_floor": item.floor_position, "pairs": own.n, "checkpoints": own.checkpoints, "diverged": own.diverged,
+        **{f"{name}_{key}": value for name, numbers in effects.items() for key, value in numbers.items()},
         "bootstrap90_low_percent": 100 * item.bootstrap90[0], "bootstrap90_high_percent": 100 * item.bootstrap90[1],
         "p_holm": item.p_holm, "max_train_error_percent": 100 * item.train_error, "floor_percent": 100 * study.floor,
-        "data_exponent": item.data_exponent, "data_lost_percent": 100 * item.data_equivalent,
-        "detectable_difference_percent": 100 * item.power.detectable, "equivalence_power": item.power.equivalence,
-        "pairs_needed": item.power.pairs, "max_violation": study.mean("max_violation", item.arm.name),
+        "mean_floor_percent": 100 * item.mean_floor, "data_exponent": item.data_exponent,
+        "data_lost_percent": 100 * item.data_equivalent, "detectable_difference_percent": 100 * item.power.detectable,
+        "equivalence_power": item.power.equivalence, "pairs_needed": item.power.pairs,
+        "max_violation": study.mean("max_violation", item.arm.name),
     }  # fmt: skip
 
 
@@ -212,7 +213,7 @@ def effect_numbers(found: Paired) -> dict[str, float]:
     """Return the numbers of one effect for `summary.json`."""
     inference = found.inference
     return {
-        "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
+        "percent": 100 * found.mean, "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
         "pairs_error_percent": 100 * found.pairs_error, "text_error_percent": 100 * found.text_error,
         "df": inference.df,
         "ci90_low_percent": 100 * found.ci90[0], "ci90_high_percent": 100 * found.ci90[1],
@@ -226,7 +227,7 @@ def as_json(study: StudySummary) -> dict[str, Any]:
     """Return the complete result for `summary.json`."""
     spent, name = costs(study), study.ablation.reference.name
     contrasts = [
-        {"arm": item.arm, "against": item.baseline, "mean_percent": 100 * item.found.mean, "p_holm": item.p_holm,
+        {"arm": item.arm, "against": item.baseline, "p_holm": item.p_holm,
          "together90": item.together90, "sentence": contrast_sentence(study, item), **effect_numbers(item.found)}
         for item in study.contrasts
     ]  # fmt: skip
@@ -239,37 +240,20 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
         "trustworthy": not study.invalid_reasons, "reference": reference, "contrasts": contrasts,
         "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
-        "findings": [
-            {
-                "quantity": item.expectation.quantity, "expectation": item.expectation, "outcome": item.outcome,
-                "found": {"value": item.found.value, "ci90": item.found.ci90, "instead": item.found.as_difference},
-            }
-            for item in study.findings
-        ],
+        "findings": findings_json(study.findings),
     }  # fmt: skip
 
 
 def _arm_json(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
-    pairs = [
+    runs = [
         {"checkpoint": run.checkpoint, "seed": run.seed, "loss": run.loss, "loss_bf16": run.loss_bf16,
          **{f"{name}_percent": 100 * float(found.values[i]) for name, found in item.by_effect.items()}}
         for i, run in enumerate(item.runs)
     ]  # fmt: skip
-    effects = {
-        name: {
-            "mean_percent": 100 * found.mean,
-            "verdict": item.verdict_on(name),
-            **effect_numbers(found),
-        }
-        for name, found in item.effects.items()
-    }
     return {
-        "arm": item.arm.name, "role": item.arm.role, "recipe": item.arm.recipe_name, "verdict": item.verdict,
-        "detected": item.detected, "sentence": sentence(study, item), "expected": item.arm.expected,
-        "source": item.arm.source, "effects": effects, "p_holm": item.p_holm, "bootstrap90": item.bootstrap90,
-        "power": item.power, "to_floor": item.floor_position, "data_lost_percent": 100 * item.data_equivalent,
-        "max_train_error": item.train_error, "max_violation": study.mean("max_violation", item.arm.name),
-        "tokens_per_second": _speed(study, item.runs), "pairs": pairs,
+        **arm_row(study, item), "detected": item.detected, "sentence": sentence(study, item),
+        "expected": item.arm.expected, "source": item.arm.source, "tokens_per_second": _speed(study, item.runs),
+        "runs": runs,
     }  # fmt: skip
 
 
