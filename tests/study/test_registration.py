@@ -176,7 +176,9 @@ def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
 @pytest.mark.parametrize("name", names())
 def test_what_the_files_expect_is_registered(name):
     state = registration.registered_of(name, name).state(load(name))
-    assert not state.endswith("not registered"), f"{name}: {state}; lowprec register {name} --reason ..."
+    assert not state.endswith("not registered"), (
+        f"{name}: {state}; lowprec register {name}, if it changed with --reason"
+    )
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
