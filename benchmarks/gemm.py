@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.threads < 1:
-        parser.error(f"--threads {arguments.threads}: at least 1 is needed")
+        parser.error(f"--threads must be >= 1, got {arguments.threads}")
     if arguments.avx2 and any(os.environ.get(name) != value for name, value in host.AVX2.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **host.AVX2})
     if arguments.child:

@@ -1,6 +1,6 @@
 """Validation of the arguments of public functions: arrays, destination arrays, seeds, integers.
 
-Error messages name the calling function, quote the argument and give the requirement. Accepted arrays hold real
+Error messages have one form, ``func: param must be ..., got ...``. Accepted arrays hold real
 numbers: NumPy's floats and integers, the dtypes of ml_dtypes, and tensors of torch and JAX of such dtypes.
 """
 
@@ -82,7 +82,9 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
 
         return jax.numpy.asarray(typed)
     if package != "torch":
-        raise TypeError(f"{who}: like={like!r}: an array of NumPy, torch or JAX is needed, or one of these names")
+        raise TypeError(
+            f"{who}: like must be an array of NumPy, torch or JAX or 'numpy', 'torch' or 'jax', got {got(like)}"
+        )
     import torch
 
     known = None if dtype is None or dtype.kind != "V" else getattr(torch, dtype.name, None)
@@ -94,6 +96,20 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
+def as_array(who: str, name: str, x: Any) -> Array:
+    """Return an array, a nested sequence or a scalar as an array of NumPy.
+
+    Raises
+    ------
+    ValueError
+        If sequences in a sequence differ in length.
+    """
+    try:
+        return np.asarray(host(x))
+    except ValueError:
+        raise ValueError(f"{_parameter(who, name)} must be rectangular, got sequences of different lengths") from None
+
+
 def real_numbers(who: str, x: ArrayLike) -> Array:
     """Return an array of real numbers, with its dtype.
 
@@ -103,12 +119,12 @@ def real_numbers(who: str, x: ArrayLike) -> Array:
         If it holds other objects, or has a mask, which would be lost.
     """
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
-        raise TypeError(f"{who}: a masked array, whose mask would be lost; real numbers are needed: x.filled(...)")
-    array = np.asarray(host(x))
+        raise TypeError(f"{who}: values must be real numbers without a mask, got {type(x).__name__}; see x.filled(...)")
+    array = as_array(who, "values", x)
     kind = array.dtype.kind
     # NumPy gives the dtypes of ml_dtypes, among others, the kind 'V'.
     if kind not in "fiu" and (kind != "V" or array.dtype.names is not None or array.dtype.name.startswith("void")):
-        raise TypeError(f"{who}: values of type {array.dtype}; real numbers are needed")
+        raise TypeError(f"{who}: values must be real numbers, got {type(x).__name__ if kind == 'O' else array.dtype}")
     return array
 
 
@@ -130,8 +146,16 @@ def as_float32(who: str, x: ArrayLike) -> Floats:
 # --- codes -----------------------------------------------------------------------------------------------------------
 
 
-def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, check: bool = True) -> Array:
-    """Return contiguous codes of `bits` bits in the given dtype.
+def codes_of(
+    name: str,
+    codes: ArrayLike,
+    bits: int,
+    dtype: np.dtype[Any],
+    *,
+    check: bool = True,
+    hint: str = "; see lowprec.encode",
+) -> Array:
+    """Return contiguous codes of `bits` bits in the given dtype; `name` and `hint` begin and end an error message.
 
     Codes that have the dtype already are not checked if `check` is False.
 
@@ -142,30 +166,28 @@ def codes_of(owner: str, codes: ArrayLike, bits: int, dtype: np.dtype[Any], *, c
     ValueError
         If a code has more bits.
     """
-    c = np.asarray(host(codes))
+    c = as_array("", name, codes)
     if c.dtype.kind not in "iu":
         if c.size == 0:
             return np.zeros(c.shape, dtype)
-        raise TypeError(
-            f"codes of {owner} are unsigned integers, not {c.dtype}; values are encoded with lowprec.encode"
-        )
+        raise TypeError(f"{name} must be unsigned integers, got {c.dtype}{hint}")
     if not (c.dtype == dtype and (bits == 8 * c.dtype.itemsize or not check)):
-        check_codes(owner, c, bits)
+        check_codes(name, c, bits)
     return np.ascontiguousarray(c, dtype=dtype).reshape(c.shape)
 
 
-def check_codes(owner: str, codes: Array, bits: int) -> None:
+def check_codes(name: str, codes: Array, bits: int) -> None:
     """Raise a ValueError if an integer is not a code of `bits` bits."""
     if codes.size == 0:
         return
     low, high = int(codes.min()), int(codes.max())
     if low < 0 or high >> bits:
-        raise outside(owner, high if high >> bits else low, bits)
+        raise outside(name, high if high >> bits else low, bits)
 
 
-def outside(owner: str, code: int, bits: int) -> ValueError:
+def outside(name: str, code: int, bits: int) -> ValueError:
     """Return the error of a code that has more than `bits` bits."""
-    return ValueError(f"code {code} is outside {owner}'s 0..{(1 << bits) - 1}")
+    return ValueError(f"{name} must be from 0 to {(1 << bits) - 1}, got {code}")
 
 
 # --- destination arrays -----------------------------------------------------------------------------------------------
@@ -186,12 +208,12 @@ def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[
     elif out.shape != shape or out.dtype != dtype:
         found = f"{out.dtype} {out.shape}"
     elif not out.flags.c_contiguous:
-        found = "not C-contiguous"
+        found = "one that is not contiguous"
     elif not out.flags.writeable:
-        found = "read-only"
+        found = "a read-only one"
     else:
         return out
-    raise ValueError(f"{who}: out is {found}, needed is contiguous {np.dtype(dtype)} {shape}")
+    raise ValueError(f"{who}: out must be a C-contiguous {np.dtype(dtype)} array of shape {shape}, got {found}")
 
 
 def apart(values: Array, out: Array, *, in_place: bool = False) -> Array:
@@ -228,15 +250,17 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 def check_shape(who: str, name: str, array: Array, shape: tuple[int, ...]) -> None:
     """Raise a ValueError unless an array has the given shape."""
     if array.shape != shape:
-        raise ValueError(f"{who}: {name} is {array.shape}, needed is {shape}")
+        raise ValueError(f"{who}: {name} must have shape {shape}, got {array.shape}")
 
 
 def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """Raise a ValueError unless a and b are shapes of matrices [M, K] and [N, K]."""
     if len(a) != 2 or len(b) != 2:
-        raise ValueError(f"{who}: a is {a}, b is {b}; needed are matrices [M, K] and [N, K]")
+        raise ValueError(f"{who}: a and b must be matrices [M, K] and [N, K], got shapes {a} and {b}")
     if a[1] != b[1]:
-        raise ValueError(f"{who}: K differs: a is {a}, b is {b}; b is [N, K], not transposed")
+        raise ValueError(
+            f"{who}: a [M, K] and b [N, K] must have the same K, got shapes {a} and {b}; b is not transposed"
+        )
 
 
 def spread(a: Array, times: int, length: int, axis: int = -1) -> Array:
@@ -267,7 +291,7 @@ def whole(who: str, name: str, value: Any, low: int | None = None, high: int | N
     except TypeError:
         number = None
     if number is None or isinstance(value, (bool, np.ndarray)) or not _within(number, low, high):
-        raise ValueError(f"{_called(who, name, value)}: a whole number{_limits(low, high)} is needed")
+        raise ValueError(f"{_parameter(who, name)} must be an integer{_limits(low, high)}, got {got(value)}")
     return number
 
 
@@ -284,7 +308,9 @@ def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> in
     try:
         return whole(who, name, value, low)
     except ValueError:
-        raise ValueError(f"{_called(who, name, value)}: a whole number{_limits(low, None)} or None is needed") from None
+        raise ValueError(
+            f"{_parameter(who, name)} must be an integer{_limits(low, None)} or None, got {got(value)}"
+        ) from None
 
 
 def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
@@ -301,7 +327,7 @@ def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
     except OverflowError:  # an integer beyond float64
         number = math.inf
     if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
-        raise ValueError(f"{_called(who, name, value)}: a finite number {'>= 0' if zero else '> 0'} is needed")
+        raise ValueError(f"{_parameter(who, name)} must be a finite number {'>=' if zero else '>'} 0, got {got(value)}")
     return number
 
 
@@ -314,7 +340,7 @@ def real(who: str, name: str, value: Any) -> float:
         If it is not a real number.
     """
     if not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{_called(who, name, value)}: a real number is needed")
+        raise TypeError(f"{_parameter(who, name)} must be a real number, got {got(value)}")
     try:
         return float(value)
     except OverflowError:
@@ -346,7 +372,7 @@ def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.flo
     """
     single = real32(who, name, positive(who, name, value, zero=zero))
     if not (np.isfinite(single) and (single > 0 or zero)):
-        raise ValueError(f"{_called(who, name, value)}: float32 makes {single} of it; a finite number > 0 is needed")
+        raise ValueError(f"{_parameter(who, name)} must be finite and > 0 in float32, got {value!r}, there {single}")
     return single
 
 
@@ -359,13 +385,27 @@ def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> O
         If it is not allowed.
     """
     if isinstance(value, np.ndarray) or not any(value is option or value == option for option in allowed):
-        choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else ", ".join(map(repr, allowed))
-        raise ValueError(f"{_called(who, name, value)}: {choices} is needed")
+        choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else f"one of {', '.join(map(repr, allowed))}"
+        raise ValueError(f"{_parameter(who, name)} must be {choices}, got {got(value)}")
     return value
 
 
-def _called(who: str, name: str, value: Any) -> str:
-    return f"{who}: {name}={value!r}" if who else f"{name}={value!r}"
+def got(value: Any) -> str:
+    """Return how an error message shows a wrong argument: its repr on one line, cut to 200 characters.
+
+    Examples
+    --------
+    >>> got("e4m3"), got(np.ones((4, 3)))
+    ("'e4m3'", 'float64 (4, 3)')
+    """
+    if isinstance(value, np.ndarray) and value.size > 8:
+        return f"{value.dtype} {value.shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _parameter(who: str, name: str) -> str:
+    return f"{who}: {name}" if who else name
 
 
 def _within(number: int, low: int | None, high: int | None) -> bool:

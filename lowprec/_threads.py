@@ -48,7 +48,7 @@ def get_num_threads() -> int:
             try:
                 set_num_threads(int(wanted))
             except ValueError:
-                raise ValueError(f"LOWPREC_NUM_THREADS={wanted!r}: a whole number >= 1 is needed") from None
+                raise ValueError(f"LOWPREC_NUM_THREADS must be an integer >= 1, got {wanted!r}") from None
     assert _threads is not None
     return _threads
 

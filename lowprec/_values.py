@@ -82,7 +82,7 @@ def plain_fields(entry: Any) -> None:
         if f.type in ("bool", bool):
             flag = getattr(entry, f.name)
             if not isinstance(flag, int) or flag not in (0, 1):
-                raise ValueError(f"{type(entry).__name__}: {f.name}={flag!r}: True or False is needed")
+                raise ValueError(f"{type(entry).__name__}: {f.name} must be True or False, got {flag!r}")
             object.__setattr__(entry, f.name, bool(flag))
 
 
@@ -180,7 +180,9 @@ class Value:
         known = [f.name for f in dataclasses.fields(self) if f.init]  # type: ignore[arg-type]
         for field in changes:
             if field not in known:
-                raise TypeError(f"{type(self).__name__}.with_: no field {field!r}; the fields are {', '.join(known)}")
+                raise TypeError(
+                    f"{type(self).__name__}.with_: unknown field {field!r}: expected one of {', '.join(known)}"
+                )
         about = derived(self, changes) if changes.keys() - set(ABOUT) else {}
         return dataclasses.replace(self, **{**about, **changes})  # type: ignore[type-var]
 

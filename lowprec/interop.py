@@ -45,7 +45,7 @@ def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
     f = formats.get(fmt)
     if (found := dtype_of(f)) is None:
         known = ", ".join(name for name in formats if dtype_of(formats[name]) is not None)
-        raise ValueError(f"{f}: no NumPy type has its codes; those of {known} have one")
+        raise ValueError(f"ml_dtype: fmt must be one of {known}, which have a NumPy dtype, got {f}")
     return found
 
 
@@ -84,7 +84,7 @@ def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
     f = formats.get(fmt)
     c = np.asarray(codes)
     if c.dtype != f.code_dtype:
-        raise TypeError(f"codes of {f} are {f.code_dtype}, not {c.dtype}")
+        raise TypeError(f"codes of {f} must be {f.code_dtype}, got {c.dtype}")
     return c.view(ml_dtype(f))
 
 
@@ -118,12 +118,12 @@ def from_ml_dtypes(x: NDArray[Any]) -> tuple[NDArray[Any], Format]:
     (array([16256, 16256], dtype=uint16), 'bfloat16')
     """
     if not isinstance(x, np.ndarray):
-        raise TypeError(f"from_ml_dtypes: an ndarray is needed, not {type(x).__name__}")
+        raise TypeError(f"from_ml_dtypes: x must be an ndarray, got {type(x).__name__}")
     for name in formats:
         if dtype_of(formats[name]) == x.dtype:
             return x.view(formats[name].code_dtype), formats[name]
     known = ", ".join(found.name for name in formats if (found := dtype_of(formats[name])) is not None)
-    raise ValueError(f"no format of the catalogue is dtype {x.dtype}; known: {known}")
+    raise ValueError(f"from_ml_dtypes: dtype must be that of {known}, got {x.dtype}")
 
 
 def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
@@ -154,10 +154,10 @@ def to_torch(codes: NDArray[Any], fmt: str | Format) -> Any:
     f = formats.get(fmt)
     dtype = next((dtype for name, dtype in _TORCH.items() if formats[name].same_codes(f)), None)
     if dtype is None:
-        raise ValueError(f"{f}: torch has no type with its codes; it has {', '.join(_TORCH)}")
+        raise ValueError(f"to_torch: fmt must be one of {', '.join(_TORCH)}, which have a torch dtype, got {f}")
     c = np.asarray(codes)
     if c.dtype != f.code_dtype:
-        raise TypeError(f"codes of {f} are {f.code_dtype}, not {c.dtype}")
+        raise TypeError(f"codes of {f} must be {f.code_dtype}, got {c.dtype}")
     return torch.from_numpy(c.view(f"int{8 * c.dtype.itemsize}")).view(getattr(torch, dtype))
 
 
@@ -187,18 +187,18 @@ def from_torch(x: Any) -> tuple[NDArray[Any], Format]:
     """
     torch = _torch()
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"from_torch: a torch.Tensor is needed, not {type(x).__name__}")
+        raise TypeError(f"from_torch: x must be a torch.Tensor, got {type(x).__name__}")
     for name, dtype in _TORCH.items():
         if x.dtype == getattr(torch, dtype):
             f = formats[name]
             words = getattr(torch, f"int{8 * f.code_dtype.itemsize}")
             return x.detach().view(words).numpy().view(f.code_dtype), f
-    raise ValueError(f"no format of the catalogue is {x.dtype}; known: {', '.join(_TORCH.values())}")
+    raise ValueError(f"from_torch: dtype must be one of {', '.join(_TORCH.values())}, got {x.dtype}")
 
 
 def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ImportError("torch is not installed; it is needed for its tensors alone: pip install torch") from None
+        raise ImportError("torch is not installed; pip install torch") from None
     return torch

@@ -127,9 +127,9 @@ def linear(
     """
     for name, a in (("x", x), ("w", w)):
         if a.dtype not in _DTYPES:
-            raise TypeError(f"lowprec.jax: {name} is {a.dtype}; float32 or bfloat16 is needed")
+            raise TypeError(f"lowprec.jax: {name} must be float32 or bfloat16, got {a.dtype}")
     if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1]:
-        raise ValueError(f"lowprec.jax: x is {x.shape}, w is {w.shape}; x [..., K] and w [N, K] are needed")
+        raise ValueError(f"lowprec.jax: x and w must have shapes [..., K] and [N, K], got {x.shape} and {w.shape}")
     multiply = _multiplication(recipe, layer, seed, step)
     y = multiply(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), w)
     return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[0])
@@ -142,9 +142,11 @@ def _multiplication(
     recipe = load_recipe(recipe)
     said = Precision.of(recipe, layer, 1000)
     if recipe.activations == "float64" or said.spec.delayed_tensors():
-        raise ValueError(f"lowprec.jax: recipe {recipe.name} needs float64, or scales that remember earlier steps")
+        raise ValueError(f"lowprec.jax: recipe must be without float64 and delayed scaling, got {recipe.name}")
     if step is None and said.spec.stateful:
-        raise ValueError(f"lowprec.jax: recipe {recipe.name} rounds stochastically: give step=")
+        raise ValueError(
+            f"lowprec.jax: step must be given with recipe {recipe.name}, which rounds stochastically, got None"
+        )
     if unrounded:
         said = said._replace(spec=said.spec.with_(out=_FLOAT32))
     stores_bfloat16 = recipe.activations == "bfloat16"
@@ -203,8 +205,8 @@ def dot_general(
     if others or not jnp.issubdtype(out, jnp.floating):
         if strict:
             raise TypeError(
-                f"lowprec.jax.dot_general: strict: {lhs.dtype} x {rhs.dtype} to {out} is left to XLA; float32 and "
-                "bfloat16 are computed"
+                "lowprec.jax.dot_general: dtypes must be float32 or bfloat16 with strict=True, "
+                f"got {lhs.dtype} x {rhs.dtype} to {out}"
             )
         return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
     contract, batch = dimension_numbers
@@ -213,7 +215,9 @@ def dot_general(
     )
     shape = tuple(lhs.shape[i] for i in batch[0]) + free_l + free_r
     if rows.shape[::2] != columns.shape[::2]:
-        raise ValueError(f"lowprec.jax.dot_general: {lhs.shape} and {rhs.shape} do not fit for {dimension_numbers}")
+        raise ValueError(
+            f"lowprec.jax.dot_general: shapes must fit {dimension_numbers}, got {lhs.shape} and {rhs.shape}"
+        )
     if 0 in (*rows.shape, *columns.shape):
         return jnp.zeros(shape, out)
     multiply = _multiplication(recipe, layer, seed, step, unrounded=out not in (natural, jnp.bfloat16))
@@ -308,7 +312,7 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
             unreached.append(Row(scope, "", f"{equation.primitive.name} {types}"))
     if strict and unreached:
         products = "; ".join(f"{row.name} {row.precision}".strip() for row in unreached)
-        raise ValueError(f"lowprec.jax.report: strict: XLA computes {products}")
+        raise ValueError(f"lowprec.jax.report: no product must be left to XLA with strict=True, got {products}")
     return Report(tuple(rows), tuple(unreached))
 
 

@@ -64,7 +64,9 @@ def folder() -> Path:
         # Next to an installed package there may be an unrelated folder of that name.
         if (candidate / TABLE).is_file() and (candidate != checkout or (package.parent / "pyproject.toml").is_file()):
             return candidate
-    raise ReferenceDataError(f"no reference data: neither {checkout} nor {package / '_reference_data'} has a {TABLE}")
+    raise ReferenceDataError(
+        f"reference data cannot be found: neither {checkout} nor {package / '_reference_data'} has a {TABLE}"
+    )
 
 
 def entries(where: Path | None = None) -> dict[str, Entry]:
@@ -95,11 +97,13 @@ def entries(where: Path | None = None) -> dict[str, Entry]:
         tuple(cell.strip() for cell in line.strip().strip("|").split("|")) for line in lines if line.startswith("|")
     ]
     if not rows or rows[0] != HEADER:
-        raise ReferenceDataError(f"{table}: no table with the columns {', '.join(HEADER)}")
+        raise ReferenceDataError(f"{table} must have a table with the columns {', '.join(HEADER)}, got none")
     found: dict[str, Entry] = {}
     for row in rows[2:]:
         if len(row) != len(HEADER) or len(row[-1]) != 64 or set(row[-1]) - set("0123456789abcdef"):
-            raise ReferenceDataError(f"{table}: row {row[0]!r} has no {len(HEADER)} cells that end with a SHA-256")
+            raise ReferenceDataError(
+                f"{table}: row {row[0]!r} must have {len(HEADER)} cells, the last a SHA-256, got {row[1:]!r}"
+            )
         found[row[0]] = Entry(row[0], row[1], row[2], row[3].strip("`"), row[4])
     return found
 
@@ -130,7 +134,7 @@ def path(file: str, where: Path | None = None) -> Path:
     base = folder() if where is None else where
     known = entries(base)
     if file not in known:
-        raise KeyError(f"no reference data {file!r}; there are {', '.join(known) or 'none'}")
+        raise KeyError(f"unknown reference data {file!r}: expected one of {', '.join(known) or 'none'}")
     found, entry = base / file, known[file]
     try:
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
@@ -138,8 +142,7 @@ def path(file: str, where: Path | None = None) -> Path:
         raise ReferenceDataError(f"{found}: {error.strerror}; made by: {entry.command}") from None
     if digest != entry.sha256:
         raise ReferenceDataError(
-            f"{found} has SHA-256 {digest}, the table says {entry.sha256}; it was changed, or the table was not. "
-            f"Made by: {entry.command}"
+            f"{found} must have SHA-256 {entry.sha256}, as in the table, got {digest}; made by: {entry.command}"
         )
     return found
 

@@ -41,11 +41,11 @@ def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     Examples
     --------
     >>> suggest("Hopper", ["ada_fp8", "hopper_fp8"]), suggest("x", ["teal", "plum"])
-    ("did you mean 'hopper_fp8'?", 'known: teal, plum')
+    ("did you mean 'hopper_fp8'?", 'expected one of teal, plum')
     """
     known = list(known)
     close = _close(name, known, cutoff)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(known)}"
 
 
 def _close(name: str, known: Sequence[str], cutoff: float = 0.5) -> list[str]:
@@ -137,17 +137,17 @@ class Registry(Generic[T]):
         """
         aliases = list(aliases)
         if not isinstance(obj, self.type):
-            raise TypeError(f"{self.kind} {name!r}: {_a(self.type.__name__)} is needed, not {obj!r}")
+            raise TypeError(f"{self.kind} {name!r} must be {_a(self.type.__name__)}, got {obj!r}")
         again = name in self._objects and bool(self._objects[name] == obj)
         for new in [name, *aliases]:
             if new in self and not replace and not (again and self.listed(new) == name):
                 raise ValueError(
-                    f"{self.kind} {new!r} is registered already, as something else; choose another name, or say "
+                    f"{self.kind} {new!r} is registered already, with other fields; choose another name or pass "
                     "replace=True"
                 )
         for alias in aliases:
             if alias in self._objects:
-                raise ValueError(f"{self.kind} {alias!r} is an entry itself, so it cannot be another name of {name!r}")
+                raise ValueError(f"{self.kind} {alias!r} is an entry, so it cannot be an alias of {name!r}")
         known = any(new in self for new in [name, *aliases])
         self._aliases.pop(name, None)
         self._objects[name] = obj
@@ -195,7 +195,8 @@ class Registry(Generic[T]):
         found = self.find(name) if isinstance(name, str) else None
         if found is not None:
             return found
-        raise UnknownNameError(f"unknown {self.kind} {name!r}: {self.hint(str(name))}")
+        hint = self.hint(name) if isinstance(name, str) else "expected a string"
+        raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
 
     def hint(self, name: str) -> str:
         """Return a hint on an unknown name: its meaning, the catalogue that has it, or similar names."""
@@ -247,7 +248,7 @@ class Registry(Generic[T]):
             name = getattr(name_or_object, "__name__", None) or getattr(name_or_object, "name", None)
             if isinstance(name, str) and name in self:
                 return self[name]
-        raise TypeError(f"{_a(self.kind)} is a name or {_a(self.type.__name__)}, not {name_or_object!r}")
+        raise TypeError(f"{self.kind} must be a name or {_a(self.type.__name__)}, got {name_or_object!r}")
 
     def listed(self, name: str) -> str | None:
         """Return the main name of an entry, given that or an alias; None if it is not listed."""

@@ -126,7 +126,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: i
     __tracebackhide__ = True
     for q in (actual, expected):
         if not hasattr(q, "granularity"):
-            raise AssertionError(f"{type(q).__name__} is not Quantized; both must be, or neither")
+            raise AssertionError(f"both sides or none must be Quantized, got a {type(q).__name__}")
     said = [f"{q.format.name} {q.shape}, {q.granularity}" for q in (actual, expected)]
     if said[0] != said[1]:
         raise AssertionError(f"{said[0]} is not {said[1]}")

@@ -128,9 +128,9 @@ def test_other_things_than_files(tmp_path):
         read_npy("a\0b")
     np.savez(tmp_path / "x.npz", a=np.ones(2))
     np.save(tmp_path / "x.npy", np.ones(2))
-    with pytest.raises(ValueError, match=r"x\.npz: not .*: an archive of several arrays"):
+    with pytest.raises(ValueError, match=r"x\.npz: not .*: it is an archive of several arrays"):
         read_npy(tmp_path / "x.npz")
-    with pytest.raises(ValueError, match=r"x\.npy: not .*: a single array"):
+    with pytest.raises(ValueError, match=r"x\.npy: not .*: it is a single array"):
         Archive(tmp_path / "x.npy")
     with Archive(tmp_path / "x.npz") as held, pytest.raises(ValueError, match=r"x\.npz: not .*: it has no b"):
         held["b"]

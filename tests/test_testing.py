@@ -50,7 +50,7 @@ test_differences_are_reported = refusals(
             ("np.arange(19), np.arange(19) + 1", "and 9 more"),
             ("quantized(), quantized(scale=2)", "^scale: 1 of 1 differ"),
             ("quantized(), quantized(codes=2)", r"^codes: 1 of 2 differ[^$]*0x38 \(1\)  0x3a \(1.25\)"),
-            ("quantized(), quantized().codes", "ndarray is not Quantized"),
+            ("quantized(), quantized().codes", "both sides or none must be Quantized, got a ndarray"),
             ("quantized(), quantized(fmt='e5m2')", "e4m3fn .* is not e5m2"),
         )
     ),
@@ -58,10 +58,23 @@ test_differences_are_reported = refusals(
 )
 test_what_is_refused = refusals(
     [
-        ("testing.assert_bits_equal([1.0], [1.0], nan='none')", "nan='none'"),
-        ("testing.assert_bits_equal([1.0], [1.0], zero='none')", "zero='none'"),
-        ("interop.to_ml_dtypes(np.zeros(1, np.uint16), 'e5m6')", "e5m6: no NumPy type has its codes; those of e4m3fn"),
-        ("interop.to_ml_dtypes(np.zeros(1, np.int64), 'e4m3fn')", TypeError, "codes of e4m3fn are uint8, not int64"),
+        (
+            "testing.assert_bits_equal([1.0], [1.0], nan='none')",
+            "assert_bits_equal: nan must be 'payload' or 'any', got 'none'",
+        ),
+        (
+            "testing.assert_bits_equal([1.0], [1.0], zero='none')",
+            "assert_bits_equal: zero must be 'signed' or 'any', got 'none'",
+        ),
+        (
+            "interop.to_ml_dtypes(np.zeros(1, np.uint16), 'e5m6')",
+            "fmt must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e4m3b11fnuz, e4m3, e3m4,",
+        ),
+        (
+            "interop.to_ml_dtypes(np.zeros(1, np.int64), 'e4m3fn')",
+            TypeError,
+            "codes of e4m3fn must be uint8, got int64",
+        ),
         ("interop.from_ml_dtypes(np.zeros(1, complex))", "complex128"),
     ],
     lambda: {"testing": testing, "interop": interop},

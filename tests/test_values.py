@@ -128,7 +128,7 @@ def test_what_is_neither_true_nor_false_is_refused():
                     assert again == entry
                     assert type(getattr(again, f.name)) is bool
                 for bad in (2, -1, None, "", "no", 0.5, []):
-                    with pytest.raises(ValueError, match=f"{f.name}=.*: True or False is needed"):
+                    with pytest.raises(ValueError, match=f"{f.name} must be True or False, got "):
                         dataclasses.replace(entry, **{f.name: bad})
     assert seen == 7
 

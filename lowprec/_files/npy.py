@@ -56,7 +56,7 @@ def read_npy(path: PathLike, what: str = "a .npy file, or damaged") -> NDArray[A
     """
     with _errors(path, what), _opened(path) as (file, size):
         if file.read(4) == b"PK\3\4":
-            raise ValueError("an archive of several arrays")
+            raise ValueError("it is an archive of several arrays")
         file.seek(0)
         return _read(file, size)
 
@@ -90,7 +90,7 @@ class Archive:
         with contextlib.ExitStack() as stack, _errors(path, what):
             file, self._size = stack.enter_context(_opened(path))
             if file.read(len(_MAGIC)) == _MAGIC:
-                raise ValueError("a single array")
+                raise ValueError("it is a single array")
             self._zip = stack.enter_context(zipfile.ZipFile(file))
             self._members = {info.filename.removesuffix(".npy"): info for info in self._zip.infolist()}
             self._stack = stack.pop_all()
@@ -117,10 +117,10 @@ class Archive:
 
     def _member(self, info: zipfile.ZipInfo) -> NDArray[Any]:
         if info.compress_type not in _METHODS:
-            raise ValueError(f"compression method {info.compress_type}; members are stored or deflated")
+            raise ValueError(f"compression method must be stored or deflated, got {info.compress_type}")
         stored = min(info.compress_size, self._size)
         if info.file_size > _METHODS[info.compress_type] * stored:
-            raise ValueError(f"{stored} bytes cannot become the {info.file_size} that it claims")
+            raise ValueError(f"{stored} bytes cannot decompress to the {info.file_size} of its header")
         with self._zip.open(info) as file:
             array = _read(file, info.file_size)
             while file.read(_PIECE):  # reads to the end, where the checksum is verified
@@ -173,7 +173,7 @@ def _read(file: IO[bytes], size: int) -> NDArray[Any]:
     while left:
         n = file.readinto(left[:_PIECE])  # type: ignore[attr-defined]  # files and members of archives have it
         if not n:
-            raise ValueError(f"cut short: {len(left)} bytes are missing")
+            raise ValueError(f"it is cut short by {len(left)} bytes")
         left = left[n:]
     array = content.view(dtype) if dtype.itemsize else np.empty(count, dtype)
     return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)
@@ -185,11 +185,11 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
 
     start = file.read(len(_MAGIC) + 2)
     if len(start) < len(_MAGIC) + 2 or not start.startswith(_MAGIC) or start[len(_MAGIC)] not in _LENGTHS:
-        raise ValueError("no array")
+        raise ValueError("it does not begin as an array does")
     field = struct.Struct(_LENGTHS[start[len(_MAGIC)]])
     (length,) = field.unpack(file.read(field.size))
     if length > _LONGEST_HEADER:
-        raise ValueError(f"a header of {length} bytes")
+        raise ValueError(f"its header must have at most {_LONGEST_HEADER} bytes, got {length}")
     text = file.read(length).decode("utf-8" if start[len(_MAGIC)] == 3 else "latin-1")
     try:
         with warnings.catch_warnings():
@@ -197,17 +197,17 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
             header = ast.literal_eval(re.sub(r"(?<=\d)L", "", text.strip()))  # Python 2 wrote 10L
         descr, fortran_order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, TypeError, KeyError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError("its header says neither type nor shape") from None
+        raise ValueError("its header has no dtype and shape") from None
     if not (isinstance(descr, str) and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d{0,9}", descr)):
-        raise ValueError(f"it holds {str(descr)[:80]}, no plain numbers")
+        raise ValueError(f"it must hold numbers, got {str(descr)[:80]}")
     try:
         dtype = np.dtype(descr)
     except (TypeError, ValueError):
-        raise ValueError(f"it holds {descr}, no plain numbers") from None
+        raise ValueError(f"it must hold numbers, got {descr}") from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"no shape: {str(shape)[:80]}")
+        raise ValueError(f"its shape must be a tuple of integers >= 0, got {str(shape)[:80]}")
     return dtype, shape, bool(fortran_order), len(start) + field.size + length
 
 

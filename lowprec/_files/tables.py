@@ -68,7 +68,7 @@ def read_json(path: PathLike) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is damaged ({error})") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{os.fspath(path)} is damaged (no JSON object)")
+        raise ValueError(f"{os.fspath(path)} is damaged (not a JSON object)")
     return value
 
 

@@ -107,11 +107,12 @@ def safe_name(what: str, name: object) -> str:
     'fp8_vs_bf16'
     >>> safe_name("study", "../evil")
     Traceback (most recent call last):
-    ValueError: study name '../evil': letters, digits and _ . + - only, 100 at most, since it names a file
+    ValueError: study name must have at most 100 letters, digits and _ . + -, as it names a file, got '../evil'
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}", name):
         raise ValueError(
-            f"{what} name {str(name)[:120]!r}: letters, digits and _ . + - only, 100 at most, since it names a file"
+            f"{what} name must have at most 100 letters, digits and _ . + -, as it names a file, got "
+            f"{str(name)[:120]!r}"
         )
     return name
 

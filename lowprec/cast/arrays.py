@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import codes_of, host, real_numbers
+from .._arrays import as_array, codes_of, host, real_numbers
 from ..format.catalogue import Format, formats
 
 _MAX_EXACT_INTEGER = 1 << 53
@@ -18,9 +18,13 @@ def as_values(who: str, x: ArrayLike) -> NDArray[Any]:
     a = real_numbers(who, x)
     if a.dtype.kind in "iu":
         if a.dtype.itemsize == 8 and a.size and (a.max() > _MAX_EXACT_INTEGER or a.min() < -_MAX_EXACT_INTEGER):
-            raise ValueError(f"{who}: integers beyond +-2^53 ({a.min()} .. {a.max()}) have no exact float64")
+            raise ValueError(
+                f"{who}: integers must be from -2^53 to 2^53, to be exact in float64, got {a.min()} to {a.max()}"
+            )
     elif a.dtype.itemsize > 8:
-        raise TypeError(f"{who}: {a.dtype} would be rounded twice; cast to float64 first if that is meant")
+        raise TypeError(
+            f"{who}: x must hold numbers of at most 64 bits, got {a.dtype}; x.astype(np.float64) rounds them first"
+        )
     if a.dtype.byteorder not in "=|":
         a = a.astype(a.dtype.newbyteorder("="))
     return np.ascontiguousarray(a).reshape(a.shape)
@@ -31,12 +35,12 @@ def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[An
 
     Codes that already have this type are checked only if `check` is set.
     """
-    c = np.asarray(host(codes))
+    c = as_array("", f"codes of {fmt}", codes)
     if (said := said_format(c)) is not None:
         if not formats[said].same_codes(fmt):
-            raise TypeError(f"codes of {fmt} are needed, the array holds {c.dtype}")
+            raise TypeError(f"codes must be of {fmt}, got {c.dtype}")
         c = np.ascontiguousarray(c).view(fmt.code_dtype).reshape(c.shape)
-    return codes_of(str(fmt), c, fmt.bits, fmt.code_dtype, check=check)
+    return codes_of(f"codes of {fmt}", c, fmt.bits, fmt.code_dtype, check=check)
 
 
 def said_format(codes: ArrayLike) -> str | None:

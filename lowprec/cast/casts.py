@@ -148,7 +148,7 @@ def decode(
             if not narrow:
                 kernels.decode32(flat[a:b], into[a:b], constants)
             elif kernels.decode32_seen(flat[a:b], into[a:b], constants) >> f.bits:
-                raise outside(str(f), int(flat[a:b].max()), f.bits)
+                raise outside(f"codes of {f}", int(flat[a:b].max()), f.bits)
 
         _threads.run_chunks(piece, flat.size, GRAIN)
     elif f.bits <= 16:

@@ -185,10 +185,10 @@ def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key:
     where = f"index {tuple(int(i) for i in place)}" if isinstance(place, tuple) else f"index {place}"
     value = float(values.reshape(-1)[wrong[0]])
     if np.isnan(value):
-        what, choice = f"is not a number of {f}", f"{'nan_without_nan' if f.nan_code is None else 'nan'}='raise'"
+        what, choice = f"has no code in {f}", f"{'nan_without_nan' if f.nan_code is None else 'nan'}='raise'"
     elif not f.signed and value < 0:
-        what, choice = f"is negative, {f} has no sign", "unsigned='raise'"
+        what, choice = f"is negative and {f} is unsigned", "unsigned='raise'"
     else:
         name = "inf" if np.isinf(value) and policy.inf == "raise" else "overflow"
         what, choice = f"overflows {f} (max {f.max:g})", f"{name}='raise'"
-    raise ValueError(f"encode: {value} at {where} {what}, and the policy {policy.name!r} says {choice}")
+    raise ValueError(f"encode: {value} at {where} {what}, which policy {policy.name!r} refuses ({choice})")

@@ -54,7 +54,7 @@ def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Polic
     """
     values = as_values("encode_hybrid", x)
     if values.dtype not in (np.float32, np.float16):
-        raise TypeError(f"encode_hybrid: {values.dtype}: float32 or float16 is needed")
+        raise TypeError(f"encode_hybrid: x must be float32 or float16, got {values.dtype}")
     f = formats["hif8"]
     with np.errstate(invalid="ignore"):
         wide = values.astype(np.float64)

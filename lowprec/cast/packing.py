@@ -57,7 +57,7 @@ def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -
     [1, 2, 3]
     """
     bits = whole("pack", "bits", bits, 1, 16)
-    c = codes_of(f"bits={bits}", codes, bits, np.dtype(np.uint8 if bits <= 8 else np.uint16))
+    c = codes_of("pack: codes", codes, bits, np.dtype(np.uint8 if bits <= 8 else np.uint16))
     into = output("pack", out, (packed_size(c.size, bits),), np.uint8)
     flat = apart(c, into).reshape(-1)
     if bits in (8, 16):
@@ -110,14 +110,16 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     p = np.asarray(packed)
     if p.dtype.kind in "iu" and p.dtype != np.uint8 and p.dtype.itemsize > 1 and not isinstance(packed, np.ndarray):
         if p.size and (p.min() < 0 or p.max() > 255):
-            raise ValueError(f"unpack: {p.max() if p.max() > 255 else p.min()} is not a byte")
+            raise ValueError(f"unpack: packed must be bytes from 0 to 255, got {p.max() if p.max() > 255 else p.min()}")
         p = p.astype(np.uint8)
     elif p.size == 0:
         p = p.astype(np.uint8)
     if p.dtype != np.uint8:
-        raise TypeError(f"unpack: packed codes are bytes (uint8), not {p.dtype}")
+        raise TypeError(f"unpack: packed must be bytes (uint8), got {p.dtype}")
     if p.size != packed_size(n, bits):
-        raise ValueError(f"unpack: {n} codes of {bits} bits take {packed_size(n, bits)} bytes, not {p.size}")
+        raise ValueError(
+            f"unpack: packed must be {packed_size(n, bits)} bytes for {n} codes of {bits} bits, got {p.size}"
+        )
     into = output("unpack", out, (n,), np.uint8 if bits <= 8 else np.uint16)
     flat = np.ascontiguousarray(apart(p, into)).reshape(-1)
     if bits in (8, 16):
@@ -173,9 +175,9 @@ def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
     >>> [f"{word:08X}" for word in pack_e5m6(lp.encode(range(1, 9), "e5m6")).tolist()]
     ['3C040042', '04404504', '60470480']
     """
-    c = codes_of("bits=12", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
+    c = codes_of("pack_e5m6: codes", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
     if c.ndim == 0 or c.shape[-1] % 8:
-        raise ValueError(f"pack_e5m6: codes have shape {c.shape}; the last axis must be a multiple of 8")
+        raise ValueError(f"pack_e5m6: codes must have a multiple of 8 along the last axis, got shape {c.shape}")
     h = np.moveaxis(c.reshape(*c.shape[:-1], -1, 8), -1, 0)
     words = [
         h[0] << 20 | h[1] << 8 | h[2] >> 4,
@@ -211,9 +213,9 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
     """
     w = np.asarray(words)
     if w.dtype != np.uint32:
-        raise TypeError(f"unpack_e5m6: words are {w.dtype}, uint32 is needed")
+        raise TypeError(f"unpack_e5m6: words must be uint32, got {w.dtype}")
     if w.ndim == 0 or w.shape[-1] % 3:
-        raise ValueError(f"unpack_e5m6: words have shape {w.shape}; the last axis must be a multiple of 3")
+        raise ValueError(f"unpack_e5m6: words must have a multiple of 3 along the last axis, got shape {w.shape}")
     a, b, c = np.moveaxis(w.reshape(*w.shape[:-1], -1, 3), -1, 0)
     codes = [a >> 20, a >> 8, a << 4 | b >> 28, b >> 16, b >> 4, b << 8 | c >> 24, c >> 12, c]
     found = np.stack([code & 0xFFF for code in codes], axis=-1).astype(np.uint16)

@@ -38,7 +38,7 @@ def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.u
         If the seed is missing or has more than 64 bits, or the index is negative or too large.
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"{who}: {what} needs a seed from 0 to 2^64 - 1, not {seed!r}")
+        raise ValueError(f"{who}: seed must be an integer from 0 to 2^64 - 1 for {what}, got {seed!r}")
     return *halves(int(seed)), whole(who, "offset", offset, 0, 1 << 62)
 
 
@@ -184,7 +184,7 @@ class Triton(Stream):
     def words(self, seed: int, start: int, size: int) -> Words:
         """Return the words of offsets `start`, ``start + 1``, ..."""
         if start + size > 1 << 32:
-            raise ValueError(f"stream {self.name}: offsets to {start + size - 1}: Triton's have 32 bits")
+            raise ValueError(f"stream {self.name}: offset must be below 2^32, as in Triton, got {start + size - 1}")
         counter = np.zeros((size, 4), np.uint32)
         counter[:, 0] = np.arange(start, start + size)
         return philox4x32(counter, halves(seed))[:, 0].copy()
@@ -280,9 +280,9 @@ def key_of(
             return Key(*no_seed)
         key = random_key(who, f"rounding={mode.name!r}", seed, offset)
         return Key(*key, None if isinstance(stream, Own) else stream)
-    words = codes_of(f"{who}: random=", np.asarray(random), 32, np.dtype(np.uint32), check=True)
+    words = codes_of(f"{who}: random", np.asarray(random), 32, np.dtype(np.uint32), hint="")
     if words.shape != shape:
-        raise ValueError(f"{who}: random= has the shape {words.shape}, the values {shape}: a word for each is needed")
+        raise ValueError(f"{who}: random must have a word for each value, shape {shape}, got {words.shape}")
     if seed is not None:
-        raise ValueError(f"{who}: seed={seed!r} beside random=: words that are given need no seed")
+        raise ValueError(f"{who}: seed must be None with words in random, got {seed!r}")
     return Key(*no_seed, given=np.ascontiguousarray(words).reshape(-1)) if mode.is_stochastic else Key(*no_seed)

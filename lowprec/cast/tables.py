@@ -220,7 +220,8 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
         high, low = (int(end / Fraction(2) ** unit) for end in (i.high, i.low))
         if max(abs(high), abs(low), high - low) >= 1 << 62:
             raise ValueError(
-                f"{f}: {float(i.low):g} and {float(i.high):g} lie too many binades apart for stochastic rounding"
+                f"{f} cannot be rounded to stochastically: its values {float(i.low):g} and {float(i.high):g} are too "
+                "far apart"
             )
         scale = math.ldexp(1.0, -unit)
         if i.low < 0 < i.high:  # no zero: negative numbers go down, positive ones up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,27 @@ def _one_line(error: click.UsageError) -> click.ClickException:
     """Return a usage error of click as one line; a command without arguments still prints its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
-    command = error.ctx.command_path if error.ctx is not None else "lowprec"
-    return CommandError(f"{error.format_message().rstrip('.')} (see {command} --help)")
+    command, text = error.ctx.command_path if error.ctx is not None else "lowprec", error.format_message().rstrip(".")
+    for form, ours in _USAGE:
+        if found := re.fullmatch(form, text, re.DOTALL):
+            text = found.expand(ours)
+            break
+    return CommandError(f"{text[0].lower()}{text[1:]} (see {command} --help)")
+
+
+#: click's messages, and the same in the form of ours.
+_USAGE = (
+    (r"Invalid value for '?(.+?)'?: (.+) is not in the range x([<>]=?.+)", r"\1 must be \3, got \2"),
+    (r"Invalid value for '?(.+?)'?: (.+) is not in the range (.+)", r"\1 must be in the range \3, got \2"),
+    (r"Invalid value for '?(.+?)'?: (.+) is not (one of|a valid) (.+?)(?: range)?", r"\1 must be \3 \4, got \2"),
+    (
+        r"No such (command|option):? ('.+?')\.? \(?Did you mean (?:one of: )?(.+?)\??\)?",
+        r"unknown \1 \2: did you mean \3?",
+    ),
+    (r"No such (command|option):? ('.+?')", r"unknown \1 \2"),
+    (r"Invalid value for '?(.+?)'?: (.+)", r"\1: \2"),
+    (r"Got unexpected extra arguments? \((.+)\)", r"unexpected argument '\1'"),
+)
 
 
 def _words(error: Exception) -> str:

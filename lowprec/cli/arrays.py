@@ -26,18 +26,20 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
         held = str(array.dtype)
         if held in ("|V1", "|V2"):  # the kind that NumPy gives dtypes of ml_dtypes
             held += ", bytes without a type: np.save forgets what bfloat16 and FP8 are, save array.astype('float32')"
-        raise CommandError(f"{path}: a .npy file of real numbers is needed, this holds {held}")
+        raise CommandError(f"{path} must hold real numbers, got {held}")
     if dimensions is not None and array.ndim != dimensions:
-        raise CommandError(f"{path}: {dimensions} dimensions are needed, the shape is {array.shape}")
+        raise CommandError(f"{path} must have {dimensions} dimensions, got shape {array.shape}")
     if array.size == 0:
-        raise CommandError(f"{path}: the array is empty, its shape is {array.shape}")
+        raise CommandError(f"{path} must not be empty, got shape {array.shape}")
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(array, dtype=np.float32)
     if array.dtype.kind == "f" and array.dtype.itemsize > 4:
         beyond = np.isinf(values) & np.isfinite(array)
         if beyond.any():
             first = array[beyond][0]
-            raise CommandError(f"{path}: {int(beyond.sum())} values do not fit float32, the first is {first:.6g}")
+            raise CommandError(
+                f"{path} must hold numbers within float32, got {int(beyond.sum())} beyond, the first {first:.6g}"
+            )
     return values
 
 
@@ -61,14 +63,14 @@ def _writable_file(path: str | None, *inputs: str | None) -> None:
         return
     for file in inputs:
         if file is not None and _same_file(path, file):
-            raise CommandError(f"{path}: is an input of the command, another file is needed for the result")
+            raise CommandError(f"{path} is an input of the command; name another file for the result")
     parent = Path(path).absolute().parent
     if Path(path).is_dir():
-        raise CommandError(f"{path}: is a folder, a file is needed")
+        raise CommandError(f"{path} is a folder; name a file")
     from ..study.run.store import check_writable
 
     if not parent.is_dir():
-        raise CommandError(f"{path}: the folder {str(parent)!r} does not exist")
+        raise CommandError(f"{path} cannot be written: the folder {str(parent)!r} does not exist")
     check_writable(parent)
 
 
@@ -122,7 +124,7 @@ def _promotion(text: str) -> Any:
     try:
         return int(text)
     except ValueError:
-        raise CommandError(f"--promote-every {text}: a whole number, auto or none is needed") from None
+        raise CommandError(f"--promote-every must be an integer, auto or none, got {text!r}") from None
 
 
 @click.command()
@@ -162,9 +164,7 @@ def gemm(
     _writable_file(out, a_file, b_file)
     a, b = _load_array(a_file, dimensions=2), _load_array(b_file, dimensions=2)
     if a.shape[1] != b.shape[1]:
-        raise CommandError(
-            f"{a_file}, {b_file}: K differs: A is {a.shape}, B is {b.shape}; [M, K] and [N, K] are needed"
-        )
+        raise CommandError(f"{a_file} [M, K] and {b_file} [N, K] must have the same K, got {a.shape} and {b.shape}")
     _note_unusual(a_file, a)
     _note_unusual(b_file, b)
     from ..format.catalogue import formats
@@ -172,7 +172,7 @@ def gemm(
 
     if quantizer is None and formats[target or "e4m3fn"].bits > 8:
         if length not in ("auto", None):
-            raise CommandError(f"--promote-every {length}: {target} has no scales, so its sums are not promoted")
+            raise CommandError(f"--promote-every must be auto or none with {target}, which has no scales, got {length}")
         d, exact, words = _instruction(a, b, str(target), accumulator)
     else:
         d, exact, words = _scaled_product(a, b, target, quantizer, accumulator, length)
@@ -283,7 +283,7 @@ def logfmt(
         options["nonfinite"] = nonfinite
     elif mode == "paper" and not np.isfinite(x).all():
         at = ", ".join(str(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise CommandError(f"{file}: NaN or Inf at [{at}]; --nonfinite poison lets it through as NaN")
+        raise CommandError(f"{file} must be finite, got NaN or Inf at [{at}]; --nonfinite poison makes the tile NaN")
     z = codec.encode(x, bits, tile, mode, **options)  # type: ignore[call-overload]  # click has checked the mode
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(z.bits_per_value)}
     row.update(_comparison(compare(z.decode(), x)))

@@ -69,13 +69,13 @@ def quantizers_command(name: str | None) -> None:
 def recipes_command(name: str | None, as_toml: bool) -> None:
     """List recipes, or show the precision map of one."""
     if as_toml and output_format():
-        raise CommandError("--toml and --json or --csv exclude each other")
+        raise CommandError("--toml and --json or --csv are mutually exclusive")
     from ..recipe import load_recipe, recipes
     from ..recipe.table import rows
 
     if name is None:
         if as_toml:
-            raise CommandError("--toml needs the name of a recipe")
+            raise CommandError("missing NAME of a recipe for --toml")
         listed: list[Sequence[Cell]] = [(r, recipes[r].description, recipes[r].source) for r in recipes]
         emit(("recipe", "what it is", "source"), listed, "Training recipes")
         return

@@ -28,7 +28,7 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
         said = {key: str(held[key]) for key in ("format", "granularity", "scale_format") if key in held.names}
     fmt, block = source or said.get("format"), granularity or said.get("granularity")
     if fmt is None or block is None:
-        raise CommandError(f"{path}: it does not say what its codes are: --from and --from-granularity are needed")
+        raise CommandError(f"{path} does not name the format of its codes; give --from and --from-granularity")
     stored = said.get("scale_format", "float32")
     with naming(path):
         return Quantized(
@@ -80,7 +80,7 @@ def convert_command(
     emit(tuple(row), [tuple(row.values())], title)
     if not found.is_lossless and (check_only or out is not None):
         if out is not None and not check_only:
-            raise CommandError(f"{out}: not written, as {int(found.lost.sum())} values would change")
+            raise CommandError(f"{out} was not written, as {int(found.lost.sum())} values would change")
         raise SystemExit(1)
     if out is not None and not check_only:
         said = {"format": new.format.name, "granularity": str(new.granularity), "scale_format": new.scale_format.name}

@@ -56,7 +56,7 @@ def _refuse_unread(table: str) -> None:
             continue
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             tables = " and ".join(other for other, reads in _READS.items() if name in reads)
-            raise CommandError(f"{option.opts[0]} changes nothing in the table {table}; it is for {tables}")
+            raise CommandError(f"{option.opts[0]} has no effect on the table {table}; it is for {tables}")
 
 
 _HELP = """Estimate memory, FLOPs and traffic by format.
@@ -130,7 +130,7 @@ def _count(number: float) -> int | float:
 
 def _one(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) > 1:
-        raise CommandError(f"this table is of one model, not of {', '.join(names)}")
+        raise CommandError(f"MODEL must be one model for this table, got {', '.join(names)}")
     return names or ("deepseek_v3",)
 
 
@@ -191,7 +191,7 @@ def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
 
     shape, gpu = find_model(name), find_hardware(machine)
     if not shape.experts:
-        raise CommandError(f"{shape.name} has no experts, so nothing is dispatched")
+        raise CommandError(f"MODEL must have experts, got {shape.name!r} without")
     groups, kept = shape.expert_groups, shape.kept_groups
     cases = (
         ("one row for each expert", float(shape.top_k)),

@@ -50,13 +50,13 @@ def error(
 ) -> None:
     """Measure and print."""
     if (file is None) == (dist is None):
-        raise CommandError("a FILE or --dist gauss,laplace,... is needed, one of the two")
+        raise CommandError("give either FILE or --dist gauss,laplace,...")
     from ..measure.atlas import compared, find_format
     from ..measure.distributions import distributions
 
     chosen = _names(formats) if formats is not None else list(_SHOWN)
     if not chosen:
-        raise CommandError("--format: no name given; see: lowprec codecs")
+        raise CommandError("--format must be one name at least, got none; see lowprec codecs")
     found = [find_format(name) for name in chosen]
     if file is not None:
         arrays = {file: _load_array(file)}
@@ -64,7 +64,7 @@ def error(
         assert dist is not None
         wanted = list(distributions) if dist == "all" else _names(dist)
         if not wanted:
-            raise CommandError(f"--dist: no name given; known: {', '.join(distributions)}")
+            raise CommandError(f"--dist must be names among {', '.join(distributions)}, got none")
         arrays = {name: distributions[name].values((rows, columns), seed) for name in wanted}
     table: list[dict[str, Cell]] = []
     for name, values in arrays.items():

@@ -29,7 +29,7 @@ def formats_command(name: str | None, grid: bool) -> None:
 
     if name is None:
         if grid:
-            raise CommandError("--grid needs a format: lowprec formats e4m3fn --grid")
+            raise CommandError("missing NAME of a format for --grid, as in lowprec formats e4m3fn --grid")
         columns = ("name", "bits", "exp.", "man.", "bias", "max", "min normal", "min", "specials")
         rows: list[Sequence[Cell]] = [
             (
@@ -49,7 +49,7 @@ def formats_command(name: str | None, grid: bool) -> None:
         emit(("property", "value"), about, fmt.name)
         return
     if fmt.bits > 8:
-        raise CommandError(f"--grid is for formats of at most 8 bits, {fmt.name} has {fmt.bits}")
+        raise CommandError(f"NAME must be a format of at most 8 bits with --grid, got {fmt.name} with {fmt.bits}")
     width = min(16, 1 << fmt.bits)
     values = [float(value) for value in fmt.values()]
     lines: list[Sequence[Cell]] = [
@@ -78,7 +78,7 @@ def cast(
     """
     numbers = [_number(value) for value in values]
     if target is None:
-        raise CommandError("--to FORMAT is needed; see lowprec formats")
+        raise CommandError("missing option --to FORMAT; see lowprec formats")
     from ..format.catalogue import formats
 
     fmt = formats[target]
@@ -104,8 +104,10 @@ def _number(text: str) -> float:
         number = math.inf
     except ValueError:
         if text.startswith("-"):
-            raise CommandError(f"no such option: {text!r}; see lowprec cast --help") from None
-        raise CommandError(f"{text!r} is not a number (decimal, hexadecimal like 0x1.8p3, inf or nan)") from None
+            raise CommandError(f"unknown option {text!r}; see lowprec cast --help") from None
+        raise CommandError(
+            f"VALUE must be a number (decimal, hexadecimal such as 0x1.8p3, inf or nan), got {text!r}"
+        ) from None
     if math.isinf(number) and "inf" not in text.lower():
-        raise CommandError(f"{text!r} does not fit float64; inf is written inf")
+        raise CommandError(f"VALUE must be within float64, or inf, got {text!r}")
     return number

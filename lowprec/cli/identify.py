@@ -81,7 +81,7 @@ def _progress() -> Callable[[int], None] | None:
 def _arguments(path: str) -> dict[str, Any]:
     given = _members(path)
     if "d" not in given:
-        raise CommandError(f"{path}: no array d; the outputs are what is looked at")
+        raise CommandError(f"{path} must have an array d, the outputs to explain, got none")
     return {"c": None, **given}
 
 

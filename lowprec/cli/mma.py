@@ -25,7 +25,7 @@ def _codes(given: str) -> NDArray[Any]:
     from .._files.npy import is_npy, read_npy
 
     if given.startswith("0x"):
-        return _words(given.replace(",", " ").split("/"), "what was given")
+        return _words(given.replace(",", " ").split("/"), "the argument")
     try:
         if is_npy(given):
             return read_npy(given)
@@ -33,7 +33,7 @@ def _codes(given: str) -> NDArray[Any]:
     except OSError as error:
         raise CommandError(f"{given}: {error.strerror or error}; {_NEEDED}") from None
     except UnicodeDecodeError:
-        raise CommandError(f"{given}: no text; {_NEEDED}") from None
+        raise CommandError(f"{given} is not text; {_NEEDED}") from None
     return _words([line for line in text.splitlines() if line.strip()], given)
 
 
@@ -44,12 +44,14 @@ def _words(lines: Sequence[str], where: str) -> NDArray[Any]:
     try:
         rows = [[int(word, 16) for word in line.split()] for line in lines]
     except ValueError:
-        raise CommandError(f"{where}: no hexadecimal words; {_NEEDED}") from None
+        raise CommandError(f"{where}: words must be hexadecimal, got others; {_NEEDED}") from None
     if not rows or len({len(row) for row in rows}) > 1 or not rows[0]:
-        raise CommandError(f"{where}: rows of {sorted({len(row) for row in rows})} words; one length is needed")
+        raise CommandError(
+            f"{where}: rows must have the same number of words, got {sorted({len(row) for row in rows})}"
+        )
     digits = max(len(word.removeprefix("0x")) for line in lines for word in line.split())
     if digits > 16 or min(min(row) for row in rows) < 0:
-        raise CommandError(f"{where}: words of 1 to 16 digits are needed")
+        raise CommandError(f"{where}: words must have 1 to 16 digits and no sign, got others")
     size = next(size for size in (1, 2, 4, 8) if 2 * size >= digits)
     return np.array(rows, dtype=f"u{size}")
 
@@ -63,7 +65,9 @@ def _members(path: str) -> dict[str, NDArray[Any]]:
         names = ("a", "b", "c", "d", "a_scale", "b_scale")
         found = {key: held[lower[key]] for key in names if key in lower}
     if not {"a", "b"} <= set(found):
-        raise CommandError(f"{path}: it needs the arrays a and b; c, d, a_scale and b_scale are looked at as well")
+        raise CommandError(
+            f"{path} must have arrays a and b, and may have c, d, a_scale and b_scale, got {', '.join(lower) or 'none'}"
+        )
     return found
 
 
@@ -106,20 +110,22 @@ def mma(
     theirs = given.pop("d", None)
     for name, array in given.items():
         if array.ndim != 2:
-            raise CommandError(f"{files[name]}: {name} has shape {array.shape}; a matrix is needed")
+            raise CommandError(f"{files[name]}: {name} must be a matrix, got shape {array.shape}")
     x, y, addend = given.pop("a"), given.pop("b"), given.pop("c", None)
     dtype = np.dtype(machine.dtype)
     if addend is not None and addend.dtype.kind == "u":
         if addend.dtype.itemsize > dtype.itemsize:
             raise CommandError(
-                f"{files['c']}: c: words of {8 * addend.dtype.itemsize} bits; {accumulator} adds {dtype}"
+                f"{files['c']}: c must be {dtype} with {accumulator}, got words of {8 * addend.dtype.itemsize} bits"
             )
         addend = addend.astype(f"u{dtype.itemsize}").view(dtype)
     scales: dict[str, Any] = given
     with naming(*dict.fromkeys(files.values())):
         d = multiply(x, y, addend, accumulator=machine, a_format=fa or None, b_format=fb or fa or None, **scales)
     if theirs is not None and (theirs.shape != d.shape or theirs.dtype.itemsize != d.itemsize):
-        raise CommandError(f"{a}: d is {theirs.dtype} {theirs.shape}, the result of {accumulator} {d.dtype} {d.shape}")
+        raise CommandError(
+            f"{a}: d must be {d.dtype} {d.shape}, as results of {accumulator} are, got {theirs.dtype} {theirs.shape}"
+        )
     if out is not None:
         _save(out, d)
     _report(d, theirs, accumulator)

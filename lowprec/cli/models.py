@@ -76,7 +76,7 @@ def eval_command(
     for name in (*names, against):
         load_recipe(name)
     if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
-        raise CommandError(f"--figure {figure}: .png, .svg or .pdf is needed")
+        raise CommandError(f"--figure must end in .png, .svg or .pdf, got {figure}")
     model, tokens = _loaded(folder, data, window, windows)
     from ..torch import evaluation as run
 

@@ -55,7 +55,7 @@ def machine_readable(function: F) -> F:
     @wraps(function)
     def checked(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
         if as_json and as_csv:
-            raise CommandError("--json and --csv exclude each other")
+            raise CommandError("--json and --csv are mutually exclusive")
         click.get_current_context().meta[_FORMAT] = "json" if as_json else "csv" if as_csv else ""
         return function(*args, **kwargs)
 

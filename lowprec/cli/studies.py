@@ -87,9 +87,9 @@ def ablate(
         _plan(studies, quick, seeds, checkpoints, changes, data, out)
         return
     if jobs is not None and scheduler is not None:
-        raise CommandError("--jobs and --scheduler exclude each other")
+        raise CommandError("--jobs and --scheduler are mutually exclusive")
     if scheduler is not None and not any(isinstance(study, PlannedStudy) for study in studies):
-        raise CommandError(f"{studies[0].name} trains nothing: there are no runs for --scheduler")
+        raise CommandError(f"--scheduler has no effect on {studies[0].name}, which trains nothing")
     sizes = _sizes(studies, quick, seeds, checkpoints, changes)
     if not no_plot:
         from ..study.report.sheet import require_matplotlib
@@ -146,7 +146,7 @@ def _plan(
 
     branches = [study for study in studies if study.tier in ("T3", "T4")]
     if not branches:
-        raise CommandError("only studies that train arms (T3, T4) are planned: the others take seconds to minutes")
+        raise CommandError("--plan is for studies that train arms (T3, T4); the others take seconds to minutes")
     click.echo("timing a training step and a forward pass of every recipe: seconds of CPU for each model", err=True)
     rows: list[tuple[Any, ...]] = []
     for size in ("quick",) if quick else ("full",) if changes else ("quick", "full"):
@@ -192,7 +192,7 @@ def _sizes(
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
-            raise CommandError(f"--set {change}: KEY=VALUE is needed, as in --set branch_steps=80")
+            raise CommandError(f"--set must be KEY=VALUE, as in --set branch_steps=80, got {change!r}")
         wanted[key.strip()] = value.strip()
     if seeds is not None:
         wanted["seeds"] = seeds
@@ -297,7 +297,7 @@ def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
     """
     for folder in runs:
         if not folder.is_dir():
-            raise CommandError(f"{folder}: no such folder")
+            raise CommandError(f"RUNS must be folders, got {str(folder)!r}, which is not one")
     if not no_plot:
         from ..study.report.sheet import require_matplotlib
 
@@ -310,7 +310,7 @@ def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
     if len(runs) == 1 and not trained:
         _report_studies(runs[0], no_plot)
     elif not trained:
-        raise CommandError("several folders are compared if they hold training runs; studies are reported one by one")
+        raise CommandError("RUNS must be one folder of studies, or several of training runs, got several without a run")
 
 
 def _compare(trained: Sequence[Path], given: Sequence[Path], plot: bool) -> None:
@@ -336,7 +336,7 @@ def _report_studies(runs: Path, no_plot: bool) -> None:
     folders = catalogue.studies_in(runs)
     if len(folders) > 1 and output_format():
         names = ", ".join(path.name for path in folders)
-        raise CommandError(f"{runs} holds several studies, --json and --csv need one of them: {names}")
+        raise CommandError(f"RUNS must be one study with --json and --csv, got {runs} with {names}")
     broken = False
     for folder in folders:
         if (folder / STUDY_FILE).is_file():

@@ -80,11 +80,11 @@ def train(
 
     # All arguments are checked before the first line of progress.
     if resume and out is None:
-        raise CommandError("--resume needs --out, the folder to go on from")
+        raise CommandError("missing option --out DIR, the folder of the run to --resume")
     if resume and fresh:
-        raise CommandError("--resume and --fresh exclude each other")
+        raise CommandError("--resume and --fresh are mutually exclusive")
     if out is not None and not (resume or fresh) and (there := what_is_there(out)) is not None:
-        raise CommandError(f"{out} holds a run ({there}): --resume goes on with it, --fresh moves it aside")
+        raise CommandError(f"{out} holds a run ({there}); --resume continues it, --fresh renames it")
     console = Console(stderr=True)
     shape, precision = get_config(config), load_recipe(recipe)
     with status(console, "reading the text"):
@@ -111,7 +111,9 @@ def train(
                 progress=_progress(shown, name, steps), stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
-        kept = f"what was done is in {out}; --resume goes on from there" if out else "nothing was saved: no --out"
+        kept = (
+            f"{out} has the run so far; --resume continues it" if out else "nothing was saved, as --out was not given"
+        )
         raise CommandError(f"stopped; {kept}", 130) from None
     row = _row(run, seed, mean_weights=ema is not None and run.status == "done" and evaluate)
     title = "Training, nats per byte" + (", not evaluated" if run.validation_loss is None else "")

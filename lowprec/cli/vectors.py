@@ -42,7 +42,7 @@ def list_command(names: tuple[str, ...]) -> None:
         return
     found = [name for name in listed() if name.startswith(tuple(names))]
     if not found:
-        raise CommandError(f"no set is called {' or '.join(names)}...; lowprec vectors list shows the families")
+        raise CommandError(f"unknown set {' or '.join(names)}...; lowprec vectors list shows the families")
     emit(("set",), [(name,) for name in found], "Vector sets")
 
 
@@ -68,12 +68,12 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
     for name in names:
         some = [other for other in listed() if other.startswith(name[:-1])] if name.endswith("*") else [name]
         if not some:
-            raise CommandError(f"no set is called {name}; lowprec vectors list shows the families")
+            raise CommandError(f"unknown set {name}; lowprec vectors list shows the families")
         chosen += some
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
     elif len(chosen) > 1:
-        raise CommandError(f"{len(chosen)} sets: --out DIR is needed for more than one")
+        raise CommandError(f"missing option --out DIR for more than one set, got {len(chosen)} sets")
     for name in chosen:
         s = vectors(name, level, seed)
         content = how.write(s)
@@ -100,7 +100,7 @@ def check_command(name: str, command: str | None, results: str | None, shown: in
     `lowprec vectors write SET --to testfloat` prints both. The exit code is 1 if anything differs.
     """
     if (command is None) == (results is None):
-        raise CommandError("--command 'PROG ARGS' or --results FILE is needed, one of the two")
+        raise CommandError("give either --command 'PROG ARGS' or --results FILE")
     from ..vectors.catalogue import vectors
     from ..vectors.compare import ask, compare, parse, row
 
@@ -109,7 +109,7 @@ def check_command(name: str, command: str | None, results: str | None, shown: in
         try:
             text = Path(results).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise CommandError(f"{results}: no text; lines of hexadecimal words are needed") from None
+            raise CommandError(f"{results} must be lines of hexadecimal words, got bytes that are not UTF-8") from None
         answers = parse(s, text.splitlines(), results)
     else:
         assert command is not None

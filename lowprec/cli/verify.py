@@ -26,7 +26,7 @@ def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> 
     """
     if recordings is not None:
         if exhaustive or names:
-            raise CommandError("--recordings compares accumulators; --exhaustive and --format are for casts")
+            raise CommandError("--recordings cannot be combined with --exhaustive and --format, which are for casts")
         _verify_recordings(recordings)
         return
     from rich.console import Console

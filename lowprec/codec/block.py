@@ -75,7 +75,7 @@ class BlockCodec(Value):
         whole(who, "tile", self.tile, 1, LARGEST_TILE)
         made = self._resolved
         if made.has_row_scales:
-            raise ValueError(f"{who}: quantizer must have one scale of the tensor or none, got {made}: a scale a row")
+            raise ValueError(f"{who}: quantizer must have one tensor scale or none, got {made} with a scale per row")
         if made.scale_format != self.scale_format or made.has_tensor_scale != self.tensor_scale:
             raise ValueError(
                 f"{who}: scale_format and tensor_scale must be those of its quantizer, {made.scale_format} and "
@@ -103,7 +103,7 @@ class BlockCodec(Value):
         top = content.tensor_scale
         if (top is not None) != self.tensor_scale or isinstance(top, np.ndarray):
             raise ValueError(
-                f"codec {self.name}: quantizer must have one scale of the tensor or none, as tensor_scale says, "
+                f"codec {self.name}: quantizer must have one tensor scale with tensor_scale=True, else none, "
                 f"got {content!r} with tensor_scale={self.tensor_scale}"
             )
         shape = content.shape
@@ -199,7 +199,7 @@ class BlockCodec(Value):
             return None
         top = np.float32(np.frombuffer(raw[:4].tobytes(), "<f4")[0])
         if np.signbit(top) or np.isinf(top):
-            raise WireError(f"codec {self.name}: the tensor's scale is {top}; a finite number >= 0 or NaN is possible")
+            raise WireError(f"codec {self.name}: tensor scale must be finite and >= 0, or NaN, got {top}")
         return top
 
     def _read_scales(self, raw: Bytes) -> Floats:
@@ -212,8 +212,8 @@ class BlockCodec(Value):
         if bad.any():
             row, tile = np.argwhere(bad)[0]
             raise WireError(
-                f"codec {self.name}: row {row}, tile {tile}: scale {codes[row, tile]:#x}, {scale[row, tile]}; finite "
-                "numbers >= 0 or one NaN are possible"
+                f"codec {self.name}: row {row}, tile {tile}: scale must be finite and >= 0, or the one NaN that is "
+                f"written, got {codes[row, tile]:#x} ({scale[row, tile]})"
             )
         return scale
 

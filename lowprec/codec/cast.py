@@ -61,7 +61,7 @@ class CastCodec(Value):
         bits = self.format.bits
         if not (bits <= 16 or bits == 32):
             raise ValueError(
-                f"CastCodec: format must have codes of at most 16 bits, or of 32, got {self.format.name!r} with {bits}"
+                f"CastCodec: format must have at most 16 bits, or 32, got {self.format.name!r} with {bits}"
             )
 
     @property

@@ -121,8 +121,8 @@ class LogFMTCodec(_Logarithmic):
         except ValueError as error:
             raise WireError(f"codec {self.name}: {error}") from None
         if content.nbytes != raw.size or content.pack().tobytes() != raw.tobytes():
-            raise WireError(f"codec {self.name}: no encoder writes this: a NaN of another pattern, or ends of 32 bits "
-                            "that need 16")  # fmt: skip
+            raise WireError(f"codec {self.name}: bytes must be as encoded, got another pattern of NaN, "
+                            "or wide ranges where narrow ones suffice")  # fmt: skip
         return Wire(self, content, shape, content.nbytes)
 
     def limits(self, wire: Wire) -> Floats:
@@ -167,7 +167,7 @@ class DeepEPCodec(_Logarithmic):
     def _checked(self, shape: Shape) -> None:
         if shape[-1] % 512:
             raise ValueError(
-                f"codec {self.name}: shape {shape}: rows of {shape[-1]} values; a multiple of 512 is needed"
+                f"codec {self.name}: shape must have a multiple of 512 values along its last axis, got {shape}"
             )
 
     @standard
@@ -202,7 +202,7 @@ class DeepEPCodec(_Logarithmic):
             raise WireError(f"codec {self.name}: {error}") from None
         if len(content.codes) != rows_of(shape):
             raise WireError(
-                f"codec {self.name}: bytes of {len(content.codes)} rows; shape {shape} has {rows_of(shape)}"
+                f"codec {self.name}: data must have {rows_of(shape)} rows for shape {shape}, got {len(content.codes)}"
             )
         ends = (*shape[:-1], shape[-1] // 128)
         content = replace(content, codes=content.codes.reshape(shape), amin=content.amin.reshape(ends),

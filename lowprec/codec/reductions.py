@@ -170,12 +170,12 @@ def combine_normal(
     x = _slots("combine_normal", outputs)
     where = _matching("combine_normal", "nodes", nodes, x)
     if where.dtype.kind not in "iu":
-        raise ValueError(f"combine_normal: nodes are whole numbers, not {where.dtype}")
+        raise ValueError(f"combine_normal: nodes must be integers, got {where.dtype}")
     total = np.zeros((x.shape[0], x.shape[2]), np.float32)
     if bias is not None:
         added = np.asarray(bias, np.float32)
         if added.shape != total.shape:
-            raise ValueError(f"combine_normal: bias is {added.shape}, the result {total.shape}")
+            raise ValueError(f"combine_normal: bias must have shape {total.shape}, got {added.shape}")
         total += added
     wire = codecs.get(codec)
     for node in np.unique(where[where >= 0]):
@@ -337,7 +337,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
     chosen, wire = all_reduces.get(algorithm), codecs.get(codec)
     x = as_float32("all_reduce", shards)
     if x.ndim < 2 or len(x) == 0:
-        raise ValueError(f"all_reduce: shards are {x.shape}; [ranks, ..., columns] with one rank or more is needed")
+        raise ValueError(f"all_reduce: shards must have shape [ranks >= 1, ..., columns], got {x.shape}")
     rows = int(np.prod(x.shape[1:-1], dtype=np.int64))
     total = np.array(chosen.add(x.reshape(len(x), rows, x.shape[-1]), wire.round_trip))
     return quiet_nan(total).reshape(x.shape[1:])
@@ -346,7 +346,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
 def _slots(name: str, outputs: npt.ArrayLike) -> Floats:
     x = as_float32(name, outputs)
     if x.ndim != 3:
-        raise ValueError(f"{name}: outputs are {x.shape}; [tokens, slots, columns] is needed")
+        raise ValueError(f"{name}: outputs must have shape [tokens, slots, columns], got {x.shape}")
     stored: Floats = round_to(x, "bfloat16")
     return stored
 
@@ -354,7 +354,7 @@ def _slots(name: str, outputs: npt.ArrayLike) -> Floats:
 def _matching(name: str, what: str, given: npt.ArrayLike, x: Floats) -> npt.NDArray[Any]:
     array = np.asarray(given)
     if array.shape != x.shape[:2]:
-        raise ValueError(f"{name}: {what} are {array.shape}; [tokens, slots] = {x.shape[:2]} is needed")
+        raise ValueError(f"{name}: {what} must have shape [tokens, slots] = {x.shape[:2]}, got {array.shape}")
     return array
 
 

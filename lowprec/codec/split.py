@@ -50,13 +50,15 @@ class SplitCodec(Value):
         plain_fields(self)
         object.__setattr__(self, "parts", tuple((width, codec) for width, codec in self.parts))
         if not self.parts:
-            raise ValueError(f"codec {self.name}: parts are needed, pairs of a width and a codec")
+            raise ValueError(
+                f"codec {self.name}: parts must be one or more pairs of width and codec, got {self.parts!r}"
+            )
         for width, codec in self.parts:
             whole(f"codec {self.name}", "width", width, 1)
             if getattr(codec, "prefix_bytes", 0) or width % getattr(codec, "columns_multiple", 1):
                 raise ValueError(
-                    f"codec {self.name}: {codec.name} cannot be a part of {width} values: it has a scale of the whole "
-                    "tensor, or takes other widths"
+                    f"codec {self.name}: parts must be codecs without tensor scale, of a width that they take, got "
+                    f"{codec.name!r} for {width} values"
                 )
 
     @property
@@ -75,7 +77,7 @@ class SplitCodec(Value):
 
     def _tokens(self, columns: int) -> int:
         if columns % self.columns_multiple:
-            raise ValueError(f"codec {self.name}: {columns} columns; a multiple of {self.columns_multiple} is needed")
+            raise ValueError(f"codec {self.name}: columns must be a multiple of {self.columns_multiple}, got {columns}")
         return columns // self.columns_multiple
 
     def _split(self, shape: Shape) -> int:

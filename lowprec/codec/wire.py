@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import Array, Floats, real_numbers, whole
+from lowprec._arrays import Array, Floats, got, real_numbers, whole
 from lowprec._values import ByBits
 from lowprec.cast.packing import pack, packed_size, unpack
 
@@ -110,7 +110,7 @@ def checked_values(name: str, x: Any) -> Array:
     """
     array = real_numbers(f"codec {name}", x)
     if array.ndim < 1:
-        raise ValueError(f"codec {name}: a single number is no row; an array of one or more axes is needed")
+        raise ValueError(f"codec {name}: values must have one axis or more, got a single number")
     return array
 
 
@@ -127,9 +127,9 @@ def checked_shape(name: str, shape: Any) -> Shape:
     except (TypeError, ValueError):
         sizes = ()
     if not sizes:
-        raise WireError(f"codec {name}: shape {shape!r}: one or more whole numbers >= 0 are needed")
+        raise WireError(f"codec {name}: shape must be one or more integers >= 0, got {got(shape)}")
     if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # NumPy too does not count zeros
-        raise WireError(f"codec {name}: shape {shape!r}: no array is as large")
+        raise WireError(f"codec {name}: shape must have at most 64 axes and fewer than 2^56 values, got {got(shape)}")
     return sizes
 
 
@@ -153,9 +153,9 @@ def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
     except ValueError:  # raised for an empty buffer
         raw = np.empty(0, np.uint8)
     if raw.dtype != np.uint8:
-        raise TypeError(f"codec {name}: bytes are needed, not {type(data).__name__} of {raw.dtype}")
+        raise TypeError(f"codec {name}: data must be bytes, got {type(data).__name__} of {raw.dtype}")
     if length is not None and raw.size != length:
-        raise WireError(f"codec {name}: {raw.size} bytes; values of shape {shape} take {length}")
+        raise WireError(f"codec {name}: data must have {length} bytes for shape {shape}, got {raw.size}")
     return raw.reshape(-1)
 
 

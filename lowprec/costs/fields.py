@@ -22,7 +22,7 @@ def named(kind: str, name: Any) -> str:
         If the name is not a nonempty string.
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{kind}: name={name!r}: a name is needed")
+        raise ValueError(f"{kind}: name must be a non-empty string, got {name!r}")
     return f"{kind} {name!r}"
 
 
@@ -51,7 +51,7 @@ def build(kind: type[T], data: Any, owner: str) -> T:
         If `data` is not a mapping.
     """
     if not isinstance(data, Mapping):
-        raise TypeError(f"{owner}: a table of fields is needed, not {data!r}")
+        raise TypeError(f"{owner}: data must be a mapping of fields, got {data!r}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
@@ -62,7 +62,9 @@ def build(kind: type[T], data: Any, owner: str) -> T:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING and name not in data
     ]
     if needed:
-        raise ValueError(f"{owner}: missing {', '.join(map(repr, needed))}")
+        raise ValueError(
+            f"{owner}: data must have {', '.join(map(repr, needed))}, got {', '.join(map(str, data)) or 'no field'}"
+        )
     return kind(**data)
 
 

@@ -51,7 +51,7 @@ class Hardware:
     50000000000.0
     >>> Hardware("mine", bandwidth=-1.0)
     Traceback (most recent call last):
-    ValueError: hardware 'mine': bandwidth=-1.0: a finite number > 0 is needed
+    ValueError: hardware 'mine': bandwidth must be a finite number > 0, got -1.0
     """
 
     name: str
@@ -83,7 +83,9 @@ class Hardware:
             ("effective_scale_up_bandwidth", "scale_up_bandwidth"),
         ):
             if getattr(self, part) > getattr(self, all_):
-                raise ValueError(f"{owner}: {part}={getattr(self, part):g} is more than {all_}={getattr(self, all_):g}")
+                raise ValueError(
+                    f"{owner}: {part} must be at most {all_}={getattr(self, all_):g}, got {getattr(self, part):g}"
+                )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hardware:

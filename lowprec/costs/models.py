@@ -109,7 +109,7 @@ class GroupedAttention:
         for name in ("heads", "kv_heads", "head_dim"):
             whole("GroupedAttention", name, getattr(self, name), 1)
         if self.heads % self.kv_heads:
-            raise ValueError(f"GroupedAttention: kv_heads={self.kv_heads} must divide heads={self.heads}")
+            raise ValueError(f"GroupedAttention: kv_heads must divide heads={self.heads}, got {self.kv_heads}")
 
     def weights(self, dim: int) -> int:
         """Return the number of elements of its matrices in one layer."""
@@ -199,22 +199,27 @@ class ModelShape:
         for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
             whole(owner, name, getattr(self, name), 0)
         if not isinstance(self.attention, Attention):
-            raise TypeError(f"{owner}: attention={self.attention!r}: a LatentAttention or GroupedAttention is needed")
+            raise TypeError(
+                f"{owner}: attention must be a LatentAttention or a GroupedAttention, got {self.attention!r}"
+            )
         if self.dense_layers is not None:
             whole(owner, "dense_layers", self.dense_layers, 0)
         if self.first_dense > self.layers:
-            raise ValueError(f"{owner}: dense_layers={self.dense_layers} of layers={self.layers}")
+            raise ValueError(f"{owner}: dense_layers must be at most layers={self.layers}, got {self.dense_layers}")
         if self.first_dense and not self.dense_width:
-            raise ValueError(f"{owner}: {self.first_dense} dense layers need dense_width > 0")
+            raise ValueError(
+                f"{owner}: dense_width must be > 0 with {self.first_dense} dense layers, got {self.dense_width}"
+            )
         if self.moe_layers and not (0 < self.top_k <= self.experts and self.expert_width):
             raise ValueError(
-                f"{owner}: layers={self.layers}, dense_layers={self.dense_layers}: {self.moe_layers} layers of experts "
-                f"need expert_width > 0 and 0 < top_k <= experts, got {self.expert_width}, {self.top_k}, {self.experts}"
+                f"{owner}: expert_width must be > 0 and top_k from 1 to experts with {self.moe_layers} layers of "
+                "experts, "
+                f"got expert_width={self.expert_width}, top_k={self.top_k} and experts={self.experts}"
             )
         if self.experts % self.expert_groups or self.kept_groups > self.expert_groups:
             raise ValueError(
-                f"{owner}: expert_groups={self.expert_groups} must divide experts={self.experts}, and "
-                f"kept_groups={self.kept_groups} be at most that"
+                f"{owner}: expert_groups must divide experts={self.experts} and kept_groups be at most expert_groups, "
+                f"got expert_groups={self.expert_groups} and kept_groups={self.kept_groups}"
             )
 
     @classmethod
@@ -241,14 +246,14 @@ class ModelShape:
         336118784
         """
         if not isinstance(data, Mapping):
-            raise TypeError(f"model: a table of fields is needed, not {data!r}")
+            raise TypeError(f"model: data must be a mapping of fields, got {data!r}")
         owner, fields = f"model {data.get('name')!r}", dict(data)
         attention = fields.get("attention")
         if isinstance(attention, Mapping):
             rest = dict(attention)
             kind = rest.pop("kind", None)
             if not isinstance(kind, str) or kind not in _ATTENTIONS:
-                raise ValueError(f"{owner}: attention kind={kind!r}: one of {', '.join(_ATTENTIONS)}")
+                raise ValueError(f"{owner}: kind of attention must be one of {', '.join(_ATTENTIONS)}, got {kind!r}")
             fields["attention"] = build(_ATTENTIONS[kind], rest, f"{owner}, {kind} attention")
         return build(cls, fields, owner)
 

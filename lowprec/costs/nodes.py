@@ -85,8 +85,8 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     kept = whole("uniform_nodes", "kept", nodes if kept is None else kept, 1)
     if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
         raise ValueError(
-            f"uniform_nodes: {top_k} of {experts} experts on {kept} of {nodes} nodes: nodes must divide experts, and "
-            "the kept ones hold top_k of them"
+            f"uniform_nodes: nodes must divide experts and the kept ones hold top_k of them, got {top_k} of {experts} "
+            f"experts on {kept} of {nodes} nodes"
         )
     each = experts // nodes
     ways = comb(kept * each, top_k)
@@ -128,12 +128,13 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     array = np.asarray(chosen)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
         raise ValueError(
-            f"measured_nodes: chosen is {array.dtype} {array.shape}; integers [tokens, top_k], not none, are needed"
+            f"measured_nodes: chosen must be integers of shape [tokens, top_k], not empty, got {array.dtype} "
+            f"{array.shape}"
         )
     if array.max() >= experts:
-        raise ValueError(f"measured_nodes: expert {array.max()} of {experts}: they are counted from 0")
+        raise ValueError(f"measured_nodes: chosen must be below experts={experts}, got {array.max()}")
     if experts % nodes:
-        raise ValueError(f"measured_nodes: nodes={nodes} must divide experts={experts}")
+        raise ValueError(f"measured_nodes: nodes must divide experts={experts}, got {nodes}")
     on_node = np.where(array < 0, -1, array.astype(np.int64) // (experts // nodes))
     is_new = np.diff(np.sort(on_node, axis=1), axis=1, prepend=-1) > 0  # empty slots sort first and do not count
     counts = np.bincount(is_new.sum(axis=1), minlength=nodes + 1)
@@ -207,10 +208,10 @@ def node_traffic(
     nodes_per_token = positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
     tokens = whole("node_traffic", "tokens", tokens, 1)
     if not shape.experts:
-        raise ValueError(f"node_traffic: {shape.name} has no experts, so nothing is dispatched")
+        raise ValueError(f"node_traffic: model must have experts, got {shape.name!r} without")
     if nodes_per_token > shape.top_k:
         raise ValueError(
-            f"node_traffic: nodes_per_token={nodes_per_token:g}: {shape.name} sends a token to {shape.top_k} experts"
+            f"node_traffic: nodes_per_token must be at most {shape.name}'s top_k={shape.top_k}, got {nodes_per_token:g}"
         )
     row = row_bytes(codec, shape.dim)
     out, up = tokens * nodes_per_token * row, tokens * shape.top_k * row

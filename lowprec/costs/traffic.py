@@ -140,7 +140,7 @@ def decode_limit(
     """
     shape, gpu = find_model(model), find_hardware(machine)
     if not shape.experts:
-        raise ValueError(f"decode_limit: {shape.name} has no experts, so nothing is dispatched")
+        raise ValueError(f"decode_limit: model must have experts, got {shape.name!r} without")
     dim = shape.dim if dim is None else dim
     layers = shape.layers if layers is None else layers
     tokens, dim, layers = (

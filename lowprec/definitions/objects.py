@@ -77,7 +77,7 @@ def deciding_fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
 def _data(value: Any, full: bool) -> dict[str, Any]:
     cls = type(value)
     if not dataclasses.is_dataclass(cls):
-        raise DefinitionError(f"{value!r} cannot be written into a file: a frozen dataclass is needed")
+        raise DefinitionError(f"{value!r} cannot be written to a file: it must be a frozen dataclass")
     found: dict[str, Any] = {"is": cls.__qualname__, **origin_of(cls, full)}
     if full:
         found |= {about: text for about in ("name", "file") if (text := getattr(value, about, ""))}
@@ -93,14 +93,14 @@ def _data(value: Any, full: bool) -> dict[str, Any]:
 def origin_of(source: Any, full: bool) -> dict[str, dict[str, str]]:
     """Return the place of the definition of a class or function outside the package, and its hash."""
     if "." in source.__qualname__ or "<" in source.__qualname__:
-        raise DefinitionError(f"{source!r} cannot be written into a file: it must stand at the top of one")
+        raise DefinitionError(f"{source!r} cannot be written to a file: it must be defined at module level")
     if source.__module__.partition(".")[0] == "lowprec":
         return {}
     try:
         file = inspect.getfile(source)
         code = hash_of_source(file, source.__qualname__)
     except (TypeError, OSError):  # defined in an interactive session
-        raise DefinitionError(f"{source!r} cannot be written into a file: no source defines it") from None
+        raise DefinitionError(f"{source!r} cannot be written to a file: its source cannot be found") from None
     return {"from": {"code": code, "module": source.__module__, "file": file} if full else {"code": code}}
 
 
@@ -116,7 +116,7 @@ def _plain(value: Any, full: bool) -> Any:
         return {"is": "function", "qualname": value.__qualname__, **origin}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DefinitionError(f"{value!r} cannot be written into a file: numbers, texts and dataclasses can be")
+    raise DefinitionError(f"{value!r} cannot be written to a file: it must be a number, a string or a dataclass")
 
 
 def differing(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

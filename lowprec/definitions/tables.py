@@ -141,9 +141,9 @@ class Reader:
         if not isinstance(table, Mapping) or not all(isinstance(t, Mapping) for t in tables.values()):
             raise DefinitionError(f"{where}: definitions must be tables by kind and name, got {table!r}"[:300])
         if (version := table.get("version", VERSION)) != VERSION:
-            raise DefinitionError(f"{where}: definitions of version {version!r}; this lowprec reads version {VERSION}")
+            raise DefinitionError(f"{where}: version of the definitions must be {VERSION}, got {version!r}")
         if odd := sorted(tables.keys() - catalogues.keys()):
-            raise DefinitionError(f"{where}: definitions of {odd[0]!r}; known are {', '.join(catalogues)}")
+            raise DefinitionError(f"{where}: definitions must be of {', '.join(catalogues)}, got {odd[0]!r}")
         self.catalogues, self.classes, self.table, self.where, self.check = catalogues, classes, tables, where, check
         self.names = {kind: Names(functools.partial(self._get, kind)) for kind in catalogues}
         self._made: dict[tuple[str, str], Any] = {}
@@ -165,7 +165,7 @@ class Reader:
             said = self.table.get(kind, {}).get(word)
             found = self.catalogues[kind][word] if said is None else self._defined(kind, word, said)
             if not isinstance(found, self.catalogues[kind].type):
-                raise DefinitionError(f"{self.where}: {kind} {word!r} is defined as a {type(found).__name__}")
+                raise DefinitionError(f"{self.where}: {kind} {word!r} must not be defined as a {type(found).__name__}")
             self._made[kind, word] = found
         return self._made[kind, word]
 
@@ -182,16 +182,18 @@ class Reader:
         what = f"{self.where}: {kind} {word!r}"
         if isinstance(said, str):
             if here is None:
-                raise DefinitionError(f"{what} is not registered here; load the file that registers it first")
+                raise DefinitionError(f"{what} is not registered; load the file that registers it first")
             if said != short_hash(here):
                 now = json.dumps(canonical(here))
-                raise DefinitionError(f"{what} had hash {said} when this was written, now {short_hash(here)}: {now}")
+                raise DefinitionError(
+                    f"{what} has changed since the file was written: its hash was {said}, is {short_hash(here)}: {now}"
+                )
             return here
         if not isinstance(said, Mapping):
             raise DefinitionError(f"{what} must be defined by a hash or by fields, got {said!r}"[:300])
         if here is not None and "name" not in said and self.check:
             if lines := [f"{path} was {then}, is {now}" for path, then, now in differing(said, described(here))]:
-                raise DefinitionError(f"{what} is another one than when this was written: {'; '.join(lines)}")
+                raise DefinitionError(f"{what} has changed since the file was written: {'; '.join(lines)}")
             return here
         return self.made({"name": word, **said})
 
@@ -210,12 +212,14 @@ class Reader:
             return self._source(said.get("qualname"), origin)
         cls = self._source(kind, origin) if origin is not None else self.classes.get(str(kind))
         if cls is None:
-            raise DefinitionError(f"{self.where}: no class {kind!r}; known are {', '.join(self.classes)}")
+            raise DefinitionError(f"{self.where}: unknown class {kind!r}: expected one of {', '.join(self.classes)}")
         known = [f.name for f in dataclasses.fields(cls) if f.init]
         fields = {field: self._value(value) for field, value in said.items() if field not in ("is", "from")}
         fields = {field: value for field, value in fields.items() if field in known or field not in BESIDE}
         if odd := sorted(fields.keys() - set(known)):
-            raise DefinitionError(f"{self.where}: {kind} has no field {odd[0]!r}; the fields are {', '.join(known)}")
+            raise DefinitionError(
+                f"{self.where}: unknown field {odd[0]!r} of {kind}: expected one of {', '.join(known)}"
+            )
         if "name" in known:
             fields.setdefault("name", "unnamed")
         try:
@@ -244,10 +248,11 @@ class Reader:
             found: Any = getattr(importlib.import_module(module) if ours else sys.modules[module], str(name))
         except (ImportError, KeyError, AttributeError):
             place = origin.get("file") or module
-            raise DefinitionError(f"{self.where}: {name!r} of {place} is not here; import it first") from None
+            raise DefinitionError(f"{self.where}: {name!r} of {place} is not loaded; import it first") from None
         if not ours and (now := origin_of(found, full=False)["from"]["code"]) != origin.get("code"):
             then = origin.get("code")
             raise DefinitionError(
-                f"{self.where}: {name!r} of {origin.get('file')} was {then} when this was written, is {now}"
+                f"{self.where}: {name!r} of {origin.get('file')} has changed since the file was written: its hash "
+                f"was {then}, is {now}"
             )
         return found

@@ -53,10 +53,12 @@ def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Form
     (224.0, 240.0, 'p3109_k8p3ue')
     """
     if domain not in ("extended", "finite"):
-        raise ValueError(f"p3109: domain={domain!r}: 'extended' or 'finite'")
+        raise ValueError(f"p3109: domain must be 'extended' or 'finite', got {domain!r}")
     name = f"p3109_k{K}p{P}{'s' if signed else 'u'}{domain[0]}"
     if not 3 <= K <= 16 or not 1 <= P <= K - bool(signed):
-        raise ValueError(f"{name}: K is 3 to 16 and P is 1 to {'K - 1' if signed else 'K'}")
+        raise ValueError(
+            f"p3109: K must be from 3 to 16 and P from 1 to {'K - 1' if signed else 'K'}, got K={K} and P={P}"
+        )
     specials: Specials = "extended" if domain == "extended" else "fnuz" if signed else "fn"
     return Format(
         name,

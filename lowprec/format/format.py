@@ -243,7 +243,7 @@ class Format(Layout):
         array([0. , 0.5, 1. , 1.5, 2. , 3. , 4. , 6. ], dtype=float32)
         """
         if self.bits > 16:
-            raise ValueError(f"{self.name} has 2^{self.bits} codes; values() is for formats of at most 16 bits")
+            raise ValueError(f"{self.name} has 2^{self.bits} codes; values() lists formats of at most 16 bits")
         return _values(self).copy()
 
     def magnitudes(self) -> Sequence[float]:
@@ -279,7 +279,7 @@ class Format(Layout):
         """
         given, x, toward = x, real(self.name, "x", x), real(self.name, "toward", toward)
         if x == math.inf and given != x:  # an integer too large for float64
-            raise ValueError(f"{self.name}: x={given!r} is not one of its values")
+            raise ValueError(f"{self.name}: x must be a value of the format, got {given!r}")
         position = self._position(x)
         if math.isnan(toward) or toward == x:
             return math.nan if math.isnan(toward) else x
@@ -305,7 +305,7 @@ class Format(Layout):
             value = math.inf if position == self.inf_code else self._value(position)
             if value == abs(x) and (x >= 0 or self.signed):
                 return -position if x < 0 else position
-        raise ValueError(f"{self.name}: {x!r} is not one of its values")
+        raise ValueError(f"{self.name}: x must be a value of the format, got {x!r}")
 
     def _candidates(self, magnitude: float) -> tuple[int, ...]:
         if math.isnan(magnitude):

@@ -53,34 +53,33 @@ class Layout(Value):
         plain_fields(self)
         e, m = self.exponent_bits, self.mantissa_bits
         if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"Format: name={self.name!r}: a non-empty string is needed")
-        integer = self.specials in ("integer", "symmetric")
+            raise ValueError(f"Format: name must be a non-empty string, got {self.name!r}")
+        who, integer = f"Format {self.name}", self.specials in ("integer", "symmetric")
         if self.specials not in SPECIALS:
-            raise ValueError(f"Format {self.name}: specials={self.specials!r}: one of {', '.join(SPECIALS)}")
+            raise ValueError(f"{who}: specials must be one of {', '.join(SPECIALS)}, got {self.specials!r}")
         if not (_is_int(e) and (e == 0 if integer else 1 <= e <= 14)):
-            allowed = "0 for integers" if integer else "1 to 14 are possible"
-            raise ValueError(f"Format {self.name}: exponent_bits={e!r}: {allowed}")
+            raise ValueError(
+                f"{who}: exponent_bits must be {'0 for integers' if integer else 'from 1 to 14'}, got {e!r}"
+            )
         if not (_is_int(m) and 0 <= m <= 23):
-            raise ValueError(f"Format {self.name}: mantissa_bits={m!r}: 0 to 23 are possible")
+            raise ValueError(f"{who}: mantissa_bits must be from 0 to 23, got {m!r}")
         if self.bias is None:
             object.__setattr__(self, "bias", 1 - m if integer else (1 << (e - 1)) - 1)
         else:
-            whole(f"Format {self.name}", "bias", self.bias)
+            whole(who, "bias", self.bias)
         if integer and not (self.signed and self.has_zero and m >= 1):
-            raise ValueError(f"Format {self.name}: specials={self.specials!r} needs a sign, a zero and 1 to 23 bits")
+            raise ValueError(f"{who}: specials={self.specials!r} needs a sign, a zero and mantissa_bits from 1 to 23")
         if self.specials == "ieee" and (m == 0 or e == 1):
             raise ValueError(
-                f"Format {self.name}: exponent_bits={e}, mantissa_bits={m}: specials='ieee' needs a mantissa bit for "
-                "NaN and 2 exponent bits"
+                f"{who}: specials='ieee' needs 2 exponent bits and a mantissa bit for NaN, got exponent_bits={e} and "
+                f"mantissa_bits={m}"
             )
         if self.specials in ("fnuz", "extended") and not ((self.signed or self.specials != "fnuz") and self.has_zero):
-            raise ValueError(
-                f"Format {self.name}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero"
-            )
+            raise ValueError(f"{who}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero")
         if not self.has_zero and m > 0:
-            raise ValueError(f"Format {self.name}: has_zero=False is for formats without mantissa bits, not {m}")
+            raise ValueError(f"{who}: mantissa_bits must be 0 with has_zero=False, got {m}")
         if self.bits > 32 or self.max_code < 1:
-            raise ValueError(f"Format {self.name}: {self.bits} bits: 2 to 32, with a positive value, are possible")
+            raise ValueError(f"{who}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")
         if self.emin - m < -149 or self.emax > 127:
             raise ValueError(
                 f"Format {self.name}: bias={self.bias} puts values from 2^{self.emin - m} to 2^{self.emax} "
@@ -197,7 +196,7 @@ class Layout(Value):
     def _checked(self, code: int) -> int:
         code = whole(self.name, "code", code)
         if not 0 <= code < (1 << self.bits):
-            raise ValueError(f"{self.name}: code {code} is outside 0..{(1 << self.bits) - 1}")
+            raise ValueError(f"{self.name}: code must be from 0 to {(1 << self.bits) - 1}, got {code}")
         return code
 
 

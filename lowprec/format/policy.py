@@ -134,7 +134,7 @@ class Policy(Value):
     >>> strict = Policy("strict", overflow="raise", nan="raise")
     >>> lp.encode([1.0, 500.0], "e4m3fn", policy=strict)
     Traceback (most recent call last):
-    ValueError: encode: 500.0 at index 1 overflows e4m3fn (max 448), and the policy 'strict' says overflow='raise'
+    ValueError: encode: 500.0 at index 1 overflows e4m3fn (max 448), which policy 'strict' refuses (overflow='raise')
     """
 
     name: str = field(compare=False)

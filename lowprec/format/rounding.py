@@ -103,7 +103,7 @@ class Rounding(Value):
         whole(who, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
         one_of(who, "variant", self.variant, ("A", "B", "C"))
         if self.odd and (self.plus_word or self.minus_word or self.ties_even or self.random_bits):
-            raise ValueError(f"{who}: odd=True excludes plus_word, minus_word, ties_even and random_bits")
+            raise ValueError(f"{who}: odd=True cannot be combined with plus_word, minus_word, ties_even or random_bits")
 
     @classmethod
     def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:
@@ -200,7 +200,7 @@ def resolve(
     chosen = policies.get(policy)
     if overflow is not None:
         if overflow not in OVERFLOWS:
-            raise ValueError(f"overflow={overflow!r}: one of {', '.join(OVERFLOWS)}")
+            raise ValueError(f"overflow must be one of {', '.join(OVERFLOWS)}, got {overflow!r}")
         chosen = replace(chosen, overflow=overflow, saturating=())  # type: ignore[arg-type]  # just checked
     return mode, chosen
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import real
+from .._arrays import got, real
 from .._values import plain_fields
 from .format import Format, FormatParams
 from .layout import Specials
@@ -94,25 +94,29 @@ class TableFormat(Format):
         plain_fields(self)
         who = f"TableFormat {self.name}"
         if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"TableFormat: name={self.name!r}: a non-empty string is needed")
+            raise ValueError(f"TableFormat: name must be a non-empty string, got {self.name!r}")
         values = tuple(_number(who, value) for value in self.table)
         object.__setattr__(self, "table", values)
         if not 2 <= len(values) <= 1 << MOST_BITS or len(values) & (len(values) - 1):
-            raise ValueError(f"{who}: {len(values)} values: a power of two from 2 to 2^{MOST_BITS} is needed")
+            raise ValueError(
+                f"{who}: the number of values must be a power of two from 2 to 2^{MOST_BITS}, got {len(values)}"
+            )
         finite = sorted({value for value in values if math.isfinite(value)})
         if len(finite) < 2 or finite[-1] <= 0:
-            raise ValueError(f"{who}: at least two finite values are needed, one of them positive")
+            raise ValueError(
+                f"{who}: table must have two finite values at least, one of them positive, got {got(finite)}"
+            )
         if -math.inf in values and (finite[0] >= 0 or math.inf not in values):
-            raise ValueError(f"{who}: -Inf is for tables with Inf and with negative values")
+            raise ValueError(f"{who}: table has -Inf, so it must have Inf and negative values, got {got(finite)}")
         object.__setattr__(self, "signed", finite[0] < 0)
         object.__setattr__(self, "has_zero", 0.0 in finite)
         if self.has_negative_zero and not any(v == 0 and math.copysign(1, v) > 0 for v in values):
-            raise ValueError(f"{who}: -0 is listed without 0")
+            raise ValueError(f"{who}: table must have 0 if it has -0, got {got(finite)}")
         if math.inf in values and self.signed and -math.inf not in values:
-            raise ValueError(f"{who}: Inf is listed, and negative values, but not -Inf")
+            raise ValueError(f"{who}: table must have -Inf if it has Inf and negative values, got {got(finite)}")
         if self.beyond is not None and not finite[-1] < real(who, "beyond", self.beyond) < math.inf:
             raise ValueError(
-                f"{who}: beyond={self.beyond!r}: a number above the largest value {finite[-1]:g} is needed"
+                f"{who}: beyond must be a number above the largest value {finite[-1]:g}, got {self.beyond!r}"
             )
 
     def _deciding(self) -> tuple[Any, ...]:
@@ -225,7 +229,7 @@ class TableFormat(Format):
             return self.listed.negative_inf
         if wanted in self.listed.values:
             return self.listed.codes[self.listed.values.index(wanted)]
-        raise ValueError(f"{self.name}: {wanted:g} is not one of its values")
+        raise ValueError(f"{self.name}: {wanted:g} is not a value of the format")
 
     def nan_codes(self, which: str) -> tuple[int, int]:
         """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""
@@ -293,7 +297,7 @@ class TableFormat(Format):
         )
         order = [*ends[0], *self.listed.values, *ends[1]]
         if start not in order or (start == math.inf and x != start):
-            raise ValueError(f"{self.name}: {x!r} is not one of its values")
+            raise ValueError(f"{self.name}: x must be a value of the format, got {x!r}")
         if math.isnan(toward) or toward == start:
             return math.nan if math.isnan(toward) else start
         step = order.index(start) + (1 if toward > start else -1)
@@ -311,7 +315,7 @@ def _number(who: str, value: object) -> float:
     number = real(who, "table", value)
     if math.isfinite(number) and float(np.float32(number)) != number:
         raise ValueError(
-            f"{who}: {number!r} is not a float32 number; np.float32 of it is {float(np.float32(number))!r}"
+            f"{who}: table must hold float32 numbers, got {number!r}; the nearest is {float(np.float32(number))!r}"
         )
     return math.nan if math.isnan(number) else number
 

@@ -144,7 +144,9 @@ def encode(
     one_of("logfmt", "mode", mode, ("paper", "deepep"))
     if mode == "paper":
         if units is not None:
-            raise ValueError("logfmt: units belong to mode 'deepep'; mode 'paper' has no approximate log2")
+            raise ValueError(
+                f"logfmt: units must be None with mode='paper', which has no approximate log2, got {units!r}"
+            )
         return encode_paper(
             x, 8 if bits is None else bits, tile, axis=axis, rounding=rounding, clamp_octaves=clamp_octaves, meta=meta,
             fallback=fallback, nonfinite=nonfinite, seed=seed, offset=offset,
@@ -155,7 +157,7 @@ def encode(
     }  # fmt: skip
     for name, value in given.items():
         if value != _OF_DEEPEP[name]:
-            raise ValueError(f"logfmt: {name} {value!r}: mode 'deepep' is what it is, with {name} {_OF_DEEPEP[name]!r}")
+            raise ValueError(f"logfmt: {name} must be {_OF_DEEPEP[name]!r} with mode='deepep', got {value!r}")
     return encode_deepep(x, same_units(units))
 
 

@@ -20,7 +20,7 @@ def exact_float32(x: npt.ArrayLike) -> Floats:
     """
     given = real_numbers("logfmt", x)
     if given.ndim < 1:
-        raise ValueError("logfmt: a single number has no tiles; an array of one or more axes is needed")
+        raise ValueError("logfmt: x must have one axis or more, got a single number")
     if given.dtype.name == "bfloat16":
         return (given.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     with np.errstate(over="ignore"):
@@ -29,8 +29,8 @@ def exact_float32(x: npt.ArrayLike) -> Floats:
         different = (values.astype(given.dtype) != given) & (given == given)
         if different.any():
             raise ValueError(
-                f"logfmt: {given.dtype} value {given[different][0]!r} is no float32 number;"
-                " round the array first, with .astype(np.float32)"
+                f"logfmt: x must hold float32 numbers, got {given[different][0].item()!r} in {given.dtype};"
+                " x.astype(np.float32) rounds them"
             )
     return values
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import Floats, apart, output, whole
+from lowprec._arrays import Floats, apart, got, output, whole
 from lowprec._ieee import standard
 from lowprec._values import ByBits
 from lowprec.kernels.logfmt import deepep as kernels
@@ -68,9 +68,9 @@ class Units(ByBits):
         for name, size in (("log2", 1 << 15), ("log2_significands", 1 << 23), ("exp2_fractions", 1 << 23)):
             table = getattr(self, name)
             if table is not None and (not isinstance(table, np.ndarray) or table.dtype != np.float32):
-                raise ValueError(f"logfmt: table {name} is {type(table).__name__}; a float32 array is needed")
+                raise ValueError(f"logfmt: table {name} must be a float32 array, got {got(table)}")
             if table is not None and (table.shape != (size,) or not table.flags.c_contiguous):
-                raise ValueError(f"logfmt: table {name} has shape {table.shape}; {size} contiguous numbers are needed")
+                raise ValueError(f"logfmt: table {name} must be contiguous of shape {(size,)}, got shape {table.shape}")
 
     def __hash__(self) -> int:  # type: ignore[override]  # tables are never written to
         return hash(tuple(getattr(self, f.name) is None for f in fields(self)))
@@ -262,14 +262,14 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
     chunk = chunk_of(whole("logfmt", "channels", channels, 0))
     data = np.asarray(wire)
     if data.dtype != np.uint8 or data.ndim != 1:
-        raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in one dimension are needed")
+        raise ValueError(f"logfmt: wire must be uint8 bytes with one axis, got {data.dtype} {data.shape}")
     if not channels and data.size:
-        raise ValueError(f"logfmt: {data.size} bytes; tokens of 0 channels take none")
+        raise ValueError(f"logfmt: wire must be empty for tokens of 0 channels, got {data.size} bytes")
     if not data.size:
         ends = np.empty((0, channels // TILE), np.float32)
         return DeepEPMessage(np.empty((0, channels), np.uint16), ends, ends, units)
     if data.size < channels // TILE * 4:  # checked before any work that grows with the channels
-        raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
+        raise ValueError(f"logfmt: wire is cut short: row 0 has {data.size} bytes")
 
     def fit(meta: Bytes) -> Flags:
         amax, amin = any_pairs_from_bytes(meta[None], 32)
@@ -291,7 +291,7 @@ def deepep_from_bytes(header: Header, payload: Bytes, units: Units = ROUNDED) ->
     message = unpack(payload, header.shape[-1], units)
     if message.codes.shape[0] != _rows(header.shape) and header.shape[-1]:
         raise ValueError(
-            f"logfmt: bytes of {len(message.codes)} tokens; shape {header.shape} has {_rows(header.shape)}"
+            f"logfmt: data must have {_rows(header.shape)} tokens for shape {header.shape}, got {len(message.codes)}"
         )
     tiles = (*header.shape[:-1], header.shape[-1] // TILE)
     ends = (message.amin.reshape(tiles), message.amax.reshape(tiles))
@@ -307,7 +307,7 @@ def chunk_of(channels: int) -> int:
         If 512 does not divide them.
     """
     if channels % 512:
-        raise ValueError(f"logfmt: mode 'deepep' sends chunks of 1024 or 512 channels; {channels} are not a multiple")
+        raise ValueError(f"logfmt: channels must be a multiple of 512 with mode='deepep', got {channels}")
     return 512 if channels % 1024 else 1024
 
 
@@ -321,8 +321,8 @@ def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
     wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
     if wrong.any():
         raise ValueError(
-            f"logfmt: mode 'deepep' sends bfloat16 numbers, {values[wrong][0]} is none;"
-            " round the array first, with lowprec.round_to(x, 'bfloat16')"
+            f"logfmt: x must hold bfloat16 numbers with mode='deepep', got {values[wrong][0]};"
+            " lowprec.round_to(x, 'bfloat16') rounds them"
         )
     words = (patterns >> np.uint32(16)).astype(np.uint16)
     words[np.isnan(values)] |= np.uint16(0x40)  # a NaN with only low fraction bits would become Inf
@@ -372,5 +372,5 @@ def same_units(units: object) -> Units:
     if units is None:
         return ROUNDED
     if not isinstance(units, Units):
-        raise TypeError(f"logfmt: units {units!r}: lowprec.logfmt.Units is needed")
+        raise TypeError(f"logfmt: units must be a lowprec.logfmt.Units or None, got {units!r}")
     return units

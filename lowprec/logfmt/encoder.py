@@ -94,7 +94,7 @@ def encode_paper(
     if overflowed.any():
         row, column = (int(i) for i in np.argwhere(overflowed)[0])
         raise ValueError(
-            f"logfmt: {abs(rows[row, column])} in row {row}, tile {column // tile}: no bfloat16 number is as large; "
+            f"logfmt: {abs(rows[row, column])} in row {row}, tile {column // tile} overflows bfloat16; "
             "use fallback=None"
         )
     return replace(result, codes=from_rows(wide, shape, axis))
@@ -108,11 +108,11 @@ def _refuse_or_poison(
     if overflowed.any():
         row, part = (int(i) for i in np.argwhere(overflowed)[0])
         largest = np.abs(rows[row, part * tile : (part + 1) * tile]).max()
-        raise ValueError(
-            f"logfmt: {largest} in row {row}, tile {part}: no bfloat16 number is as large; use meta='fp32'"
-        )
+        raise ValueError(f"logfmt: {largest} in row {row}, tile {part} overflows bfloat16; use meta='fp32'")
     if nonfinite == "raise":
         row, part = divmod(first, amax.shape[1])
         ends = rows[row, part * tile : (part + 1) * tile]
         value = ends[~np.isfinite(ends)][0]
-        raise ValueError(f"logfmt: {value} in row {row}, tile {part}; use nonfinite='poison' to let it through as NaN")
+        raise ValueError(
+            f"logfmt: x must be finite, got {value} in row {row}, tile {part}; nonfinite='poison' makes the tile NaN"
+        )

@@ -61,12 +61,14 @@ def read_header(data: bytes) -> tuple[Header, Bytes]:
     """
     raw = bytes(data)
     if len(raw) < _HEADER.size or raw[:4] != _MAGIC:
-        raise ValueError(f"logfmt: {len(raw)} bytes that begin with {raw[:4]!r}; LogFMT begins with {_MAGIC!r}")
+        raise ValueError(f"logfmt: data must begin with {_MAGIC!r}, got {len(raw)} bytes that begin with {raw[:4]!r}")
     _, crc, version, mode, bits, octaves, meta_bits, fallback, axis, axes, tile = _HEADER.unpack_from(raw)
     if zlib.crc32(raw[8:]) != crc:
-        raise ValueError(f"logfmt: the checksum of {len(raw)} bytes is wrong: they were cut short or changed")
+        raise ValueError(f"logfmt: data is cut short or changed: the checksum of its {len(raw)} bytes does not match")
     if version != _VERSION or fallback > 1 or len(raw) < _HEADER.size + 8 * axes:
-        raise ValueError(f"logfmt: a header of version {version}, mode {mode}, {axes} axes is not known here")
+        raise ValueError(
+            f"logfmt: header must be of version {_VERSION}, got version {version}, mode {mode}, {axes} axes"
+        )
     shape = struct.unpack_from(f"<{axes}Q", raw, _HEADER.size)
     payload = np.frombuffer(raw, np.uint8, offset=_HEADER.size + 8 * axes)
     header = Header(mode, bits, octaves, meta_bits, bool(fallback), axis, tile, shape)
@@ -78,7 +80,10 @@ def _check(header: Header, size: int) -> None:
     """Raise ValueError unless every field is one that encoders write and the payload can hold such an array."""
     mode, bits, octaves, meta_bits, fallback, axis, tile, shape = header
     if mode not in (0, 1) or not 0 <= axis < len(shape) <= _MOST_AXES:
-        raise ValueError(f"logfmt: a header of mode {mode}, axis {axis} of {len(shape)} axes is not known here")
+        raise ValueError(
+            f"logfmt: header must have mode 0 or 1 and an axis of the array, got mode {mode}, axis {axis} of "
+            f"{len(shape)} axes"
+        )
     known = (
         3 <= bits <= 16 and 1 <= octaves <= 32 and meta_bits in (32, 64) and 1 <= tile <= LARGEST_TILE
         if mode == 0
@@ -86,8 +91,8 @@ def _check(header: Header, size: int) -> None:
     )
     if not known:
         raise ValueError(
-            f"logfmt: mode {'paper' if mode == 0 else 'deepep'} with {bits} bits, {octaves} octaves, ends of "
-            f"{meta_bits} bits, tiles of {tile}, axis {axis} is not known here"
+            f"logfmt: header must have fields that mode {'paper' if mode == 0 else 'deepep'!r} takes, got {bits} bits, "
+            f"{octaves} octaves, ranges of {meta_bits} bits, tiles of {tile}, axis {axis}"
         )
     # Every value takes at least three bits. An array may be empty.
     if math.prod(shape) > 8 * size // 3 or math.prod(max(1, n) for n in shape) >= 1 << 56:

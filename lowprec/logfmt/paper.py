@@ -145,7 +145,7 @@ class LogFMT(ByBits):
         if fallen is not None:
             words, codes = codes, np.where(fallen, codes.dtype.type(0), codes)
         if self.bits != 8 * codes.itemsize and codes.size and int(codes.max()) >> self.bits:
-            raise ValueError(f"logfmt: code {codes.max()} is outside 0..{(1 << self.bits) - 1} ({self.bits} bits)")
+            raise ValueError(f"logfmt: codes must be from 0 to {(1 << self.bits) - 1}, got {codes.max()}")
         tile = min(self.tile, max(1, codes.shape[1]))
         _threads.run_chunks(
             lambda start, stop: kernels.decode_tiles(
@@ -263,12 +263,12 @@ def unpack(
     data = np.asarray(wire)
     length = row_bytes(columns, bits, tile, meta_bits)
     if data.dtype != np.uint8 or data.ndim < 1 or (data.ndim > 1 and fallback is not None):
-        raise ValueError(f"logfmt: wire is {data.dtype} {data.shape}; uint8 bytes in rows are needed")
+        raise ValueError(f"logfmt: wire must be uint8 bytes in rows, got {data.dtype} {data.shape}")
     if fallback is not None:
         return _unpack_varying(data, columns, bits, tile, meta_bits, octaves)
     if data.shape[-1] != length:
         raise ValueError(
-            f"logfmt: wire is {data.dtype} {data.shape}; rows of {columns} values in {bits} bits are {length} uint8"
+            f"logfmt: wire must have {length} bytes per row of {columns} values in {bits} bits, got shape {data.shape}"
         )
     lead = data.shape[:-1]
     rows = np.ascontiguousarray(data).reshape(int(np.prod(lead, dtype=np.int64)), length)
@@ -294,10 +294,13 @@ def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
     else:
         length = row_bytes(columns, header.bits, header.tile, header.meta_bits)
         if payload.size != rows * length:
-            raise ValueError(f"logfmt: {payload.size} bytes; shape {shape} in {header.bits} bits takes {rows * length}")
+            raise ValueError(
+                f"logfmt: data must have {rows * length} bytes for shape {shape} in {header.bits} bits, got "
+                f"{payload.size}"
+            )
         z = unpack(payload.reshape(rows, length), columns, header.bits, header.tile, **options)
     if z.codes.shape[0] != rows:
-        raise ValueError(f"logfmt: bytes of {z.codes.shape[0]} rows; shape {shape} has {rows}")
+        raise ValueError(f"logfmt: data must have {rows} rows for shape {shape}, got {z.codes.shape[0]}")
     codes = z.codes.astype(np.uint16) if header.fallback else z.codes
     return LogFMT(
         from_rows(codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
@@ -316,10 +319,10 @@ def _chunk_widths(columns: int, bits: int, tile: int) -> list[tuple[int, int]]:
 def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: int, octaves: int) -> LogFMT:
     tiles = -(-columns // tile)
     if not tiles and data.size:
-        raise ValueError(f"logfmt: {data.size} bytes; rows of 0 values take none")
+        raise ValueError(f"logfmt: wire must be empty for rows of 0 values, got {data.size} bytes")
     if data.size < tiles * meta_bits // 8:  # checked before any work that grows with the columns
         if data.size:
-            raise ValueError(f"logfmt: row 0 begins at byte 0 of {data.size}; it is cut short")
+            raise ValueError(f"logfmt: wire is cut short: row 0 has {data.size} bytes")
         ends = np.empty((0, tiles), np.float32)
         return LogFMT(np.empty((0, columns), np.uint16), ends, ends, bits, tile, octaves, -1, None, "bf16")
 

@@ -64,7 +64,7 @@ def from_streams(rows: Bytes, columns: int, bits: int, tile: int) -> Array:
             streams = np.concatenate([streams, np.zeros((count, spare), np.uint8)], axis=1)
         tiles = packing.unpack(np.ascontiguousarray(streams), bits, count * padded).reshape(count, padded)
         if tiles[:, n:].any():
-            raise ValueError(f"logfmt: padding bits after {n} codes of {bits} bits are not zero")
+            raise ValueError(f"logfmt: wire must have zero bits after {n} codes of {bits} bits, got others")
         codes[:, first:last] = tiles[:, :n].reshape(len(rows), last - first)
         position += (last - first) // n * size
     return codes
@@ -93,8 +93,8 @@ def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
     if bad.any():
         row, tile = (int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
-            f"logfmt: row {row}, tile {tile}: ends {amin[row, tile]} and {amax[row, tile]};"
-            " 0 < amin <= amax, 0 and 0, or 0 and NaN are possible"
+            f"logfmt: row {row}, tile {tile}: (amin, amax) must be 0 < amin <= amax, (0, 0) or (0, NaN), got "
+            f"({amin[row, tile]}, {amax[row, tile]})"
         )
     return amin, amax
 
@@ -148,12 +148,14 @@ def split_rows(
     while position < data.size:
         starts.append(position)
         if position + meta_size > data.size:
-            raise ValueError(f"logfmt: row {len(starts) - 1} begins at byte {position} of {data.size}; it is cut short")
+            raise ValueError(
+                f"logfmt: wire is cut short: row {len(starts) - 1} begins at byte {position} of {data.size}"
+            )
         cast = fit(data[position : position + meta_size])
         flags.append(cast)
         position += meta_size + sum(width[0 if flag else 1] for width, flag in zip(widths, cast, strict=True))
     if position != data.size:
-        raise ValueError(f"logfmt: row {len(starts) - 1} needs {position - data.size} bytes more; it is cut short")
+        raise ValueError(f"logfmt: wire is cut short: row {len(starts) - 1} needs {position - data.size} bytes more")
     table = np.array(flags, bool).reshape(len(starts), len(widths))
     places = np.array(starts, np.int64)
     metas = _gather(data, places, meta_size)

@@ -95,7 +95,7 @@ def find_format(name: Any) -> Codec | Quantizer | Format:
     except UnknownNameError as error:
         hint = str(error).partition(": ")[2]
         raise UnknownNameError(
-            f"{name!r} is neither a codec nor a quantizer nor a format: {hint} "
+            f"unknown codec, quantizer or format {name!r}: {hint} "
             "(lists: lowprec codecs, lowprec quantizers, lowprec formats)"
         ) from None
 
@@ -168,12 +168,12 @@ def _measurable(x: ArrayLike) -> Floats:
     """Return rows of finite float32 numbers."""
     values = as_float32("errors_of", x)
     if values.ndim < 1 or values.size == 0:
-        raise ValueError(f"errors_of: the array is {values.shape}; rows of one value or more are needed")
+        raise ValueError(f"errors_of: x must have an axis and a value at least, got shape {values.shape}")
     bad = ~np.isfinite(values)
     if bad.any():
         raise ValueError(
-            f"errors_of: {int(bad.sum())} of {values.size} values are NaN or infinite, the first at "
-            f"{tuple(int(i) for i in np.argwhere(bad)[0])}; errors are of finite values"
+            f"errors_of: x must be finite, got {int(bad.sum())} of {values.size} values that are NaN or infinite, the "
+            f"first at {tuple(int(i) for i in np.argwhere(bad)[0])}"
         )
     return values
 

@@ -61,13 +61,13 @@ def kappa(
     inputs = [formats.get(f) for f in ([operands] if isinstance(operands, str | Format) else operands)]
     f = formats.get(result)
     if math.prod(1 << g.bits for g in inputs) > MOST:
-        raise ValueError(f"kappa: {' x '.join(map(str, inputs))}: more than 2^24 tuples of codes")
+        raise ValueError(f"kappa: operands must have at most 2^24 tuples of codes, got {' x '.join(map(str, inputs))}")
     grids = np.meshgrid(*(np.arange(1 << g.bits, dtype=g.code_dtype) for g in inputs), indexing="ij")
     codes = [grid.reshape(-1) for grid in grids]
     theirs, ours = (np.asarray(rule(*codes)) for rule in (implementation, definition))
     if theirs.shape != ours.shape or ours.shape != codes[0].shape:
         raise ValueError(
-            f"kappa: {codes[0].shape} codes give {theirs.shape} and {ours.shape}; the same shape is needed"
+            f"kappa: results must have shape {codes[0].shape}, as the codes, got {theirs.shape} and {ours.shape}"
         )
     values = f.values().astype(np.float64)
     finite = np.isfinite(values)

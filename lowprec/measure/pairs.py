@@ -25,7 +25,7 @@ def pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
     """Return two arrays as float64 and check that their shapes agree."""
     x, r = as_wide("compare", a), as_wide("compare", reference)
     if x.shape != r.shape:
-        raise ValueError(f"compare: shapes differ: {x.shape} against a reference of {r.shape}")
+        raise ValueError(f"compare: both arrays must have the same shape, got {x.shape} and {r.shape}")
     return x, r
 
 

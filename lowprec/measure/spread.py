@@ -44,7 +44,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     """
     wide, tile = as_wide("tile_range", x), whole("tile_range", "tile", tile, 1)
     if wide.ndim < 1:
-        raise ValueError("tile_range: a single number has no tiles; an array of one or more axes is needed")
+        raise ValueError("tile_range: x must have one axis or more, got a single number")
     tile = min(tile, max(1, wide.shape[-1]))
     octaves = np.empty((*wide.shape[:-1], -(-wide.shape[-1] // tile)))
     if octaves.size:

@@ -73,7 +73,7 @@ def checks(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[Check]
     chosen = tuple(formats[name].name for name in names) or allowed
     for name in chosen:
         if name not in allowed:
-            raise ValueError(f"verify: there is no check of {name} against ml_dtypes; known: {', '.join(allowed)}")
+            raise ValueError(f"verify: formats must be among {', '.join(allowed)}, which ml_dtypes has, got {name}")
     found = []
     for name in chosen:
         if exhaustive:

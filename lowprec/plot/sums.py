@@ -61,7 +61,9 @@ def accumulation(
     """
     x, y, found = as_float32("accumulation", a), as_float32("accumulation", b), formats.get(fmt)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or not x.size or not y.size:
-        raise ValueError(f"accumulation: a is {x.shape}, b is {y.shape}; needed are [M, K] and [N, K], not empty")
+        raise ValueError(
+            f"accumulation: a and b must be matrices [M, K] and [N, K], not empty, got shapes {x.shape} and {y.shape}"
+        )
     left, right = encode(x, found), encode(y, found)
     magnitudes = encode(np.abs(x), found), encode(np.abs(y), found)
     ks = [k for k in 2 ** np.arange(5, 21) if k < x.shape[1]] + [x.shape[1]]

@@ -43,9 +43,9 @@ def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
     'training loss, nats a byte'
     """
     if not runs:
-        raise ValueError("losses: no run; at least one is needed, or a folder of one")
+        raise ValueError("losses: runs must be one run or folder at least, got none")
     if not 0 <= smoothing < 1:
-        raise ValueError(f"losses: smoothing={smoothing!r}: 0 up to below 1 is possible")
+        raise ValueError(f"losses: smoothing must be in [0, 1), got {smoothing!r}")
     found = [_curve(run) for run in runs]
     axes = axes_or_new(axes)
     for place, (label, metrics) in enumerate(found):
@@ -65,7 +65,7 @@ def _curve(run: Any) -> tuple[str, Any]:
         kept = read_run(Path(run))
         return _label(kept.name, kept.summary["recipe"], kept.summary.get("validation_loss")), kept.metrics
     if not hasattr(run, "metrics"):
-        raise ValueError(f"losses: {run!r} is neither a run nor a folder of one")
+        raise ValueError(f"losses: runs must be runs or folders of runs, got {run!r}")
     return _label("", run.trainer.recipe.name, run.validation_loss), run.metrics
 
 

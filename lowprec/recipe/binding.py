@@ -120,7 +120,7 @@ class BoundRecipe:
     def codec(self, direction: str) -> Codec:
         """Return the codec of ``"dispatch"``, ``"combine"``, ``"dispatch_grad"`` or ``"combine_grad"``."""
         if direction not in DIRECTIONS:
-            raise ValueError(f"direction {direction!r}: one of {', '.join(DIRECTIONS)}")
+            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
         return self._codec(getattr(self.recipe, direction))
 
     def cache(self, role: str) -> Codec | None:
@@ -132,7 +132,7 @@ class BoundRecipe:
             Input of the linear layer after attention, or the two inputs of SwiGLU.
         """
         if role not in CACHES:
-            raise ValueError(f"cache {role!r}: one of {', '.join(CACHES)}")
+            raise ValueError(f"role must be one of {', '.join(CACHES)}, got {role!r}")
         if role == CACHES[0]:
             return self.recipe.input_cache("layers.0.attn.wo")
         codec = self._codec(getattr(self.recipe, f"cache_{role}"))

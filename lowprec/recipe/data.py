@@ -244,7 +244,7 @@ def from_dict(data: Mapping[str, Any], kind: type[D], where: str, *, check: bool
     try:
         made = kind(**fields_of({k: v for k, v in flat.items() if k not in ("about", "hash", "definitions")}, r))
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{where}: this is no recipe: {error}") from None
+        raise ValueError(f"{where} is not a recipe: {error}") from None
     if "definitions" not in data:
         _check_shipped(r, where)
     return made
@@ -255,6 +255,7 @@ def _check_shipped(r: Reader, where: str) -> None:
     for kind, word in r.found():
         if not CATALOGUES[kind].is_shipped(word):
             raise DefinitionError(
-                f"{where} names {kind} {word!r} and does not say what it was, as earlier versions wrote it; here it is "
-                "registered by somebody, and may be another one"
+                f"{where} names {kind} {word!r} without its definition, as earlier versions wrote it, and the "
+                "registered "
+                "one is not the package's and may differ"
             )

@@ -78,7 +78,7 @@ def codec_of(given: Codec | str) -> Codec:
     if type(given) not in _codec_types:  # an isinstance check against the protocol takes microseconds
         hash(codecs.get(given))
         if not dataclasses.is_dataclass(type(given)):
-            raise TypeError(f"a codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
+            raise TypeError(f"codec of a recipe must be a frozen dataclass, which can be compared, got {given!r}")
         _codec_types.add(type(given))
     return given
 
@@ -195,7 +195,7 @@ class Description(Value):
         for name, kind in (("rules", Rule), ("storage", Storage)):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
-                raise TypeError(f"{who}: {name} is a tuple of {kind.__name__}, not {given!r}")
+                raise TypeError(f"{who}: {name} must be a tuple of {kind.__name__}, got {given!r}")
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
         """Return the `LinearSpec` that the rules assign to a linear layer.
@@ -296,7 +296,7 @@ class Description(Value):
         """
         known = self.changes()
         if odd := [key for key in changes if key not in known]:
-            raise TypeError(f"Recipe has no {odd[0]!r}; with_ takes {', '.join(known)}")
+            raise TypeError(f"Recipe.with_: unknown field {odd[0]!r}: expected one of {', '.join(known)}")
         about = self._about(changes)
         rules = _with_linears(changes.pop("rules", self.rules), changes)
         protect, quantize = _patterns(changes.pop("protect", ())), _patterns(changes.pop("quantize", ()))
@@ -305,7 +305,9 @@ class Description(Value):
             rules = (*(Rule(p, BF16_LINEAR) for p in protect), *(Rule(p, main) for p in quantize), *rules)
         single = changes.pop("layers", {})
         if not isinstance(single, Mapping) or not all(isinstance(change, Mapping) for change in single.values()):
-            raise TypeError(f"layers={single!r}: a mapping from patterns of names to what changes in those layers")
+            raise TypeError(
+                f"Recipe.with_: layers must be a mapping from patterns of names to mappings of changes, got {single!r}"
+            )
         for pattern, change in single.items():
             rules = (_changed_rule(rules, pattern, change), *rules)
         if isinstance(changes.get("storage"), Mapping):
@@ -370,11 +372,9 @@ def _changed_rule(rules: tuple[Rule, ...], pattern: str, change: Mapping[str, An
     check_pattern(pattern, LINEARS)
     if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out")]:
         known = ", ".join((*_LINEAR_CHANGES, "out"))
-        raise TypeError(f"layers {pattern!r}: a linear layer has no {odd[0]!r}; what can change is {known}")
+        raise TypeError(f"layers {pattern!r}: unknown field {odd[0]!r} of a linear layer: expected one of {known}")
     names = examples([pattern, *(rule.pattern for rule in rules)])
     specs = {_spec(rules, name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
     if len(specs) > 1:
-        raise ValueError(
-            f"layers {pattern!r} differ in precision, so change them one by one: {', '.join(specs.values())}"
-        )
+        raise ValueError(f"layers {pattern!r} differ in precision; change them one by one: {', '.join(specs.values())}")
     return Rule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))

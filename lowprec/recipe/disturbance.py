@@ -52,7 +52,7 @@ class Disturbance(Value):
         for name, low in (("gain", -1.0), ("noise", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
-                raise ValueError(f"disturbance: {name}={value!r}: a finite number of at least {low:g} is needed")
+                raise ValueError(f"disturbance: {name} must be a finite number >= {low:g}, got {value!r}")
 
     @classmethod
     def parse(cls, text: str | Disturbance | None) -> Disturbance | None:
@@ -70,7 +70,7 @@ class Disturbance(Value):
         for word in words:
             part = re.fullmatch(r"(gain|noise)=([-+]?\d[\d.]*(?:e[-+]?\d+)?)", word)
             if part is None or part[1] in found or part[2].count(".") > 1:
-                raise ValueError(f"disturbance {text!r}: words such as 'gain=-0.01 noise=0.02' are needed")
+                raise ValueError(f"disturbance must be words such as 'gain=-0.01 noise=0.02', got {text!r}")
             found[part[1]] = float(part[2])
         return cls.parse(cls(**found))
 

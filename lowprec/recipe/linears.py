@@ -83,7 +83,10 @@ class GemmSpec(Value):
         put(self, "promote_every", whole_or_none("", "promote_every", self.promote_every, 1))
         self.accumulator.check_inputs(self.a.format, self.b.format)
         if self.a.transform != self.b.transform:
-            raise ValueError(f"{self.a} x {self.b}: Hadamard transforms cancel only if both operands have the same one")
+            raise ValueError(
+                f"GemmSpec: a and b must have the same Hadamard transform, so that it cancels, got {self.a} and "
+                f"{self.b}"
+            )
 
     def with_(self, **changes: Any) -> GemmSpec:
         """Return a multiplication with the given fields replaced; itself if none differs."""

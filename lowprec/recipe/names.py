@@ -74,7 +74,7 @@ def _from_the_end(pattern: str) -> bool:
 def check_pattern(pattern: str, names: tuple[str, ...]) -> None:
     """Raise an UnknownNameError unless the pattern matches a name in some model."""
     if not isinstance(pattern, str):
-        raise TypeError(f"a pattern of names is a text such as 'layers.*.attn.w*', not {pattern!r}")
+        raise TypeError(f"pattern must be a string such as 'layers.*.attn.w*', got {pattern!r}")
     general = re.sub(r"^layers\.-?\d+(?=\.|$)", "layers.0", pattern)
     general = re.sub(r"experts\.\d+(?=\.|$)", "experts.0", general)
     if any(fnmatchcase(name, general) for name in names):
@@ -91,6 +91,8 @@ def check_blocks(patterns: list[str], layers: int | None) -> None:
         number = int(place[1])
         if layers is None:
             if number < 0:
-                raise ValueError(f"pattern {pattern!r} counts from the last block: how many layers has the model?")
+                raise ValueError(
+                    f"pattern {pattern!r} counts from the last block, so the number of layers must be given, got None"
+                )
         elif not -layers <= number <= layers:  # a prediction module has the number after the last block's
-            raise ValueError(f"pattern {pattern!r} names a block that a model of {layers} layers lacks")
+            raise ValueError(f"pattern must name a block of a model of {layers} layers, got {pattern!r}")

@@ -74,7 +74,7 @@ class Reduction(Value):
         found = re.fullmatch(r"([1-9]\d{0,3}) (\S+) (\S+)", given) if isinstance(given, str) else None
         if found is None:
             raise ValueError(
-                f"all_reduce={given!r}: {NONE!r}, or ranks, algorithm and codec such as '16 ring fp8_1x128', is needed"
+                f"all_reduce must be {NONE!r} or ranks, algorithm and codec such as '16 ring fp8_1x128', got {given!r}"
             )
         names = _CATALOGUES if names is None else names
         return cls(int(found[1]), names["all_reduce"][found[2]], names["codec"][found[3]])

@@ -170,7 +170,7 @@ class LayerState:
         scales = {}
         for name, kept in state["scales"].items():
             if name not in specs:
-                raise ValueError(f"{self.layer}: no scale {name!r} here; there are {', '.join(specs) or 'none'}")
+                raise ValueError(f"{self.layer}: unknown scale {name!r}: expected one of {', '.join(specs) or 'none'}")
             scales[name] = DelayedScaling(specs[name].resolved)
             scales[name].load_state_dict({key: np.asarray(value) for key, value in kept.items()})
         self.step, self._ended, self._scales = int(state["step"]), bool(state["ended"]), scales

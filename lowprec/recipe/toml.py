@@ -114,11 +114,11 @@ def from_toml(text: str, kind: type[D], bases: Registry[D]) -> D:
         If it is not a string.
     """
     if not isinstance(text, str):
-        raise TypeError(f"recipe: TOML is a text, not {text!r}")
+        raise TypeError(f"recipe: TOML must be a string, got {text!r}")
     try:
         content = tomllib.loads(text.removeprefix("\ufeff"))  # a byte order mark, which some editors write
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"recipe: this is no TOML: {error}") from None
+        raise ValueError(f"recipe is not TOML: {error}") from None
     try:
         r = data.reader(content.pop("definitions", {}), "recipe")
         return _changed(content, bases[content.pop("base")], r) if _has_base(content) else _whole(content, kind, r)
@@ -135,7 +135,10 @@ def _whole(content: dict[str, Any], kind: type[D], r: Reader) -> D:
     known = {f.name for f in dataclasses.fields(Description)} - {"rules"} | {"linear"}
     _only(content, known, "recipe")
     if "name" not in content:
-        raise ValueError("recipe: 'name' is missing (or 'base', the recipe that it differs from)")
+        raise ValueError(
+            "recipe must have a 'name', or a 'base' from which it differs, got "
+            f"{', '.join(map(repr, content)) or 'no key'}"
+        )
     rules = tuple(_rule(row, r) for row in _rows(content.pop("linear", []), "linear"))
     storage = tuple(_storage(row, r) for row in _rows(content.pop("storage", []), "storage"))
     _check(content, "recipe")
@@ -164,7 +167,7 @@ def _changed(content: dict[str, Any], base: D, r: Reader) -> D:
 def _rule(row: dict[str, Any], r: Reader) -> Rule:
     _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out"}, "[[linear]]")
     if "layers" not in row:
-        raise ValueError(f"[[linear]]: 'layers', the pattern of names, is missing in {row!r}")
+        raise ValueError(f"[[linear]] must have 'layers', a pattern of names, got {row!r}")
     _check(row, "[[linear]]", *OPERANDS)
     for name in OPERANDS:
         _check_gemm(row.get(name, {}), f"[[linear]] {name}")
@@ -174,14 +177,14 @@ def _rule(row: dict[str, Any], r: Reader) -> Rule:
 def _storage(row: dict[str, Any], r: Reader) -> Storage:
     _only(row, {"tensors", "codec"}, "[[storage]]")
     if len(row) < 2:
-        raise ValueError(f"[[storage]]: 'tensors' and 'codec' are needed, there is {row!r}")
+        raise ValueError(f"[[storage]] must have 'tensors' and 'codec', got {row!r}")
     _check(row, "[[storage]]")
     return data.storage_of(row, r)
 
 
 def _rows(value: Any, name: str) -> Iterable[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise ValueError(f"recipe: {name} is written as tables [[{name}]]")
+        raise ValueError(f"recipe: {name} must be tables [[{name}]], got {repr(value)[:200]}")
     return value
 
 
@@ -193,7 +196,7 @@ def _check_gemm(row: dict[str, Any], where: str) -> None:
 def _check(row: Mapping[str, Any], where: str, *tables: str) -> None:
     """Raise a ValueError unless every value has the type of its key: a string, but for a few keys and for `tables`."""
     for key, value in row.items():
-        takes, needed = _TAKES.get(key, (_is_text, "a text"))
+        takes, needed = _TAKES.get(key, (_is_text, "a string"))
         if key in tables:
             takes, needed = _is_table, "a table, such as { a = 'e4m3fn 1x128' }"
         if not takes(value):
@@ -219,9 +222,9 @@ def _is_interval(value: Any) -> bool:
 
 #: Keys whose values are not strings: the check of a value, and its description in messages.
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "promote_every": (_is_interval, f"a whole number or {NEVER!r}"),
-    "protect": (_is_texts, "a list of texts"),
-    "quantize": (_is_texts, "a list of texts"),
+    "promote_every": (_is_interval, f"an integer or {NEVER!r}"),
+    "protect": (_is_texts, "a list of strings"),
+    "quantize": (_is_texts, "a list of strings"),
 }
 
 

@@ -70,7 +70,7 @@ class BlockFormat(ABC):
         """Return the codes of real numbers, shape (..., K), taken as float32."""
         values = as_float32(self.name, x)
         if values.ndim == 0:
-            raise ValueError(f"{self.name}: a single number has no blocks; an array (..., K) is needed")
+            raise ValueError(f"{self.name}: x must have shape (..., K), got a single number")
         missing = -values.shape[-1] % self.block
         padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
         with np.errstate(all="ignore"):

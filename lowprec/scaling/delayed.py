@@ -66,7 +66,9 @@ class DelayedScaling:
     ) -> None:
         self.quantizer = quantizers.get(quantizer)
         if self.quantizer.history is None:
-            raise ValueError(f"DelayedScaling: quantizer {self.quantizer.name!r} has no history; 'te_delayed' has")
+            raise ValueError(
+                f"DelayedScaling: quantizer must have a history, as 'te_delayed' has, got {self.quantizer.name!r}"
+            )
         algorithm = one_of("DelayedScaling", "algorithm", algorithm, ("max", "most_recent"))
         self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
@@ -111,8 +113,8 @@ class DelayedScaling:
         history = np.asarray(state.get("history"), dtype=np.float32)
         if history.shape != self.history.shape or "multiplier" not in state:
             raise ValueError(
-                f"DelayedScaling: a history of {self.history.size} steps and a multiplier are needed, "
-                f"not {sorted(state)} with a history of shape {history.shape}"
+                f"DelayedScaling: state must have a multiplier and a history of shape {self.history.shape}, "
+                f"got {sorted(state)} with a history of shape {history.shape}"
             )
         self.history = history.copy()
         self.multiplier = np.float32(state["multiplier"])

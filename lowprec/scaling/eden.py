@@ -40,7 +40,7 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     values = x.T if along_rows else x
     assert q.hadamard is not None
     if values.shape[1] % q.hadamard:
-        raise ValueError(f"quantize: x must have multiples of {q.hadamard} values along its blocks, got {x.shape}")
+        raise ValueError(f"quantize: x must have a multiple of {q.hadamard} values along its blocks, got {x.shape}")
     z = transformed(values, q, axis=1)
     groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
     lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)

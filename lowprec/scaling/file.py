@@ -125,17 +125,15 @@ def read(path: str | os.PathLike[str]) -> Content:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: not a file of a quantized matrix, or damaged: header: {error}") from None
     if not isinstance(header, dict) or header.get("kind") != KIND:
-        raise ValueError(f"{name}: not a file of a quantized matrix")
+        raise ValueError(f"{name}: file must hold a quantized matrix, got another kind")
     if header.get("version") != VERSION:
-        raise ValueError(
-            f"{name}: version {str(header.get('version'))[:20]} of the file; this program reads version {VERSION}"
-        )
+        raise ValueError(f"{name}: version of the file must be {VERSION}, got {str(header.get('version'))[:20]}")
     if header.pop("sha256", None) != _digest(header, arrays):
-        raise ValueError(f"{name}: damaged: header, codes or scales are not those that were written")
+        raise ValueError(f"{name} is damaged: header, codes or scales do not match their SHA-256")
     try:
         return _content(header, arrays)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{name}: damaged header: {' '.join(str(error).split())[:300]}") from None
+        raise ValueError(f"{name} has a damaged header: {' '.join(str(error).split())[:300]}") from None
 
 
 def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content:
@@ -143,7 +141,7 @@ def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content
     fmt, granularity = _format(header["format"]), Granularity.parse(header["granularity"])
     shape, stored = header["shape"], _format(header["scale_format"])
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
-        raise ValueError(f"shape must be a list of whole numbers >= 0, got {shape!r}")
+        raise ValueError(f"shape must be a list of integers >= 0, got {shape!r}")
     if stored != FLOAT32 and stored.bits > 8:
         raise ValueError(f"scale_format must be float32 or of up to 8 bits, got {stored}")
     packed, scales = arrays["codes"], arrays["scales"]
@@ -161,7 +159,7 @@ def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content
 
 def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], size: int) -> None:
     if array.dtype != dtype or array.size != size:
-        raise ValueError(f"{name} must be {size} of {np.dtype(dtype)}, got {array.dtype} {array.shape}")
+        raise ValueError(f"{name} must be {size} numbers of {np.dtype(dtype)}, got {array.dtype} {array.shape}")
 
 
 def _tensor_scale_data(scale: np.float32 | NDArray[np.float32] | None, shape: tuple[int, int]) -> str | None:
@@ -183,7 +181,7 @@ def _tensor_scale(
     scales = arrays["tensor_scales"]
     _check_array("tensor_scales", scales, np.float32, math.prod(of_shape))
     if not (scales >= 0).all() or np.signbit(scales).any():
-        raise ValueError("tensor_scales must be float32 numbers >= 0")
+        raise ValueError(f"tensor_scales must be >= 0, got {scales.min()}")
     return scales.reshape(of_shape)
 
 
@@ -255,7 +253,7 @@ def _made(kind: type[T], data: Any) -> T:
     known = [f.name for f in dataclasses.fields(kind) if f.init]  # type: ignore[arg-type]
     for key, value in data.items():
         if key not in known:
-            raise ValueError(f"{kind.__name__} has no field {key!r}")
+            raise ValueError(f"unknown field {key!r} of {kind.__name__}: expected one of {', '.join(known)}")
         if not _is(value, hints[key]):
             raise ValueError(f"{key} of {kind.__name__} must be {hints[key]}, got {value!r}")
     return kind(**data)
@@ -276,7 +274,7 @@ def _is(value: Any, hint: Any) -> bool:
 
 
 def _no_json(value: Any) -> Any:
-    raise ValueError(f"save: {value!r} of {type(value).__name__} cannot be saved")
+    raise ValueError(f"save: {value!r} of {type(value).__name__} cannot be written as JSON")
 
 
 def _stored_scales(q: Content) -> NDArray[Any]:
@@ -286,7 +284,7 @@ def _stored_scales(q: Content) -> NDArray[Any]:
         return np.ascontiguousarray(q.scale).reshape(-1)
     codes = encode(q.scale, fmt)
     if not same(decode(codes, fmt), q.scale):
-        raise ValueError(f"save: scales must be {fmt} numbers, to the bit")
+        raise ValueError(f"save: scales must be values of {fmt}, to the bit, got others")
     return np.ascontiguousarray(codes).reshape(-1)
 
 

@@ -49,7 +49,9 @@ class Granularity(Value):
         found = _read(text) if isinstance(text, str) else None
         if found is None:
             known = ", ".join(repr(name) for name in _NAMED)
-            raise ValueError(f"granularity={text!r}: rows x columns such as '1x128' or '128x128', or one of {known}")
+            raise ValueError(
+                f"granularity must be rows x columns such as '1x128' or '128x128', or one of {known}, got {text!r}"
+            )
         return found
 
     @property

@@ -57,7 +57,9 @@ def _sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
         vector = np.ones(size, np.float32)
     elif signs == "te":
         if size != 16:
-            raise ValueError(f"hadamard: signs='te' is for size 16, not {size}; 'none' or a seed is possible")
+            raise ValueError(
+                f"hadamard: size must be 16 with signs='te', got {size}; other sizes take 'none' or a seed"
+            )
         vector = np.array(TE_SIGNS, np.float32)
     elif isinstance(signs, int) and 0 <= signs <= LARGEST_SEED:
         lo, hi = halves(signs)
@@ -70,13 +72,13 @@ def _sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
 
 
 def _wrong_signs(signs: object) -> ValueError:
-    return ValueError(f"hadamard: signs={signs!r}: 'te', 'none' or a seed from 0 to 2^64 - 1")
+    return ValueError(f"hadamard: signs must be 'te', 'none' or a seed from 0 to 2^64 - 1, got {signs!r}")
 
 
 def check_size(size: int) -> None:
     """Raise a ValueError unless a transform can have this size."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size & (size - 1):
-        raise ValueError(f"hadamard: size {size!r}: a power of two, at least 2")
+        raise ValueError(f"hadamard: size must be a power of two >= 2, got {size!r}")
 
 
 @standard
@@ -121,10 +123,10 @@ def hadamard(
     values = as_float32("hadamard", x)
     axis = one_of("hadamard", "axis", axis, (-1, 0, 1))
     if values.ndim != 2:
-        raise ValueError(f"hadamard: a matrix is needed, not shape {values.shape}")
+        raise ValueError(f"hadamard: x must be a matrix, got shape {values.shape}")
     length = values.shape[0] if axis == 0 else values.shape[1]
     if length % size:
-        raise ValueError(f"hadamard: {length} values along the axis are not a multiple of the size {size}")
+        raise ValueError(f"hadamard: x must have a multiple of size={size} values along the axis, got {length}")
     out = np.empty(values.shape, np.float32)
     vector = sign_vector(size if out.size else 16, signs)  # any size for an empty array
     if out.size == 0:

@@ -69,7 +69,7 @@ def _cast_constants(f: Format) -> _Cast:
 def check_element_format(f: Format) -> None:
     """Raise a ValueError unless blocks can have elements of a format."""
     if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
-        raise ValueError(f"quantize: {f} cannot be an element format; signed formats of up to 16 bits can")
+        raise ValueError(f"quantize: element format must be signed and of at most 16 bits, got {f}")
 
 
 def check_two_levels(q: Quantizer) -> None:
@@ -77,8 +77,8 @@ def check_two_levels(q: Quantizer) -> None:
     f = q.format
     if bound_of(q) * f.max >= 2.0**128:
         raise ValueError(
-            f"quantize: two levels of scales take formats such as e2m1fn; {f}'s {f.max:g} times the bound "
-            f"{bound_of(q):g} leaves float32"
+            f"quantize: element format must be one such as e2m1fn with two levels of scales, got {f}, whose {f.max:g} "
+            f"times the bound {bound_of(q):g} overflows float32"
         )
 
 
@@ -92,7 +92,7 @@ def given_amax(tensor_amax: float | None) -> np.float32 | None:
     """
     amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
     if amax is not None and not amax >= 0:
-        raise ValueError(f"quantize: tensor_amax={tensor_amax!r}: a number >= 0 is needed, Inf included")
+        raise ValueError(f"quantize: tensor_amax must be a number >= 0 or Inf, got {tensor_amax!r}")
     return amax
 
 
@@ -173,11 +173,13 @@ class BlockJob:
         self.random_words = seed, offset
         self.choice = rule_of(q).choice
         if self.choice is not None and not self.mode.is_nearest_even:
-            raise ValueError(f"quantize: choice={self.choice!r} compares errors of rounding to nearest even only")
+            raise ValueError(
+                f"quantize: rounding must be 'nearest_even' with choice={self.choice!r}, got {self.mode.name!r}"
+            )
         if self.choice is not None and self.cast.bounded is None:
             raise ValueError(
-                f"quantize: choice={self.choice!r} (four over six) takes floating-point formats with a negative zero "
-                f"and values far within float32's, such as e2m1fn or e4m3fn, not {f}"
+                f"quantize: element format must be one such as e2m1fn or e4m3fn with choice={self.choice!r}: "
+                f"floating-point with a negative zero, of values far within float32's, got {f}"
             )
         self.tensor_scale: np.float32 | None = None
         amax = given_amax(tensor_amax)

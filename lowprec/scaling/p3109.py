@@ -108,7 +108,7 @@ def block_project(
     f, g = formats.get(fmt), formats.get(scale_format)
     codes = np.asarray(scale)
     if codes.shape != values.shape[:-1]:
-        raise ValueError(f"block_project: x is {values.shape}, scale {codes.shape}; a scale for each block is needed")
+        raise ValueError(f"block_project: scale must have shape {values.shape[:-1]}, one per block, got {codes.shape}")
     return ScaledBlocks(_scaled(values, codes, f, g, how), codes.astype(g.code_dtype), f, g)
 
 
@@ -227,7 +227,7 @@ def block_apply(
     a, b = _same("block_apply", x, y)
     f, g, codes = formats.get(fmt), formats.get(scale_format), np.asarray(scale)
     if codes.shape != a.shape[:-1]:
-        raise ValueError(f"block_apply: blocks are {a.shape}, scale {codes.shape}; a scale for each block is needed")
+        raise ValueError(f"block_apply: scale must have shape {a.shape[:-1]}, one per block, got {codes.shape}")
     scales = np.broadcast_to(decode(codes, g).astype(np.float64)[..., None], a.shape)
     found = np.empty(a.shape)
     with np.errstate(all="ignore"):
@@ -245,14 +245,14 @@ def block_apply(
 def _numbers(who: str, x: ArrayLike) -> Floats:
     values = np.asarray(x, np.float64)
     if values.ndim == 0:
-        raise ValueError(f"{who}: a single number has no blocks; an array (..., n) is needed")
+        raise ValueError(f"{who}: x must have shape (..., n), got a single number")
     return values
 
 
 def _same(who: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
     a, b = x.values(), y.values()
     if a.shape != b.shape:
-        raise ValueError(f"{who}: blocks of {a.shape} and {b.shape}; the same shape is needed")
+        raise ValueError(f"{who}: x and y must have the same shape, got {a.shape} and {b.shape}")
     return a, b
 
 

@@ -101,12 +101,12 @@ class Quantized(ByBits):
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-                raise TypeError(f"Quantized: {name} is {found}, needed is an ndarray of {np.dtype(dtype)}")
+                raise TypeError(f"Quantized: {name} must be an ndarray of {np.dtype(dtype)}, got {found}")
         expected = granularity.scale_shape(matrix_shape(self.codes.shape))
         if self.scale.shape != expected:
             raise ValueError(
-                f"Quantized: scale has shape {self.scale.shape}; codes {self.codes.shape} in blocks of {granularity} "
-                f"have {expected}"
+                f"Quantized: scale must have shape {expected} for codes {self.codes.shape} in blocks of {granularity}, "
+                f"got {self.scale.shape}"
             )
         if not isinstance(self.tensor_scale, np.float32 | None):
             self._check_line_scales()
@@ -146,7 +146,7 @@ class Quantized(ByBits):
     def T(self) -> Quantized:
         """The transposed matrix, copied so that rows are contiguous; granularity 1x128 becomes 128x1."""
         if self.codes.ndim != 2:
-            raise ValueError(f"Quantized.T is for matrices, not for shape {self.shape}")
+            raise ValueError(f"Quantized.T: codes must be a matrix, got shape {self.shape}")
         codes = np.empty(self.shape[::-1], self.codes.dtype)
         transpose(self.codes, codes)
         top = self.tensor_scale
@@ -270,7 +270,7 @@ class Quantized(ByBits):
         if not isinstance(rows, slice):
             raise TypeError(f"Quantized: rows must be a slice, as in q[:128], got {rows!r}")
         if self.codes.ndim != 2:
-            raise ValueError(f"Quantized: rows can be taken of a matrix, got shape {self.shape}")
+            raise ValueError(f"Quantized: codes must be a matrix to take rows of it, got shape {self.shape}")
         start, stop, step = rows.indices(len(self.codes))
         stop, block = max(start, stop), self.granularity.rows
         ends = (0, len(self.codes))
@@ -286,7 +286,7 @@ class Quantized(ByBits):
     def __matmul__(self, other: Quantized) -> NDArray[np.float32]:
         """Return ``lowprec.gemm(self, other.T)``: the product [M, N] of [M, K] and [K, N] with `gemm`'s defaults."""
         if not isinstance(other, Quantized):
-            raise TypeError(f"Quantized: q @ w takes a Quantized w, got {type(other).__name__}")
+            raise TypeError(f"Quantized: w must be Quantized in q @ w, got {type(other).__name__}")
         return lowprec.gemm(self, other.T)
 
     def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:
@@ -336,7 +336,7 @@ class Quantized(ByBits):
         try:
             return Quantized(*content)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: damaged header: {error}") from None
+            raise ValueError(f"{path} has a damaged header: {error}") from None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.dequantize()

@@ -106,7 +106,7 @@ class Quantizer(Value):
                     f"blocks, got {self.granularity}"
                 )
         elif self.history is not None:
-            raise ValueError(f"Quantizer: history must be None with a scale rule of one's own, got {self.history!r}")
+            raise ValueError(f"Quantizer: history must be None with a Python function as rule, got {self.history!r}")
         one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
         for size in ("hadamard", "history"):
             whole_or_none("Quantizer", size, getattr(self, size))
@@ -115,9 +115,9 @@ class Quantizer(Value):
         else:
             whole("Quantizer", "signs", self.signs, 0, LARGEST_SEED)
         if self.hadamard is not None and (self.hadamard < 2 or self.hadamard & (self.hadamard - 1)):
-            raise ValueError(f"hadamard={self.hadamard!r}: a power of two, at least 2")
+            raise ValueError(f"Quantizer: hadamard must be a power of two >= 2, got {self.hadamard!r}")
         if self.history is not None and not 1 <= self.history <= 1 << 20:
-            raise ValueError(f"history={self.history!r}: 1 to 2^20 steps")
+            raise ValueError(f"Quantizer: history must be from 1 to 2^20, got {self.history!r}")
 
     @property
     def has_tensor_scale(self) -> bool:
@@ -144,7 +144,9 @@ class Quantizer(Value):
             return super().with_(**changes)
         rule = changes.get("rule", self.rule)
         if not isinstance(rule, AmaxRule):
-            raise TypeError(f"Quantizer.with_: {next(iter(of_rule))} is a field of AmaxRule, got the rule {rule}")
+            raise TypeError(
+                f"Quantizer.with_: rule must be an AmaxRule, to change its {next(iter(of_rule))}, got {rule}"
+            )
         own = {name: value for name, value in changes.items() if name not in of_rule}
         return super().with_(**{**derived(self, changes), **own, "rule": dataclasses.replace(rule, **of_rule)})
 

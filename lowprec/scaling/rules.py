@@ -160,8 +160,7 @@ class AmaxRule(Value):
         one_of("AmaxRule", "tensor_scale", self.tensor_scale, get_args(SecondLevel))
         if self.tensor_scale == "row" and not self.has_tensor_scale:
             raise ValueError(
-                f"AmaxRule: arithmetic must make a scale on top of the blocks' with tensor_scale='row', "
-                f"got {self.arithmetic!r}"
+                f"AmaxRule: arithmetic must have two levels of scales with tensor_scale='row', got {self.arithmetic!r}"
             )
         if self.choice is not None:
             one_of("AmaxRule", "choice", self.choice, get_args(Choice))
@@ -292,7 +291,7 @@ class PythonRule(Value):
         file = str(getattr(module, "__file__", self.file))
         if (now := hash_of_source(file, self.qualname)) != self.code:
             raise ValueError(
-                f"scale rule {self}: the hash of its source was {self.code} when this was written, "
+                f"scale rule {self} has changed since it was written: the hash of its source was {self.code}, "
                 f"in {file} it is {now}"
             )
         function: Callable[..., Any] = getattr(module, self.qualname)
@@ -318,7 +317,9 @@ def _of_file(rule: PythonRule) -> Any:
     name = f"lowprec_rule_{hashlib.sha256(rule.file.encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, rule.file) if Path(rule.file).is_file() else None
     if spec is None or spec.loader is None:
-        raise ImportError(f"scale rule {rule}: neither the module {rule.module!r} nor the file {rule.file!r} is here")
+        raise ImportError(
+            f"scale rule {rule} cannot be loaded: neither the module {rule.module!r} nor the file {rule.file!r} exists"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

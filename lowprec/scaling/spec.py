@@ -102,7 +102,10 @@ class TensorSpec(Value):
         put(self, "format", formats.get(self.format))
         if self.quantizer is None:
             if self.fresh or self.eden:
-                raise ValueError(f"{self}: a tensor without blocks has no scales and no transform")
+                raise ValueError(
+                    f"{self}: fresh and eden must be False without a quantizer, got fresh={self.fresh} and "
+                    f"eden={self.eden}"
+                )
             return
         put(self, "quantizer", quantizers.get(self.quantizer))
         if self.resolved.format != self.format:
@@ -111,15 +114,18 @@ class TensorSpec(Value):
 
     def _check_transform(self, q: Quantizer) -> None:
         if (self.fresh or self.eden) and q.hadamard is None:
-            raise ValueError(f"{self}: {'fresh signs' if self.fresh else 'eden'} need a transform, 'hadamard128'")
+            raise ValueError(
+                f"{self}: quantizer must have a transform such as 'hadamard128' with "
+                f"{'fresh' if self.fresh else 'eden'}, got none"
+            )
         if not self.eden:
             return
         one_scale = q.has_tensor_scale and not q.has_row_scales
         fits = one_scale and q.format.same_codes(formats["e2m1fn"]) and q.granularity in _EDEN_BLOCKS
         if not fits or self.stochastic or (q.hadamard or 0) < 16:
             raise ValueError(
-                f"{self}: eden takes an NVFP4 quantizer with blocks of 1x16 and a transform of 16 or more, and rounds "
-                "no element stochastically"
+                f"{self}: quantizer must be NVFP4 with blocks of 1x16, a transform of 16 or more and no stochastic "
+                f"rounding of elements with eden, got {q}"
             )
 
     @classmethod
@@ -292,20 +298,20 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
     for word in text.split():
         key, value = _meaning(word, text, names)
         if key in said:
-            raise ValueError(f"{text!r}: {word!r} is the second {key.replace('_', ' ')}")
+            raise ValueError(f"{text!r} has two words for {key.replace('_', ' ')}; the second is {word!r}")
         said[key] = value
     flags = {flag: said.pop(flag) for flag in _FLAGS if flag in said}
     base = said.pop("quantizer", None if "format" in said else base)
     if base is None:
         base = _PLAIN_QUANTIZER
         if "format" not in said:
-            raise ValueError(f"{text!r}: an element format is missing, such as 'e4m3fn'")
+            raise ValueError(f"{text!r} has no element format, such as 'e4m3fn'")
         if said.keys() == {"format"}:
             return TensorSpec(said["format"], **flags)
         if "granularity" not in said:
-            raise ValueError(f"{text}: a tensor without blocks has no scales and no transform")
+            raise ValueError(f"{text!r} has scales or a transform but no granularity, such as '1x128' or 'tensor'")
     if "history" in said and base.history is None:
-        raise ValueError(f"{text}: history goes with delayed scaling, 'te_delayed'")
+        raise ValueError(f"{text!r} has a history, which only delayed scaling ('te_delayed') uses")
     changes = {field: value for field, value in said.items() if getattr(base, field, None) != value}
     q = base.with_(**changes) if changes else base
     return TensorSpec(q.format, q, **flags)
@@ -339,7 +345,7 @@ def _setting(word: str, text: str) -> tuple[str, Any] | None:
         try:
             return "amax_floor", float(number[1])
         except ValueError:
-            raise ValueError(f"{text!r}: cannot read the number in {word!r}") from None
+            raise ValueError(f"{text!r}: floor must be a number, got {word!r}") from None
     return None
 
 

@@ -64,7 +64,7 @@ def load(name: str) -> Study:
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
-            raise FileNotFoundError(f"no such ablation file: {name!r}")
+            raise FileNotFoundError(f"ablation file {name!r} does not exist")
     else:
         known: Registry[Path] = Registry("ablation", Path)
         for stem in names():
@@ -74,7 +74,7 @@ def load(name: str) -> Study:
         module = modules.load(path)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{path} imports {error.name!r}, which is not found: it must be installed or on PYTHONPATH"
+            f"{path} imports {error.name!r}, which cannot be found; install it or add it to PYTHONPATH"
         ) from None
     except SyntaxError as error:
         if error.filename is None:  # the file has null bytes
@@ -82,7 +82,7 @@ def load(name: str) -> Study:
         raise
     found = getattr(module, "ablation", None)
     if not isinstance(found, Study):
-        raise ValueError(f"{path}: defines no `ablation = Ablation(...)`")
+        raise ValueError(f"{path} must define `ablation = Ablation(...)`, got {type(found).__name__}")
     return found
 
 
@@ -107,7 +107,7 @@ def read(runs: Path) -> tuple[PlannedStudy, Any]:
     try:
         return kind.from_json(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"{runs}: study.json is damaged, or another version of lowprec wrote it ({error})") from None
+        raise StudyError(f"{runs / STUDY_FILE} is damaged, or another version of lowprec wrote it ({error})") from None
 
 
 def results(runs: Path) -> Results:

@@ -177,7 +177,9 @@ class Accumulator(Value, ABC):
         """Raise ValueError if a format is not among the `input_formats`."""
         for fmt in operands:
             if self.input_formats and not self.lists(fmt):
-                raise ValueError(f"{self.name} takes {', '.join(f.name for f in self.input_formats)}, not {fmt.name}")
+                raise ValueError(
+                    f"{self.name}: operands must be of {', '.join(f.name for f in self.input_formats)}, got {fmt.name}"
+                )
 
     def _repr_html_(self) -> str:
         rows = [

@@ -168,7 +168,7 @@ def checksum(
     accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
     if not library.fused or library.split_k > 1:
         raise ValueError(
-            f"checksum: {library} rounds more often than the bounds know: fused=True, split_k=1 are needed"
+            f"checksum: library must have fused=True and split_k=1, for which there are bounds, got {library}"
         )
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)

@@ -178,7 +178,7 @@ def gemm(
     if x.ndim == y.ndim == 3:
         pages_a, pages_b = pages(a), pages(b)
         if len(pages_a) != len(pages_b):
-            raise ValueError(f"gemm: a is {x.shape}, b is {y.shape}: the number of matrices differs")
+            raise ValueError(f"gemm: a and b must have the same number of matrices, got shapes {x.shape} and {y.shape}")
         result = np.empty((len(pages_a), x.shape[1], y.shape[1]), np.float32)
         addend = None if c is None else _addend(c, factor_of_c, result.shape)
         for i, (qa, qb) in enumerate(zip(pages_a, pages_b, strict=True)):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import whole
+from .._arrays import got, whole
 from .._ieee import standard
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
@@ -75,22 +75,27 @@ def grouped_gemm(
     weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
     matrices = (Quantized, PackedOperand)
     if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
-        raise ValueError("grouped_gemm: b is one Quantized of shape (experts, N, K), or a sequence of (N, K)")
+        raise ValueError(
+            f"grouped_gemm: b must be a Quantized of shape (experts, N, K) or a sequence of (N, K), got {got(b)}"
+        )
     if (expert is None) == (counts is None):
-        raise ValueError("grouped_gemm: give expert (for rows [M, K]) or counts (for [experts, M, K])")
+        raise ValueError(
+            "grouped_gemm: one of expert (for rows [M, K]) and counts (for [experts, M, K]) must be given, got "
+            f"{'none' if expert is None else 'both'}"
+        )
     if len({w.shape for w in weights}) != 1:
-        raise ValueError(f"grouped_gemm: matrices of one shape are needed, not {sorted({w.shape for w in weights})}")
+        raise ValueError(f"grouped_gemm: b must be matrices of one shape, got {sorted({w.shape for w in weights})}")
     count, n = len(weights), weights[0].shape[0]
     groups: list[tuple[Quantized, NDArray[np.intp], int | None]]  # rows of `a` and their destination, per expert
     if expert is not None:
         if len(a.shape) != 2:
-            raise ValueError(f"grouped_gemm: with expert, a is [M, K], not {a.shape}")
+            raise ValueError(f"grouped_gemm: a must have shape [M, K] with expert, got {a.shape}")
         of_row = _whole(expert, "expert", (a.shape[0],), -1, count - 1)
         groups = [(a, np.flatnonzero(of_row == e), None) for e in range(count)]
         shape: tuple[int, ...] = (a.shape[0], n)
     else:
         if len(a.shape) != 3 or a.shape[0] != count:
-            raise ValueError(f"grouped_gemm: with counts, a is [{count} experts, M, K], not {a.shape}")
+            raise ValueError(f"grouped_gemm: a must have shape [{count} experts, M, K] with counts, got {a.shape}")
         limits = _whole(counts, "counts", (count,), 0, a.shape[1])
         groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
         shape = (count, a.shape[1], n)
@@ -126,11 +131,11 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     """
     array = np.asarray(counts)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-        raise ValueError(f"run_starts: counts are {array!r}, needed are whole numbers >= 0, one for each expert")
+        raise ValueError(f"run_starts: counts must be integers >= 0, one per expert, got {got(array)}")
     align = whole("run_starts", "align", align, 1)
     starts = [0, *itertools.accumulate(-(-count // align) * align for count in array.tolist())]
     if starts[-1] >= 1 << 62:
-        raise ValueError(f"run_starts: with align={align} the runs of {array.tolist()} tokens end beyond 2^62")
+        raise ValueError(f"run_starts: runs must end below 2^62, got counts {array.tolist()} with align={align}")
     return np.array(starts, np.int64)
 
 
@@ -183,15 +188,17 @@ def grouped_wgrad(
     starts = run_starts(counts, align)
     sizes = np.asarray(counts, np.int64)
     if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
-        raise ValueError(f"grouped_wgrad: dy is {dy.shape}, x is {x.shape}; needed are [N, K] and [M, K]")
+        raise ValueError(
+            f"grouped_wgrad: dy and x must be matrices [N, K] and [M, K], got shapes {dy.shape} and {x.shape}"
+        )
     ends = starts[:-1] + sizes
     if ends.max(initial=0) > dy.shape[1]:
-        raise ValueError(f"grouped_wgrad: runs with align={align} end at {ends.max()}, beyond K = {dy.shape[1]}")
+        raise ValueError(f"grouped_wgrad: runs must end within K={dy.shape[1]}, got {ends.max()} with align={align}")
     for name, q in (("dy", dy), ("x", x)):
         row_scales(name, q)  # rejects scales of columns
         columns = q.granularity.block((q.shape[0], q.shape[1]))[1]
         if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
-            raise ValueError(f"grouped_wgrad: align={align}: runs begin inside {name}'s blocks of {columns}")
+            raise ValueError(f"grouped_wgrad: runs must begin at {name}'s blocks of {columns}, got align={align}")
     shape = (sizes.size, dy.shape[0], x.shape[0])
     addend = None if c is None else checked_addend("grouped_wgrad", c, shape)
     out = np.zeros(shape, np.float32)
@@ -212,9 +219,7 @@ def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
 def _whole(values: ArrayLike | None, name: str, shape: tuple[int, ...], low: int, high: int) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or array.shape != shape:
-        raise ValueError(f"grouped_gemm: {name} is {array.dtype} {array.shape}, needed are whole numbers {shape}")
+        raise ValueError(f"grouped_gemm: {name} must be integers of shape {shape}, got {array.dtype} {array.shape}")
     if array.size and (array.min() < low or array.max() > high):
-        raise ValueError(
-            f"grouped_gemm: {name} reaches from {array.min()} to {array.max()}, allowed is {low} to {high}"
-        )
+        raise ValueError(f"grouped_gemm: {name} must be from {low} to {high}, got {array.min()} to {array.max()}")
     return array.astype(np.int64)

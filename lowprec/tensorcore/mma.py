@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, returned
+from .._arrays import check_product, got, returned
 from .._ieee import standard
 from ..cast.arrays import as_codes, said_format
 from ..format.catalogue import Format, formats
@@ -121,11 +121,11 @@ def _mma64(
     """Multiply float64 numbers with sequential fused multiply-adds."""
     for name in (a_format, b_format):
         if name not in (None, FLOAT64.name, FLOAT64):
-            raise ValueError(f"{accumulator} takes {FLOAT64}, not {name}")
+            raise ValueError(f"{accumulator}: operands must be {FLOAT64}, got {name}")
     x, y = (np.asarray(operand) for operand in (a, b))
     for operand in (x, y):
         if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
-            raise TypeError(f"{accumulator}: operands are float64 numbers or their bits as uint64, not {operand.dtype}")
+            raise TypeError(f"{accumulator}: operands must be float64 or their bits as uint64, got {operand.dtype}")
     x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
     check_product("mma", x.shape, y.shape)
     return sequential_f64(x, y, _addend(c, (x.shape[0], y.shape[0]), accumulator))
@@ -134,7 +134,7 @@ def _mma64(
 def _refuse_scales(accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None) -> None:
     for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
         if scale is not None:
-            raise ValueError(f"mma: {accumulator} takes no scales inside the instruction, but {name} was given")
+            raise ValueError(f"mma: {name} must be None, as {accumulator} takes no scales, got {got(scale)}")
 
 
 def _block_scales(
@@ -147,14 +147,17 @@ def _block_scales(
         return None, None
     block, k, checked = accumulator.scale_block, x.shape[1], []
     if k % block:
-        raise ValueError(f"mma: K = {k} is not a multiple of {block}, the codes that share a scale of {accumulator}")
+        raise ValueError(f"mma: K must be a multiple of {accumulator}'s scale_block={block}, got {k}")
     for name, (scale, codes) in given.items():
         needed = (codes.shape[0], k // block)
         if scale is None:
-            raise ValueError(f"mma: {accumulator} needs {name}: codes of {accumulator.scale_format}, shape {needed}")
+            raise ValueError(
+                f"mma: {name} must be codes of {accumulator.scale_format} of shape {needed} with {accumulator}, got "
+                "None"
+            )
         found = as_codes(scale, accumulator.scale_format)
         if found.shape != needed:
-            raise ValueError(f"mma: {name} is {found.shape}, needed is {needed}: one code for {block} along K")
+            raise ValueError(f"mma: {name} must have shape {needed}, one code per {block} along K, got {found.shape}")
         checked.append(found)
     return checked[0], checked[1]
 
@@ -165,5 +168,5 @@ def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulato
         return np.zeros(shape, dtype)
     array = checked_addend("mma", c, shape)
     if dtype != np.float32 and array.dtype != dtype:
-        raise TypeError(f"mma: c is {array.dtype}, needed is {dtype}, the type of {accumulator}'s results")
+        raise TypeError(f"mma: c must be {dtype}, as {accumulator}'s results are, got {array.dtype}")
     return np.ascontiguousarray(array, dtype)

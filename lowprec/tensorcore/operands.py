@@ -32,9 +32,7 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
     zero = accumulator.scale_format is not None and accumulator.scale_format.has_zero
     wrong = ~(np.isnan(scale) | (((scale > 0) | ((scale == 0) & zero)) & (scale < np.inf)))
     if wrong.any():
-        raise ValueError(
-            f"gemm: a scale of {name} is {scale[wrong][0]}: finite numbers above 0 are needed, or NaN for NaN blocks"
-        )
+        raise ValueError(f"gemm: scales of {name} must be finite and > 0, or NaN for NaN blocks, got {scale[wrong][0]}")
 
 
 def ask_quantized(who: str, name: str, q: Any) -> None:
@@ -69,7 +67,8 @@ def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) 
         (x, fa, inside_a), (y, fb, inside_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
         if promote_every is not None and promote_every % accumulator.group:
             raise ValueError(
-                f"gemm: promote_every={promote_every} is not a multiple of {accumulator}'s group of {accumulator.group}"
+                f"gemm: promote_every must be a multiple of {accumulator}'s group of {accumulator.group}, got "
+                f"{promote_every}"
             )
         return GemmProblem(x, y, fa, fb, np.zeros((len(x), len(y)), accumulator.dtype), inside_a, inside_b)
     x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
@@ -149,7 +148,7 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
     scale: Any = np.float32(1) if q.tensor_scale is None else q.tensor_scale
     rows = matrix_shape(q.shape)[0]
     if np.ndim(scale) and scale.shape[1] != 1:
-        raise ValueError(f"gemm: tensor_scale of {name} must be a number or one for each row, got {scale.shape}")
+        raise ValueError(f"gemm: tensor_scale of {name} must be a number or one per row, got shape {scale.shape}")
     found: NDArray[np.float32] = np.broadcast_to(np.reshape(scale, -1), rows)
     return found
 
@@ -195,21 +194,20 @@ def _blocks(
     span, widest = min(extent_a, extent_b), max(extent_a, extent_b)
     constant, length = span >= k, promote_every
     if widest < k and widest % span:
-        raise ValueError(
-            f"gemm: scales change every {extent_a} in a and every {extent_b} in b: one must divide the other"
-        )
+        raise ValueError(f"gemm: blocks along K of a and b must divide each other, got {extent_a} and {extent_b}")
     if not constant and span % step:
-        raise ValueError(f"gemm: scales change every {span} in k, inside {name}'s groups of {step}")
+        raise ValueError(f"gemm: blocks along K must be multiples of {name}'s group of {step}, got {span}")
     if length is None:
         if not (constant or _can_rescale(way.accumulator)):
-            raise ValueError(f"gemm: the {name} accumulator needs promote_every: scales change every {span} in k")
+            raise ValueError(
+                f"gemm: promote_every must be given with {name}, as scales change every {span} along K, got None"
+            )
         length = span if not constant else -(-k // step) * step
     elif length % step:
-        raise ValueError(f"gemm: promote_every={length} is not a multiple of {name}'s group of {step}")
+        raise ValueError(f"gemm: promote_every must be a multiple of {name}'s group of {step}, got {length}")
     elif not constant and span % length:
         raise ValueError(
-            f"gemm: promote_every must divide {span}, the k over which scales are constant, got {length}"
-            f"{_takers(a, b, span)}"
+            f"gemm: promote_every must divide {span}, the length of blocks along K, got {length}{_takers(a, b, span)}"
         )
     blocks = -(-k // length)
     scale_a, scale_b = _by_block(a, length, blocks, extent_a), _by_block(b, length, blocks, extent_b)
@@ -248,7 +246,8 @@ def without_scale(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quanti
     """Remove the scales, one per row, from a matrix; they must be constant along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
-            f"gemm: {library} multiplies scales in at the end: those of {name} ({q.granularity}) change in k"
+            f"gemm: scales of {name} must be constant along K, as {library} multiplies them in last, got "
+            f"{q.granularity}"
         )
     if q.scale.size == 0:
         return q, np.ones(q.shape[0], np.float32)
@@ -264,11 +263,11 @@ def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[An
     codes = encode(q.scale, fmt, overflow="nonsaturate")
     same = (decode(codes, fmt) == q.scale) | np.isnan(q.scale)
     if not same.all():
-        raise ValueError(f"gemm: a scale of {name} is {q.scale[~same][0]}, no number of {accumulator}'s {fmt}")
+        raise ValueError(f"gemm: scales of {name} must be values of {accumulator}'s {fmt}, got {q.scale[~same][0]}")
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     if columns < q.shape[1] and columns % block:
         raise ValueError(
-            f"gemm: scales of {name} change every {columns} in k, inside {accumulator}'s blocks of {block}"
+            f"gemm: blocks of {name} along K must be multiples of {accumulator}'s scale_block={block}, got {columns}"
         )
     at = np.minimum(np.arange(0, max(q.shape[1], 1), block) // columns, max(codes.shape[1] - 1, 0))
     if q.shape[1] == 0:
@@ -285,7 +284,7 @@ def along_k(q: Quantized, start: int, stop: int) -> Quantized:
     if columns is None or columns >= q.shape[1]:
         return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
     if start % columns:
-        raise ValueError(f"gemm: a run of k begins at {start}, inside scales that hold for {columns}")
+        raise ValueError(f"gemm: a range of K must begin at a block of {columns}, got {start}")
     return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
 
 
@@ -296,7 +295,7 @@ def within_k(q: Quantized, start: int, stop: int) -> Quantized:
         return along_k(q, start, stop)
     block = start // columns
     if (stop - 1) // columns != block:
-        raise ValueError(f"gemm: a run of k, {start} to {stop - 1}, crosses scales that hold for {columns}")
+        raise ValueError(f"gemm: a range of K must not cross blocks of {columns}, got {start} to {stop - 1}")
     codes, scale = (np.ascontiguousarray(x) for x in (q.codes[:, start:stop], q.scale[:, block : block + 1]))
     return replace(q, codes=codes, scale=scale, granularity=Granularity(q.granularity.rows, None))
 
@@ -308,9 +307,13 @@ def interleaved(q: Quantized, step: int) -> Quantized:
     """
     (rows, k), columns = q.shape, q.granularity.columns
     if step % 2:
-        raise ValueError(f"gemm: k_order='interleaved' is for an even number of products an instruction, not {step}")
+        raise ValueError(
+            f"gemm: k_order='interleaved' must have an even number of products per instruction, got {step}"
+        )
     if columns is not None and columns < k and columns % (2 * step):
-        raise ValueError(f"gemm: scales change every {columns} in k, inside two interleaved instructions of {step}")
+        raise ValueError(
+            f"gemm: blocks along K must be multiples of two interleaved instructions of {step}, got {columns}"
+        )
     wide = np.zeros((rows, -(-k // (2 * step)) * 2 * step), q.codes.dtype)
     wide[:, :k] = q.codes
     ordered = wide.reshape(rows, -1, step // 2, 2, 2).swapaxes(2, 3)
@@ -329,7 +332,9 @@ def pages(q: Quantized) -> list[Quantized]:
     count, rows, _ = q.shape
     block = q.granularity.rows
     if block is not None and rows % block:
-        raise ValueError(f"gemm: scales for {block} rows straddle the matrices of {q.shape}: {rows} rows each")
+        raise ValueError(
+            f"gemm: blocks of {block} rows must divide the matrices of a batch, got {rows} rows each in {q.shape}"
+        )
     each = 0 if block is None else rows // block
     return [
         replace(

@@ -51,7 +51,7 @@ class PackedOperand(ByBits):
             If it was packed for another accumulator.
         """
         if accumulator != self.accumulator:
-            raise ValueError(f"gemm: b was packed for {self.accumulator}, not for {accumulator}")
+            raise ValueError(f"gemm: b must be packed for {accumulator}, got one packed for {self.accumulator}")
         return self.kept
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,7 +104,7 @@ def prepack_b(
     ask_quantized("prepack_b", "q", q)
     accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
-        raise ValueError(f"prepack_b: a matrix [N, K] is needed, not {q.shape}")
+        raise ValueError(f"prepack_b: q must be a matrix [N, K], got shape {q.shape}")
     a_format = q.format if a_format is None else formats.get(a_format)
     engine = way_for(accumulator, a_format, q.format).engine
     if 0 in q.shape or engine is None:

@@ -44,8 +44,8 @@ def check(name: str, t: torch.Tensor) -> None:
         If the tensor is not on the CPU.
     """
     if t.dtype not in _DTYPES:
-        raise TypeError(f"lowprec.torch: {name} is {t.dtype}; float32 or bfloat16 is needed")
+        raise TypeError(f"lowprec.torch: {name} must be float32 or bfloat16, got {t.dtype}")
     if t.device.type not in ("cpu", "meta"):
         raise RuntimeError(
-            f"lowprec.torch: {name} is on {t.device}; bits are emulated on the CPU: move the model there"
+            f"lowprec.torch: {name} must be on the CPU, which emulates the bits, got {t.device}; move the model there"
         )

@@ -90,14 +90,19 @@ def convert(
     """
     recipe = load_recipe(recipe)
     if recipe.activations == "float64":
-        raise TypeError(f"lowprec.torch.convert: recipe {recipe.name} is float64; float32 or bfloat16 is needed")
+        raise TypeError(
+            f"lowprec.torch.convert: recipe must compute in float32 or bfloat16, got {recipe.name} in float64"
+        )
     modules = {name: module for name, module in model.named_modules() if becomes(module) is not None}
     for pattern in (*skip, *(pattern for pattern, _ in rules)):
         if not any(fnmatchcase(name, pattern) for name in modules):
             raise UnknownNameError(_no_match(pattern, list(modules)))
     chosen = {name: module for name, module in modules.items() if not any(fnmatchcase(name, p) for p in skip)}
     if not chosen:
-        raise ValueError("lowprec.torch.convert: the model has no linear layer that is not skipped")
+        raise ValueError(
+            f"lowprec.torch.convert: model must have a linear layer that is not skipped, got {len(modules)}, all "
+            "skipped"
+        )
     blocks = [block for name in modules if (block := block_of(name)) is not None]
     layers = max(blocks, default=0) + 1
     for name, module in chosen.items():
@@ -120,7 +125,9 @@ def convert(
     described = report(model)
     if strict and (problems := described.problems()):
         restore(model)
-        raise ValueError(f"lowprec.torch.convert: strict: {'; '.join(problems)}")
+        raise ValueError(
+            f"lowprec.torch.convert: the model cannot be converted with strict=True: {'; '.join(problems)}"
+        )
     if described.idle:
         warnings.warn(f"lowprec.torch.convert: {described.idle}", stacklevel=2)
     return model
@@ -138,7 +145,9 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
     for weight in module.parameters(recurse=False):
         check(f"{name}'s weight", weight)
         if recipe.activations == "float32" and weight.dtype == torch.bfloat16:
-            raise ValueError(f"lowprec.torch.convert: {name} has bfloat16 weights; {recipe.name} works in float32")
+            raise ValueError(
+                f"lowprec.torch.convert: {name}'s weight must be float32 with recipe {recipe.name}, got bfloat16"
+            )
 
 
 def _take_slow_path(model: nn.Module) -> list[str]:
@@ -173,7 +182,7 @@ def report(model: nn.Module) -> Report:
         If the model was not converted.
     """
     if not hasattr(model, "_lowprec"):
-        raise ValueError("lowprec.torch.report: this model was not converted; see lowprec.torch.convert")
+        raise ValueError("lowprec.torch.report: the model has not been converted; call lowprec.torch.convert first")
     recipe, notes = model._lowprec
     return describe(model, recipe, notes)
 
@@ -208,8 +217,10 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     """
     states = _states(model)
     if odd := sorted(set(states) ^ set(state)):
-        where = "the model" if odd[0] in states else "what is loaded"
-        raise ValueError(f"lowprec.torch.load_state_dict: {odd[0]!r} has a state in {where} alone")
+        where = "the model" if odd[0] in states else "the state"
+        raise ValueError(
+            f"lowprec.torch.load_state_dict: both sides must have the same layers, got {odd[0]!r} in {where} only"
+        )
     for name, (own, spec) in states.items():
         own.load_state_dict(state[name], spec.delayed_tensors())
 
@@ -259,5 +270,5 @@ def _freeze(module: Converted) -> bool:
 
 def _no_match(pattern: str, names: list[str]) -> str:
     close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
-    known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(names[:8])}"
+    known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(names[:8])}"
     return f"lowprec.torch.convert: no linear layer matches {pattern!r}: {known}"

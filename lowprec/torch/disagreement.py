@@ -174,9 +174,13 @@ def mismatch(
     recipes give exactly 0. Contributions of groups do not add up to the total, because errors interact.
     """
     if tokens.dim() != 2 or tokens.shape[1] < 2:
-        raise ValueError(f"lowprec.torch.mismatch: tokens are {tuple(tokens.shape)}; [batch, sequence >= 2] is needed")
+        raise ValueError(
+            f"lowprec.torch.mismatch: tokens must have shape [batch, sequence >= 2], got {tuple(tokens.shape)}"
+        )
     if by not in (None, "layer", "part", "kind", "ingredient"):
-        raise ValueError(f"lowprec.torch.mismatch: by={by!r}: layer, part, kind, ingredient or None")
+        raise ValueError(
+            f"lowprec.torch.mismatch: by must be one of 'layer', 'part', 'kind', 'ingredient', None, got {by!r}"
+        )
     train, rollout = load_recipe(train), load_recipe(rollout)
     with borrowed(model):
         a, b = (keys_of(convert(model, recipe, **options)) for recipe in (train, rollout))

@@ -164,7 +164,7 @@ def evaluate(
     """
     if windows.dim() != 2 or windows.shape[1] < 2 or len(windows) < 1:
         raise ValueError(
-            f"lowprec.torch.evaluate: windows are {tuple(windows.shape)}; [windows, length >= 2] is needed"
+            f"lowprec.torch.evaluate: windows must have shape [windows, length >= 2], got {tuple(windows.shape)}"
         )
     chosen = [load_recipe(against), *(load_recipe(recipe) for recipe in recipes)]
     with borrowed(model):

@@ -35,7 +35,7 @@ def load_model(folder: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat
     """
     where = Path(folder)
     if not (where / "config.json").is_file():
-        raise ValueError(f"{where}: no folder of a model: it has no config.json")
+        raise ValueError(f"{where} is not the folder of a model: it has no config.json")
     auto = transformers_module().AutoModelForCausalLM
     model: torch.nn.Module = auto.from_pretrained(where, dtype=dtype, local_files_only=True)
     return model.eval()
@@ -52,15 +52,17 @@ def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vo
     if Path(data).suffix == ".npy":
         array = read_npy(data)
         if array.dtype.kind not in "iu" or array.ndim != 1:
-            raise ValueError(f"{data}: tokens are integers in one row, not {array.dtype} {array.shape}")
+            raise ValueError(f"{data}: tokens must be integers with one axis, got {array.dtype} {array.shape}")
         tokens = torch.from_numpy(array.astype(np.int64))
     else:
         if not (Path(folder) / "tokenizer.json").is_file():
-            raise ValueError(f"{folder}: no tokenizer.json, so {data} cannot be read; give tokens as .npy")
+            raise ValueError(f"{folder} has no tokenizer.json, so {data} cannot be read; give tokens as .npy")
         tokenizer = transformers_module().AutoTokenizer.from_pretrained(folder, local_files_only=True)
         tokens = torch.tensor(tokenizer(Path(data).read_bytes().decode())["input_ids"])
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
-        raise ValueError(f"{data}: tokens from {int(tokens.min())} to {int(tokens.max())}; the model has {vocabulary}")
+        raise ValueError(
+            f"{data}: tokens must be from 0 to {vocabulary - 1}, got {int(tokens.min())} to {int(tokens.max())}"
+        )
     return tokens
 
 
@@ -74,5 +76,5 @@ def windows(tokens: Tensor, length: int, most: int | None = None) -> Tensor:
     """
     count = len(tokens) // length
     if count < 1:
-        raise ValueError(f"{len(tokens)} tokens are not enough for a window of {length}; take a smaller window")
+        raise ValueError(f"tokens must fill a window of {length}, got {len(tokens)}; take a smaller window")
     return tokens[: count * length].reshape(count, length)[:most]

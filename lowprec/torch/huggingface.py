@@ -76,7 +76,9 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
     """
     config, weights, biases = read_checkpoint(checkpoint)
     if reasons := cannot_be_said(config):
-        raise ValueError(f"{os.fspath(checkpoint)}: transformers' DeepSeek-V3 is another model: {'; '.join(reasons)}")
+        raise ValueError(
+            f"{os.fspath(checkpoint)} cannot be written as transformers' DeepSeek-V3: {'; '.join(reasons)}"
+        )
     transformers = transformers_module()
     from safetensors.numpy import save_file
 

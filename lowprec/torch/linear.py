@@ -35,11 +35,13 @@ def apply(
 @torch.compiler.assume_constant_result
 def _key(spec: LinearSpec | None, recipe: str | Recipe | None, layer: str) -> str:
     if (spec is None) == (recipe is None):
-        raise TypeError("lowprec.torch.linear: give spec=LinearSpec(...), or recipe= and layer=")
+        raise TypeError(
+            f"lowprec.torch.linear: one of spec and recipe must be given, got {'none' if spec is None else 'both'}"
+        )
     said = Precision(spec) if spec is not None else Precision.of(load_recipe(recipe or ""), layer, 1000)
     if said.spec.stateful:
         raise ValueError(
-            f"lowprec.torch.linear: {said.spec} depends on the step, and a function has none: use lowprec.torch.Linear"
+            f"lowprec.torch.linear: spec must not depend on the step, got {said.spec}; use lowprec.torch.Linear"
         )
     return said.key
 
@@ -194,8 +196,8 @@ def grouped_linear(x: Tensor, w: Tensor, counts: Tensor, **precision: Any) -> Te
     runs = [int(n) for n in counts]
     if x.dim() != 2 or w.dim() != 3 or len(runs) != len(w) or min(runs, default=0) < 0 or sum(runs) != len(x):
         raise ValueError(
-            f"lowprec.torch.grouped_linear: x [T, K] is {tuple(x.shape)}, w [E, N, K] is {tuple(w.shape)}, counts are "
-            f"{runs}: one for each expert, T together"
+            "lowprec.torch.grouped_linear: x, w and counts must be [T, K], [E, N, K] and [E] of sum T, got "
+            f"{tuple(x.shape)}, {tuple(w.shape)} and {runs}"
         )
     parts = x.split(runs)
     return torch.cat([linear(rows, matrix, **precision) for rows, matrix in zip(parts, w, strict=True)])

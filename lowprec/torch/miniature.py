@@ -303,7 +303,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[MoEConfig, dict[str, 
     try:
         config = MoEConfig(**header["config"])
     except (KeyError, TypeError):
-        raise checkpoint.CheckpointError(f"checkpoint {os.fspath(path)!r}: it is no trainer's") from None
+        raise checkpoint.CheckpointError(f"checkpoint {os.fspath(path)!r} is not that of a trainer") from None
     return config, _of_kind(arrays, "weights/"), _of_kind(arrays, "biases/")
 
 

@@ -113,7 +113,9 @@ def get_slot(tensor: Tensor) -> Slot:
     """
     slot = _slots.get(int(tensor))
     if slot is None:
-        raise RuntimeError("lowprec.torch: the state of this layer is gone: keep the model until its backward pass")
+        raise RuntimeError(
+            "lowprec.torch: the state of this layer has been freed; keep the model until its backward pass"
+        )
     return slot
 
 

@@ -53,11 +53,16 @@ class AdamW(torch.optim.Optimizer):
         recipe = load_recipe(recipe)
         super().__init__(list(params), {"lr": lr})
         if len(self.param_groups) != 1:
-            raise ValueError("lowprec.torch.AdamW: one group of parameters, not several")
+            raise ValueError(
+                f"lowprec.torch.AdamW: params must be one group of parameters, got {len(self.param_groups)}"
+            )
         self._params: list[Tensor] = self.param_groups[0]["params"]
         for i, p in enumerate(self._params):
             if p.dtype != torch.float32 or not p.is_contiguous():
-                raise TypeError(f"lowprec.torch.AdamW: parameter {i} is {p.dtype}; contiguous float32 is needed")
+                raise TypeError(
+                    f"lowprec.torch.AdamW: parameter {i} must be contiguous float32, got {p.dtype} with strides "
+                    f"{p.stride()}"
+                )
         weights = {str(i): values(p) for i, p in enumerate(self._params)}
         self._adamw = optim.AdamW(
             weights, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master, beta1=betas[0],
@@ -123,7 +128,10 @@ class StateFormats:
                 if not (state := optimizer.state.get(p)):
                     continue
                 if odd := [name for name in self._formats if name not in state]:
-                    raise ValueError(f"lowprec.torch.StateFormats: {type(optimizer).__name__} keeps no {odd[0]!r}")
+                    raise ValueError(
+                        f"lowprec.torch.StateFormats: formats must be of states of {type(optimizer).__name__}, got "
+                        f"{odd[0]!r}"
+                    )
                 for name, form in self._formats.items():
                     self._store(form, state[name])
                 self._store(self._master, p)

@@ -101,11 +101,13 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
     more layers.0.attn.wo
     """
     if not (names == "auto" or isinstance(names, Mapping) or callable(names)):
-        raise TypeError(f"lowprec.torch: names={names!r}: 'auto', a mapping of patterns to layers, or a function")
+        raise TypeError(
+            f"lowprec.torch: names must be 'auto', a mapping of patterns to layers or a function, got {names!r}"
+        )
     if isinstance(names, Mapping):
         for pattern in names:
             if not any(fnmatchcase(name, pattern) for name in shapes):
-                raise UnknownNameError(f"lowprec.torch: names: no linear layer matches {pattern!r}")
+                raise UnknownNameError(f"lowprec.torch: names must match a linear layer, got {pattern!r}")
     found = _Structure(model, shapes).roles()
     for name in shapes:
         if (given := _given(name, names)) is not None:

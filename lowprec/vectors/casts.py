@@ -55,7 +55,9 @@ def format_of(name: str) -> tuple[str, Fields]:
     """Return a format's full name and its fields."""
     found: Format = formats[name]
     if found.is_table:
-        raise ValueError(f"{name} is a table of values: its sets are cast_table/{name}/... and decode_table/{name}")
+        raise ValueError(
+            f"format must not be a table of values, got {name}; see cast_table/{name}/... and decode_table/{name}"
+        )
     return found.name, fields(found)
 
 
@@ -88,7 +90,7 @@ def fixed_rounding(part: str, before: tuple[str, ...]) -> str:
     """Return the name of a deterministic rounding; ValueError if it is unknown."""
     mode = roundings.get(part).name
     if mode not in FIXED:
-        raise ValueError(f"{mode} takes random words; see the sets stochastic/...")
+        raise ValueError(f"rounding must be deterministic, got {mode}; see the sets stochastic/...")
     return mode
 
 

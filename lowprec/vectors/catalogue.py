@@ -73,8 +73,8 @@ def vectors(name: str, level: int = 1, seed: int = 0) -> VectorSet:
     ('cast/e4m3fn/toward_zero/ocp_sat', '0x7e')
     """
     if level not in (1, 2):
-        raise ValueError(f"vectors: level {level!r}: 1 (boundaries) or 2 (pairs and random ones, too)")
+        raise ValueError(f"vectors: level must be 1 (boundaries) or 2 (pairs and random inputs too), got {level!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"vectors: seed {seed!r}: a whole number from 0 on is needed")
+        raise ValueError(f"vectors: seed must be an integer >= 0, got {seed!r}")
     family, parts = split(name)
     return family.make(parts, level, seed)

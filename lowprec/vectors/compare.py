@@ -41,19 +41,21 @@ def ask(s: VectorSet, command: str, timeout: float | None = None) -> list[Words]
     """
     arguments = shlex.split(command)
     if not arguments:
-        raise ValueError("the command is empty; a program and its arguments are needed")
+        raise ValueError(f"command must be a program and its arguments, got {command!r}")
     text = "".join(hex_words(s.inputs, vector.inputs) + "\n" for vector in s.vectors)
     try:
         done = subprocess.run(arguments, input=text, capture_output=True, text=True, timeout=timeout, check=False)
     except OSError as error:
         raise ValueError(f"{arguments[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{command}: no end after {timeout:g} s") from None
+        raise ValueError(f"{command} did not end within {timeout:g} s") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{command}: its answers are no text; lines of hexadecimal words are needed") from None
+        raise ValueError(
+            f"{command}: answers must be lines of hexadecimal words, got bytes that are not UTF-8"
+        ) from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing on standard error"])[-1]
-        raise ValueError(f"{command}: exit code {done.returncode}: {last}")
+        last = (done.stderr.strip().splitlines() or ["nothing on standard error"])[-1]
+        raise ValueError(f"{command} failed with exit code {done.returncode}: {last}")
     return parse(s, done.stdout.splitlines(), command)
 
 
@@ -68,9 +70,7 @@ def parse(s: VectorSet, lines: Sequence[str], where: str) -> list[Words]:
     own = [line.split("//")[0].split("#")[0] for line in lines]
     answers = [line for line in own if line.strip()]
     if len(answers) != len(s):
-        raise ValueError(
-            f"{where}: {len(answers)} answers came to the {len(s)} vectors of {s.name}; one a line is needed"
-        )
+        raise ValueError(f"{where}: answers must be {len(s)} lines, one per vector of {s.name}, got {len(answers)}")
     fields, given = spread(s.results), spread(s.inputs)
     found = []
     for i, line in enumerate(answers):
@@ -80,12 +80,12 @@ def parse(s: VectorSet, lines: Sequence[str], where: str) -> list[Words]:
         try:
             numbers = tuple(int(word.removeprefix("0x"), 16) for word in words)
         except ValueError:
-            raise ValueError(f"{where}: answer {i}: {line.strip()[:60]!r}: hexadecimal words are needed") from None
+            raise ValueError(f"{where}: answer {i} must be hexadecimal words, got {line.strip()[:60]!r}") from None
         if len(numbers) != len(fields) or any(
             not 0 <= n < 1 << field.bits for n, field in zip(numbers, fields, strict=True)
         ):
             wanted = ", ".join(f"{f.count} of {f.bits} bits ({f.name})" for f in s.results)
-            raise ValueError(f"{where}: answer {i}: {line.strip()[:60]!r}: words needed: {wanted}")
+            raise ValueError(f"{where}: answer {i} must have {wanted}, got {line.strip()[:60]!r}")
         found.append(numbers)
     return found
 
@@ -151,7 +151,7 @@ def compare(s: VectorSet, answers: Sequence[Words]) -> Comparison:
         If there are more or fewer answers than vectors.
     """
     if len(answers) != len(s):
-        raise ValueError(f"{s.name} has {len(s)} vectors, {len(answers)} answers came")
+        raise ValueError(f"compare: answers must be {len(s)}, one per vector of {s.name}, got {len(answers)}")
     found = tuple(
         Difference(i, vector, theirs)
         for i, (vector, theirs) in enumerate(zip(s.vectors, answers, strict=True))

@@ -32,17 +32,17 @@ def write(s: VectorSet) -> bytes:
     """
     family, _, *rest = s.name.split("/")
     if family not in ("cast", "decode"):
-        raise ValueError(f"{s.name}: mlir has arith.truncf and arith.extf: the sets cast/... and decode/...")
+        raise ValueError(f"mlir: set must be one of cast/... and decode/..., got {s.name}")
     x, y = s.inputs[0], s.results[0]
     assert x.format is not None
     assert y.format is not None
     types = _TYPES | {fields(formats[name]): mlir for name, mlir in _NARROW.items()}
     if x.format not in types or y.format not in types:
-        raise ValueError(f"{s.name}: mlir has no such type; it has {', '.join(sorted({**types}.values()))}")
+        raise ValueError(f"mlir: formats must be among {', '.join(sorted({**types}.values()))}, got {s.name}")
     source, target = types[x.format], types[y.format]
     if family == "cast":
         if rest[0] not in _ROUNDINGS:
-            raise ValueError(f"{s.name}: arith.truncf rounds {', '.join(_ROUNDINGS)}")
+            raise ValueError(f"mlir: rounding must be one of {', '.join(_ROUNDINGS)}, got {s.name}")
         operation = f"arith.truncf %x {_ROUNDINGS[rest[0]]} : {source} to {target}"
     else:
         operation = f"arith.extf %x : {source} to {target}"

@@ -136,7 +136,7 @@ def number(least: int, most: int) -> Callable[[str, tuple[str, ...]], str]:
 
     def find(part: str, before: tuple[str, ...]) -> str:
         if not part.isdecimal() or not least <= int(part) <= most:
-            raise ValueError(f"{part!r} must be an integer from {least} to {most}")
+            raise ValueError(f"number must be an integer from {least} to {most}, got {part!r}")
         return str(int(part))
 
     return find
@@ -176,7 +176,7 @@ class Family(ABC):
         """Complete the parts of a name with defaults; ValueError for an invalid name."""
         given = "/".join((self.name, *parts))
         if not 1 <= len(parts) <= len(self.choices) or not all(parts):
-            raise ValueError(f"{given}: a set of this family is called {self.name}/{self.pattern}")
+            raise ValueError(f"set must be named {self.name}/{self.pattern}, got {given!r}")
         found: tuple[str, ...] = ()
         for i, choice in enumerate(self.choices):
             try:

@@ -130,7 +130,7 @@ def _unscaled(part: str, before: tuple[str, ...]) -> str:
     """Return the name of an accumulator that the oracle's libraries run on; ValueError for others."""
     found = ACCUMULATORS.get(part)
     if found is None or found.scales is not None or found.rule.c_format != FLOAT32 or "e4m3fn" not in found.inputs:
-        raise ValueError(f"{part} must be an accumulator of e4m3fn with float32 results and without scales")
+        raise ValueError(f"accumulator must take e4m3fn, return float32 and take no scales, got {part!r}")
     return part
 
 

@@ -120,10 +120,11 @@ def convert(checkout: Path, recording: Recording, lines: int | None = OUTPUTS) -
     sizes = {len(x) for x in (a, b, c, d)}
     if len(sizes) > 1 or a.shape != b.shape:
         raise RecordingError(
-            f"{folder}: a {a.shape}, b {b.shape}, c {c.shape}, d {d.shape}: one output a line is needed"
+            f"{folder}: files must have one output per line, got shapes a {a.shape}, b {b.shape}, c {c.shape}, d "
+            f"{d.shape}"
         )
     if lines is not None and len(d) != lines:
-        raise RecordingError(f"{folder}: {len(d)} outputs, the published files have {lines}")
+        raise RecordingError(f"{folder}: files must have {lines} outputs, as published, got {len(d)}")
     return {"A": a, "B": b, "C": c, "D": d}
 
 
@@ -131,11 +132,9 @@ def _words(path: Path, base: int, digits: int) -> list[list[int]]:
     try:
         text = path.read_text(encoding="ascii")
     except OSError as error:
-        raise RecordingError(
-            f"{path}: {error.strerror}; a checkout of {REPOSITORY} (commit {COMMIT}) is needed"
-        ) from None
+        raise RecordingError(f"{path}: {error.strerror}; check out {REPOSITORY} at commit {COMMIT}") from None
     except UnicodeDecodeError:
-        raise RecordingError(f"{path}: no text of digits") from None
+        raise RecordingError(f"{path} must be ASCII text, got other bytes") from None
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -144,14 +143,14 @@ def _words(path: Path, base: int, digits: int) -> list[list[int]]:
         except ValueError:
             words = []
         if not words or any(len(word) != digits or not word.isalnum() for word in words):
-            raise RecordingError(f"{path}, line {number}: words of {digits} digits are needed, here is {line[:60]!r}")
+            raise RecordingError(f"{path}, line {number} must be words of {digits} digits, got {line[:60]!r}")
     return found
 
 
 def _operands(path: Path, fmt: str) -> Codes:
     rows = _words(path, 16, 8)
     if len({len(row) for row in rows}) != 1:
-        raise RecordingError(f"{path}: lines of different length")
+        raise RecordingError(f"{path} must have lines of one length, got {sorted({len(row) for row in rows})} words")
     bits = np.array(rows, np.uint32)
     f = formats[fmt]
     if fmt == "float32":
@@ -160,7 +159,7 @@ def _operands(path: Path, fmt: str) -> Codes:
     at = np.minimum(np.searchsorted(table, bits), len(table) - 1)
     if not np.array_equal(table[at], bits):
         i, j = np.argwhere(table[at] != bits)[0]
-        raise RecordingError(f"{path}, line {i + 1}: {bits[i, j]:08x} is no value of {fmt}")
+        raise RecordingError(f"{path}, line {i + 1} must have values of {fmt}, got {bits[i, j]:08x}")
     return codes[at].astype(f.code_dtype)
 
 
@@ -176,7 +175,7 @@ def _table(fmt: str) -> tuple[Codes, Codes]:
 def _results(path: Path) -> Codes:
     rows = _words(path, 2, 32)
     if any(len(row) != 1 for row in rows):
-        raise RecordingError(f"{path}: one word a line is needed")
+        raise RecordingError(f"{path} must have one word per line, got more")
     return np.array(rows, np.uint32).reshape(-1)
 
 
@@ -187,7 +186,7 @@ def _as_float16(bits: Codes, exact: bool) -> Codes:
         half = values.astype(np.float16)
     back = half.astype(np.float32).view(np.uint32)
     if exact and not np.array_equal(back[~np.isnan(values)], bits[~np.isnan(values)]):
-        raise RecordingError("a float16 result is no float16 number")
+        raise RecordingError("results of float16 must be float16 numbers, got others")
     return half.view(np.uint16)
 
 
@@ -211,7 +210,7 @@ def write(checkout: Path, out: Path) -> Iterator[tuple[Recording, int]]:
         found = digest(arrays)
         if found != known[recording.file]:
             raise RecordingError(
-                f"{recording.file}: SHA-256 {found}, of commit {COMMIT} it is {known[recording.file]}; "
+                f"{recording.file} must have SHA-256 {known[recording.file]}, as of commit {COMMIT}, got {found}; "
                 f"git checkout {COMMIT} in {checkout}"
             )
         write_bytes(out / recording.file, npz_bytes(arrays))
@@ -260,7 +259,10 @@ def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int,
     if not (a.ndim == b.ndim == 2 and c.ndim == d.ndim == 1 and len(a) == len(b) == len(c) == len(d)) or (
         not c.dtype.itemsize == d.dtype.itemsize == dtype.itemsize
     ):
-        raise RecordingError(f"{folder / recording.file}: A {a.shape}, B {b.shape}, C {c.shape} {c.dtype}, D {d.shape}")
+        raise RecordingError(
+            f"{folder / recording.file}: arrays must have one output per row, got A {a.shape}, B {b.shape}, C "
+            f"{c.shape} {c.dtype}, D {d.shape}"
+        )
     wrong = 0
     for start in range(0, len(d), block):
         rows = slice(start, start + block)
@@ -271,6 +273,6 @@ def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int,
         try:
             ours = mma(a[rows], b[rows], addend.view(dtype), accumulator=machine, a_format=fmt, b_format=fmt)
         except (TypeError, ValueError) as error:
-            raise RecordingError(f"{folder / recording.file}: damaged: {error}") from None
+            raise RecordingError(f"{folder / recording.file} is damaged: {error}") from None
         wrong += int(np.count_nonzero(np.ascontiguousarray(ours.diagonal()).view(d.dtype) != d[rows]))
     return len(d), wrong

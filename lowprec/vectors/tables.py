@@ -48,9 +48,9 @@ def _table(f: Format) -> Table:
 def _format(name: str, before: tuple[str, ...]) -> str:
     f = formats[name]
     if not f.is_table:
-        raise ValueError(f"{name} is no table of values: see cast/{name} and decode/{name}")
+        raise ValueError(f"format must be a table of values, got {name}; see cast/{name} and decode/{name}")
     if not f.has_zero:
-        raise ValueError("the oracle has tables with a zero")
+        raise ValueError(f"format must have a zero, got {name}")
     return f.name
 
 

@@ -144,7 +144,7 @@ class VectorSet:
                     words = np.array(rows, field.dtype).reshape(len(rows), field.count)
                     return words[:, 0] if field.count == 1 else words
                 start += field.count
-        raise KeyError(f"{self.name} has no field {name!r}; there are {', '.join(self.field_names)}")
+        raise KeyError(f"unknown field {name!r} of {self.name}: expected one of {', '.join(self.field_names)}")
 
     @property
     def field_names(self) -> list[str]:

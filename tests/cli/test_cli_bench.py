@@ -76,6 +76,9 @@ def test_timing_leaves_no_trace_even_after_an_error():
         assert norm.forward is not methods[0]
         assert linear.fprop is not methods[1]
     assert (norm.forward, linear.fprop) == methods
-    with pytest.raises(TypeError, match="tokens: NoneType"), phases(model):
+    with (
+        pytest.raises(TypeError, match=r"tokens must be a uint8 array \[batch, sequence \+ 1\], got NoneType"),
+        phases(model),
+    ):
         model.loss(None)
     assert (norm.forward, linear.fprop) == methods

@@ -56,5 +56,9 @@ def test_losses_of_folders_are_those_of_the_runs(runs):
 
 
 test_what_is_no_run_is_refused = refusals(
-    [("lp.plot.losses()", "no run"), ("lp.plot.losses('nowhere')", "no training run"), ("lp.plot.losses(3)", "neither")]
+    [
+        ("lp.plot.losses()", "losses: runs must be one run or folder at least, got none"),
+        ("lp.plot.losses('nowhere')", "'nowhere' holds no training run; one has metrics.csv and run.json"),
+        ("lp.plot.losses(3)", "losses: runs must be runs or folders of runs, got 3"),
+    ]
 )

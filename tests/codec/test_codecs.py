@@ -84,7 +84,9 @@ def test_every_other_length_is_refused(name):
     if name.startswith("logfmt"):
         lengths -= {len(data) + 2 * 4}  # ends as float32 numbers
     for length in lengths:
-        with pytest.raises(WireError, match=rf"{name}: {length} bytes; values of shape \(2, {shape[1]}\) take"):
+        with pytest.raises(
+            WireError, match=rf"{name}: data must have \d+ bytes for shape \(2, {shape[1]}\), got {length}$"
+        ):
             codec.from_bytes((data + bytes(64))[:length], shape)
 
 
@@ -183,7 +185,7 @@ test_what_is_no_array_of_rows = refusals(
         for name in NAMES
         for call, error, message in [
             ("encode(np.float32(1))", ValueError, "a single number"),
-            ("from_bytes(np.zeros(4), (1, 512))", TypeError, "bytes are needed"),
+            ("from_bytes(np.zeros(4), (1, 512))", TypeError, "data must be bytes, got ndarray of float64"),
             *((f"from_bytes(b'', {shape!r})", ValueError, "shape") for shape in ((), (-1, 2), (1.5,), "ab", 3)),
         ]
     ],
@@ -270,7 +272,7 @@ def test_ones_own_codec_needs_no_registration():
 test_no_such_codec = refusals(
     [
         ("codecs['logfmt99']", UnknownNameError, "unknown codec 'logfmt99': did you mean 'logfmt9'"),
-        *((f"CastCodec('mine', {name!r})", f"CastCodec: format must have .* at most 16 bits, or of 32, got '{name}'")
+        *((f"CastCodec('mine', {name!r})", f"CastCodec: format must have at most 16 bits, or 32, got '{name}'")
           for name in ("tf32", "fp22")),
     ],
     lambda: {"codecs": codecs, "CastCodec": CastCodec},

@@ -211,15 +211,15 @@ def test_any_number_of_ranks(algorithm, ranks):
 
 test_errors = refusals(
     [
-        ("low(x[0], gates)", r"outputs are \(3, 4\)"),
-        ("low(x, gates[0])", r"weights are \(3,\)"),
-        ("low(x, gates, chosen=[[0, 1], [0, 1]])", r"chosen are \(2, 2\)"),
+        ("low(x[0], gates)", r"combine_low_latency: outputs must have shape \[tokens, slots, columns\], got \(3, 4\)"),
+        ("low(x, gates[0])", r"combine_low_latency: weights must have shape \[tokens, slots\] = \(2, 3\), got \(3,\)"),
+        ("low(x, gates, chosen=[[0, 1], [0, 1]])", r"combine_low_latency: chosen must have shape \[tokens, slots\]"),
         ("low(x, gates, 'fp7')", UnknownNameError, "unknown codec"),
-        ("normal(x, gates)", "nodes are whole numbers"),
-        ("normal(x, gates.astype(int), bias=np.ones(4))", r"bias is \(4,\)"),
+        ("normal(x, gates)", "combine_normal: nodes must be integers, got float32"),
+        ("normal(x, gates.astype(int), bias=np.ones(4))", r"combine_normal: bias must have shape \(2, 4\), got \(4,\)"),
         ("all_reduce(x, algorithm='rings')", UnknownNameError, "unknown all-reduce 'rings': did you mean 'ring'"),
-        ("all_reduce(np.ones((0, 4)))", "one rank or more"),
-        ("all_reduce(np.ones(4))", "one rank or more"),
+        ("all_reduce(np.ones((0, 4)))", r"all_reduce: shards must have shape \[ranks >= 1, ..., columns\], got"),
+        ("all_reduce(np.ones(4))", r"all_reduce: shards must have shape \[ranks >= 1, ..., columns\], got \(4,\)"),
     ],
     lambda: {"low": combine_low_latency, "normal": combine_normal, "all_reduce": all_reduce,
              "x": np.ones((2, 3, 4), F), "gates": np.ones((2, 3), F)},

@@ -107,24 +107,25 @@ test_damage_is_named = refusals(
     [
         *((f"read('fp8_1x128', (2, 8), 12, np.float32({scale}).tobytes())", WireError, "row 1, tile 0: scale")
           for scale in SCALES),
-        *((f"read('nvfp4', (2, 16), 0, np.float32({scale}).tobytes())", WireError, "the tensor's scale")
+        *((f"read('nvfp4', (2, 16), 0, np.float32({scale}).tobytes())", WireError, "tensor scale must be finite and")
           for scale in SCALES),
         ("read('nvfp4', (2, 16), 4, b'\\xb8')", WireError, "row 0, tile 0: scale"),
         ("read('fp8_1x128', (1, 8), 9, b'\\x7f')", WireError, "row 0, value 5: code 0x7f is not finite"),
         ("read('dsv4_kv_cache', (2, 512), 7, b'\\x7f')", WireError, "not finite"),
-        *((f"read('logfmt8', (1, 8), 0, np.array({ends}, bf16).tobytes())", WireError, "tile 0: ends")
+        *((f"read('logfmt8', (1, 8), 0, np.array({ends}, bf16).tobytes())", WireError,
+          r"logfmt: row 0, tile 0: \(amin, amax\) must be 0 < amin <= amax, \(0, 0\) or \(0, NaN\), got")
           for ends in ENDS),
-        *((f"read({codec}, (1, 3), {at}, b'\\x80')", WireError, "(padding|after).* are not zero")
+        *((f"read({codec}, (1, 3), {at}, b'\\x80')", WireError, "bits after (3 codes|its last code)")
           for codec, at in (("own[0]", 1), ("own[1]", 3), ("'logfmt5'", 5))),
         *((f"DEEPEP.from_bytes(longer[:{length}], (2, 1024))", WireError, "logfmt10_deepep")
           for length in ("0", "1", "31", "len(message) // 2", "len(message) - 1", "len(message) + 5")),
-        ("DEEPEP.from_bytes(message, (3, 1024))", WireError, r"bytes of 2 rows; shape \(3, 1024\) has 3"),
-        *((f"DEEPEP.encode(np.ones((2, {n})))", rf"shape \(.*{n}.*\): rows of {n} values; a multiple of 512")
+        ("DEEPEP.from_bytes(message, (3, 1024))", WireError, r"codec logfmt10_deepep: data must have 3 rows for"),
+        *((f"DEEPEP.encode(np.ones((2, {n})))", r"shape must have a multiple of 512 values along its last axis,")
           for n in (1, 576, 1000)),
         *((f"DEEPEP.from_bytes(b'', (2, {n}))", "a multiple of 512") for n in (1, 576, 1000)),
-        ("CACHE.encode(np.ones((2, 448)))", "a multiple of 512 is needed"),
-        ("SplitCodec('none', ())", "parts are needed"),
-        ("SplitCodec('bad', ((64, codecs['nvfp4']),))", "scale of the whole tensor"),
+        ("CACHE.encode(np.ones((2, 448)))", "codec dsv4_kv_cache: columns must be a multiple of 512, got 448"),
+        ("SplitCodec('none', ())", r"codec none: parts must be one or more pairs of width and codec, got \(\)"),
+        ("SplitCodec('bad', ((64, codecs['nvfp4']),))", "parts must be codecs without tensor scale, of a width"),
     ],
     names,
 )  # fmt: skip

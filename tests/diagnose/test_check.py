@@ -296,7 +296,7 @@ test_what_does_not_fit_is_refused = refusals(
         ("lp.check(codes, ones, 'te_delayed', scale=1.0)", "spec must have no state, got .te_delayed."),
         ("lp.check(codes, ones, 'mxfp9', scale=1.0)", "unknown word .mxfp9. in .mxfp9.: did you mean"),
         ("lp.check(lp.quantize(ones, 'e4m3fn 1x4'), ones, scale=1.0)", "a Quantized holds its scales"),
-        ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "real numbers are needed"),
+        ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "values must be real numbers"),
     ],
     lambda: {"codes": np.zeros((1, 4), np.uint8), "ones": np.ones((1, 4), np.float32)},
 )

@@ -50,7 +50,7 @@ def test_operands(of, name):
 
 @pytest.mark.parametrize("of", [of_torch, of_jax])
 def test_the_wrong_type_says_so(of):
-    with pytest.raises(TypeError, match="codes of e4m3fn are needed, the array holds float8_e5m2"):
+    with pytest.raises(TypeError, match="codes must be of e4m3fn, got float8_e5m2"):
         lp.decode(of(VALUES.astype(ml_dtypes.float8_e5m2)), "e4m3fn")
 
 
@@ -113,6 +113,6 @@ def test_a_result_shares_memory():
 
 test_refused = refusals([
     (f"lp.encode(np.ones(3), 'e4m3fn', like={like})", TypeError,
-     "an array of NumPy, torch or JAX is needed, or one of these names")
+     "like must be an array of NumPy, torch or JAX or ")
     for like in ("'tensorflow'", "[1.0]", "3", "dict")
 ])  # fmt: skip

@@ -127,40 +127,40 @@ def names():
 
 
 OVERFLOW = "encode(holding({}), 8, fallback='bf16', meta='fp32', nonfinite='poison')"
-CUT, LARGE = "it is cut short", "no bfloat16 number is as large"
-ENDS = r"row 1, tile 1: ends .* and .*; 0 < amin <= amax, 0 and 0, or 0 and NaN"
+CUT, LARGE = "wire is cut short: row", "overflows bfloat16"
+ENDS = r"row 1, tile 1: \(amin, amax\) must be 0 < amin <= amax, \(0, 0\) or \(0, NaN\), got"
 test_refused = refusals(
     [
-        ("encode(ones, bits=2)", "bits=2: a whole number from 3 to 16"),
-        ("encode(ones, tile=0)", "tile=0: a whole number from 1 to"),
-        ("encode(ones, clamp_octaves=33)", "clamp_octaves=33: a whole number from 1 to 32"),
-        ("encode(ones, mode='deep')", "mode='deep': 'paper' or 'deepep' is needed"),
-        ("encode(ones, nonfinite='drop')", "nonfinite='drop': 'raise' or 'poison'"),
-        ("encode(ones, rounding='up')", "rounding='up': 'linear', 'log', 'logmean', 'stochastic' is needed"),
-        ("encode(ones, meta='fp16')", "meta='fp16': None, 'bf16', 'fp32' is needed"),
-        ("encode(ones, fallback=True)", "fallback=True: None or 'bf16' is needed"),
-        ("encode(ones, seed=-1)", "seed=-1: a whole number from 0"),
-        *((f"encode(gauss(3, 4), axis={axis})", f"axis={axis}: a whole number from -2 to 1") for axis in (2, -3, 7)),
+        ("encode(ones, bits=2)", "bits must be an integer from 3 to 16, got 2"),
+        ("encode(ones, tile=0)", "tile must be an integer from 1 to.*got 0"),
+        ("encode(ones, clamp_octaves=33)", "clamp_octaves must be an integer from 1 to 32, got 33"),
+        ("encode(ones, mode='deep')", "mode must be 'paper' or 'deepep', got 'deep'"),
+        ("encode(ones, nonfinite='drop')", "logfmt: nonfinite must be 'raise' or 'poison', got 'drop'"),
+        ("encode(ones, rounding='up')", "rounding must be one of 'linear', 'log', 'logmean', 'stochastic', got 'up'"),
+        ("encode(ones, meta='fp16')", "meta must be one of None, 'bf16', 'fp32', got 'fp16'"),
+        ("encode(ones, fallback=True)", "fallback must be None or 'bf16', got True"),
+        ("encode(ones, seed=-1)", "seed must be an integer from 0.*got -1"),
+        *((f"encode(gauss(3, 4), axis={axis})", "axis must be an integer from -2 to 1,") for axis in (2, -3, 7)),
         # values
-        ("logfmt.encode(1.0)", "a single number has no tiles"),
-        ("encode(holding(nan, place=(1, 140)))", r"logfmt: nan in row 1, tile 1; use nonfinite='poison'"),
+        ("logfmt.encode(1.0)", "logfmt: x must have one axis or more, got a single number"),
+        ("encode(holding(nan, place=(1, 140)))", "x must be finite, got nan in row 1, tile 1; nonfinite='poison'"),
         ("encode(holding(inf, (4000, 128), (two, 5)))", "inf in row 1700, tile 0"),  # whatever the threads
         ("encode(holding(nan, (4, 2500), (3, 100)), fallback='bf16')", "nan in row 3, tile 0"),
-        ("encode(np.arange(9) / 7)", r"float64 value .* is no float32 number; round the array first"),
-        ("encode(np.array([1.0, 1e300]))", r"1e\+300\) is no float32 number"),
-        ("encode(holding(3.4e38, place=(1, 5)), meta='bf16')", rf"e\+38 in row 1, tile 0: {LARGE}"),
+        ("encode(np.arange(9) / 7)", r"x must hold float32 numbers, got 0.14285714285714285 in float64;"),
+        ("encode(np.array([1.0, 1e300]))", r"x must hold float32 numbers, got 1e\+300 in float64"),
+        ("encode(holding(3.4e38, place=(1, 5)), meta='bf16')", rf"e\+38 in row 1, tile 0 {LARGE}"),
         *(
-            (OVERFLOW.format(value), f"in row 1, tile 1: {LARGE}; use fallback=None")
+            (OVERFLOW.format(value), f"in row 1, tile 1 {LARGE}; use fallback=None")
             for value in ("3.4e38", "-3.4e38", "np.nextafter(F(3.3961776e38), F(np.inf))")
         ),
         # decoding
-        ("too_wide().decode()", r"code 200 is outside 0\.\.31 \(5 bits\)"),
+        ("too_wide().decode()", "logfmt: codes must be from 0 to 31, got 200"),
         # wires
-        ("unpack(wire, 301, meta_bits=32)", r"wire is uint8 \(312,\); rows of 301 values in 8 bits are 313 uint8"),
-        ("unpack(wire, 300, meta_bits=16)", "meta_bits=16: 32 or 64"),
-        ("unpack(wire, -1, meta_bits=64)", "columns=-1: a whole number >= 0"),
-        ("unpack(wire.astype(np.int64), 300, meta_bits=64)", "uint8 bytes in rows are needed"),
-        ("unpack(padded(), 9, 5, meta_bits=64)", "padding bits after 9 codes of 5 bits are not zero"),
+        ("unpack(wire, 301, meta_bits=32)", r"logfmt: wire must have 313 bytes per row of 301 values in 8 bits,"),
+        ("unpack(wire, 300, meta_bits=16)", "logfmt: meta_bits must be 32 or 64, got 16"),
+        ("unpack(wire, -1, meta_bits=64)", "columns must be an integer >= 0, got -1"),
+        ("unpack(wire.astype(np.int64), 300, meta_bits=64)", r"logfmt: wire must be uint8 bytes in rows, got int64"),
+        ("unpack(padded(), 9, 5, meta_bits=64)", "logfmt: wire must have zero bits after 9 codes of 5 bits, got"),
         *(
             (f"unpack(with_ends({ends}), 256, meta_bits=64)", ENDS)
             for ends in ("2, 1", "-1, 1", "0, 1", "1, 0", "1, inf", "nan, 1", "1, nan", "-0.0, -0.0")
@@ -169,25 +169,26 @@ test_refused = refusals(
             (f"unpack(fallen[:{size}], 2500, meta_bits=64, fallback='bf16')", CUT)
             for size in (1, 159, 160, 2000, -1)
         ),
-        ("unpack(fallen, 0, meta_bits=64, fallback='bf16')", "rows of 0 values take none"),
+        ("unpack(fallen, 0, meta_bits=64, fallback='bf16')", "logfmt: wire must be empty for rows of 0 values, got"),
         # DeepEP
-        ("encode(tokens(1, 1000), mode='deepep')", "chunks of 1024 or 512 channels; 1000 are not a multiple"),
-        ("encode(np.full(1024, 0.1, F), mode='deepep')", r"bfloat16 numbers, 0\.1\d* is none; round the array first"),
-        ("encode(0.5, mode='deepep')", "a single number has no tiles"),
+        ("encode(tokens(1, 1000), mode='deepep')", "logfmt: channels must be a multiple of 512 with mode='deepep',"),
+        ("encode(np.full(1024, 0.1, F), mode='deepep')", "x must hold bfloat16 numbers with mode='deepep', got"),
+        ("encode(0.5, mode='deepep')", "logfmt: x must have one axis or more, got a single number"),
         *(
-            (f"encode(ones, mode='deepep', {option}={value})", f"{option} {value}: mode 'deepep' is what it is")
+            (f"encode(ones, mode='deepep', {option}={value})", f"{option} must be .* with mode='deepep', got {value}")
             for option, value in {
                 "bits": 8, "tile": 64, "axis": 0, "rounding": "'log'", "clamp_octaves": 8, "meta": "'fp32'",
             }.items()
         ),
-        ("encode(tokens(1, 1024), units=Units())", "units belong to mode 'deepep'"),
-        ("encode(tokens(1, 1024), mode='deepep', units='H100')", TypeError, r"lowprec\.logfmt\.Units is needed"),
-        ("Units(np.zeros(4, F))", r"table log2 has shape \(4,\); 32768"),
-        ("Units(exp2_fractions=[1.0])", "table exp2_fractions is list; a float32 array"),
+        ("encode(tokens(1, 1024), units=Units())", r"logfmt: units must be None with mode='paper', which has no"),
+        ("encode(tokens(1, 1024), mode='deepep', units='H100')", TypeError,
+         "logfmt: units must be a lowprec.logfmt.Units or None, got 'H100'"),
+        ("Units(np.zeros(4, F))", r"logfmt: table log2 must be contiguous of shape \(32768,\), got shape \(4,\)"),
+        ("Units(exp2_fractions=[1.0])", r"logfmt: table exp2_fractions must be a float32 array, got \[1.0\]"),
         *((f"deepep.unpack(cut[:{size}], 1536)", CUT) for size in (1, 47, 48, 700, -1)),
-        ("deepep.unpack(cut[None], 1536)", "uint8 bytes in one dimension"),
-        ("deepep.unpack(cut, 100)", "512 channels; 100 are not"),
-        ("sent.decode(out=np.empty((3, 1536)))", "out is float64"),
+        ("deepep.unpack(cut[None], 1536)", r"logfmt: wire must be uint8 bytes with one axis, got uint8 \(1, 6288\)"),
+        ("deepep.unpack(cut, 100)", "logfmt: channels must be a multiple of 512 with mode='deepep', got 100"),
+        ("sent.decode(out=np.empty((3, 1536)))", r"out must be a C-contiguous float32 array of shape \(3, 1536\),"),
     ],
     names,
 )  # fmt: skip

@@ -128,11 +128,11 @@ def test_element_formats_and_the_columns_of_quantize(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nan.npy",), "NaN or infinite, the first at (0, 1)"), (("empty.npy",), "is empty"),
-        ((), "a FILE or --dist"), (("nan.npy", "--dist", "gauss"), "one of the two"),
-        (("--dist", "normal"), "distribution"), (("--dist", ","), "no name given"), (("none.npy",), "No such file"),
-        (("--dist", "gauss", "--format", "fp7"), "neither a codec nor a quantizer nor a format"),
-        (("--dist", "gauss", "--format", ""), "no name given"),
+        (("nan.npy",), "NaN or infinite, the first at (0, 1)"), (("empty.npy",), "must not be empty, got shape (0, 4)"),
+        ((), "give either FILE or --dist"), (("nan.npy", "--dist", "gauss"), "give either FILE or --dist"),
+        (("--dist", "normal"), "distribution"), (("--dist", ","), "got none"), (("none.npy",), "No such file"),
+        (("--dist", "gauss", "--format", "fp7"), "unknown codec, quantizer or format 'fp7'"),
+        (("--dist", "gauss", "--format", ""), "--format must be one name at least"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(arguments, words, tmp_path, monkeypatch):
@@ -151,16 +151,25 @@ def test_zeros():
 test_refused = refusals(
     [
         ("errors_of([1.0], 'logfmt88')", UnknownNameError, "did you mean 'logfmt8'"),
-        ("errors_of([1.0], 3)", TypeError, "a codec is a name"),
-        *((f"errors_of({x}, 'bf16')", "rows of one value") for x in ("[]", "1.0", "np.zeros((3, 0))")),
+        ("errors_of([1.0], 3)", TypeError, "codec must be a name or a Codec, got 3"),
         *(
-            (f"tile_range([1.0], {x})", r"tile_range: tile=.*: a whole number >= 1 is needed")
-            for x in (0, -1, 1.5, True)
+            (f"errors_of({x}, 'bf16')", "x must have an axis and a value at least, got shape")
+            for x in ("[]", "1.0", "np.zeros((3, 0))")
         ),
-        ("tile_range(1.0)", "a single number has no tiles"),
-        ("kappa(lambda a, b: a, lambda a, b: a, ('bfloat16', 'bfloat16'), 'bfloat16')", "more than"),
-        ("kappa(lambda c: c[1:], lambda c: c, 'e4m3fn', 'e4m3fn')", "the same shape"),
-        ("lp.compare(np.zeros(2), np.zeros(3))", r"shapes differ: \(2,\) against a reference of \(3,\)"),
+        *((f"tile_range([1.0], {x})", r"tile_range: tile must be an integer >= 1, got .*") for x in (0, -1, 1.5, True)),
+        ("tile_range(1.0)", "tile_range: x must have one axis or more, got a single number"),
+        (
+            "kappa(lambda a, b: a, lambda a, b: a, ('bfloat16', 'bfloat16'), 'bfloat16')",
+            r"kappa: operands must have at most 2\^24 tuples of codes, got bfloat16 x bfloat16",
+        ),
+        (
+            "kappa(lambda c: c[1:], lambda c: c, 'e4m3fn', 'e4m3fn')",
+            r"kappa: results must have shape \(256,\), as the codes, got \(255,\) and \(256,\)",
+        ),
+        (
+            "lp.compare(np.zeros(2), np.zeros(3))",
+            r"compare: both arrays must have the same shape, got \(2,\) and \(3,\)",
+        ),
     ],
     lambda: {"errors_of": errors_of, "tile_range": tile_range, "kappa": kappa},
 )

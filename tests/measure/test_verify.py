@@ -1,6 +1,7 @@
 """The checks anybody can run: what they count, that they find a wrong rule, and what the command prints."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_the_command() -> None:
     assert [row["differences"] for row in rows] == [0, 0, 0]
     assert [row["inputs"] for row in rows][:2] == [65536, 16]
     wrong = command("verify", "--exhaustive", "--format", "e5m6", code=2)
-    assert "no check of e5m6 against ml_dtypes; known: e4m3fn" in wrong
+    assert re.search("verify: formats must be among e4m3fn.*, got e5m6", wrong)
 
 
 def test_cast_takes_rounding_policy_and_seed() -> None:
@@ -51,7 +52,7 @@ def test_cast_takes_rounding_policy_and_seed() -> None:
     assert codes() == ["0x7e", "0x38"]
     assert codes("--rounding", "up", "--policy", "torch_2_11") == ["0x7f", "0x39"]
     assert codes("--rounding", "stochastic", "--seed", "3")[0] == "0x7e"
-    assert "needs a seed" in command("cast", "1", "--to", "e4m3fn", "--rounding", "stochastic", code=2)
+    assert "seed must be an integer" in command("cast", "1", "--to", "e4m3fn", "--rounding", "stochastic", code=2)
 
 
 @pytest.mark.exhaustive

@@ -72,13 +72,13 @@ def test_any_cut_is_refused(path):
     good = path.read_bytes()
     for length in range(0, len(good), 37):
         path.write_bytes(good[:length])
-        with pytest.raises(CheckpointError, match="damaged, cut off or no lowprec checkpoint"):
+        with pytest.raises(CheckpointError, match="is damaged, cut off or not a lowprec checkpoint"):
             read(path)
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"version": 1}, "has version 1; this lowprec reads versions 2 and 3"),
-    ({"kind": "picture"}, "is no lowprec checkpoint but a 'picture'"),
+    ({"version": 1}, "must have version 2 or 3, got 1"),
+    ({"kind": "picture"}, "must be a lowprec checkpoint, got a 'picture'"),
     ({"content": {"step": 8}}, "does not match its SHA-256"),
     ({"sha256": "0" * 64}, "does not match its SHA-256"),
 ])  # fmt: skip
@@ -92,12 +92,12 @@ def test_other_headers(path, changes, message):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda path: None, "no such file"),
-    (lambda path: path.mkdir(), "no such file"),
-    (lambda path: np.savez(path, a=np.zeros(3)), "no lowprec checkpoint"),
-    (lambda path: np.savez(path, header=np.array(["text"], dtype=object)), "no lowprec checkpoint"),
-    (lambda path: zipfile.ZipFile(path, "w").writestr("readme.txt", "hello"), "no lowprec checkpoint"),
-    (lambda path: path.write_bytes(b""), "no lowprec checkpoint"),
+    (lambda path: None, "does not exist"),
+    (lambda path: path.mkdir(), "does not exist"),
+    (lambda path: np.savez(path, a=np.zeros(3)), "not a lowprec checkpoint"),
+    (lambda path: np.savez(path, header=np.array(["text"], dtype=object)), "not a lowprec checkpoint"),
+    (lambda path: zipfile.ZipFile(path, "w").writestr("readme.txt", "hello"), "not a lowprec checkpoint"),
+    (lambda path: path.write_bytes(b""), "not a lowprec checkpoint"),
 ])  # fmt: skip
 def test_foreign_files(tmp_path, make, message):
     make(tmp_path / "b.npz")

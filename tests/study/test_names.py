@@ -26,7 +26,7 @@ EVIL = ("../../evil", "/evil", "..", ".", "", "a/b", "a\\b", "a\0b", "a\n", "-rf
 
 @pytest.mark.parametrize("name", EVIL)
 def test_names_that_would_lead_elsewhere(name):
-    with pytest.raises(ValueError, match="letters, digits and") as caught:
+    with pytest.raises(ValueError, match="at most 100 letters, digits and") as caught:
         safe_name("study", name)
     assert "\n" not in str(caught.value)
     assert "\0" not in str(caught.value)
@@ -54,7 +54,7 @@ MADE = {
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", ["../../evil", "/evil", "a\0b", "a\n", ""])
 def test_everything_with_a_name_checks_it(made, name):
-    with pytest.raises(ValueError, match=r"name .*: letters, digits and"):
+    with pytest.raises(ValueError, match="name must have at most 100 letters, digits and"):
         MADE[made](name)
 
 
@@ -71,7 +71,7 @@ def test_a_study_file_cannot_make_a_report_write_elsewhere(tmp_path, copied, pla
     content = json.loads((copied / "study.json").read_text())
     (content["ablation"] if place == "study" else content["ablation"]["arms"][1])["name"] = name
     (copied / "study.json").write_text(json.dumps(content))
-    refused(copied, r"study\.json is damaged, .*letters, digits and")
+    refused(copied, r"study\.json is damaged, .*at most 100 letters, digits and")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -89,7 +89,9 @@ def test_an_ablation_file_cannot_be_run_into_another_folder(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from lowprec.study import Claims\nablation = Claims(name='../../evil', question='?', arms=(), values=dict)\n"
     )
-    with pytest.raises(ValueError, match=r"study name '\.\./\.\./evil'"):
+    with pytest.raises(
+        ValueError, match=r"study name must have at most 100 letters, digits and _ . \+ -, as it names a file,"
+    ):
         load(str(tmp_path / "mine.py"))
     before = snapshot(tmp_path)
     assert command("ablate", tmp_path / "mine.py", "--out", tmp_path / "a" / "b").exit_code == 2

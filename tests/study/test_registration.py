@@ -75,7 +75,9 @@ def test_sizes_arms_and_the_stopping_rule_count_too():
     for change in changes:
         changed = replace(found, **change)
         assert first.state(changed) == "changed since 2026-01-01: not registered", change
-    with pytest.raises(ValueError, match=r"changed since \(its sizes or arms\): a reason is needed"):
+    with pytest.raises(
+        ValueError, match=r"the study has changed since it was registered on 2026-01-01 \(its sizes or arms\);"
+    ):
         registration.register(first, Version.of(changed, "def", "2026-01-02"))
     older = Registration((replace(first.versions[0], design={}),))
     assert older.state(changed) == "2026-01-01"
@@ -91,9 +93,11 @@ def test_amendments_need_a_reason_and_what_they_amend_stays(tmp_path):
     wider = replace(EXPECTATION, expected=(0.3, 0.6))
     assert not first.covers(wider)
     assert first.state(study(wider)) == "changed since 2026-01-01: not registered"
-    with pytest.raises(ValueError, match=r"changed since \(one is less: 0.3 to 0.6; one is less: 0.4 to 0.6\): a rea"):
+    with pytest.raises(
+        ValueError, match=r"the study has changed since it was registered on 2026-01-01 \(one is less: 0.3 to"
+    ):
         registration.register(first, Version.of(study(wider), "def", "2026-01-02"))
-    with pytest.raises(ValueError, match="nothing differs from what was registered on 2026-01-01"):
+    with pytest.raises(ValueError, match="the study is registered already, on 2026-01-01, with the same ranges"):
         registration.register(first, Version.of(study(EXPECTATION), "def", "2026-01-02"))
     more = {"reason": "a first run was broken", "after_results": True}
     second = registration.register(first, Version.of(study(wider), "def", "2026-01-02", **more))
@@ -162,7 +166,7 @@ def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
     told, outcome = ablate("newer")
     assert ("mine: changed since" in told, outcome) == (True, "not registered")
     refused = command("register", mine)
-    assert (refused.exit_code, "a reason is needed" in refused.output) == (2, True)
+    assert (refused.exit_code, "; give --reason" in refused.output) == (2, True)
     command("register", mine, "--reason", "the first was a slip")
     (row,) = json.loads(command("ablate", "--list", mine, "--json").output)
     assert "amended" in row["registered"]

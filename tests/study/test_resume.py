@@ -236,12 +236,14 @@ def test_no_space_left_keeps_what_is_finished(tmp_path, finished, monkeypatch):
 def test_rows_that_two_workers_wrote_are_refused(tmp_path, monkeypatch):
     append = RunFolder.append
     monkeypatch.setattr(RunFolder, "append", lambda self, row: (append(self, row), append(self, row)))
-    with pytest.raises(StudyError, match=r"rows of metrics after .* steps; did two workers write them"):
+    with pytest.raises(
+        StudyError, match="bf16/c0-s0 must have 20 rows of metrics, one per step, got 40; did two workers"
+    ):
         run_study(make(tmp_path), jobs=0)
 
 
 def test_a_worker_with_other_code_refuses(tmp_path, monkeypatch):
     planned = make(tmp_path)
     monkeypatch.setattr(tasks_module, "code_hash", lambda: "another")
-    with pytest.raises(StudyError, match=r"this worker has other code than the study \(another\)"):
+    with pytest.raises(StudyError, match=r"code of the worker must be that of the study \(another\), got another"):
         run_study(planned, jobs=0)

@@ -248,7 +248,7 @@ def planned(**change):
 
 
 test_refused = refusals([
-    ("Expectation('w', 'kl', 'a', expected=(2.0, 1.0))", r"expected must be \(low, high\), not \(2.0, 1.0\)"),
+    ("Expectation('w', 'kl', 'a', expected=(2.0, 1.0))", r"expectation 'w': expected must be \(low, high\), got"),
     ("changed(metric='kll')", "unknown metric 'kll'"),
     ("changed(arm='x')", "unknown arm 'x'"),
     ("changed(over='y')", "unknown arm 'y'"),

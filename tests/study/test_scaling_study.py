@@ -218,9 +218,9 @@ def test_the_published_study_says_what_it_costs():
 
 
 test_refused = refusals([
-    ("ScalingSetting((CELLS[0], CELLS[0]))", "two are called alike"),
-    ("replace(SIZE, cells=('nano',))", "are needed, as `Cell`"),
-    ("SIZE.with_({'cells': 'nano-*,tiny'})", r"cells='nano-\*,tiny': 'tiny' is no cell; there are nano-20-stdlib, nan"),
+    ("ScalingSetting((CELLS[0], CELLS[0]))", "cells must have different names, got nano-20-stdlib, nano-20-stdlib"),
+    ("replace(SIZE, cells=('nano',))", r"cells must be a tuple of Cell, got \('nano',\)"),
+    ("SIZE.with_({'cells': 'nano-*,tiny'})", r"cells='nano-\*,tiny': unknown cell 'tiny': expected one of"),
     ("replace(STUDY, expectations=(Expectation('w', 'forward_slope', 'dsv3', stress='z'),))", "unknown condition 'z'"),
     ("replace(STUDY, arms=ARMS[1:])", "exactly one arm must be the reference"),
 ], lambda: globals())  # fmt: skip

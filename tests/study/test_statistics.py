@@ -367,9 +367,9 @@ test_refused = refusals([
     *[(f"paired({bad}, MARGIN)", "paired difference") for bad in ("[]", "[[0.1]]", "[math.nan, 0.1]")],
     *[(f"paired([0.1, 0.2], {margin})", "margin must be positive and finite")
       for margin in ("0.0", "-1.0", "math.inf", "math.nan")],
-    ("paired([0.1, 0.2, 0.3, 0.4], MARGIN, [0, 0, 1])", "4 paired differences, but checkpoints of 3"),
-    ("relative_differences([1.0], [1.0, 2.0])", "pairs do not match"),
-    *[(f"relative_differences([1.0], [{bad}])", "reference losses must be positive and finite")
+    ("paired([0.1, 0.2, 0.3, 0.4], MARGIN, [0, 0, 1])", "checkpoints must be 4, one per paired difference, got 3"),
+    ("relative_differences([1.0], [1.0, 2.0])", r"arm and reference must have the same shape, got \(1,\) and \(2,\)"),
+    *[(f"relative_differences([1.0], [{bad}])", "losses of the reference must be positive and finite, got")
       for bad in ("0.0", "-1.0", "math.nan", "math.inf")],
-    ("max_relative_error(np.ones(3), np.ones(2))", "curves do not match"),
+    ("max_relative_error(np.ones(3), np.ones(2))", r"curves of arm and reference must have the same shape, got"),
 ], lambda: globals())  # fmt: skip

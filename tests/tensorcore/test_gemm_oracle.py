@@ -221,7 +221,7 @@ def test_without_beta_c_is_not_read(library: str) -> None:
     for alpha, beta in ((1.0, 0.0), (0.3, -0.0)):
         plain = lp.gemm(qa, qb, library=library, alpha=alpha)
         assert_same(lp.gemm(qa, qb, c, library=library, alpha=alpha, beta=beta), plain)
-    with pytest.raises(ValueError, match="c is"):
+    with pytest.raises(ValueError, match=r"gemm: c must have shape \(4, 5\), got \(3, 5\)"):
         lp.gemm(qa, qb, c[:3], library=library, beta=0.0)
 
 
@@ -234,7 +234,7 @@ def test_exact_zeros_of_the_epilogue(library: str) -> None:
 
 
 #: What `gemm` cannot do whatever the interval: scales that change within an instruction, or where they come at the end.
-WHATEVER = "inside|multiplies scales in at the end|is not a multiple of .* codes|no number of"
+WHATEVER = "blocks (of . )?along K must be multiples|must be constant along K|K must be a multiple|must be values of"
 
 
 @pytest.mark.sampled(22)

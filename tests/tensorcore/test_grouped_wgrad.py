@@ -68,10 +68,10 @@ def names():
 
 
 test_refused = refusals([
-    ("wgrad(dy, x, [10_000])", r"runs with align=128 end at 10000, beyond K = 640"),
-    ("wgrad(dy, x, [5, 5], align=32)", "align=32: runs begin inside dy's blocks of 128"),
-    ("wgrad(dy, x, counts, c=np.zeros((1, 2)))", r"c is \(1, 2\)"),
-    ("wgrad(dy, x, [1.5])", "whole numbers"),
-    ("run_starts([1], align=0)", "align=0"),
-    ("wgrad(dy, short, counts)", r"needed are \[N, K\]"),
+    ("wgrad(dy, x, [10_000])", "grouped_wgrad: runs must end within K=640, got 10000 with align=128"),
+    ("wgrad(dy, x, [5, 5], align=32)", "grouped_wgrad: runs must begin at dy's blocks of 128, got align=32"),
+    ("wgrad(dy, x, counts, c=np.zeros((1, 2)))", r"grouped_wgrad: c must have shape \(5, 20, 36\), got \(1, 2\)"),
+    ("wgrad(dy, x, [1.5])", r"run_starts: counts must be integers >= 0, one per expert, got array\(\[1.5\]\)"),
+    ("run_starts([1], align=0)", "run_starts: align must be an integer >= 1, got 0"),
+    ("wgrad(dy, short, counts)", r"dy and x must be matrices \[N, K\] and \[M, K\], got shapes \(20, 640\) and"),
 ], names)  # fmt: skip

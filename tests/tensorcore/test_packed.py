@@ -98,8 +98,8 @@ def test_an_operand_without_rows():
 
 
 test_refused = refusals([
-    ("lp.gemm(qa, packed, accumulator='ada_fp8')", "b was packed for hopper_fp8, not for ada_fp8"),
+    ("lp.gemm(qa, packed, accumulator='ada_fp8')", "gemm: b must be packed for ada_fp8, got one packed for hopper_fp8"),
     ("lp.prepack_b(qb.codes)", TypeError, "q must be Quantized .*, got ndarray"),
-    ("lp.prepack_b(qb, 'hopper_f16')", "takes float16"),
-    ("lp.prepack_b(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn 128x128'))", r"a matrix \[N, K\] is needed"),
+    ("lp.prepack_b(qb, 'hopper_f16')", "hopper_f16: operands must be of float16, got e4m3fn"),
+    ("lp.prepack_b(lp.quantize(np.ones((2, 128, 128)), 'e4m3fn 128x128'))", r"prepack_b: q must be a matrix \[N,"),
 ], lambda: dict(zip(("qa", "qb", "packed"), operands("hopper_fp8"), strict=True)))  # fmt: skip

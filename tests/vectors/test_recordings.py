@@ -54,12 +54,12 @@ def test_texts_become_bits(which: Recording, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7a0001", 1), "line 1: 3f7a0001 is no value of e4m3fn"),
-        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7", 1), "words of 8 digits are needed"),
-        ("b_H100_E4M3.txt", lambda t: t[t.index("\n") + 1 :], "one output a line is needed"),
-        ("c_H100_fp32.txt", lambda t: t[t.index("\n") + 1 :], "one output a line is needed"),
-        ("d_H100_fp32.txt", lambda t: t.replace("0", "2", 1), "words of 32 digits are needed"),
-        ("c_H100_fp32.txt", lambda t: "\xe9" + t, "no text of digits"),
+        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7a0001", 1), "must have values of e4m3fn, got 3f7a0001"),
+        ("a_H100_E4M3.txt", lambda t: t.replace(t[:8], "3f7", 1), "must be words of 8 digits, got"),
+        ("b_H100_E4M3.txt", lambda t: t[t.index("\n") + 1 :], "files must have one output per line"),
+        ("c_H100_fp32.txt", lambda t: t[t.index("\n") + 1 :], "files must have one output per line"),
+        ("d_H100_fp32.txt", lambda t: t.replace("0", "2", 1), "must be words of 32 digits, got"),
+        ("c_H100_fp32.txt", lambda t: "\xe9" + t, "must be ASCII text, got other bytes"),
     ],
 )
 def test_damaged_texts(file: str, change, words: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_counts_and_digests_are_checked(tmp_path: Path, monkeypatch: pytest.Monk
     which = RECORDINGS[0]
     arrays = write_checkout(tmp_path, which)
     monkeypatch.setattr(recordings, "RECORDINGS", (which,))
-    with pytest.raises(RecordingError, match="30 outputs, the published files have 5000"):
+    with pytest.raises(RecordingError, match="files must have 5000 outputs, as published, got 30"):
         list(recordings.write(tmp_path, tmp_path / "out"))
     monkeypatch.setattr(recordings.convert, "__defaults__", (LINES,))
     with pytest.raises(RecordingError, match="git checkout b12b5a7"):
@@ -117,7 +117,7 @@ def test_verify_counts_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["recordings", ".", "--out", "out"], "a checkout of https://github.com"),
+        (["recordings", ".", "--out", "out"], "check out https://github.com"),
         (["verify", "--recordings", "."], "made by lowprec recordings CHECKOUT --out"),
         (["verify", "--recordings", ".", "--exhaustive"], "are for casts"),
     ],

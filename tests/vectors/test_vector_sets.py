@@ -271,17 +271,21 @@ def test_a_format_of_a_longer_name_is_not_meant() -> None:
 
 
 NAMES = [
-    ("cast", "a set of this family is called"), ("casts/e4m3fn", "did you mean 'cast'"),
+    ("cast", r"set must be named cast/FORMAT\[/ROUNDING\[/POLICY\[/SOURCE\]\]\], got 'cast'"),
+    ("casts/e4m3fn", "did you mean 'cast'"),
     ("stochastic/d", "variants are a, b, c"),
     ("cast/e4m3fn/stochastic", "stochastic/"), ("cast/e4m3fn/up/ocp_sat/float16", "a source is"),
-    ("cast/e4m3fn/up/ocp_sat/float32/more", "is called"), ("stochastic/a/e4m3fn/25", "from 1 to 24"),
+    ("cast/e4m3fn/up/ocp_sat/float32/more", r"set must be named cast/FORMAT\[/ROUNDING\[/POLICY\[/SOURCE\]\]\], got"),
+    ("stochastic/a/e4m3fn/25", "from 1 to 24"),
     ("decode/none", "unknown format"), ("cast/hif8", "cast_table/hif8"), ("decode/nf4", "decode_table/nf4"),
-    ("cast_table/e4m3fn", "no table"), ("cast_table/hif8/stochastic", "random words"),
-    ("cast_table/hif8/up/ocp_sat/float16", "a source is"), ("decode_table/e4m3fn", "no table"),
+    ("cast_table/e4m3fn", "format must be a table of values"),
+    ("cast_table/hif8/stochastic",
+     "cast_table/hif8/stochastic: rounding must be deterministic, got stochastic; see the"),
+    ("cast_table/hif8/up/ocp_sat/float16", "a source is"), ("decode_table/e4m3fn", "format must be a table of values"),
     ("cast_hybrid/float64", "a source is"), ("block/none", "the formats hif4"),
     ("codec/logfmt10_deepep", "the codecs float32"), ("quantize/none", "Hadamard"),
     ("gemm/none", "the libraries deepgemm"), ("logfmt/17", "from 3 to 16"),
-    ("gemm/deepgemm/hopper_fp8_f16", "float32 results"), ("mma/none", "accumulators"),
+    ("gemm/deepgemm/hopper_fp8_f16", "gemm/deepgemm/hopper_fp8_f16: accumulator must"), ("mma/none", "accumulators"),
     ("mma/hopper_fp8/float16", "multiplies e4m3fn, e5m2"),
 ]  # fmt: skip
 NOT_IN_MLIR = ("round/e4m3fn", "cast/e5m6", "cast/e4m3fn/to_odd", "decode/int8")

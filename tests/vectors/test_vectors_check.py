@@ -98,11 +98,12 @@ def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--command", "true"), "0 answers came to the 16 vectors"), (("--command", "no-such-program"), "No such file"),
-        (("--command", "false"), "exit code 1"), (("--command", "echo z"), "answers came"), ((), "one of the two"),
-        (("--command", "cat", "--results", "x"), "one of the two"), (("--results", "missing"), "No such file"),
-        (("--command", "sh -c 'cat | sed s/.*/zz/'"), "hexadecimal words are needed"),
-        (("--command", "sed s/.*/123456789/"), "words needed: 1 of 32 bits"),
+        (("--command", "true"), "answers must be 16 lines, one per vector of decode/e2m1fn, got 0"),
+        (("--command", "no-such-program"), "No such file"), (("--command", "false"), "exit code 1"),
+        (("--command", "echo z"), "answers must be 16 lines"), ((), "give either --command"),
+        (("--command", "cat", "--results", "x"), "give either --command"), (("--results", "missing"), "No such file"),
+        (("--command", "sh -c 'cat | sed s/.*/zz/'"), "answer 0 must be hexadecimal words, got 'zz'"),
+        (("--command", "sed s/.*/123456789/"), "answer 0 must have 1 of 32 bits (y), got"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_one_line(arguments: tuple[str, ...], words: str) -> None:

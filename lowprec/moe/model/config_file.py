@@ -50,10 +50,10 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
     try:
         given: dict[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"configuration {os.fspath(path)!r} is no TOML: {error}") from None
+        raise ValueError(f"configuration {os.fspath(path)!r} is not TOML: {error}") from None
     base = given.pop("base", None)
     if base is not None and not isinstance(base, str):
-        raise ValueError(f"configuration {os.fspath(path)!r}: base = {base!r}: the name of a configuration is needed")
+        raise ValueError(f"configuration {os.fspath(path)!r}: base must be the name of a configuration, got {base!r}")
     values = asdict(configs[base]) if base is not None else {}
     known = {field.name: field for field in fields(MoEConfig)}
     for name in given:
@@ -64,7 +64,7 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
     missing = [name for name, field in known.items() if name not in values and field.default is MISSING]
     if missing:
         raise ValueError(
-            f'configuration {os.fspath(path)!r}: {", ".join(missing)} missing; base = "tiny" would supply them'
+            f'configuration {os.fspath(path)!r} has no {", ".join(missing)}; base = "tiny" would supply them'
         )
     try:
         return MoEConfig(**values)
@@ -120,8 +120,8 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     >>> check_tiles(odd, lp.recipes["dsv3"])
     Traceback (most recent call last):
         ...
-    ValueError: configuration 'odd' with recipe 'dsv3': the 200 inputs of layers.0.attn.wkv_b are not whole tiles of
-    128 (x in 1x128); take a multiple of 128, or set ragged_inputs = true
+    ValueError: configuration 'odd' with recipe 'dsv3': inputs of layers.0.attn.wkv_b must be a multiple of 128
+    (x in 1x128), got 200; or set ragged_inputs = true
     """
     if config.ragged_inputs:
         return
@@ -133,7 +133,6 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
             tile = tensor.tile
             if tile is not None and shape[1] % tile:
                 raise ValueError(
-                    f"configuration {config.name!r} with recipe {recipe.name!r}: the {shape[1]} inputs of {name} are"
-                    f" not whole tiles of {tile} ({operand} in {tensor.granularity}); take a multiple of {tile},"
-                    " or set ragged_inputs = true"
+                    f"configuration {config.name!r} with recipe {recipe.name!r}: inputs of {name} must be a multiple of"
+                    f" {tile} ({operand} in {tensor.granularity}), got {shape[1]}; or set ragged_inputs = true"
                 )

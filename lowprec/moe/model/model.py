@@ -323,8 +323,8 @@ def _check_tokens(tokens: npt.NDArray[np.uint8], vocabulary: int) -> None:
     """Raise unless the tokens are a batch of sequences within the vocabulary."""
     if not isinstance(tokens, np.ndarray) or tokens.dtype != np.uint8:
         found = f"{tokens.dtype} array" if isinstance(tokens, np.ndarray) else type(tokens).__name__
-        raise TypeError(f"tokens: {found}; a uint8 array [batch, sequence + 1] is needed")
+        raise TypeError(f"tokens must be a uint8 array [batch, sequence + 1], got {found}")
     if tokens.ndim != 2 or tokens.shape[0] < 1 or tokens.shape[1] < 2:
-        raise ValueError(f"tokens: shape {tokens.shape}; [batch >= 1, sequence + 1 >= 2] is needed")
+        raise ValueError(f"tokens must have shape [batch >= 1, sequence + 1 >= 2], got {tokens.shape}")
     if vocabulary < 256 and tokens.max() >= vocabulary:
-        raise ValueError(f"tokens: byte {tokens.max()}; the vocabulary has {vocabulary}")
+        raise ValueError(f"tokens must be below vocabulary={vocabulary}, got {tokens.max()}")

@@ -88,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     """
     name = os.fspath(path)
     if not Path(path).is_file():
-        raise CheckpointError(f"checkpoint {name!r}: no such file")
+        raise CheckpointError(f"checkpoint {name!r} does not exist")
     try:
         with Archive(path) as archive:
             arrays = {member: archive[member] for member in archive.names}
@@ -97,12 +97,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     except OSError as error:
         raise CheckpointError(f"checkpoint {name!r} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CheckpointError(f"checkpoint {name!r} is damaged, cut off or no {KIND}") from None
+        raise CheckpointError(f"checkpoint {name!r} is damaged, cut off or not a {KIND}") from None
     if kind != KIND:
-        raise CheckpointError(f"checkpoint {name!r} is no {KIND} but a {kind!r}")
+        raise CheckpointError(f"checkpoint {name!r} must be a {KIND}, got a {kind!r}")
     if version not in READ:
-        known = " and ".join(map(str, READ))
-        raise CheckpointError(f"checkpoint {name!r} has version {version!r}; this lowprec reads versions {known}")
+        known = " or ".join(map(str, READ))
+        raise CheckpointError(f"checkpoint {name!r} must have version {known}, got {version!r}")
     if full.pop("sha256", None) != _digest(full, arrays):
         raise CheckpointError(f"checkpoint {name!r} is damaged: its content does not match its SHA-256")
     return full["content"], arrays

@@ -41,7 +41,7 @@ class ParameterEMA:
 
     def __init__(self, params: Mapping[str, Array], decay: float) -> None:
         if not (isinstance(decay, (int, float)) and 0 <= decay < 1):
-            raise ValueError(f"decay of the mean weights {decay!r}: a number from 0 to below 1 is needed")
+            raise ValueError(f"ema must be a decay in [0, 1), got {decay!r}")
         self.decay = float(decay)
         self.params: dict[str, Array] = {name: weight.copy() for name, weight in params.items()}
 

@@ -123,7 +123,7 @@ def read_run(folder: Path) -> KeptRun:
     import pandas
 
     if not is_run(folder):
-        raise ValueError(f"{os.fspath(folder)!r} holds no training run ({METRICS} and {SUMMARY} are needed)")
+        raise ValueError(f"{os.fspath(folder)!r} holds no training run; one has {METRICS} and {SUMMARY}")
     try:
         summary = read_json(folder / SUMMARY)
         head, rows = read_csv(folder / METRICS)
@@ -138,11 +138,11 @@ def read_run(folder: Path) -> KeptRun:
 def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:
     """Raise a ValueError if a folder holds a run, and neither `resume` nor `fresh` is set."""
     if resume and fresh:
-        raise ValueError("resume and fresh exclude each other: one goes on with what is there, one moves it aside")
+        raise ValueError("resume and fresh are mutually exclusive: one continues the run in the folder, one renames it")
     there = what_is_there(folder)
     if there is not None and not (resume or fresh):
         raise ValueError(
-            f"output folder {os.fspath(folder)!r} holds a run ({there}): resume goes on with it, fresh moves it aside"
+            f"output folder {os.fspath(folder)!r} holds a run ({there}); resume continues it, fresh renames it"
         )
 
 
@@ -209,11 +209,11 @@ class RunFiles:
             if getattr(trainer, what) != getattr(planned, what):
                 there, here = (_short(getattr(t, what)) for t in (trainer, planned))
                 if what == "recipe":
-                    here = f"{here}: {_changes(trainer.recipe, planned.recipe)}; fresh moves the run aside"
-                raise CheckpointError(f"{place}: its {what} is {there}, here it is {here}")
+                    here = f"{here}: {_changes(trainer.recipe, planned.recipe)}; fresh renames the run"
+                raise CheckpointError(f"{place}: {what} must be {there}, as in the checkpoint, got {here}")
         there, here = (None if t.ema is None else t.ema.decay for t in (trainer, planned))
         if there != here:
-            raise CheckpointError(f"{place}: its running mean has decay {there}, here it is {here}")
+            raise CheckpointError(f"{place}: ema must be {there}, as in the checkpoint, got {here}")
         curve = os.fspath(self.folder / METRICS)
         try:
             head, table = read_csv(curve)

@@ -80,7 +80,7 @@ class AdamW:
         self.steps = 0
         for name, weight in params.items():
             if not weight.flags.c_contiguous:
-                raise ValueError(f"AdamW: weight {name!r} is not contiguous")
+                raise ValueError(f"AdamW: weight {name!r} must be C-contiguous, got strides {weight.strides}")
         self.round_weights()
         self.m = {name: self.kept_m.empty(weight) for name, weight in params.items()}
         self.v = {name: self.kept_v.empty(weight) for name, weight in params.items()}

@@ -71,7 +71,9 @@ class StateFormat(Value):
         """
         wide = weight.dtype == np.float64
         if (self._spec is None) != wide:
-            raise ValueError(f"state in {self.kept} does not go with weights in {weight.dtype}")
+            raise ValueError(
+                f"weights must be float64 with state in float64 only, got {weight.dtype} with state in {self.kept}"
+            )
         return np.zeros(weight.shape, np.uint16 if self.as_codes else weight.dtype)
 
     def load(self, stored: Array) -> Array:

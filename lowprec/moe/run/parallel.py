@@ -55,7 +55,7 @@ class DataParallel:
 
     def __init__(self, reduction: Reduction, batch: int) -> None:
         if batch % reduction.ranks:
-            raise ValueError(f"all_reduce: {reduction.ranks} ranks cannot share {batch} sequences evenly")
+            raise ValueError(f"all_reduce: ranks must divide the batch of {batch} sequences, got {reduction.ranks}")
         self.reduction = reduction
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:

@@ -104,7 +104,7 @@ def load(
             config = MoEConfig(**header["config"]) if config is None else config
         except TypeError as error:
             raise CheckpointError(
-                f"{place} comes from lowprec {header['code']}, which had other sizes: {error}"
+                f"{place} was written by lowprec {header['code']}, whose configurations differ: {error}"
             ) from None
         kept = _recipe(header, place, check=check and recipe is None)
         trainer = make(
@@ -122,7 +122,7 @@ def load(
         trainer.optimizer.steps = header["optimizer_steps"]
         recipe_state = header["recipe_state"]
     except KeyError as error:
-        raise CheckpointError(f"{place} lacks {error}: it is no trainer's") from None
+        raise CheckpointError(f"{place} lacks {error}: it is not that of a trainer") from None
     if recipe is None:
         delayed = {name.removeprefix("recipe/"): a for name, a in arrays.items() if name.startswith("recipe/")}
         trainer.model.recipe.load_state_dict({**recipe_state, "delayed": delayed})

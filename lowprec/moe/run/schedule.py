@@ -10,6 +10,7 @@ import numpy as np
 
 from lowprec._arrays import positive, whole
 from lowprec._values import plain_fields
+from lowprec.registry import suggest
 
 #: Shares of DeepSeek-V3's tokens: the end of the constant rate, and the start of a tenth of it.
 _CONSTANT, _TAIL = 0.676, 0.966
@@ -104,12 +105,14 @@ class Schedule:
     def __post_init__(self) -> None:
         plain_fields(self)
         if self.kind not in CURVES:
-            raise ValueError(f"schedule kind {self.kind!r}: known are {', '.join(CURVES)}")
+            raise ValueError(f"unknown schedule {self.kind!r}: {suggest(str(self.kind), CURVES)}")
         positive("Schedule", "learning_rate", self.peak)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
         whole("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
         if self.warmup_steps > self.total_steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} are more than total_steps {self.total_steps}")
+            raise ValueError(
+                f"Schedule: warmup_steps must be at most total_steps={self.total_steps}, got {self.warmup_steps}"
+            )
 
     @classmethod
     def of_run(cls, peak: float, total_steps: int, kind: str) -> Schedule:

@@ -158,7 +158,7 @@ def train(
     steps = whole("train", "steps", steps, 1, MOST_STEPS)
     save_every = whole("train", "save_every", save_every, 1)
     if resume and out is None:
-        raise ValueError("resume: the folder to go on from is missing; give out")
+        raise ValueError("train: out must be the folder of the run to resume, got None")
     if out is not None:
         refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again once the folder is locked
     rate = default_rate(config) if learning_rate is None else learning_rate

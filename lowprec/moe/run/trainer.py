@@ -269,7 +269,10 @@ class Trainer:
         model = self.model if recipe is None else self.model.with_recipe(load_recipe(recipe))
         if mean_weights:
             if self.ema is None:
-                raise ValueError("this trainer keeps no running mean of its weights: Trainer(..., ema=0.99) does")
+                raise ValueError(
+                    "mean_weights must be False for a trainer without ema, got True; Trainer(..., ema=0.99) keeps "
+                    "mean weights"
+                )
             model = copy.copy(model)
             model.params = self.ema.params
         return model
@@ -308,7 +311,7 @@ class Trainer:
             If it made fewer steps.
         """
         if not 0 <= batches <= self.steps:
-            raise ValueError(f"calibration with {batches!r} batches, after {self.steps} steps: 0 to {self.steps}")
+            raise ValueError(f"calibrate: batches must be from 0 to {self.steps}, the steps so far, got {batches!r}")
         self._calibrate(self.model, batches)
 
     def _calibrate(self, model: Model, batches: int) -> None:

@@ -217,9 +217,9 @@ def relative_differences(arm: ArrayLike, reference: ArrayLike) -> NDArray[np.flo
     """
     ours, theirs = np.asarray(arm, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     if ours.ndim != 1 or ours.shape != theirs.shape:
-        raise ValueError(f"pairs do not match: arm has shape {ours.shape}, reference {theirs.shape}")
+        raise ValueError(f"arm and reference must have the same shape, got {ours.shape} and {theirs.shape}")
     if not np.all(np.isfinite(theirs) & (theirs > 0)):
-        raise ValueError(f"the reference losses must be positive and finite, got {theirs.tolist()}")
+        raise ValueError(f"losses of the reference must be positive and finite, got {theirs.tolist()}")
     difference = np.full(ours.shape, np.inf)
     ok = np.isfinite(ours)
     difference[ok] = (ours[ok] - theirs[ok]) / theirs[ok]
@@ -270,14 +270,14 @@ def paired(
     """
     r = np.asarray(differences, dtype=np.float64)
     if r.ndim != 1 or r.size == 0:
-        raise ValueError(f"at least one paired difference is needed, got an array of shape {r.shape}")
+        raise ValueError(f"paired differences must be one value at least, got shape {r.shape}")
     if np.any(np.isnan(r)):
-        raise ValueError(f"a paired difference is nan: {r.tolist()}")
+        raise ValueError(f"paired differences must not be NaN, got {r.tolist()}")
     if not 0.0 < margin < math.inf:
-        raise ValueError(f"margin must be positive and finite, not {margin!r}")
+        raise ValueError(f"margin must be positive and finite, got {margin!r}")
     labels = [0] * r.size if checkpoints is None else list(checkpoints)
     if len(labels) != r.size:
-        raise ValueError(f"{r.size} paired differences, but checkpoints of {len(labels)}")
+        raise ValueError(f"checkpoints must be {r.size}, one per paired difference, got {len(labels)}")
     n, diverged = int(r.size), int(np.count_nonzero(np.isinf(r)))
     if diverged:
         nothing = infer(math.nan, math.nan, 0, margin)

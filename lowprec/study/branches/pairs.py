@@ -86,7 +86,7 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
     if "forwards" not in record:
         raise StudyError(
             f"{run.path / RUN_FILE} is of an earlier version, which did not evaluate the reference's weights in every "
-            "arm's precision: forward and training effect cannot be told apart; run the study again with --fresh"
+            "arm's precision, so forward and training effects cannot be separated; run the study again with --fresh"
         )
     lacks = run.missing_rows(record)
     columns = {} if lacks else run.columns()
@@ -186,7 +186,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     if ours.size < theirs.size or not np.all(np.isfinite(ours)):
         return math.inf
     if ours.shape != theirs.shape or ours.size == 0:
-        raise ValueError(f"curves do not match: arm has shape {ours.shape}, reference {theirs.shape}")
+        raise ValueError(f"curves of arm and reference must have the same shape, got {ours.shape} and {theirs.shape}")
     a, b = ema(ours, beta), ema(theirs, beta)
     start = min(skip, a.size - 1)
     return float(np.max(np.abs(a[start:] - b[start:]) / b[start:]))

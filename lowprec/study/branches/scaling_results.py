@@ -187,7 +187,7 @@ class ScalingSummary:
                     strata.append((cell.config, cell.corpus))
                     clusters.append(checkpoint)
             if not np.isfinite(values).all():
-                raise StudyError(f"{arm} diverged in some cells, so that nothing can be fitted")
+                raise StudyError(f"{arm} diverged in some cells, so its effect cannot be fitted")
             self._fits[arm, effect] = fit(np.array(rows), np.array(values), strata, clusters)
         return self._fits[arm, effect]
 
@@ -267,5 +267,5 @@ def summarize(study: Any, setting: ScalingSetting, folder: Path) -> ScalingSumma
         write_json(folder / cell.name / STUDY_FILE, branches.to_json(size))
         cells[cell] = summarize_branches(branches, size, folder / cell.name)
     if not cells:
-        raise StudyError(f"{folder}: no cell is finished; resume the study first")
+        raise StudyError(f"{folder} has no finished cell; resume the study first")
     return ScalingSummary(study, setting, cells, tuple(missing), registered_in(folder, study.name))

@@ -169,9 +169,9 @@ class ScalingSetting(Size):
         super().__post_init__()
         names = [cell.name for cell in self.cells if isinstance(cell, Cell)]
         if len(names) < len(self.cells) or not names:
-            raise ValueError(f"cells={self.cells!r}: sizes, lengths and texts are needed, as `Cell`")
+            raise ValueError(f"cells must be a tuple of Cell, got {self.cells!r}")
         if len(set(names)) < len(names):
-            raise ValueError(f"cells: two are called alike among {', '.join(names)}")
+            raise ValueError(f"cells must have different names, got {', '.join(names)}")
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
         """Return the setting with some fields changed, as `Size.with_`; cells are selected by names or patterns.
@@ -199,7 +199,7 @@ class ScalingSetting(Size):
         meant = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
         for pattern, found in meant.items():
             if not found:
-                raise ValueError(f"cells={wanted!r}: {pattern!r} is no cell; there are {', '.join(names)}")
+                raise ValueError(f"cells={wanted!r}: unknown cell {pattern!r}: expected one of {', '.join(names)}")
         chosen = {name for found in meant.values() for name in found}
         return replace(setting, cells=tuple(cell for cell in self.cells if cell.name in chosen))
 

@@ -70,26 +70,30 @@ class Ablation(PlannedStudy):
         super().__post_init__()
         object.__setattr__(self, "series", whole(f"ablation {self.name!r}", "series", self.series, 0))
         if self.answer not in EFFECTS:
-            raise ValueError(f"ablation {self.name!r}: answer {self.answer!r}; allowed are {', '.join(EFFECTS)}")
+            raise ValueError(f"ablation {self.name!r}: answer must be one of {', '.join(EFFECTS)}, got {self.answer!r}")
         names = [arm.name for arm in self.arms]
         if self.baseline and self.baseline not in names:
-            raise ValueError(f"ablation {self.name!r}: baseline {self.baseline!r} is none of its arms {names}")
+            raise ValueError(f"ablation {self.name!r}: baseline must be one of its arms {names}, got {self.baseline!r}")
         floors = [arm.name for arm in self.arms_of("floor")]
         if self.second_reference and self.second_reference not in floors:
             raise ValueError(
-                f"ablation {self.name!r}: second_reference {self.second_reference!r} is none of its floor arms {floors}"
+                f"ablation {self.name!r}: second_reference must be one of its floor arms {floors}, got "
+                f"{self.second_reference!r}"
             )
         for arm in self.arms:
             if arm.role in ("repeat", "floor") and not same_precision(arm, self.reference):
-                raise ValueError(f"arm {arm.name!r} is a {arm.role}: its recipe must be the reference's")
+                raise ValueError(
+                    f"arm {arm.name!r}: recipe of a {arm.role} must be the reference's, got {arm.recipe_name}"
+                )
             scratch = self.quick.from_scratch and self.full.from_scratch
             if other := [name for name in arm.config if name not in ROUTING and not scratch]:
                 raise ValueError(
-                    f"arm {arm.name!r} changes the configuration ({', '.join(other)}): that goes with arms from "
-                    f"scratch, checkpoint_steps=0; in a branch {', '.join(ROUTING)} may differ"
+                    f"arm {arm.name!r}: config of a branch must change {', '.join(ROUTING)} only, got "
+                    f"{', '.join(other)}; "
+                    "arms from scratch (checkpoint_steps=0) may change more"
                 )
         if not 0.0 < self.margin < 1.0:
-            raise ValueError(f"ablation {self.name!r}: margin must lie between 0 and 1, not {self.margin!r}")
+            raise ValueError(f"ablation {self.name!r}: margin must be in (0, 1), got {self.margin!r}")
 
     def is_reference(self, arm: Arm) -> bool:
         """Return whether other arms are compared with this arm."""
@@ -115,7 +119,7 @@ class Ablation(PlannedStudy):
         """
         left = setting.without.split()
         if odd := [name for name in left if name not in [arm.name for arm in self.arms if arm.role != "reference"]]:
-            raise ValueError(f"ablation {self.name!r}: without {odd[0]!r}, which is none of its arms")
+            raise ValueError(f"ablation {self.name!r}: without must be names of its arms, got {odd[0]!r}")
         if not left:
             return self
         return replace(

@@ -31,7 +31,7 @@ def plan(study: Any, setting: Setting, folder: Path, data: str, backend: Backend
         If there are more than `SEEDS_PER_CHECKPOINT` seeds, or as in `PlannedStudy.plan`.
     """
     if setting.seeds > SEEDS_PER_CHECKPOINT:
-        raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, not {setting.seeds}")
+        raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, got {setting.seeds}")
     context, folder = create_context(data, backend), folder.resolve()
     checkpoints = {
         number: checkpoint_task(setting, number, context, folder.parent)

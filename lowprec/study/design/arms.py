@@ -45,7 +45,7 @@ class PrecisionSwitch:
 
     def __post_init__(self) -> None:
         if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0.0 < self.share < 1.0:
-            raise ValueError(f"tail of {self.share!r}: a share of the steps between 0 and 1 is needed")
+            raise ValueError(f"tail must be a share of the steps in (0, 1), got {self.share!r}")
 
     def start_step(self, steps: int) -> int:
         """Return the first step in this precision, counted from 0."""
@@ -137,7 +137,7 @@ class Arm:
         plain_fields(self)
         safe_name("arm", self.name)
         if self.role not in ROLES:
-            raise ValueError(f"arm {self.name!r}: unknown role {self.role!r}; allowed are {', '.join(ROLES)}")
+            raise ValueError(f"arm {self.name!r}: role must be one of {', '.join(ROLES)}, got {self.role!r}")
         for name, value in (("change", self.change), ("config", self.config)):
             if not isinstance(value, Mapping):
                 raise TypeError(f"arm {self.name!r}: {name} must be a mapping of fields, got {value!r:.200}")

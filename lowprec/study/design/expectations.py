@@ -54,10 +54,12 @@ class Expectation:
 
     def __post_init__(self) -> None:
         if self.over and self.minus:
-            raise ValueError(f"expectation {self.words!r}: over {self.over!r} or minus {self.minus!r}, not both")
+            raise ValueError(
+                f"expectation {self.words!r}: one of over and minus must be empty, got {self.over!r} and {self.minus!r}"
+            )
         for name, ends in (("expected", self.expected), ("published", self.published)):
             if ends is not None and not ends[0] <= ends[1]:
-                raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), not {ends}")
+                raise ValueError(f"expectation {self.words!r}: {name} must be (low, high), got {ends}")
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Expectation:

@@ -275,11 +275,13 @@ def register(found: Registration, new: Version) -> Registration:
         return Registration((replace(new, reason=""),))
     last = found.versions[-1]
     if not new.reason and last.says_the_same(new):
-        raise ValueError(f"nothing differs from what was registered on {last.date}")
+        raise ValueError(f"the study is registered already, on {last.date}, with the same ranges")
     if not new.reason:
         changed = sorted(_words(new.ranges) ^ _words(last.ranges))
         changed = changed or ["what it expects in words" if new.words != last.words else "its sizes or arms"]
-        raise ValueError(f"registered on {last.date} and changed since ({'; '.join(changed)}): a reason is needed")
+        raise ValueError(
+            f"the study has changed since it was registered on {last.date} ({'; '.join(changed)}); give --reason"
+        )
     return Registration((*found.versions, new))
 
 

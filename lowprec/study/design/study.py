@@ -67,8 +67,8 @@ class Size:
             try:
                 parsed[name] = tuple(map(int, str(value).split(","))) if kind is tuple else kind(value)
             except ValueError:
-                what = "whole numbers with commas between them" if kind is tuple else kind.__name__
-                raise ValueError(f"{name}: cannot read {value!r} as {what}") from None
+                what = "integers separated by commas" if kind is tuple else f"of type {kind.__name__}"
+                raise ValueError(f"{name} must be {what}, got {value!r}") from None
         return replace(self, **parsed)
 
 
@@ -181,8 +181,8 @@ class Study(ABC):
             ):  # fmt: skip
                 if known is not None and name not in known:
                     raise ValueError(
-                        f"study {self.name!r}: expectation {item.words!r} names the unknown {what} {name!r}; "
-                        f"there are {', '.join(filter(None, known))}"
+                        f"study {self.name!r}: unknown {what} {name!r} in expectation {item.words!r}: expected one of "
+                        f"{', '.join(filter(None, known))}"
                     )
 
     @property

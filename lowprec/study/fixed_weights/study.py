@@ -30,7 +30,7 @@ class StoredMeasurement(Measurement):
 
     def measure(self, *_: Any) -> Any:
         """Raise an error: a stored measurement cannot be run."""
-        raise TypeError("StoredMeasurement: measure needs the measurement of the ablation's file")
+        raise TypeError("a StoredMeasurement cannot measure; use the measurement in the ablation's file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,10 @@ class MeasurementStudy(PlannedStudy):
                              f"got {self.headline!r}")  # fmt: skip
         for arm in self.arms:
             if arm.tail is not None or arm.config:
-                raise ValueError(f"arm {arm.name!r}: a tail or another configuration goes with branches, not one batch")
+                raise ValueError(
+                    f"arm {arm.name!r}: tail and config must be empty for a measurement of one batch, got {arm.tail} "
+                    f"and {arm.config}"
+                )
 
     @property
     def metrics(self) -> Mapping[str, str]:

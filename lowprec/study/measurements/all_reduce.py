@@ -50,7 +50,7 @@ class ReducedGradients(Measurement):
 
         way = recipe.all_reduce or Reduction(1, all_reduces["one_shot"], codecs["float32"])
         if len(tokens) % max(self.ranks):
-            raise ValueError(f"{max(self.ranks)} ranks cannot share {len(tokens)} sequences evenly")
+            raise ValueError(f"ranks must divide the batch of {len(tokens)} sequences, got {max(self.ranks)}")
         several = model.with_recipe(recipe)
         parts = np.stack([bucket(several.loss_and_grads(part)[1]) for part in np.split(tokens, max(self.ranks))])
         for ranks in self.ranks:

@@ -175,7 +175,8 @@ def _held_out_batches(corpus: Any, config: Any, batches: int) -> list[Any]:
     windows = held_out_windows(corpus, config.sequence, batches * batch * config.sequence)
     if len(windows) < batches * batch:
         raise StudyError(
-            f"the held-out text has {len(windows)} windows, {batches} batches of {batch} are needed: fewer --seeds"
+            f"held-out text must have {batches} batches of {batch} windows, got {len(windows)} windows; use fewer "
+            "--seeds"
         )
     return [windows[i * batch : (i + 1) * batch] for i in range(batches)]
 

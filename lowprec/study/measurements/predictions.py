@@ -50,7 +50,7 @@ class Acceptance(Measurement):
         """Yield one row for all bytes, and one per quarter of them by the largest probability of the main model."""
         logits, further = predicted(model, recipe, tokens, seed)
         if further is None:
-            raise ValueError(f"{model.config.name} has no module for a byte further: mtp_depth=1 gives it one")
+            raise ValueError(f"mtp_depth must be 1, to predict a further byte, got 0 in {model.config.name}")
         p, q = (probabilities(x.reshape(-1, x.shape[2])) for x in (logits[:, 1:], further[:, :-1]))
         truth = tokens[:, 2:].reshape(-1)
         sure = np.argsort(-p.max(axis=1), kind="stable")

@@ -75,7 +75,7 @@ def _check_same(summaries: Sequence[dict[str, Any]]) -> None:
         found = [text for key in common for text in differences(first["made_of"][key], other["made_of"][key], key)]
         if found:
             raise StudyError(
-                f"{other['study']} and {first['study']} cannot stand in one report: they differ in "
+                f"{other['study']} and {first['study']} cannot be in one report: they differ in "
                 f'{"; ".join(found[:3])} ("then" is {first["study"]}); report each folder on its own, or run one of '
                 "them again with --fresh"
             )

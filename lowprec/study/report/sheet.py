@@ -33,7 +33,7 @@ def require_matplotlib() -> None:
         If matplotlib is not installed; the message has installation instructions.
     """
     if find_spec("matplotlib") is None:
-        raise StudyError("figures need matplotlib: pip install 'lowprec[plot]' (or pass --no-plot)")
+        raise StudyError("figures need matplotlib; pip install 'lowprec[plot]', or pass --no-plot")
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,8 @@ class Branch(Work):
             folder.finish("running", reason=str(error))
         if folder.rows() != done:
             raise StudyError(
-                f"{task.name}: {folder.rows()} rows of metrics after {done} steps; did two workers write them?"
+                f"{task.name} must have {done} rows of metrics, one per step, got {folder.rows()}; did two workers "
+                "write them?"
             )
         status = "done" if math.isfinite(results["validation_loss"]) else "diverged"
         folder.finish(

@@ -150,7 +150,7 @@ def cluster(address: str, *, connect_timeout: float | None = None) -> Iterator[E
         If Dask is missing, or the scheduler cannot be reached or is without workers.
     """
     if find_spec("distributed") is None:
-        raise StudyError("--scheduler needs Dask: pip install 'lowprec[cluster]'")
+        raise StudyError("--scheduler needs Dask; pip install 'lowprec[cluster]'")
     import distributed
 
     connect_timeout = CONNECT_TIMEOUT if connect_timeout is None else connect_timeout

@@ -52,7 +52,7 @@ def check_same(tasks: Sequence[Task]) -> None:
                 f"or where they lie ({shown}), so these runs cannot go on"
             )
         raise StudyError(
-            f"{folder} {reason}; --fresh keeps them as {backup_path(folder).name} and starts afresh, "
+            f"{folder} {reason}; --fresh keeps them as {backup_path(folder).name} and starts over, "
             "another --out keeps both"
         )
 

@@ -193,7 +193,9 @@ def run_task(task: Task) -> dict[str, Any]:
     """
     try:
         if (code := code_hash()) != task.fingerprint["code"]:
-            raise StudyError(f"{task.name}: this worker has other code than the study ({code}); update it")
+            raise StudyError(
+                f"{task.name}: code of the worker must be that of the study ({code}), got another; update the worker"
+            )
         return task.work.execute(task)
     except (Stopped, StudyError):
         raise
@@ -246,7 +248,7 @@ class Prepare(Work):
         loss = trainer.evaluate()
         if not math.isfinite(loss):
             raise StudyError(
-                f"{task.name}: the checkpoint did not train (validation loss {loss!r}); lower learning_rate"
+                f"{task.name}: training of the checkpoint diverged (validation loss {loss!r}); lower learning_rate"
             )
         trainer.save(folder.path / CHECKPOINT_FILE)
         evaluated = time.monotonic() - began - seconds
@@ -294,7 +296,7 @@ def run_record(task: Task) -> dict[str, Any]:
 def raise_if_stopped(task: Task) -> None:
     """Raise `Stopped` if the study was asked to stop."""
     if task.stop_file.exists():
-        raise Stopped(f"{task.name}: stopped")
+        raise Stopped(f"{task.name} was stopped")
 
 
 def metrics_row(record: Any) -> dict[str, Any]:

@@ -145,7 +145,9 @@ class ErrorStudy(MeasuredStudy):
         for table in self.tables:
             unknown = (set(table.rows) - {arm.name for arm in self.arms}) | (set(table.data) - set(self.data))
             if unknown:
-                raise ValueError(f"study {self.name!r}: table {table.what!r} names {sorted(unknown)}, which it lacks")
+                raise ValueError(
+                    f"study {self.name!r}: table {table.what!r} must name formats of the study, got {sorted(unknown)}"
+                )
 
     def measure(
         self, size: ErrorSetting, folder: Path, *, command: str = "",

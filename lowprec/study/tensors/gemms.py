@@ -56,7 +56,7 @@ class TensorSetting(Size):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lengths:
-            raise ValueError("lengths=(): one length at least is needed")
+            raise ValueError("lengths must be one length at least, got ()")
         object.__setattr__(self, "lengths", tuple(whole("", "lengths", length, 1) for length in self.lengths))
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
     x, y = (lp.decode(codes, format).astype(np.float64) for codes in (a, b))
     unit = 2 * np.log2(lp.formats[format].smallest_subnormal)
     if a.shape[1] * np.abs(x).max(initial=0.0) * np.abs(y).max(initial=0.0) >= 2.0 ** (53 + unit):
-        raise ValueError(f"exact_product: sums of {a.shape[1]} products of {format} do not fit float64")
+        raise ValueError(f"exact_product: sums must be exact in float64, got {a.shape[1]} products of {format}")
     product: Values = np.einsum("ik,jk->ij", x, y)
     return product
 

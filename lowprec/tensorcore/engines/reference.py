@@ -49,7 +49,7 @@ def promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain)
     """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
-        raise ValueError(f"{accumulator}: promote_every={every} is not a multiple of the scales' {block}")
+        raise ValueError(f"{accumulator}: promote_every must be a multiple of scale_block={block}, got {every}")
     with np.errstate(over="ignore", invalid="ignore"):
         total: Float32Matrix = p.start.astype(np.float32)
         for k in range(0, max(p.a.shape[1], 1), every):

@@ -97,7 +97,10 @@ def _checked(what: str, name: str) -> str:
     if name not in MACHINES:
         raise ValueError(f"{what} must be one of {', '.join((AUTO, REFERENCE, *MACHINES))}, got {name!r}")
     if missing := MACHINES[name] - _features():
-        raise ValueError(f"{what}: {name!r} needs {', '.join(sorted(missing))}, which this CPU lacks")
+        raise ValueError(
+            f"{what} must be one of {', '.join((AUTO, REFERENCE))} here, got {name!r}: this CPU lacks "
+            f"{', '.join(sorted(missing))}"
+        )
     return name
 
 

@@ -35,7 +35,7 @@ class ExactSum(Accumulator):
     def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise ValueError if products do not fit the kernel's fixed point."""
         if fa.smallest_subnormal * fb.smallest_subnormal < 2.0**-32 or fa.max * fb.max >= 2.0**32:
-            raise ValueError(f"{self.name}: products of {fa} and {fb} leave 2^-32 .. 2^32; FP8 and narrower fit")
+            raise ValueError(f"{self.name}: products must be from 2^-32 to 2^32, as those of FP8 are, got {fa} x {fb}")
 
     def step(self) -> int:
         """Return 1: a chain may have any length."""
@@ -65,7 +65,7 @@ class ExactSum(Accumulator):
         """Return the exact sum over all K and C, rounded once."""
         (m, n, k), c = p.shape, p.start
         if k > _MAX_K:
-            raise ValueError(f"{self.name}: K = {k} is beyond {_MAX_K}")
+            raise ValueError(f"{self.name}: K must be at most {_MAX_K}, got {k}")
         x, y, out = decode(p.a, p.fa), decode(p.b, p.fb), np.empty_like(c)
         over_rows(lambda i, j: exact.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
         return canonical_nan(out)

@@ -123,7 +123,7 @@ class GroupedFusedSum(AlignedSum):
         super().check()
         a = self
         if a.scale_format is None:
-            raise ValueError(f"GroupedFusedSum {a.name}: scale_format and scale_block are needed")
+            raise ValueError(f"GroupedFusedSum {a.name}: scale_format must be a format, got None")
         if a.scale_block % a.run or a.group % a.run:
             raise ValueError(
                 f"GroupedFusedSum {a.name}: run must divide group={a.group} and scale_block={a.scale_block}, "
@@ -136,7 +136,9 @@ class GroupedFusedSum(AlignedSum):
         units = fa.smallest_subnormal * fb.smallest_subnormal
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
         if special or max(largest, largest / units) > 2.0**61:
-            raise ValueError(f"{self.name}: products of {fa} and {fb} are too wide to be summed exactly in runs")
+            raise ValueError(
+                f"{self.name}: products must be narrow enough for exact sums of {self.run}, got {fa} x {fb}"
+            )
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return exact partial sums, scaled, in one sum with C."""
@@ -205,7 +207,7 @@ class SplitF16Sum(Accumulator):
         for fmt in (fa, fb):
             whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
             if not (FLOAT16.holds(fmt) or (whole and -fmt.min <= FLOAT16.max)):
-                raise ValueError(f"{self.name}: float16 does not hold all values of {fmt}")
+                raise ValueError(f"{self.name}: operands must be of formats whose values float16 has, got {fmt}")
 
     def step(self) -> int:
         """Return the products of both groups."""
