@@ -170,7 +170,7 @@ def headline() -> str:
     training, made_of = pooled()["FP8, DeepSeek-V3's recipe (`dsv3`)"]["training"]
     pairs, studies = sum(part.pairs for part in made_of), len(_studies(made_of))
     return (
-        "All branches of BF16 checkpoints together: training with DeepSeek-V3's FP8 recipe costs "
+        "Pooled over all branches of BF16 checkpoints, training with DeepSeek-V3's FP8 recipe costs "
         f"**{_percent(training)}** more loss than BF16 (90 % interval; {pairs} pairs of {studies} studies, "
         f"{training.groups} models and texts)."
     )
@@ -178,7 +178,7 @@ def headline() -> str:
 
 def block() -> str:
     """Return the headline and the table of all recipes."""
-    head = ("all studies together", "training", "rounding in the forward pass", "of")
+    head = ("pooled over all studies", "training", "rounding in the forward pass", "data")
     return "\n\n".join((textwrap.fill(headline(), 120), table(head, _rows_shown(pooled())), textwrap.fill(NOTE, 120)))
 
 
@@ -218,8 +218,8 @@ def normal() -> str:
 def readme() -> str:
     """Return README.md with the headline updated, between the line with the same beginning and a link."""
     old = (ROOT / "README.md").read_text(encoding="utf-8")
-    opening, link = headline().partition(":")[0], "[All findings](docs/findings.md)."
-    pattern = rf"^{re.escape(opening)}:.*?{re.escape(link)}$"
+    opening, link = headline().partition(",")[0], "[All findings](docs/findings.md)."
+    pattern = rf"^{re.escape(opening)},.*?{re.escape(link)}$"
     text, found = re.subn(pattern, textwrap.fill(f"{headline()} {link}", 120), old, flags=re.DOTALL | re.MULTILINE)
     assert found == 1, f"README.md has {found} sentences that begin with {opening!r}"
     return text

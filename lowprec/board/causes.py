@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """A cause: its title, the rule in words, and a calculation by hand for one input.
+    """A cause of differences: title, description of the rule, and a calculation by hand for one input.
 
     `decides` names the document that decides which answer is wrong, if there is one.
     """

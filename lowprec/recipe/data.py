@@ -1,4 +1,4 @@
-"""Recipes as plain data: rows in words, and one table that defines the names in them.
+"""Recipes as plain data: rows of strings, and one table that defines the names in them.
 
 In words ``"e4m3fn 1x128"`` is an operand and ``"hopper_fp8"`` an accumulator; `lowprec.definitions` records the
 definition of every name when the data is written. A recipe that is read back therefore equals the written one, or is

@@ -43,7 +43,7 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     Raises
     ------
     ValueError
-        For other sizes or signs.
+        If the size or the signs are not supported.
     """
     check_size(size)
     if isinstance(signs, bool) or not isinstance(signs, (str, int)):

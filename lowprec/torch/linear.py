@@ -245,7 +245,7 @@ def wire(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Ten
     Raises
     ------
     UnknownNameError
-        For a codec that is not there.
+        If the codec does not exist.
     """
     check("x", x)
     y: Tensor = _Wire.apply(x, codecs.get(forward), codecs.get(backward))
@@ -294,7 +294,7 @@ def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Te
     Raises
     ------
     UnknownNameError
-        For a codec that is not there.
+        If the codec does not exist.
     RuntimeError
         If it is called under a transform of torch.func.
     """

@@ -229,7 +229,7 @@ def number(value: Exact) -> str:
 def row(s: VectorSet, difference: Difference) -> dict[str, Any]:
     """Return a difference as table cells: index, inputs, both answers, and the label of the vector.
 
-    Of a result with several words, only the first that differs is shown.
+    If a result has several words, only the first that differs is shown.
     """
     vector, theirs = difference.vector, difference.theirs
     fields = spread(s.results)

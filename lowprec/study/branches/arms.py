@@ -75,7 +75,7 @@ class ArmSummary:
     mean_floor : float
         Noise floor of the mean; nan without one.
     sensitivity : mapping of str to float
-        By effect, the share `ASSAY_SENSITIVITY` of the smallest effect of a positive control; empty without one.
+        Limit by effect: `ASSAY_SENSITIVITY` times the smallest effect of a positive control; empty without a control.
     faulty_runs : tuple of str
         Reasons not to trust the numbers: incomplete runs of the arm or of the arms it is compared with, or a differing
         repeat.
@@ -134,7 +134,7 @@ class ArmSummary:
     def verdict_on(self, effect: str) -> str:
         """Return the verdict on one effect.
 
-        To be equivalent, a treatment must be well below the positive control of the same study, too: otherwise the
+        An equivalent treatment must also be well below the positive control of the same study: otherwise the
         study does not show that it could see an effect of that size.
         """
         found, bound = self.effects[effect], self.sensitivity.get(effect, math.inf)

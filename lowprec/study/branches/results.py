@@ -39,7 +39,7 @@ class Contrast:
     found : Paired
         Statistics of their difference in the effect that answers the question.
     together90 : (float, float)
-        Its interval at the level at which all intervals of the table hold together with 90 %.
+        Simultaneous interval: with probability 90 %, all intervals of the table contain their true values.
     p_holm : float
         p value of a difference, adjusted for the number of contrasts in the study.
     """

@@ -207,7 +207,7 @@ def design_of(study: Any) -> dict[str, str]:
 
 
 def _settings(item: Any, names: Iterable[str]) -> str:
-    """Return fields in words; what is 0 or empty is left out, so that a new field changes no registration."""
+    """Return fields as text, without those that are 0 or empty, so that a new field does not change registrations."""
     found = {name: getattr(item, name, None) for name in names}
     said = {
         name: value if isinstance(value, str) else json.dumps(plain(value)) for name, value in found.items() if value

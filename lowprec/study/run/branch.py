@@ -1,7 +1,7 @@
 """Runs that branch off a checkpoint or train from scratch, and the evaluation of their final weights.
 
 Final weights are evaluated in the precision of their training, in BF16, and in the precisions of other arms. The loss
-of every held-out window is stored, because the held-out text is a sample, too.
+of every held-out window is stored, because the held-out text is also a sample.
 """
 
 from __future__ import annotations
