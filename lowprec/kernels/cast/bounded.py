@@ -11,7 +11,7 @@ INF = U(0x7F800000)
 
 @kernel
 def encode_bounded(u, constants):
-    """Return the code of a float32, given as its bits, that is not NaN; larger magnitudes saturate.
+    """Encode one float32, given as its bits, saturating. The input must not be NaN.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade, to nearest even; below the
     smallest normal exponent the quantum is constant.
@@ -27,7 +27,7 @@ def encode_bounded(u, constants):
 
 @kernel
 def round_bounded(u, constants):
-    """Return the value of that code as a float32, with the sign of `u`."""
+    """Round one float32, given as its bits, to the format of `encode_bounded`; keep the sign of `u`."""
     smallest, up, _, top, _, _ = constants
     a = min(U(u & U(0x7FFFFFFF)), top)
     magic = float32_from_bits(U(max(U(a & INF), smallest) + up))

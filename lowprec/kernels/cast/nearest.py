@@ -39,7 +39,7 @@ def encode_bits(u, constants):
 
 @kernel
 def encode_near(u, constants):
-    """Return the same code with half the operations, for formats with -0 and exponents in range of the addend.
+    """Encode as `encode_bits` with half the operations, for formats with -0 and exponents in range of the addend.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade; below the smallest normal
     exponent the quantum is constant. NaN keeps its sign; `constants` are `lowprec.cast.constants.near_constants`.

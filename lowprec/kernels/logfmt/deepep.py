@@ -58,7 +58,7 @@ def step_of(log_high: Any, log_low: Any) -> Any:
 
 @kernel
 def log_ends(amax: Any, amin: Any, log2_table: Any) -> Any:
-    """Return log2 of a tile's largest and smallest magnitude, the latter at least that of the former minus 32."""
+    """Return log2 of a tile's largest and smallest magnitude; the latter is at least the former minus 32."""
     log_high = log2_table[amax]
     return log_high, max(log2_table[amin], F(log_high - F(32.0)))
 
@@ -109,7 +109,7 @@ def encode_tile(
 
 @kernel
 def merge_overflows(codes: Any, first: int) -> None:
-    """Convert sixteen codes and signs to what a receiver decodes: a tenth bit is or-ed into the next code's lowest bit.
+    """Convert sixteen codes and signs to those received: a tenth bit is or-ed into the next code's lowest bit.
 
     `codes` has the magnitudes in bits 0 .. 9 and the signs in bit 15. The tenth bit of the last magnitude is or-ed into
     the first sign.
@@ -135,7 +135,7 @@ def encode_tiles(
     start: int,
     stop: int,
 ) -> int:
-    """Encode those tiles of start .. stop that are `fit`; the codes of the others are their bfloat16 numbers.
+    """Encode the tiles of start .. stop with `fit` set; the codes of other tiles are their bfloat16 numbers.
 
     Codes are those that the receiver decodes: sign in bit 9, magnitude below. Returns the number of overflows.
     """

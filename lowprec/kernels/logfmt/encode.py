@@ -14,8 +14,8 @@ g(m) = log2(m) - (m - 1) is in [0, 0.0861]. The exact position of ``a``, in code
 where the threshold between the grid points low 2^(s(k-1)) and low 2^(sk) is at the fraction x of the step:
 x = log2((1 + 2^s) / 2) / s for the arithmetic mean, 1/2 for the geometric, log2((2^s - 1) / (s ln 2)) / s for the
 logarithmic one, and 1, the upper grid point, for stochastic rounding, which begins with the grid value at or below.
-The float32 arithmetic of `_guess` has the following errors, with u = 2^-24, in codes (it computes t - 1/2, with parts
-that are no larger):
+The float32 arithmetic of `_guess` has the following errors, with u = 2^-24, in codes (it computes t - 1/2, with terms
+that are not larger):
 
 1. The error of the polynomial `bulge` for g is at most ``BULGE_ERROR``, including roundings (a test checks all 2^23
    significands). It is evaluated at ``a`` and, within ``lift``, at ``low``: 2 BULGE_ERROR inverse.
@@ -280,7 +280,7 @@ def settle(
     rule: int,
     codes: Codes,
 ) -> None:
-    """Compute exactly the codes of those values of a tile whose t is within the margin of an integer."""
+    """Recompute exactly the codes of a tile's values with t within the error margin of an integer."""
     top = (1 << (bits - 1)) - 1
     for i in range(size):
         if abs(doubts[i]) > limit:

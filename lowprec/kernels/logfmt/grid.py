@@ -137,7 +137,7 @@ def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coar
 
 @kernel
 def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: Floats) -> None:
-    """Write the values of a tile with one nonzero magnitude: itself zero, or NaN in a poisoned tile."""
+    """Write the values of a tile in which all nonzero magnitudes are equal; NaN in a poisoned tile."""
     top = (1 << (bits - 1)) - 1
     for i in range(first, first + size):
         code = np.int64(codes[i])
@@ -209,12 +209,12 @@ def _small_table(
 
 @kernel
 def _no_factors(codes: int, out: int, count: int, fine: int, coarse: int, bits: int, high: Any) -> None:
-    """Stand in for `from_registers` on CPUs without these registers."""
+    """Serve as a placeholder for `from_registers` on CPUs without these registers."""
 
 
 @kernel
 def _no_table(codes: int, out: int, count: int, table: int, bits: int) -> None:
-    """Stand in for `from_table` on CPUs without these registers."""
+    """Serve as a placeholder for `from_table` on CPUs without these registers."""
 
 
 IN_REGISTERS = "avx512f" in cpu_features()

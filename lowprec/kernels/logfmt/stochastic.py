@@ -32,7 +32,7 @@ _LAST_BITS = U(0x0000FFFF)
 
 @kernel
 def _no_registers(codes: int, below: int, above: int, count: int, table: int) -> None:
-    """Stand in for `around` on CPUs without these registers."""
+    """Serve as a placeholder for `around` on CPUs without these registers."""
 
 
 if not IN_REGISTERS:

@@ -21,11 +21,11 @@ AHEAD = 1 << 14  # bytes to prefetch ahead: beyond the next blocks, as random wo
 
 
 def AMAX(address):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def AMAX_16(address, amax):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def _largest_of(code, address, vectors):
@@ -230,11 +230,11 @@ def _encode_columns(x, width, divide, factor, constants, ahead, codes):
 
 
 def ENCODE_8(x, codes, factor, count, divide, constants, ahead):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def ENCODE_16(x, codes, factor, count, divide, constants, ahead):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def _encode_whole(x, width, divide, factor, constants, ahead, codes):

@@ -112,19 +112,19 @@ def tree_sums(errors):
 
 
 def amax_row(x, width, amax):
-    """Stand in for the variants of `elements`."""
+    """Serve as a placeholder, rebound to the variants of `elements`."""
 
 
 def encode_row(x, width, divide, factor, constants, ahead, codes):
-    """Stand in for the variants of `elements`."""
+    """Serve as a placeholder, rebound to the variants of `elements`."""
 
 
 def row_errors(x, width, choice, numbers, squares, constants, error):
-    """Stand in for the variants of this module."""
+    """Serve as a placeholder, rebound by the variants of this module."""
 
 
 def sum_row(error, size, width, sums):
-    """Stand in for the variants of this module."""
+    """Serve as a placeholder, rebound by the variants of this module."""
 
 
 def _quantize_strips(x, blocks, rule, casts, codes, scales, start, stop):

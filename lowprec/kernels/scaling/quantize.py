@@ -33,15 +33,15 @@ class Blocks(NamedTuple):
 
 
 def amax_row(x, width, amax):
-    """Stand in for the variants of `elements`."""
+    """Serve as a placeholder, rebound to the variants of `elements`."""
 
 
 def encode_row(x, width, divide, factor, constants, ahead, codes):
-    """Stand in for the variants of `elements`."""
+    """Serve as a placeholder, rebound to the variants of `elements`."""
 
 
 def round_row(x, width, divide, factor, scale, tensor, constants, ahead, streamed, values):
-    """Stand in for the variants of `values`."""
+    """Serve as a placeholder, rebound to the variants of `values`."""
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
@@ -77,7 +77,7 @@ def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
 
 
 def _round_strips(x, blocks, rule, cast, tensor, streamed, values, start, stop):
-    """Write the decoded values instead of codes and scales; with non-temporal stores if `streamed`."""
+    """Quantize strips and write the decoded values, with non-temporal stores if `streamed`."""
     rows, width, segment = blocks
     divide = rule[1] == DIVIDE
     constants, any_constants = cast

@@ -43,7 +43,7 @@ def scale_row(x, width, divide, factor, scaled):
 
 
 def SCALE(x, scaled, factor, count, divide):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def _scale_whole(x, width, divide, factor, scaled):
@@ -62,15 +62,15 @@ scale_rows = (
 
 
 def amax_row(x, width, amax):
-    """Stand in for the variants of `elements`."""
+    """Serve as a placeholder, rebound to the variants of `elements`."""
 
 
 def scale(x, width, divide, factor, scaled):
-    """Stand in for the variants of this module."""
+    """Serve as a placeholder, rebound to the variants of this module."""
 
 
 def encode(x, out, constants, words, seed_lo, seed_hi, start):
-    """Stand in for `encode32_words`, or for `encode32_random` if its conditions hold."""
+    """Serve as a placeholder, rebound to `encode32_words`, or to `encode32_random` if its conditions hold."""
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):

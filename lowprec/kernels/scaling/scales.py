@@ -83,8 +83,8 @@ def block_scales(amax, rule, scale, factor):
     rule : tuple
         Scale calculation and scale application, constants of this module, followed by:
 
-        * float32 numbers: largest element, its reciprocal, floor of amax, cap of a multiplier, and for a tensor with a
-          scale of its own: that scale, its inverse, and the folded constant; then the smallest allowed block scale;
+        * float32 numbers: largest element, its reciprocal, floor of amax, cap of a multiplier; the tensor
+          scale, its inverse and the folded constant, if there is such a scale; the smallest allowed block scale;
         * words, for power-of-two scales: addend of the bits before their exponent is extracted, offset subtracted from
           it, smallest code; then the constants of E4M3 for encoding, decoding and rounding;
         * float32 scale and factor of blocks of zeros, with Inf, with NaN; and whether the first two are used.

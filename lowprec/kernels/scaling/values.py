@@ -62,7 +62,7 @@ def _round_of(width):
 
 
 def ROUND(x, values, factor, scale, tensor, count, divide, streamed, constants, ahead):
-    """Stand in for the intrinsic of a variant."""
+    """Serve as a placeholder, rebound to the intrinsic of a variant."""
 
 
 def _round_whole(x, width, divide, factor, scale, tensor, constants, ahead, streamed, values):

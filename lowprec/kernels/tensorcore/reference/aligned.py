@@ -25,7 +25,7 @@ COLUMNS = 128
 
 
 class Parts(NamedTuple):
-    """Codes [R, K] split into their fields, or the transpose of that."""
+    """Codes [R, K] split into their fields, or transposed [K, R]."""
 
     significand: Any  # int32, signed; +-1 for Inf
     exponent: Any  # int16, unnormalized; `FAR` for zeros

@@ -16,7 +16,7 @@ U = np.uint32
 
 
 class ScaledParts(NamedTuple):
-    """An operand [R, K] and its scales [R, K / block], or the transpose of that."""
+    """An operand [R, K] and its scales [R, K / block], or both transposed."""
 
     value: Any  # int32: multiples of the format's smallest subnormal
     scale: Any  # int32: significand
