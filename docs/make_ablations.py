@@ -184,9 +184,10 @@ def _core_seconds(runs: list[Any]) -> float:
 
 
 def _expectations(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the report's table of expectations: header and rows."""
+    """Return the report's table of expectations, and value and interval of each number where it is no difference."""
     rows = summary["expectations"]
-    return {"head": [*rows[0]] if rows else [], "rows": [[*row.values()] for row in rows]}
+    found = [None if item["instead"] else [item["value"], *item["interval"]] for item in summary.get("findings", [])]
+    return {"head": [*rows[0]] if rows else [], "rows": [[*row.values()] for row in rows], "found": found}
 
 
 def _owner(stem: str) -> str:

@@ -12,10 +12,12 @@ from contract import command
 
 import lowprec.study
 from lowprec.study import Claims, ErrorArm, Expectation, PrecisionSwitch, load, names
-from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
-from lowprec.study.analysis.findings import judge
+from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics, Estimate
+from lowprec.study.analysis.findings import judge, outcome_of
 from lowprec.study.design import registration
+from lowprec.study.design.expectations import NOT_REGISTERED, span
 from lowprec.study.design.registration import Registration, Version
+from lowprec.study.report.parts import found_cell
 
 RESULTS = sorted((registration.folder() / "results").glob("*.json"))
 EXPECTATION = Expectation("one is less", "size", "one", "two", expected=(0.4, 0.6), published=(0.0, 1.0))
@@ -226,3 +228,22 @@ def test_an_edit_in_the_same_second_is_seen(tmp_path, monkeypatch):
         mine.write_text(MINE.format(high=high))
         os.utime(mine, (1, 1))
         assert load(str(mine)).expectations[0].expected == (0.4, high)
+
+
+def test_published_outcomes_are_those_of_their_unrounded_numbers():
+    judged = 0
+    for path in RESULTS:
+        found = json.loads(path.read_text())["expectations"]
+        if not found["rows"]:
+            continue
+        ranges = {item.words: item for item in load(path.stem).expectations}
+        for (words, _, expected, published, cell, outcome), numbers in zip(found["rows"], found["found"], strict=True):
+            if numbers is None:
+                continue
+            estimate, item = Estimate(numbers[0], (numbers[1], numbers[2])), ranges[words]
+            assert found_cell(estimate) == cell, (path.stem, words)
+            amended = (span(item.expected), span(item.published)) != (expected, published)
+            if not amended and not outcome.startswith(("void", NOT_REGISTERED)):
+                judged += 1
+                assert outcome_of(estimate, item.expected, item.published) == outcome, (path.stem, words)
+    assert judged > 100

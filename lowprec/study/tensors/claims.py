@@ -12,7 +12,7 @@ from ..._files import to_csv
 from ..design.expectations import Claim, Measured
 from ..design.registration import registered_in
 from ..design.study import MeasuredStudy, Size, count
-from ..report.parts import Table, expected_table
+from ..report.parts import Table, expected_table, findings_json
 from ..run.fingerprint import code_hash, host, versions
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class Claims(MeasuredStudy):
         ]
         body: list[Block] = [found, f"Published: {self.published} ({self.source})." if self.published else ""]
         body += [Table(("arm", *names), measured, f"{size}; {command}"), self.notes]
-        json = {"setting": size, "values": rows, "findings": [
-            {"expected": item.expectation.words, "value": item.value, "outcome": item.outcome} for item in findings
-        ]}  # fmt: skip
+        json = {"setting": size, "values": rows, "findings": findings_json(findings)}
         return Results(
             self, folder, findings, body, {"table.csv": csv_of(rows)}, summary_json(json, began), made_of(),
             [Table(found.head, found.rows, title=self.question)], printed=to_csv(found.head, found.rows),
