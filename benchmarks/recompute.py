@@ -152,7 +152,7 @@ def _is_known(cell, known):
 
 
 def main():
-    """Print the tables, and what differs from them."""
+    """Print the tables and their differences from the published ones."""
     for file in sorted(HERE.glob("*_pairs.csv")):
         found = study(file.stem.removesuffix("_pairs"))
         print(f"\n{file.stem.removesuffix('_pairs')}\n| arm | {' | '.join(EFFECTS.values())} |\n|---|---:|---:|---:|")

@@ -191,7 +191,7 @@ def _assay(study: StudySummary) -> str:
 
 
 def arm_row(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
-    """Return the numbers of an arm: its row of `table.csv`, and what `summary.json` says of it first."""
+    """Return the numbers of an arm: its row of `table.csv`, and its first entries in `summary.json`."""
     own = item.primary
     effects = {
         name: {"verdict": item.verdict_on(name), **effect_numbers(found)} for name, found in item.effects.items()
