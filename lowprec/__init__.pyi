@@ -5,6 +5,9 @@ from . import plot as plot
 from . import testing as testing
 from ._threads import get_num_threads as get_num_threads
 from ._threads import set_num_threads as set_num_threads
+from .attn.attention import attention as attention
+from .attn.catalogue import attentions as attentions
+from .attn.kernel import AttentionKernel as AttentionKernel
 from .cast.casts import decode as decode
 from .cast.casts import encode as encode
 from .cast.casts import round_to as round_to

@@ -203,7 +203,7 @@ def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
     The old name lists earlier changes; further changes are added to them.
     """
-    if not old.name:
+    if not getattr(old, "name", ""):
         return {}
     base, before = split_name(old.name)
     stated = before | {field: label(value) for field, value in changes.items() if field not in ABOUT}

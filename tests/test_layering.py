@@ -19,11 +19,11 @@ FILES = rooms.files()
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
     {"_arrays", "_files", "_ieee", "_jit", "_show", "_values", "registry"},
-    {"_threads", "definitions", "kernels"},
-    {"format"},
-    {"cast", "interop", "oracle"},
+    {"_threads", "definitions", "format", "kernels"},
+    {"cast", "interop", "oracle", "special"},
     {"scaling", "logfmt"},
     {"codec", "tensorcore"},
+    {"attn"},
     {"costs", "recipe", "vectors"},
     {"diagnose", "moe", "measure", "testing"},
     {"board", "plot"},

@@ -1,0 +1,191 @@
+"""`attention`: scaled dot-product attention as a GPU kernel computes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import real, returned, whole
+from .._ieee import standard
+from .._values import ByBits
+from ..cast.arrays import said_format
+from ..cast.casts import encode, round_to
+from ..format.catalogue import Format, formats
+from .catalogue import attentions
+from .forward import Forward, Head, scale_of_scores
+from .kernel import AttentionKernel
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+
+@dataclass(eq=False)
+class AttentionResult(ByBits):
+    """Result of `attention`.
+
+    Attributes
+    ----------
+    out : ndarray of float32, shape (B, H, M, Dv)
+        The output, rounded to the output format.
+    lse : ndarray of float32, shape (B, H, M)
+        Log-sum-exp of the scaled scores of each row.
+    saturated, underflowed : ndarray of int64, shape (B, H, M)
+        Numbers of a row's probabilities beyond the largest number of P's format, and of positive ones that became zero.
+    kernel : AttentionKernel
+        The kernel.
+    """
+
+    out: Floats
+    lse: Floats
+    saturated: NDArray[np.int64]
+    underflowed: NDArray[np.int64]
+    kernel: AttentionKernel = dataclasses.field(compare=False)
+
+
+@standard
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: str | AttentionKernel = "fa3_fp8",
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    out_format: str | Format | None = None,
+    like: Any = None,
+) -> AttentionResult:
+    """Compute attention with the arithmetic of a GPU kernel: tiles, tensor cores, online softmax and the format of P.
+
+    Parameters
+    ----------
+    q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
+        Queries, keys and values on the grid of the kernel's operand format: float32 numbers that it represents, or
+        arrays of its dtype. Leading axes may be omitted. H must be a multiple of Hk: query head h uses key head
+        ``h // (H / Hk)``.
+    kernel : str or AttentionKernel
+        Kernel in ``lowprec.attentions``, or a custom one.
+    causal : bool
+        Whether query i sees keys up to ``i + N - M`` only.
+    window : tuple of int, optional
+        Keys to the left and to the right of position ``i + N - M`` that query i sees; -1: no limit on that side.
+    scale : float, optional
+        Factor of the scores; ``1 / sqrt(D)`` by default.
+    descale : tuple of three array_like, optional
+        Scales of q, k and v: numbers, or arrays of shape (B, Hk). Those of q and k multiply `scale`, that of v the
+        output. Default: 1.
+    out_format : str or Format, optional
+        Format of the output; default: the kernel's.
+    like : array or str, optional
+        Array package of the output: NumPy, torch or JAX.
+
+    Returns
+    -------
+    AttentionResult
+        Output, log-sum-exp, and counts of probabilities that saturated or became zero.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a value is not on the operand format's grid, or the kernel has no such head size.
+
+    Notes
+    -----
+    ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here.
+
+    Examples
+    --------
+    FlashAttention-3 lets Hopper's tensor core go on adding to the output, whose sums keep 14 bits; vLLM's fork adds
+    each tile's result in float32:
+
+    >>> import numpy as np, lowprec as lp
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (lp.round_to(rng.standard_normal((n, 64)), "e4m3fn") for n in (4, 4096, 4096))
+    >>> v = np.abs(v)
+    >>> exact = lp.attention(q, k, v, kernel="fa3_bf16", out_format="float32").out.mean()
+    >>> for name in ("fa3_fp8", "vllm_fa3_fp8"):
+    ...     print(f"{lp.attention(q, k, v, kernel=name, out_format='float32').out.mean() / exact - 1:.2%}")
+    """
+    kernel = attentions.get(kernel)
+    arrays = [_operand(name, x, kernel.operands) for name, x in (("q", q), ("k", k), ("v", v))]
+    given = arrays[0].ndim
+    q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
+    _check_shapes(q.shape, k.shape, v.shape, kernel)
+    (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
+    low, high = _visible(m, n, causal, window)
+    tile = kernel.tile_of(max(d, channels), causal, window is not None)
+    factor = d**-0.5 if scale is None else real("attention", "scale", scale)
+    descales = _descales(descale, batch, key_heads)
+    out = np.zeros((batch, heads, m, channels), np.float32)
+    lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
+    saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
+    for b in range(batch):
+        for h in range(heads if m and n else 0):
+            group = h * key_heads // heads
+            q_scale, k_scale, v_scale = (x[b, group] for x in descales)
+            run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale)
+            head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high)
+            out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = run.head(head)
+    out = round_to(out, kernel.output_format if out_format is None else out_format, policy="ieee")
+    lead = (0,) * (4 - given)
+    out, lse, saturated, underflowed = out[lead], lse[lead], saturated[lead], underflowed[lead]
+    return AttentionResult(out if like is None else returned("attention", out, like), lse, saturated, underflowed, kernel)
+
+
+def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
+    """Return the codes of an operand, which must be on the grid of its format."""
+    said = said_format(x)
+    array = np.asarray(x) if said is None else x
+    codes = encode(array, fmt, policy="ieee" if fmt.bits > 8 else None)
+    if codes.ndim < 2 or codes.ndim > 4:
+        raise ValueError(f"attention: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
+    if said is None or not formats[said].same_codes(fmt):
+        values = np.asarray(array, np.float32)
+        rounded = round_to(values, fmt)
+        wrong = ~((rounded == values) | (np.isnan(rounded) & np.isnan(values)))
+        if wrong.any():
+            value = values[wrong][0]
+            raise ValueError(
+                f"attention: {name} must hold numbers of {fmt}, got {value}; round first: lp.round_to({name}, '{fmt}')"
+            )
+    return codes
+
+
+def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], kernel: AttentionKernel) -> None:
+    if not q[0] == k[0] == v[0] or k[1:3] != v[1:3] or q[3] != k[3]:
+        raise ValueError(
+            "attention: q, k, v must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv), "
+            f"got {q}, {k}, {v}"
+        )
+    if k[1] == 0 or q[1] % k[1]:
+        raise ValueError(f"attention: heads of q must be a multiple of those of k, got {q[1]} and {k[1]}")
+    if not q[3] or not v[3]:
+        raise ValueError(f"attention: channels must be at least 1, got {q[3]} and {v[3]}")
+
+
+def _visible(m: int, n: int, causal: bool, window: tuple[int, int] | None) -> tuple[Array, Array]:
+    """Return the first key that each row sees, and one past the last."""
+    left, right = (-1, -1) if window is None else (whole("attention", "window", side, -1) for side in window)
+    place = np.arange(m) + n - m
+    low = np.zeros(m, np.int64) if left < 0 else np.maximum(place - left, 0)
+    high = np.full(m, n) if right < 0 else np.minimum(place + right + 1, n)
+    if causal:
+        high = np.minimum(high, place + 1)
+    return np.minimum(low, n), np.clip(high, 0, n)
+
+
+def _descales(descale: tuple[ArrayLike, ...] | None, batch: int, heads: int) -> list[Floats]:
+    if descale is None:
+        return [np.ones((batch, heads), np.float32)] * 3
+    if len(descale) != 3:
+        raise ValueError(f"attention: descale must be three scales, of q, k and v, got {len(descale)}")
+    try:
+        return [np.broadcast_to(np.asarray(x, np.float32), (batch, heads)) for x in descale]
+    except ValueError:
+        shapes = [np.shape(x) for x in descale]
+        raise ValueError(f"attention: descale must be numbers or of shape {(batch, heads)}, got {shapes}") from None

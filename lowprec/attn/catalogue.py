@@ -1,0 +1,81 @@
+"""Attention kernels of public libraries.
+
+Each field follows the source that an entry names, read at Dao-AILab/flash-attention 0251105 and vllm-project/
+flash-attention 617264c. The bits of ``ex2.approx``, of the reciprocal and of the logarithm are not public: the entries
+compute them correctly rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..format.catalogue import formats
+from ..registry import Registry
+from ..special.exp2 import PolynomialExp2
+from ..tensorcore.catalogue import accumulators
+from .kernel import AttentionKernel, KeyTile
+from .sums import PackedPairSum, QuadSum
+
+attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
+"""Catalogue of attention kernels."""
+
+_STAND_IN = "exp2 of MUFU, reciprocal and logarithm: correctly rounded; whether the compiler contracts a sum's rescaling"
+_FA2 = "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h; setup.py: --use_fast_math"
+_FA3 = "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp; setup.py: --use_fast_math"
+_FA4 = "flash_attn/cute/softmax.py, utils.py, flash_fwd_sm100.py"
+_VLLM = f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation"
+_E4M3, _BF16 = formats["e4m3fn"], formats["bfloat16"]
+
+
+def _of(chip: str, suffix: str) -> dict[str, Any]:
+    """Return both accumulators and the formats of operands and P."""
+    core, element = accumulators[f"{chip}_{suffix}"], _E4M3 if suffix == "fp8" else _BF16
+    return {"scores": core, "values": core, "operands": element, "p_format": element, "decided": _STAND_IN}
+
+
+_HOPPER_FP8 = (
+    KeyTile(64, 160, 160, 160), KeyTile(96, 128, 128, 128), KeyTile(128, 224, 224, 224), KeyTile(192, 160, 160, 160),
+    KeyTile(256, 128, 128, 64),
+)  # fmt: skip
+_HOPPER_BF16 = (
+    KeyTile(64, 192, 128, 128), KeyTile(96, 144, 144, 128), KeyTile(128, 176, 128, 128), KeyTile(192, 112, 112, 96),
+    KeyTile(256, 80, 80, 64),
+)  # fmt: skip
+_VLLM_FP8 = (
+    KeyTile(64, 128, 128, 128), KeyTile(96, 128, 128, 128), KeyTile(128, 192, 192, 192), KeyTile(192, 96, 96, 96),
+    KeyTile(256, 128, 128, 64),
+)  # fmt: skip
+_AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
+_BLACKWELL = (KeyTile(128, 128, 128, 128),)
+_BLACKWELL_SOFTMAX: dict[str, Any] = {
+    "row_sum": PackedPairSum(), "fused_shift": False, "flush_subnormals": False, "rounded_scale": False,
+    "empty_scale": 1.0, "lse_in_octaves": True, "source": _FA4,
+}  # fmt: skip
+# Degree 3, flash_attn/cute/utils.py: POLY_EX2.
+_CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625)
+
+
+def _mixed(period: int) -> PolynomialExp2:
+    return PolynomialExp2(_CUBIC, period, 4, first_fragment=1, source=f"{_FA4}: ex2_emulation, tuning table")
+
+
+for _kernel in (
+    AttentionKernel(
+        "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, row_sum=QuadSum(fused=True), empty_scale=1.0,
+        empty_lse=float("inf"), source=_FA2,
+    ),
+    AttentionKernel("fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, source=_FA3),
+    AttentionKernel("fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, p_offset=8, source=_FA3),
+    AttentionKernel(
+        "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, p_offset=8, promote_every=1, source=_VLLM
+    ),
+    AttentionKernel(
+        "fa4_bf16", **_of("blackwell", "bf16"), key_tiles=_BLACKWELL, exp2=_mixed(10), rescale_threshold=8.0,
+        **_BLACKWELL_SOFTMAX,
+    ),
+    AttentionKernel(
+        "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(10), p_offset=8, **_BLACKWELL_SOFTMAX
+    ),
+):  # fmt: skip
+    attentions.register(_kernel.name, _kernel)
+attentions.seal()

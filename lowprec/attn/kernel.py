@@ -1,0 +1,143 @@
+"""Description of an attention kernel: everything that decides the bits of its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .._arrays import positive, whole, whole_or_none
+from .._values import Value, plain_fields
+from ..format.catalogue import Format, formats
+from ..format.policy import Policy, policies
+from ..special.exp2 import Exp2, RoundedExp2
+from ..tensorcore.accumulator import Accumulator
+from .sums import QuadSum, RowSum
+
+
+class KeyTile(NamedTuple):
+    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window."""
+
+    head_dim: int
+    keys: int
+    causal: int
+    window: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionKernel(Value):
+    """An attention kernel: S = Q K^T by tiles of keys, an online softmax in float32, O = P V with P in a low precision.
+
+    For each tile of keys, with m the row's maximum so far, s the scale times log2(e), and all operations in float32::
+
+        S = Q K^T                                    # `scores`, an accumulator
+        m' = max(m, row maximum of S)                # kept at m while (m - m') s >= -`rescale_threshold`
+        a = 2^((m - m') s)
+        P = 2^(S s - (m' s - `p_offset`))            # `exp2`
+        l = a l + row sum of P                       # `row_sum`, before P is rounded
+        O = (O a) + round(P) V                       # `p_format`; `values`, an accumulator that goes on from O
+
+    The result is O times the reciprocal of l.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables and messages.
+    scores, values : Accumulator
+        Tensor cores of Q K^T and of P V.
+    operands : Format
+        Format of Q, K and V.
+    p_format : Format
+        Format of P in the second product.
+    p_policy : Policy
+        Overflow rule of the conversion of P.
+    key_tiles : tuple of KeyTile
+        Keys per tile by head size, in increasing order; the last row gives the largest head size.
+    row_sum : RowSum
+        Order in which P is added.
+    exp2 : Exp2
+        Function that computes P.
+    p_offset : int
+        Power of two by which P is multiplied; the sum is, too, so that it cancels in the output.
+    rescale_threshold : float
+        Largest growth of the maximum, in octaves, for which the old one is kept. P may then exceed 2^p_offset.
+    promote_every : int or None
+        Tiles after which P V is added to the output in float32, starting again from zero; None: the tensor core goes on
+        adding to O over all tiles.
+    last_tile_first : bool
+        Whether tiles run from the last key to the first.
+    fused_scores : bool
+        Whether S s - m s is one fused multiply-add.
+    fused_shift : bool
+        Whether m s - p_offset is one fused multiply-add.
+    flush_subnormals : bool
+        Whether subnormal results of float32 operations become zero (``--use_fast_math``).
+    rounded_scale : bool
+        Whether the softmax scale is rounded to float32 before it is multiplied by log2(e) in float64.
+    empty_scale, empty_lse : float
+        Factor of O and log-sum-exp for rows whose sum is 0 or NaN.
+    lse_in_octaves : bool
+        Whether the log-sum-exp is (m s + log2 l) ln 2; else it is m (s ln 2) + ln l.
+    output_format : Format
+        Default format of the output.
+    source : str
+        Reference for the fields.
+    decided : str
+        Fields that no published source decides, and what was chosen.
+    """
+
+    name: str = dataclasses.field(compare=False)
+    scores: Accumulator
+    values: Accumulator
+    operands: Format
+    p_format: Format
+    key_tiles: tuple[KeyTile, ...]
+    p_policy: Policy = policies["ocp_sat"]
+    row_sum: RowSum = QuadSum()
+    exp2: Exp2 = RoundedExp2()
+    p_offset: int = 0
+    rescale_threshold: float = 0.0
+    promote_every: int | None = None
+    last_tile_first: bool = True
+    fused_scores: bool = True
+    fused_shift: bool = True
+    flush_subnormals: bool = True
+    rounded_scale: bool = True
+    empty_scale: float = 0.0
+    empty_lse: float = float("-inf")
+    lse_in_octaves: bool = False
+    output_format: Format = formats["bfloat16"]
+    source: str = dataclasses.field(default="user-defined", compare=False)
+    decided: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        who = f"AttentionKernel {self.name}"
+        for field, kind in (
+            ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
+            ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("output_format", Format),
+        ):  # fmt: skip
+            if not isinstance(getattr(self, field), kind):
+                raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
+        object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
+        sizes = [row.head_dim for row in self.key_tiles]
+        if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row):
+            raise ValueError(f"{who}: key_tiles must be rows of positive integers by increasing head size, got {sizes}")
+        whole(who, "p_offset", self.p_offset, -64, 64)
+        whole_or_none(who, "promote_every", self.promote_every, 1)
+        positive(who, "rescale_threshold", self.rescale_threshold, zero=True)
+        self.scores.check_inputs(self.operands, self.operands)
+        self.values.check_inputs(self.p_format, self.operands)
+
+    def tile_of(self, head_dim: int, causal: bool, window: bool) -> int:
+        """Return the keys per tile for a head size.
+
+        Raises
+        ------
+        ValueError
+            If the kernel has no such head size.
+        """
+        for row in self.key_tiles:
+            if head_dim <= row.head_dim:
+                return row.window if window else row.causal if causal else row.keys
+        raise ValueError(f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}")

@@ -1,0 +1,75 @@
+"""Orders in which attention kernels add a row's probabilities in float32: one class per layout of threads."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._values import Value, plain_fields
+from ..kernels import attn as kernels
+
+Floats = NDArray[np.float32]
+
+
+class RowSum(Value):
+    """Base of the orders in which a row of P is added."""
+
+    #: Partial sums of a row.
+    lanes: int
+
+    @abstractmethod
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, lanes] by a scale per row and add a tile P [M, keys], in place."""
+
+    @abstractmethod
+    def total(self, sums: Floats) -> Floats:
+        """Return the sum of each row's partial sums [M]."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QuadSum(RowSum):
+    """Four threads a row: thread t adds keys 2t and 2t + 1 of every eight; at the end (t0 + t2) + (t1 + t3).
+
+    This is the layout of the results of mma.sync and wgmma, with two shuffles (by 2, then by 1) after the last tile.
+
+    Parameters
+    ----------
+    fused : bool
+        Whether a thread's first key is added by the fused multiply-add that also rescales its sum.
+    """
+
+    fused: bool = False
+    lanes = 4
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
+        kernels.sum_by_quad(p, scales, self.fused, flush, sums)
+
+    def total(self, sums: Floats) -> Floats:
+        """Return the sum of each row's partial sums [M]."""
+        return (sums[:, 0] + sums[:, 2]) + (sums[:, 1] + sums[:, 3])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PackedPairSum(RowSum):
+    """One thread a row: eight chains over the keys of a tile, joined in pairs by packed additions.
+
+    FlashAttention-4's ``fadd_reduce``: chain c adds keys c, c + 8, ...; the first one starts from the rescaled sum. Then
+    (c0 + c2) + (c4 + c6) and (c1 + c3) + (c5 + c7) are added.
+    """
+
+    lanes = 1
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the sum [M, 1] by a scale per row and add a tile P [M, keys], in place."""
+        kernels.sum_by_packed_pairs(p, scales, flush, sums)
+
+    def total(self, sums: Floats) -> Floats:
+        """Return each row's sum [M]."""
+        return sums[:, 0].copy()

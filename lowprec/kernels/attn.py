@@ -1,0 +1,144 @@
+"""Softmax over one tile of keys in float32: maxima, exponentials, row sums and rescaling, in the order of GPU kernels.
+
+Arrays are float32 and C-contiguous: scores and probabilities [M, keys of a tile], outputs [M, D], one number per row
+[M]. `flush` is whether subnormal results become zero, as under CUDA's ``--use_fast_math``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lowprec._jit import bits32, float32_from_bits, fma32, kernel
+from lowprec.kernels.logfmt.rounded_log2 import exp2_rounded, log2_rounded
+
+F, U = np.float32, np.uint32
+_LEAST_NORMAL = F(2.0**-126)
+_ROUND_DOWN_TO_INTEGER = F(12582912.0)  # 1.5 * 2^23: the ulp of numbers near it is 1
+
+
+@kernel
+def flushed(x: Any, flush: bool) -> Any:
+    """Return a float32 number, or a zero of its sign if it is subnormal and `flush` is set."""
+    return F(x * F(0)) if flush and abs(x) < _LEAST_NORMAL else x
+
+
+@kernel
+def mask_scores(scores: Any, first_key: int, low: Any, high: Any) -> None:
+    """Set scores of keys outside ``[low, high)``, one pair of bounds per row, to -inf in place."""
+    for i in range(scores.shape[0]):
+        row = scores[i]
+        for j in range(row.size):
+            if not low[i] <= first_key + j < high[i]:
+                row[j] = F(-np.inf)
+
+
+@kernel
+def raise_maxima(scores: Any, maxima: Any, out: Any) -> None:
+    """Write the larger of a row's maximum so far and those of its scores; NaN is ignored, as by fmaxf."""
+    for i in range(scores.shape[0]):
+        row, largest = scores[i], maxima[i]
+        for j in range(row.size):
+            if row[j] > largest or largest != largest:
+                largest = row[j]
+        out[i] = largest
+
+
+@kernel
+def scale_and_shift(scores: Any, scale: Any, shifts: Any, fused: bool, flush: bool, out: Any) -> None:
+    """Write ``scores * scale - shift``, rounded once if `fused`, else after each operation."""
+    for i in range(scores.shape[0]):
+        row, into, shift = scores[i], out[i], shifts[i]
+        for j in range(row.size):
+            if fused:
+                into[j] = flushed(fma32(row[j], scale, F(-shift)), flush)
+            else:
+                into[j] = flushed(F(flushed(F(row[j] * scale), flush) - shift), flush)
+
+
+@kernel
+def exp2(x: Any, out: Any, flush: bool) -> None:
+    """Write 2**x, correctly rounded, for arrays of one axis."""
+    for i in range(x.size):
+        out[i] = flushed(exp2_rounded(x[i]), flush)
+
+
+@kernel
+def log2(x: Any, out: Any) -> None:
+    """Write log2(x), correctly rounded, for arrays of one axis."""
+    for i in range(x.size):
+        out[i] = log2_rounded(x[i])
+
+
+@kernel
+def exp2_polynomial(x: Any, coefficients: Any, chosen: Any, out: Any) -> None:
+    """Write 2**x by a polynomial in the fraction of x in the chosen columns of `out` [M, keys]; leave the others.
+
+    x is first raised to -127 (NaN too, as by fmaxf). Its floor n is added to the exponent of the polynomial's value as
+    an integer: below -126 the result is a subnormal number or zero, and is not flushed.
+    """
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            if not chosen[j]:
+                continue
+            clamped = x[i, j] if x[i, j] > F(-127.0) else F(-127.0)
+            whole = F(np.floor(clamped))
+            fraction = F(clamped - whole)
+            value = coefficients[coefficients.size - 1]
+            for k in range(coefficients.size - 2, -1, -1):
+                value = fma32(value, fraction, coefficients[k])
+            shifted = U(U(bits32(F(whole + _ROUND_DOWN_TO_INTEGER))) << U(23))
+            out[i, j] = float32_from_bits(U(shifted + U(bits32(value))))
+
+
+@kernel
+def sum_by_quad(p: Any, scales: Any, fused: bool, flush: bool, sums: Any) -> None:
+    """Rescale the sums [M, 4] of a quad's threads and add a tile's probabilities in increasing order of keys.
+
+    Thread t holds the keys 2t and 2t + 1 of every eight. If `fused`, its first key is added with the rescaling in one
+    fused multiply-add.
+    """
+    for i in range(p.shape[0]):
+        row = p[i]
+        for t in range(4):
+            total = F(0)
+            for j in range(2 * t, row.size, 8):
+                if j == 2 * t and fused:
+                    total = flushed(fma32(sums[i, t], scales[i], row[j]), flush)
+                elif j == 2 * t:
+                    total = flushed(F(flushed(F(sums[i, t] * scales[i]), flush) + row[j]), flush)
+                else:
+                    total = flushed(F(total + row[j]), flush)
+                if j + 1 < row.size:
+                    total = flushed(F(total + row[j + 1]), flush)
+            sums[i, t] = total
+
+
+@kernel
+def sum_by_packed_pairs(p: Any, scales: Any, flush: bool, sums: Any) -> None:
+    """Rescale the sums [M, 1] and add a tile's probabilities in eight chains, which packed additions join in pairs.
+
+    Chain c adds the keys c, c + 8, c + 16 ...; chain 0 starts from the rescaled sum.
+    """
+    chains = np.empty(8, np.float32)
+    for i in range(p.shape[0]):
+        row = p[i]
+        chains[:] = F(0)
+        chains[0] = flushed(F(sums[i, 0] * scales[i]), flush)
+        for j in range(row.size):
+            chains[j % 8] = flushed(F(chains[j % 8] + row[j]), flush)
+        for width in (2, 4):
+            for c in range(0, 8, 2 * width):
+                for lane in range(2):
+                    chains[c + lane] = flushed(F(chains[c + lane] + chains[c + width + lane]), flush)
+        sums[i, 0] = flushed(F(chains[0] + chains[1]), flush)
+
+
+@kernel
+def rescale_rows(x: Any, scales: Any, flush: bool) -> None:
+    """Multiply each row of x [M, D] by its scale in place."""
+    for i in range(x.shape[0]):
+        scale, row = scales[i], x[i]
+        for j in range(row.size):
+            row[j] = flushed(F(row[j] * scale), flush)

@@ -1,0 +1,274 @@
+"""One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in a low precision, output.
+
+Every float32 operation is a fraction rounded once. 2**x and log2 are computed to 60 digits and rounded to float32,
+except where an attention kernel evaluates a published polynomial.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .accumulators import Accumulator
+from .ieee import ieee_sum
+from .values import FLOAT32, Exact, Fields, decode, encode
+
+_DIGITS = decimal.Context(prec=60)
+_LN_2 = decimal.Decimal(2).ln(_DIGITS)
+_LEAST = Fraction(1, 1 << 126)
+ONE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention kernel: the right ones, and wrong ones that tests must detect.
+
+    Attributes
+    ----------
+    scores, values
+        Tensor cores of both products.
+    operands, p_format
+        Formats of Q, K and V, and of P.
+    tile
+        Keys per tile.
+    sum_order
+        "quad": four threads a row; "quad_fused": their first addition is fused with the rescaling; "packed": one thread
+        with eight chains.
+    polynomial, emulated
+        Coefficients of 2**x, and which columns of a tile use them.
+    offset, threshold, promote_every
+        Power of two that multiplies P; largest growth in octaves that keeps the maximum; tiles between additions of P V
+        to the output in float32.
+    backwards
+        Tiles run from the last key to the first.
+    fused_scores, fused_shift, flush
+        Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
+    empty_scale, empty_lse, lse_in_octaves
+        Results of a row without probabilities, and the form of the log-sum-exp.
+    sums_rounded_p
+        Wrong rule: the sum adds P after its conversion.
+    drops_v_descale
+        Wrong rule: the output is not multiplied by V's scale.
+    flushes_p
+        Wrong rule: probabilities below the least normal number of P's format become zero.
+    """
+
+    scores: Accumulator
+    values: Accumulator
+    operands: Fields
+    p_format: Fields
+    tile: int
+    sum_order: str = "quad"
+    polynomial: tuple[Fraction, ...] = ()
+    emulated: frozenset[int] = frozenset()
+    offset: int = 0
+    threshold: float = 0.0
+    promote_every: int | None = None
+    backwards: bool = True
+    fused_scores: bool = True
+    fused_shift: bool = True
+    flush: bool = True
+    empty_scale: Fraction = Fraction(0)
+    empty_lse: float = -math.inf
+    lse_in_octaves: bool = False
+    sums_rounded_p: bool = False
+    drops_v_descale: bool = False
+    flushes_p: bool = False
+
+    def row(
+        self,
+        q: Sequence[int],
+        k: Sequence[Sequence[int]],
+        v: Sequence[Sequence[int]],
+        scale: Exact,
+        v_descale: Exact = ONE,
+        low: int = 0,
+        high: int | None = None,
+    ) -> tuple[list[int], int]:
+        """Return the float32 bits of the output [Dv] and of the log-sum-exp of one query.
+
+        Parameters
+        ----------
+        q, k, v
+            Codes: the query [D], keys [N][D] and values [N][Dv].
+        scale
+            Factor of the scores in octaves, a float32 number.
+        v_descale
+            Scale of V.
+        low, high
+            First key that the query sees, and one past the last.
+        """
+        channels, high = len(v[0]), len(k) if high is None else high
+        maximum: Exact = -math.inf
+        sums: list[Exact] = [Fraction(0)] * 4
+        out, promoted = [0] * channels, [Fraction(0)] * channels if self.promote_every else None
+        starts = list(range(0, len(k), self.tile))
+        first, done = True, 0
+        for start in reversed(starts) if self.backwards else starts:
+            if start >= high or start + self.tile <= low:
+                continue
+            seen = [j for j in range(start, start + self.tile) if low <= j < high]
+            scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
+            largest = maximum
+            for score in scores.values():
+                if not math.isnan(score) and score > largest:
+                    largest = score
+            growth = self._times(self._minus(maximum, Fraction(0) if largest == -math.inf else largest), scale)
+            factor: Exact = ONE if first else self._exp2(growth)
+            if self.threshold and not first and growth >= -self.threshold:
+                largest, factor = maximum, ONE
+            maximum = largest
+            shift = self._multiply_add(
+                Fraction(0) if maximum == -math.inf else maximum, scale, Fraction(-self.offset), self.fused_shift
+            )
+            p: list[Exact] = []
+            for j in range(start, start + self.tile):
+                x = -math.inf
+                if j in scores:
+                    x = self._multiply_add(scores[j], scale, _negated(shift), self.fused_scores)
+                p.append(self._polynomial(x) if j - start in self.emulated else self._exp2(x))
+            codes = [encode(x, self.p_format) for x in p]
+            if self.flushes_p:
+                least = decode(1 << self.p_format.mantissa_bits, self.p_format)
+                codes = [0 if abs(decode(c, self.p_format)) < least else c for c in codes]
+            added = [decode(c, self.p_format) for c in codes] if self.sums_rounded_p else p
+            sums = self._add(added, sums, factor)
+            if not first:
+                out = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
+                promoted = None if promoted is None else [self._times(o, factor) for o in promoted]
+            first, done = False, done + 1
+            tile = [v[j] if j < len(v) else [0] * channels for j in range(start, start + self.tile)]
+            out = [
+                self.values.rule.dot(codes, [r[c] for r in tile], out[c], self.p_format, self.operands)
+                for c in range(channels)
+            ]
+            if promoted is not None and self.promote_every and done % self.promote_every == 0:
+                promoted = [self._plus(a, decode(b, FLOAT32)) for a, b in zip(promoted, out, strict=True)]
+                out = [0] * channels
+        if promoted is not None:
+            out = [_bits(self._plus(a, decode(b, FLOAT32))) for a, b in zip(promoted, out, strict=True)]
+        return self._finish(out, sums, maximum, scale, ONE if self.drops_v_descale else v_descale)
+
+    def _finish(
+        self, out: list[int], sums: list[Exact], maximum: Exact, scale: Exact, v_descale: Exact
+    ) -> tuple[list[int], int]:
+        total = sums[0] if self.sum_order == "packed" else _plus(_plus(sums[0], sums[2]), _plus(sums[1], sums[3]))
+        is_empty = total == 0 or math.isnan(total)
+        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else _round(1 / Fraction(total))
+        factor = _times(inverse, v_descale)
+        numbers = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
+        if is_empty:
+            return numbers, _bits(self.empty_lse)
+        octaves = _log2(_times(total, Fraction(1, 1 << self.offset)))
+        ln_2 = decode(encode(Fraction(_LN_2), FLOAT32), FLOAT32)
+        if self.lse_in_octaves:
+            return numbers, _bits(_times(_plus(_times(maximum, scale), octaves), ln_2))
+        return numbers, _bits(_plus(_times(maximum, _times(scale, ln_2)), _times(octaves, ln_2)))
+
+    def _add(self, p: list[Exact], sums: list[Exact], factor: Exact) -> list[Exact]:
+        """Return the rescaled partial sums plus a tile of probabilities."""
+        if self.sum_order == "packed":
+            chains: list[Exact] = [Fraction(0)] * 8
+            chains[0] = self._times(sums[0], factor)
+            for j, x in enumerate(p):
+                chains[j % 8] = self._plus(chains[j % 8], x)
+            halves = [
+                self._plus(self._plus(chains[lane], chains[2 + lane]), self._plus(chains[4 + lane], chains[6 + lane]))
+                for lane in (0, 1)
+            ]
+            return [self._plus(*halves)] + [Fraction(0)] * 3
+        found = []
+        for thread in range(4):
+            keys = [j for j in range(len(p)) if j % 8 // 2 == thread]
+            if not keys:
+                found.append(Fraction(0))
+                continue
+            total = self._multiply_add(sums[thread], factor, p[keys[0]], self.sum_order == "quad_fused")
+            for j in keys[1:]:
+                total = self._plus(total, p[j])
+            found.append(total)
+        return found
+
+    def _exp2(self, x: Exact) -> Exact:
+        return self._flushed(_exp2(x), always=True)
+
+    def _polynomial(self, x: Exact) -> Exact:
+        clamped = Fraction(-127) if math.isnan(x) or x < -127 else Fraction(x)
+        whole = math.floor(clamped)
+        fraction = _round(clamped - whole)
+        value: Exact = self.polynomial[-1]
+        for coefficient in reversed(self.polynomial[:-1]):
+            value = _multiply_add(value, fraction, coefficient)
+        return decode((encode(value, FLOAT32) + (whole << 23)) % (1 << 32), FLOAT32)
+
+    def _flushed(self, x: Exact, always: bool = False) -> Exact:
+        if (self.flush or always) and not math.isnan(x) and x != 0 and abs(x) < _LEAST:
+            return -0.0 if x < 0 else Fraction(0)
+        return x
+
+    def _times(self, a: Exact, b: Exact) -> Exact:
+        return self._flushed(_times(a, b))
+
+    def _plus(self, a: Exact, b: Exact) -> Exact:
+        return self._flushed(_plus(a, b))
+
+    def _minus(self, a: Exact, b: Exact) -> Exact:
+        return _plus(a, _negated(b))
+
+    def _multiply_add(self, a: Exact, b: Exact, c: Exact, fused: bool) -> Exact:
+        return self._flushed(_multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
+
+
+def _round(value: Exact) -> Exact:
+    return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)
+
+
+def _bits(value: Exact) -> int:
+    return encode(value, FLOAT32, "nonsaturate")
+
+
+def _negated(value: Exact) -> Exact:
+    return _round(ieee_sum([(value, Fraction(-1))], -0.0))
+
+
+def _times(a: Exact, b: Exact) -> Exact:
+    return _round(ieee_sum([(a, b)], -0.0))
+
+
+def _plus(a: Exact, b: Exact) -> Exact:
+    return _round(ieee_sum([(a, ONE)], b))
+
+
+def _multiply_add(a: Exact, b: Exact, c: Exact) -> Exact:
+    return _round(ieee_sum([(a, b)], c))
+
+
+def _exp2(x: Exact) -> Exact:
+    """Return 2**x rounded to float32."""
+    if math.isnan(x) or x == math.inf:
+        return x
+    if x < -1000:
+        return Fraction(0)
+    if x > 1000:
+        return math.inf
+    if Fraction(x).denominator == 1:
+        return _round(Fraction(2) ** int(x))
+    return _round(_by_digits(lambda d: _DIGITS.exp(_DIGITS.multiply(d, _LN_2)), x))
+
+
+def _log2(x: Exact) -> Exact:
+    """Return log2 of a positive number rounded to float32."""
+    if math.isinf(x):
+        return x
+    number = Fraction(x)
+    if number.numerator & (number.numerator - 1) == 0 and number.denominator & (number.denominator - 1) == 0:
+        return Fraction(number.numerator.bit_length() - number.denominator.bit_length())
+    return _round(_by_digits(lambda d: _DIGITS.divide(d.ln(_DIGITS), _LN_2), x))
+
+
+def _by_digits(function: Callable[[decimal.Decimal], decimal.Decimal], x: Exact) -> Fraction:
+    number = Fraction(x)
+    return Fraction(function(_DIGITS.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))))

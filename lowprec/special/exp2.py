@@ -1,0 +1,134 @@
+"""2**x in float32 as attention kernels compute it: correctly rounded, by a published polynomial, or by both.
+
+NVIDIA has not published the bits of MUFU.EX2, the instruction behind ``ex2.approx.ftz.f32``; the CUDA documentation
+bounds its error at 2 ulp. `RoundedExp2` stands in for it. FlashAttention-4 computes part of the elements with a
+polynomial whose bits are public: `PolynomialExp2`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import whole
+from .._values import Value, plain_fields
+from ..kernels import attn as kernels
+
+Floats = NDArray[np.float32]
+
+
+class Exp2(Value):
+    """Base of functions that compute 2**x for a tile of scores."""
+
+    @property
+    @abstractmethod
+    def is_published(self) -> bool:
+        """Whether the hardware's bits are public; if not, results are those of a stand-in within the documented bound."""
+
+    @abstractmethod
+    def __call__(self, x: Floats) -> Floats:
+        """Return 2**x of a tile [rows, keys], C-contiguous; the column decides which instruction computes a number."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundedExp2(Exp2):
+    """2**x, correctly rounded to nearest even.
+
+    Parameters
+    ----------
+    flush : bool
+        Whether subnormal results become zero, as those of ``ex2.approx.ftz.f32``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> RoundedExp2()(np.array([[0.5, -126.5]], np.float32))
+    array([[1.4142135, 0.       ]], dtype=float32)
+    """
+
+    flush: bool = True
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+
+    @property
+    def is_published(self) -> bool:
+        """False: it stands in for an instruction whose bits are not public."""
+        return False
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return 2**x of an array of any shape."""
+        out = np.empty_like(x)
+        kernels.exp2(x.reshape(-1), out.reshape(-1), self.flush)
+        return out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PolynomialExp2(Exp2):
+    """2**x by a polynomial in the fraction of x, evaluated by fused multiply-adds in Horner's scheme.
+
+    x is raised to -127 at least; its floor is added to the exponent bits of the polynomial's value, without a check.
+
+    Parameters
+    ----------
+    coefficients : tuple of float
+        Coefficients of rising powers, rounded to float32.
+    period, emulated : int
+        In every `period` consecutive columns of a fragment, the last `emulated` ones use the polynomial, by pairs of
+        columns; the others use `RoundedExp2`. With ``emulated = period`` all do.
+    first_fragment : int
+        Fragments before this one, and the last one of a tile, do not use the polynomial, unless ``emulated = period``.
+    fragment : int
+        Columns of a fragment.
+    source : str
+        Reference for the constants.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> PolynomialExp2((1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625))(
+    ...     np.array([[0.5, -1.0]], np.float32)
+    ... )
+    array([[1.4141036, 0.5      ]], dtype=float32)
+    """
+
+    coefficients: tuple[float, ...]
+    period: int = 1
+    emulated: int = 1
+    first_fragment: int = 0
+    fragment: int = 32
+    source: str = dataclasses.field(default="user-defined", compare=False)
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        who = type(self).__name__
+        for name, low in (("period", 1), ("emulated", 0), ("first_fragment", 0), ("fragment", 1)):
+            whole(who, name, getattr(self, name), low)
+        if not self.coefficients:
+            raise ValueError(f"{who}: coefficients must be at least one number, got ()")
+
+    @property
+    def is_published(self) -> bool:
+        """Whether every column uses the polynomial."""
+        return self.emulated >= self.period
+
+    def chosen(self, columns: int) -> NDArray[np.bool_]:
+        """Return which columns of a tile use the polynomial."""
+        if self.is_published:
+            return np.ones(columns, bool)
+        column = np.arange(columns)
+        fragment, place = np.divmod(column, self.fragment)
+        place -= place % 2
+        last = -(-columns // self.fragment) - 1
+        inside = (fragment >= self.first_fragment) & (fragment < last)
+        return inside & (place % self.period >= self.period - self.emulated)
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return 2**x of a tile [rows, keys]."""
+        out = np.empty_like(x) if self.is_published else RoundedExp2()(x)
+        kernels.exp2_polynomial(x, np.array(self.coefficients, np.float32), self.chosen(x.shape[1]), out)
+        return out

@@ -1,0 +1,136 @@
+"""Attention kernels against the oracle in fractions, bit by bit, on hostile rows; wrong rules must differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.attn.forward import scale_of_scores
+from lowprec.attn.kernel import AttentionKernel, KeyTile
+from lowprec.attn.sums import PackedPairSum
+from lowprec.oracle import ACCUMULATORS, fields
+from lowprec.oracle.attention import Attention
+from lowprec.special.exp2 import PolynomialExp2
+
+
+def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
+    """Return the oracle's description of a kernel, with its own order of sums."""
+    order = "packed" if isinstance(kernel.row_sum, PackedPairSum) else "quad"
+    if order == "quad" and kernel.row_sum.fused:
+        order = "quad_fused"
+    emulated: frozenset[int] = frozenset()
+    polynomial: tuple[Fraction, ...] = ()
+    if isinstance(kernel.exp2, PolynomialExp2):
+        polynomial = tuple(Fraction(float(np.float32(c))) for c in kernel.exp2.coefficients)
+        period, inside = kernel.exp2.period, kernel.exp2.emulated
+        fragments = -(-tile // 32)
+        emulated = frozenset(
+            j for j in range(tile)
+            if inside >= period
+            or (0 < j // 32 < fragments - 1 and (j % 32 - j % 2) % period >= period - inside)
+        )  # fmt: skip
+    return Attention(
+        ACCUMULATORS[kernel.scores.name], ACCUMULATORS[kernel.values.name], fields(kernel.operands),
+        fields(kernel.p_format), tile, order, polynomial, emulated, kernel.p_offset, kernel.rescale_threshold,
+        kernel.promote_every, kernel.last_tile_first, kernel.fused_scores, kernel.fused_shift, kernel.flush_subnormals,
+        Fraction(kernel.empty_scale), kernel.empty_lse, kernel.lse_in_octaves,
+    )  # fmt: skip
+
+
+def operands(rng: np.random.Generator, kernel: AttentionKernel, m: int, n: int, d: int, spread: float) -> list[Any]:
+    """Return Q, K and V with a few rows of zeros and extreme numbers, on the kernel's grid."""
+    q, k, v = (rng.standard_normal((rows, d)).astype(np.float32) * size for rows, size in ((m, spread), (n, 1), (n, 1)))
+    k[n // 2] = 0
+    k[n // 3] *= 6  # a score that grows by more than a threshold
+    v[:, 0] += 1
+    return [lp.round_to(x, kernel.operands) for x in (q, k, v)]
+
+
+def both(
+    kernel: AttentionKernel, q: Any, k: Any, v: Any, *, causal: bool = False, v_descale: float = 1.0, **wrong: Any
+) -> tuple[list[Any], list[Any]]:
+    """Return the output's and the log-sum-exp's bits by the kernel and by the oracle."""
+    m, n, d = len(q), len(k), q.shape[1]
+    tile = kernel.tile_of(d, causal, False)
+    rule = dataclasses.replace(oracle_of(kernel, tile), **wrong)
+    scale = scale_of_scores(kernel, d**-0.5, np.float32(0.75))
+    got = lp.attention(
+        q, k, v, kernel=kernel, causal=causal, descale=(0.75, 1.0, v_descale), out_format="float32"
+    )
+    codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
+    want, lse = [], []
+    for i in range(m):
+        high = min(n, max(0, i + n - m + 1)) if causal else n
+        row, total = rule.row(codes[0][i], codes[1], codes[2], Fraction(float(scale)), Fraction(v_descale), 0, high)
+        want.append(row)
+        lse.append(total)
+    return [got.out.view(np.uint32).tolist(), got.lse.view(np.uint32).tolist()], [want, lse]
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("name", list(lp.attentions))
+def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
+    """Small tiles, so that a row has several: ragged end, causal mask, descales, growing maxima."""
+    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
+    if isinstance(kernel.exp2, PolynomialExp2):
+        kernel = kernel.with_(exp2=kernel.exp2.with_(fragment=4, first_fragment=1, period=4, emulated=2))
+    rng = np.random.default_rng(int(spread))
+    data = operands(rng, kernel, 3, 43, 8, spread)
+    for causal in (False, True):
+        if isinstance(kernel.exp2, PolynomialExp2):
+            chosen = frozenset(j for j in range(16) if 4 <= j < 12 and j % 4 >= 2)
+            got, want = both(kernel, *data, causal=causal, v_descale=1.5, emulated=chosen)
+        else:
+            got, want = both(kernel, *data, causal=causal, v_descale=1.5)
+        assert got == want
+
+
+@pytest.mark.parametrize("name", list(lp.attentions))
+def test_the_published_tiles_have_the_oracle_s_bits(name: str) -> None:
+    """The tile of head size 32 as published, with one key more than a tile."""
+    kernel = lp.attentions[name]
+    rng = np.random.default_rng(1)
+    n = kernel.tile_of(32, False, False) + 1
+    q, k, v = operands(rng, kernel, 1, n, 32, 4.0)
+    got, want = both(kernel, q, k, v[:, :3])
+    assert got == want
+
+
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "tiles from the first": ("fa3_fp8", {"backwards": False}),
+    "offset 7": ("fa3_fp8", {"offset": 7}),
+    "no offset": ("fa3_fp8", {"offset": 0}),
+    "scores rounded twice": ("fa3_bf16", {"fused_scores": False}),
+    "shift rounded twice": ("fa3_fp8", {"fused_shift": False}),
+    "threshold": ("fa4_bf16", {"threshold": 0.0}),
+    "sum of rounded P": ("fa3_fp8", {"sums_rounded_p": True}),
+    "no descale of V": ("fa3_fp8", {"drops_v_descale": True}),
+    "order of the sum": ("fa3_bf16", {"sum_order": "packed"}),
+    "fused rescaling": ("flash2", {"sum_order": "quad"}),
+    "MUFU everywhere": ("fa4_bf16", {"emulated": frozenset()}),
+    "tile": ("fa3_fp8", {"tile": 32}),
+    "never promoted": ("vllm_fa3_fp8", {"promote_every": None}),
+    "promoted every tile": ("fa3_fp8", {"promote_every": 1}),
+    "P flushed": ("fa3_fp8", {"flushes_p": True}),
+    "empty rows": ("flash2", {"empty_lse": -math.inf}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_rules_have_other_bits(wrong: str) -> None:
+    """Each wrong rule differs from the kernel; the first row of the causal case sees no key."""
+    name, change = WRONG[wrong]
+    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, *[128 if "fa4" in name else 16] * 3),))
+    keys, spread = (40, 6.0) if "fa3" in name else (150, 2.0)
+    rows = 32 if wrong == "fused rescaling" else 8  # one row in eight shows it
+    q, k, v = operands(np.random.default_rng(5), kernel, rows, keys, 8, spread)
+    if wrong == "empty rows":
+        k, v = k[:7], v[:7]
+    got, want = both(kernel, q, k, v, causal=wrong == "empty rows", v_descale=1.5, **change)
+    assert got != want
