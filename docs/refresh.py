@@ -46,6 +46,7 @@ PAGES = {
     "reference_data/README.md": "make_hashes.page",
     "docs/formats.md": "make_formats.page",
     "docs/accumulators.md": "make_accumulators.page",
+    "docs/attention.md": "make_attention.page",
     "docs/quantizers.md": "make_quantizers.page",
     "docs/codecs.md": "make_codecs.page",
     "docs/costs.md": "make_costs.page",

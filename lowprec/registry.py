@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 PUBLIC = (
-    "formats", "quantizers", "accumulators", "gemm_libraries", "recipes", "codecs", "configs", "policies", "roundings",
+    "formats", "quantizers", "accumulators", "gemm_libraries", "attentions", "recipes", "codecs", "configs", "policies",
+    "roundings",
 )  # fmt: skip
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 

@@ -27,6 +27,7 @@ CATALOGUES = {
         "quantizers",
         "accumulators",
         "gemm_libraries",
+        "attentions",
         "codecs",
         "recipes",
     )
@@ -153,7 +154,7 @@ def test_fields_that_are_tuples():
         *((kind.__name__, "input_formats") for kind in KINDS), ("FlushedFmaSum", "daz_formats"),
         ("LaneChains", "daz_formats"), ("PairedLaneChains", "daz_formats"), ("Policy", "saturating"),
         ("TableFormat", "table"),
-        ("SplitCodec", "parts"), ("NodeCount", "shares"),
+        ("SplitCodec", "parts"), ("NodeCount", "shares"), ("AttentionKernel", "key_tiles"),
     }  # fmt: skip
 
 

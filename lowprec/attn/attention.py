@@ -134,7 +134,36 @@ def attention(
     out = round_to(out, kernel.output_format if out_format is None else out_format, policy="ieee")
     lead = (0,) * (4 - given)
     out, lse, saturated, underflowed = out[lead], lse[lead], saturated[lead], underflowed[lead]
-    return AttentionResult(out if like is None else returned("attention", out, like), lse, saturated, underflowed, kernel)
+    return AttentionResult(
+        out if like is None else returned("attention", out, like), lse, saturated, underflowed, kernel
+    )
+
+
+def softmax_attention(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False, window: tuple[int, int] | None = None,
+    scale: float | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Compute attention in float64, as a reference; the arguments are those of `attention`, values of any format.
+
+    Examples
+    --------
+    >>> softmax_attention([[1.0]], [[0.0], [0.0]], [[1.0], [2.0]])
+    array([[1.5]])
+    """
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
+        k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))
+    low, high = _visible(q.shape[-2], k.shape[-2], causal, window)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    key = np.arange(k.shape[-2])
+    for i in np.ndindex(q.shape[:-2]):
+        for row, (first, stop) in enumerate(zip(low, high, strict=True)):
+            if first < stop:
+                scores = np.where((key >= first) & (key < stop), k[i] @ q[i][row] * factor, -np.inf)
+                p = np.exp(scores - scores.max())
+                out[i][row] = p @ v[i] / p.sum()
+    return out
 
 
 def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
@@ -143,7 +172,9 @@ def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
     array = np.asarray(x) if said is None else x
     codes = encode(array, fmt, policy="ieee" if fmt.bits > 8 else None)
     if codes.ndim < 2 or codes.ndim > 4:
-        raise ValueError(f"attention: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
+        raise ValueError(
+            f"attention: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}"
+        )
     if said is None or not formats[said].same_codes(fmt):
         values = np.asarray(array, np.float32)
         rounded = round_to(values, fmt)
@@ -158,10 +189,7 @@ def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
 
 def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], kernel: AttentionKernel) -> None:
     if not q[0] == k[0] == v[0] or k[1:3] != v[1:3] or q[3] != k[3]:
-        raise ValueError(
-            "attention: q, k, v must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv), "
-            f"got {q}, {k}, {v}"
-        )
+        raise ValueError(f"attention: q, k, v must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv), got {q}, {k}, {v}")
     if k[1] == 0 or q[1] % k[1]:
         raise ValueError(f"attention: heads of q must be a multiple of those of k, got {q[1]} and {k[1]}")
     if not q[3] or not v[3]:

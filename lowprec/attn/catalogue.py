@@ -19,7 +19,9 @@ from .sums import PackedPairSum, QuadSum
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""
 
-_STAND_IN = "exp2 of MUFU, reciprocal and logarithm: correctly rounded; whether the compiler contracts a sum's rescaling"
+_STAND_IN = (
+    "exp2 of MUFU, reciprocal and logarithm: correctly rounded; whether the compiler contracts a sum's rescaling"
+)
 _FA2 = "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h; setup.py: --use_fast_math"
 _FA3 = "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp; setup.py: --use_fast_math"
 _FA4 = "flash_attn/cute/softmax.py, utils.py, flash_fwd_sm100.py"

@@ -14,6 +14,8 @@ from ..special.exp2 import Exp2, RoundedExp2
 from ..tensorcore.accumulator import Accumulator
 from .sums import QuadSum, RowSum
 
+_QUAD, _ROUNDED = QuadSum(), RoundedExp2()
+
 
 class KeyTile(NamedTuple):
     """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window."""
@@ -93,8 +95,8 @@ class AttentionKernel(Value):
     p_format: Format
     key_tiles: tuple[KeyTile, ...]
     p_policy: Policy = policies["ocp_sat"]
-    row_sum: RowSum = QuadSum()
-    exp2: Exp2 = RoundedExp2()
+    row_sum: RowSum = _QUAD
+    exp2: Exp2 = _ROUNDED
     p_offset: int = 0
     rescale_threshold: float = 0.0
     promote_every: int | None = None
@@ -140,4 +142,6 @@ class AttentionKernel(Value):
         for row in self.key_tiles:
             if head_dim <= row.head_dim:
                 return row.window if window else row.causal if causal else row.keys
-        raise ValueError(f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}")
+        raise ValueError(
+            f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}"
+        )

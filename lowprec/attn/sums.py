@@ -60,8 +60,8 @@ class QuadSum(RowSum):
 class PackedPairSum(RowSum):
     """One thread a row: eight chains over the keys of a tile, joined in pairs by packed additions.
 
-    FlashAttention-4's ``fadd_reduce``: chain c adds keys c, c + 8, ...; the first one starts from the rescaled sum. Then
-    (c0 + c2) + (c4 + c6) and (c1 + c3) + (c5 + c7) are added.
+    FlashAttention-4's ``fadd_reduce``: chain c adds keys c, c + 8, ...; the first one starts from the rescaled sum.
+    Then (c0 + c2) + (c4 + c6) and (c1 + c3) + (c5 + c7) are added.
     """
 
     lanes = 1

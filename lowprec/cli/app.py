@@ -162,6 +162,8 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Matrix products and hardware": (
         cli_catalogues.accumulators_command,
         cli_arrays.gemm,
+        cli_catalogues.attentions_command,
+        cli_arrays.attention,
         cli_mma.mma,
         cli_identify.identify_command,
         cli_check.check,

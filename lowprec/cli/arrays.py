@@ -1,4 +1,4 @@
-"""Commands on arrays in files: quantize, gemm, logfmt."""
+"""Commands on arrays in files: quantize, gemm, attention, logfmt."""
 
 from __future__ import annotations
 
@@ -184,6 +184,43 @@ def gemm(
     emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title)
     if out is not None:
         _save(out, d)
+
+
+@click.command()
+@click.argument("q_file", metavar="Q")
+@click.argument("k_file", metavar="K")
+@click.argument("v_file", metavar="V")
+@click.option("--kernel", default="fa3_fp8", show_default=True, metavar="NAME", help="See lowprec attentions.")
+@click.option("--causal", is_flag=True, help="Hide the keys after a query.")
+@click.option("--scale", type=float, help="Factor of the scores.  [default: 1 / sqrt(D)]")
+@click.option("--out", metavar="FILE", help="Save the output as .npy.")
+@machine_readable
+def attention(
+    q_file: str, k_file: str, v_file: str, kernel: str, causal: bool, scale: float | None, out: str | None
+) -> None:
+    """Compute attention (.npy) as a GPU kernel does.
+
+    Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand format. Prints the error
+    against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero.
+
+    Example: lowprec attention q.npy k.npy v.npy --kernel vllm_fa3_fp8
+    """
+    _writable_file(out, q_file, k_file, v_file)
+    from ..attn.attention import attention as attend
+    from ..attn.attention import softmax_attention
+    from ..attn.catalogue import attentions
+    from ..cast.casts import round_to
+    from ..measure.metrics import compare
+
+    chosen = attentions[kernel]
+    q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
+    result = attend(q, k, v, kernel=chosen, causal=causal, scale=scale)
+    exact = softmax_attention(q, k, v, causal=causal, scale=scale)
+    counts = {"P saturated": int(result.saturated.sum()), "P underflowed": int(result.underflowed.sum())}
+    row = {"against": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}
+    emit(tuple(row), [tuple(row.values())], kernel)
+    if out is not None:
+        _save(out, result.out)
 
 
 _Products = tuple["NDArray[np.float32]", "NDArray[Any]", str]

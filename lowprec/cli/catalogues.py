@@ -1,4 +1,4 @@
-"""Commands that list the entries of catalogues: accumulators, quantizers, recipes."""
+"""Commands that list the entries of catalogues: accumulators, attention kernels, quantizers, recipes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,34 @@ def accumulators_command(name: str | None) -> None:
     ]
     columns = ("accumulator", "takes", "kind", "group", "fraction bits", "output", "scales inside")
     emit(columns, rows, "Accumulators")
+
+
+@click.command("attentions")
+@click.argument("name", required=False)
+@machine_readable
+def attentions_command(name: str | None) -> None:
+    """List attention kernels, or show the details of one."""
+    from ..attn.catalogue import attentions
+
+    if name is not None:
+        one = attentions[name]
+        _about(one, attentions.aliases(one.name), [])
+        return
+    rows: list[Sequence[Cell]] = [
+        (
+            key,
+            a.operands.name,
+            a.scores.name,
+            " ".join(f"{row.keys} (D <= {row.head_dim})" for row in a.key_tiles),
+            a.p_format.name,
+            a.p_offset,
+            a.rescale_threshold,
+            "never" if a.promote_every is None else a.promote_every,
+        )
+        for key, a in ((key, attentions[key]) for key in attentions)
+    ]
+    columns = ("kernel", "operands", "accumulator", "keys per tile", "P", "offset", "threshold", "promoted every")
+    emit(columns, rows, "Attention kernels")
 
 
 @click.command("quantizers")

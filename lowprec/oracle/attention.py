@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from .accumulators import Accumulator
 from .ieee import ieee_sum
@@ -104,7 +105,8 @@ class Attention:
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
         sums: list[Exact] = [Fraction(0)] * 4
-        out, promoted = [0] * channels, [Fraction(0)] * channels if self.promote_every else None
+        out = [0] * channels
+        promoted: list[Exact] | None = [Fraction(0)] * channels if self.promote_every else None
         starts = list(range(0, len(k), self.tile))
         first, done = True, 0
         for start in reversed(starts) if self.backwards else starts:
@@ -112,11 +114,11 @@ class Attention:
                 continue
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
-            largest = maximum
+            largest: Any = maximum
             for score in scores.values():
                 if not math.isnan(score) and score > largest:
                     largest = score
-            growth = self._times(self._minus(maximum, Fraction(0) if largest == -math.inf else largest), scale)
+            growth: Any = self._times(self._minus(maximum, Fraction(0) if largest == -math.inf else largest), scale)
             factor: Exact = ONE if first else self._exp2(growth)
             if self.threshold and not first and growth >= -self.threshold:
                 largest, factor = maximum, ONE
@@ -126,14 +128,14 @@ class Attention:
             )
             p: list[Exact] = []
             for j in range(start, start + self.tile):
-                x = -math.inf
+                x: Exact = -math.inf
                 if j in scores:
                     x = self._multiply_add(scores[j], scale, _negated(shift), self.fused_scores)
                 p.append(self._polynomial(x) if j - start in self.emulated else self._exp2(x))
             codes = [encode(x, self.p_format) for x in p]
             if self.flushes_p:
                 least = decode(1 << self.p_format.mantissa_bits, self.p_format)
-                codes = [0 if abs(decode(c, self.p_format)) < least else c for c in codes]
+                codes = [0 if _below(decode(c, self.p_format), least) else c for c in codes]
             added = [decode(c, self.p_format) for c in codes] if self.sums_rounded_p else p
             sums = self._add(added, sums, factor)
             if not first:
@@ -180,7 +182,7 @@ class Attention:
                 for lane in (0, 1)
             ]
             return [self._plus(*halves)] + [Fraction(0)] * 3
-        found = []
+        found: list[Exact] = []
         for thread in range(4):
             keys = [j for j in range(len(p)) if j % 8 // 2 == thread]
             if not keys:
@@ -196,7 +198,7 @@ class Attention:
         return self._flushed(_exp2(x), always=True)
 
     def _polynomial(self, x: Exact) -> Exact:
-        clamped = Fraction(-127) if math.isnan(x) or x < -127 else Fraction(x)
+        clamped = Fraction(x) if x >= -127 else Fraction(-127)
         whole = math.floor(clamped)
         fraction = _round(clamped - whole)
         value: Exact = self.polynomial[-1]
@@ -205,7 +207,7 @@ class Attention:
         return decode((encode(value, FLOAT32) + (whole << 23)) % (1 << 32), FLOAT32)
 
     def _flushed(self, x: Exact, always: bool = False) -> Exact:
-        if (self.flush or always) and not math.isnan(x) and x != 0 and abs(x) < _LEAST:
+        if (self.flush or always) and x != 0 and _below(x, _LEAST):
             return -0.0 if x < 0 else Fraction(0)
         return x
 
@@ -220,6 +222,11 @@ class Attention:
 
     def _multiply_add(self, a: Exact, b: Exact, c: Exact, fused: bool) -> Exact:
         return self._flushed(_multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
+
+
+def _below(x: Exact, least: Any) -> bool:
+    """Return whether a magnitude is less than a limit; NaN is not."""
+    return bool(abs(x) < least)
 
 
 def _round(value: Exact) -> Exact:

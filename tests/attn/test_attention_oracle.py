@@ -60,9 +60,7 @@ def both(
     tile = kernel.tile_of(d, causal, False)
     rule = dataclasses.replace(oracle_of(kernel, tile), **wrong)
     scale = scale_of_scores(kernel, d**-0.5, np.float32(0.75))
-    got = lp.attention(
-        q, k, v, kernel=kernel, causal=causal, descale=(0.75, 1.0, v_descale), out_format="float32"
-    )
+    got = lp.attention(q, k, v, kernel=kernel, causal=causal, descale=(0.75, 1.0, v_descale), out_format="float32")
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
     want, lse = [], []
     for i in range(m):

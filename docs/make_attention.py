@@ -1,0 +1,81 @@
+"""The page of attention kernels, from the catalogue."""
+
+from __future__ import annotations
+
+from pages import table
+
+import lowprec as lp
+
+
+def page() -> str:
+    """Return docs/attention.md."""
+    rows = [
+        (
+            f"`{name}`", a.operands.name, f"`{a.scores.name}`",
+            ", ".join(f"{t.keys} to D = {t.head_dim}" for t in a.key_tiles),
+            type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
+            "never" if a.promote_every is None else f"every {a.promote_every}", a.source,
+        )
+        for name, a in ((name, lp.attentions[name]) for name in lp.attentions)
+    ]  # fmt: skip
+    names = ("kernel", "operands", "accumulator", "keys per tile", "row sum", "P", "threshold", "promoted", "source")
+    return f"""# Attention kernels
+
+Between two matrix products, attention has a softmax, and a kernel computes all three by tiles of keys. What decides the
+bits is data here: the tiles, both accumulators, how the running maximum is kept, in which order a row of P is added,
+the format of P and the power of two that multiplies it, and whether the tensor core goes on adding to the output from
+tile to tile. `lp.attention` computes any such kernel:
+
+```python
+>>> import numpy as np, lowprec as lp
+>>> rng = np.random.default_rng(0)
+>>> q, k, v = (lp.round_to(rng.standard_normal((n, 128)), "e4m3fn") for n in (4, 8192, 8192))
+>>> v = lp.round_to(v + 1, "e4m3fn")                                  # values whose mean is not zero
+>>> exact = lp.attention(q, k, v, kernel="fa3_bf16", out_format="float32").out
+>>> for name in ("fa3_fp8", "vllm_fa3_fp8"):
+...     out = lp.attention(q, k, v, kernel=name, out_format="float32").out
+...     print(f"{{name}}: {{(out * exact).sum() / (exact * exact).sum() - 1:+.1%}}")
+fa3_fp8: -10.2%
+vllm_fa3_fp8: -0.2%
+
+```
+
+Both are FlashAttention-3 on Hopper. Upstream, the output of 8192 keys stays in the tensor core, whose FP8 sums keep
+14 significant bits and truncate; vLLM's fork adds the result of each tile in float32. The
+[tutorial](gallery/plot_attention.py) shows what that does to a long context.
+
+A hypothetical kernel is one change away, and everything else stays:
+
+```python
+>>> lagging = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0)     # FlashAttention-4 before its correction
+>>> int(lp.attention(q * 2, k, v, kernel=lagging).saturated.sum()) > 0   # probabilities above the largest number of P
+True
+
+```
+
+From the command line: `lowprec attentions` lists the kernels, `lowprec attention Q.npy K.npy V.npy --kernel NAME`
+computes one.
+
+## Catalogue
+
+{table(names, rows)}
+
+A threshold keeps the old maximum while the new one is larger by at most that many octaves. *Promoted* is how often P V
+leaves the tensor core. Causal masks and sliding windows have their own tiles (`key_tiles`).
+
+## What is exact
+
+Each kernel has the bits of an [oracle in fractions](../lowprec/oracle/attention.py): outputs and log-sum-exps of
+random rows with several tiles, with and without a causal mask, and 16 wrong rules (another order of tiles, offset,
+threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table; no
+recording of a GPU's attention has confirmed them yet. What no public source decides is computed like this:
+
+- `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. The documentation
+  bounds the error of `ex2.approx` at 2 ulp, so the hardware's float32 results can differ in their last bits, and a
+  result in BF16 where it is close to a boundary between two numbers. FlashAttention-4's polynomial is exact.
+- whether the compiler contracts `row_sum * scale + p` into one fused multiply-add: a field, `QuadSum(fused=...)`.
+- the order of the products within one instruction: the accumulators add them exactly.
+
+Not included: softcap, attention sinks, split keys and their combination, pages, and the backward pass. An argument for
+them would be refused, not ignored.
+"""
