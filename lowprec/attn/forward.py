@@ -49,7 +49,8 @@ class Forward:
 
     def head(self, h: Head) -> HeadResult:
         """Return the results of all rows."""
-        parts = [self._rows(h, i, min(i + ROWS, len(h.q))) for i in range(0, len(h.q), ROWS)]
+        with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
+            parts = [self._rows(h, i, min(i + ROWS, len(h.q))) for i in range(0, len(h.q), ROWS)]
         return HeadResult(*(np.concatenate([part[field] for part in parts]) for field in range(4)))
 
     def _rows(self, h: Head, start: int, stop: int) -> HeadResult:

@@ -93,7 +93,7 @@ class PolynomialExp2(Exp2):
     >>> PolynomialExp2((1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625))(
     ...     np.array([[0.5, -1.0]], np.float32)
     ... )
-    array([[1.4141036, 0.5      ]], dtype=float32)
+    array([[1.414104, 0.5     ]], dtype=float32)
     """
 
     coefficients: tuple[float, ...]

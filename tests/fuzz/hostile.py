@@ -48,6 +48,7 @@ CATALOGUES = {
     "Format": lp.formats, "Rounding": lp.roundings, "Policy": lp.policies, "Quantizer": lp.quantizers,
     "Accumulator": lp.accumulators, "GemmLibrary": lp.gemm_libraries, "Recipe": lp.recipes, "codec": lp.codecs,
     "Hardware": lp.costs.hardware, "ModelShape": lp.costs.models, "MoEConfig": lp.configs,
+    "AttentionKernel": lp.attentions,
 }  # fmt: skip
 NAMES = [
     *(_said(x) for x in ("no such name", "", " ", "../../evil", "/etc/passwd", "n" * 3000, "E4M3", "e4m3fn\0", "é\n")),

@@ -229,6 +229,13 @@ def mma_arguments(draw: Draw) -> Arguments:
     return arguments
 
 
+def attention_arguments(draw: Draw) -> Arguments:
+    kernel = lp.attentions[draw.of(lp.attentions.names())]
+    m, n, d = draw.one(0, 1, 3), draw.one(0, 1, 4, 130), draw.one(1, 16, 33)
+    q, k, v = (lp.round_to(draw.values(shape, "f4"), kernel.operands) for shape in ((m, d), (n, d), (n, 2)))
+    return {"q": q, "k": k, "v": v, "kernel": kernel.name, "causal": draw.chance(0.5)}
+
+
 def matmul_arguments(draw: Draw) -> Arguments:
     m, n, k = draw.one(0, 1, 5), draw.one(1, 9), draw.one(0, 1, 33)
     return onto(draw, {"a": draw.values((m, k)), "b": draw.values((n, k))}, (m, n), np.float32)

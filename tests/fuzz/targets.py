@@ -99,6 +99,7 @@ def targets(folder: Any) -> list[Target]:
         Target("grouped_gemm", sound.grouped_gemm_arguments, function=grouped),
         Target("grouped_wgrad", sound.grouped_wgrad_arguments),
         Target("mma", sound.mma_arguments, 6),
+        Target("attention", sound.attention_arguments, 4, objects.used(lp.attention, lambda found: found.out)),
         Target("identify", sound.identify_arguments, function=identify),
         Target("matmul_f32", sound.matmul_arguments),
         Target("prepack_b", sound.prepack_b_arguments),

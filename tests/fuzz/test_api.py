@@ -14,7 +14,7 @@ CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else: catalogues by `get`, modules by their functions, results by their makers.
 NOT_CALLED = {"__version__", "codecs", "configs", "formats", "gemm_libraries", "policies", "quantizers", "recipes",
               "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum", "Check",
-              "streams", "block_formats", "Accumulator"}  # fmt: skip
+              "streams", "block_formats", "Accumulator", "attentions", "AttentionKernel"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
 #: test suites import fails with an AssertionError on purpose.
 TRUSTED = {"oracle", "plot", "testing"}
@@ -64,6 +64,7 @@ def test_every_parameter_has_a_kind(all_targets):
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
     "FusedSum(input_formats)", "Granularity.block(shape)", "Policy(saturating)",
+    "attention(descale)", "attention(like)", "attention(window)",
     "Quantizer(rule)", "Quantized(tensor_scale)", "Quantized.dequantize(like)",
     "Recipe(all_reduce)", "Recipe(master)", "Recipe(moment_m)", "Recipe(moment_v)",
     "Recipe(rules)", "Recipe(storage)", "TableFormat(table)", "checksum(a)", "checksum(b)", "codec.from_bytes(shape)",
