@@ -210,7 +210,7 @@ def attention(
     from ..attn.attention import softmax_attention
     from ..attn.catalogue import attentions
     from ..cast.casts import round_to
-    from ..measure.metrics import compare
+    from ..measure.comparison import compare
 
     chosen = attentions[kernel]
     q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
