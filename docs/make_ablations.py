@@ -256,6 +256,8 @@ def _outcome(item: dict[str, Any]) -> str:
         cells.append(f"{sum(map(is_as_expected, outcomes))} of {len(outcomes)}")
     if item["claims"]:
         cells.append(f"{sum(claim['agrees'] == 'yes' for claim in item['claims'])} of {len(item['claims'])} published")
+    if _is_quick_training(item):
+        return "; ".join([*cells, "a quick size: no verdicts"])
     verdicts = [arm["verdict"].partition(":")[0] for arm in item["arms"] if arm["role"] == "treatment"]
     if _void(item):
         return "; ".join([*cells, "verdicts void"])
@@ -293,16 +295,45 @@ def _departure(item: dict[str, Any]) -> str:
     return f". A departure from the full size as registered: {' and '.join(changed)}"
 
 
+#: What a sentence of an arm says between its interval and its other effects.
+_VERDICT = re.compile(r"(?<=pairs\)): [^;]*;")
+
+
+def _is_quick_training(item: dict[str, Any]) -> bool:
+    """Return whether a study of training has run at its quick size alone."""
+    return item["tier"] in ("T3", "T4") and "--quick" in item["command"]
+
+
+def answer(item: dict[str, Any]) -> str:
+    """Return a study's answer with its intervals, in a sentence: effects of its arms, or its first numbers."""
+    effect = getattr(load(item["name"]), "answer", "training")
+    arms = [arm for arm in item["arms"] if arm["role"] in ("treatment", "control") and "effects" in arm]
+    arms.sort(key=lambda arm: arm["role"] == "control")
+    if arms:
+        said = [
+            f"`{arm['arm']}`{' (control)' * (arm['role'] == 'control')} {mean:+.3f} % [{low:+.3f}, {high:+.3f}]"
+            for arm in arms for mean, low, high in [arm["effects"][effect]]
+        ]  # fmt: skip
+        return f"Loss against BF16, {effect.replace('_', ' ')} effect with 90 % intervals: {', '.join(said)}."
+    if rows := item["expectations"]["rows"]:
+        return f"Measured, with 90 % intervals: {'; '.join(f'{row[1]} {row[4]}' for row in rows[:3])}."
+    agreed = sum(claim["agrees"] == "yes" for claim in item["claims"])
+    return f"{agreed} of {len(item['claims'])} published numbers are reproduced." if item["claims"] else ""
+
+
 def section(item: dict[str, Any]) -> str:
     """Return the section of one study, beginning with its heading."""
-    lines = [f"### {item['name']}", "", item["question"], ""]
+    lines = [f"### {item['name']}", "", item["question"], "", f"**{answer(item)}**" if answer(item) else "", ""]
     if item["published"]:
         lines += [f"Published or expected: {item['published'].rstrip('.')} ({item['source']}).", ""]
     if reasons := _void(item):
         lines += [f"**{void_title(reasons)}** The sentences below are measurements without a verdict.", ""]
     if any("effects" not in arm for arm in item["arms"]):
         lines += ["*Measured before forward and training effects were separated: the losses below are totals.*", ""]
-    lines += [f"- {arm['sentence']}" for arm in item["arms"]]
+    quick = _is_quick_training(item)
+    if quick:
+        lines += ["*A quick size: numbers and intervals, and no verdicts. [Its full size](open.md) has not run.*", ""]
+    lines += [f"- {_VERDICT.sub(';', arm['sentence']) if quick else arm['sentence']}" for arm in item["arms"]]
     lines += [f"- {line}" for line in item.get("told", [])]
     if item["arms"] or item.get("told"):
         lines.append("")

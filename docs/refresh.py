@@ -52,6 +52,7 @@ PAGES = {
     "docs/costs.md": "make_costs.page",
     "docs/recipes.md": "make_recipes.page",
     "docs/ablations.md": "make_ablations.page",
+    "docs/open.md": "make_open.page",
     "ablations/results/pooled.csv": "make_pooled.data",
     "docs/findings.md": "make_pooled.findings",
     "docs/normal.md": "make_pooled.normal",

@@ -18,9 +18,9 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield an article for every study with a stored result, by question, and an index."""
     lines = [
         "# Findings", "",
-        "One article per study: question, figure, answer and limits. [A summary in two tables](/findings.md); [all "
-        "studies on one page](/ablations.md), including those that have not run; [how to write a "
-        "study](/generated/repository/ablations/README.md).", "",
+        "One article per study: question, answer, figure and limits. [A summary in two tables](/findings.md); [what is "
+        "still not known](/open.md); [all studies on one page](/ablations.md), including those that have not run; [how to "
+        "write a study](/generated/repository/ablations/README.md).", "",
     ]  # fmt: skip
     names = []
     for question, studies in make_ablations.QUESTIONS.items():
@@ -33,7 +33,13 @@ def pages() -> Iterator[tuple[str, str]]:
             yield f"generated/findings/{name}.md", links(_article(name), f"docs/{name}.md")
     reports = sorted(path.stem for path in make_ablations.RESULTS.glob("*.md"))
     lines += ["", *_toctree([f"/generated/findings/{name}" for name in names])]
-    others = ["/findings", "/ablations", "/generated/findings/reports", "/generated/repository/ablations/README"]
+    others = [
+        "/findings",
+        "/open",
+        "/ablations",
+        "/generated/findings/reports",
+        "/generated/repository/ablations/README",
+    ]
     lines += _toctree(others)
     whole = [f"- [{name}](/generated/repository/ablations/results/{name}.md)" for name in reports]
     places = [f"/generated/repository/ablations/results/{name}" for name in reports]
@@ -50,11 +56,11 @@ def _article(name: str) -> str:
     item = json.loads((make_ablations.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     report = (ROOT / "ablations" / "results" / f"{name}.md").read_text(encoding="utf-8")
     _, _, body = make_ablations.section(item).partition("\n\n")
-    question, _, answer = body.partition("\n\n")
+    question, answer, measured = body.split("\n\n", 2)
     figure = _FIGURE.search(report)
     shown = figure.group().replace("](", "](../ablations/results/") if figure else ""
     limits = _LIMITS.search(report)
-    parts = [f"# {name}", f"**{question}**", shown, "## Answer", answer.strip()]
+    parts = [f"# {name}", question, answer, shown, "## Expected and measured", measured.strip()]
     if limits:
         parts += ["## Limits", limits.group(1).strip()]
     return "\n\n".join(part for part in parts if part) + "\n"

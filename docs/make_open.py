@@ -1,0 +1,98 @@
+"""The page of what is still not known: claims by status, and studies that have not run at their registered size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pages import table
+
+from lowprec.study import Ablation, load, names
+from lowprec.study.analysis.findings import AS_PUBLISHED, NEITHER
+from lowprec.study.branches.sizes import SECONDS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "ablations" / "results"
+REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
+STATUSES = (CONTRADICTED, "cannot be told at this size", "not studied", REPRODUCED)
+HEAD = """# What is still not known
+
+Made from `ablations/claims.json` and `ablations/results` by `python docs/refresh.py`. {counted} of the claims that this
+project started from: {words}.
+
+- FP8 from the first step of a training: [from_scratch_switch](ablations.md#from_scratch_switch) is registered with 54
+  initial weights and is read once, when all its runs are finished.
+- Whether FP8's cost accumulates, saturates or heals over a longer training.
+- Which number of accumulator bits breaks a training, rather than a product.
+- Under which condition output gradients in blocks, or scales of earlier steps, make a training diverge.
+- Whether what four bits cost falls with a model's size or with its learning rate.
+- Anything about outliers that grow over billions of tokens, or about models a thousand times larger.
+"""
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Return the published studies by name."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+
+
+def claims() -> list[dict[str, str]]:
+    """Return the claims, with what the range that tests one found."""
+    known, found = results(), []
+    for item in json.loads((ROOT / "ablations" / "claims.json").read_text(encoding="utf-8")):
+        if item["status"] not in STATUSES:
+            raise ValueError(f"claim {item['claim']!r}: status {item['status']!r}; allowed are {', '.join(STATUSES)}")
+        words = item.get("range")
+        rows = [row for row in known[item["study"]]["expectations"]["rows"] if row[0] == words] if words else []
+        if words and len(rows) != 1:
+            raise ValueError(f"claim {item['claim']!r}: {item['study']} has no range {words!r}")
+        for row in rows:
+            reproduced, outside = row[-1].startswith(AS_PUBLISHED), row[-1] == NEITHER
+            if (item["status"] == REPRODUCED and not reproduced) or (item["status"] == CONTRADICTED and not outside):
+                raise ValueError(f"claim {item['claim']!r} is {item['status']}, but its range says {row[-1]!r}")
+            said = f"{row[1]}: {row[4]}"
+            item["found"] = f"{item['found']}; {said}" if item.get("found") else said
+        found.append(item)
+    return found
+
+
+def quick_sizes() -> Iterator[tuple[str, ...]]:
+    """Yield the studies of training that stand at a quick size, with what their full size costs."""
+    for name, item in results().items():
+        study = load(name) if name in names() else None
+        if isinstance(study, Ablation) and "--quick" in item["command"]:
+            quick, hours = f"{item['core_seconds'] / 60:.0f} min", core_hours(study)
+            yield f"[{name}](ablations.md#{name})", str(study.quick), quick, str(study.full), f"{hours:.1f} h"
+
+
+def core_hours(study: Ablation) -> float:
+    """Return about what a study's full size takes on one core that does nothing else."""
+    size = study.full
+    before, step, reading = SECONDS[size.config]
+    pair = size.branch_steps * step + 3 * reading * size.evaluation_bytes / 65_536
+    return (size.checkpoints * size.checkpoint_steps * before + len(study.arms) * size.pairs * pair) / 3600
+
+
+def page() -> str:
+    """Return docs/open.md."""
+    found = claims()
+    count = {status: sum(item["status"] == status for item in found) for status in STATUSES}
+    words = ", ".join(f"{count[status]} {status}" for status in sorted(STATUSES, key=lambda one: -count[one]))
+    parts = [HEAD.format(counted=f"Status of {len(found)}", words=words)]
+    for status in STATUSES:
+        rows = [
+            (item["claim"], item["source"], item.get("found", ""),
+             f"[{item['study']}](ablations.md#{item['study']})" if "study" in item else "")
+            for item in found if item["status"] == status
+        ]  # fmt: skip
+        parts += [f"## {status.capitalize()}\n", table(("claim", "source", "here", "study"), rows) + "\n"]
+    sizes = list(quick_sizes())
+    total = sum(float(row[-1].split()[0]) for row in sizes)
+    parts += [
+        "## Studies at a quick size\n",
+        f"{len(sizes)} studies of training have run at their quick size alone: their numbers stand, and no verdict is "
+        f"drawn from them. All full sizes together take about {total:.0f} hours of one core.\n",
+        table(("study", "quick size", "took, one core", "full size", "about"), sizes) + "\n",
+    ]
+    return "\n".join(parts)
