@@ -19,8 +19,8 @@ def pages() -> Iterator[tuple[str, str]]:
     lines = [
         "# Findings", "",
         "One article per study: question, answer, figure and limits. [A summary in two tables](/findings.md); [what is "
-        "still not known](/open.md); [all studies on one page](/ablations.md), including those that have not run; [how to "
-        "write a study](/generated/repository/ablations/README.md).", "",
+        "still not known](/open.md); [all studies on one page](/ablations.md), including those that have not run; [how "
+        "to write a study](/generated/repository/ablations/README.md).", "",
     ]  # fmt: skip
     names = []
     for question, studies in make_ablations.QUESTIONS.items():
