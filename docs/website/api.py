@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import lowprec
+from lowprec.format.layout import Layout
 from lowprec.registry import Registry
 
 from .links import ROOT
 
 #: Modules with several functions, each with a separate page.
-MODULES = ("measure.metrics", "logfmt", "costs", "testing", "reference", "interop", "study")
+MODULES = ("measure.metrics", "measure.comparison", "logfmt", "costs", "testing", "reference", "interop", "study")
 _TITLES = {
     "_threads": "Threads", "cast": "Casts", "codec": "Codecs", "format": "Formats", "measure": "Measures",
     "moe": "The trainer", "recipe": "Recipes", "scaling": "Block scaling", "tensorcore": "Tensor cores",
@@ -89,7 +90,9 @@ def _page(title: str, about: str, names: list[tuple[str, str]]) -> str:
             parts.append(f"``lowprec.{name}``\n{'-' * (len(name) + 12)}\n\nA catalogue of {len(item)} {item.kind}s: "
                          + ", ".join(f"``{entry}``" for entry in item) + ".\n")  # fmt: skip
         elif inspect.isclass(item):
-            parts.append(f".. autoclass:: {path}\n   :members:\n")
+            inherited = Layout in item.__bases__  # many properties of `Format`
+            more = "   :inherited-members: Value\n" if inherited else ""
+            parts.append(f".. autoclass:: {path}\n   :members:\n{more}")
         elif callable(item):
             parts.append(f".. autofunction:: {path}\n")
     return "\n".join(parts)
