@@ -43,6 +43,7 @@ DIFFER = {
     "int8": "Saturates; NumPy's cast wraps.",
     "hif8": "en_dtypes rounds float64 to float32 first; one CUDA kernel of the HiFloat4 repository flushes the tie "
     "2^-23 to 0. CANN's saturating casts convert NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",
+    "fp4_bitsandbytes": "Not E2M1: its values are multiples of 1/192, and code 8 is a second 0.",
     "nf4": "bitsandbytes rounds ties to the lower value, with midpoints rounded to float32.",
     "ue5m3": "Negative values: NaN, or zero under the saturating presets of P3109.",
 }
@@ -225,7 +226,7 @@ The oracle is exact rational arithmetic that shares no code with the kernels (`l
 all codes and midpoints of small formats, or those at both ends of large ones, with the adjacent float32, quarter
 points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` compares all
 2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` compares with PyTorch, ONNX and gfloat if
-they are installed.
+they are installed. The [conformance board](board.md) has the smallest input for each difference.
 
 {table(("format", "compared", "other packages"), about)}
 

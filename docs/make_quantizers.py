@@ -33,6 +33,7 @@ ALSO = """\
 The inputs are bfloat16 numbers, N(0, 1) and wider, without -0, blocks of zeros, subnormals and Inf. On those, vendors
 differ. TransformerEngine's reference, modelopt's NVFP4 and compressed-tensors convert -0 to +0, and keep the sign of
 negative values that underflow. "Where vendors differ" covers blocks of zeros, blocks with Inf and tiny blocks.
+The [conformance board](board.md) has such inputs: every difference, with the smallest input that shows it.
 
 References of TransformerEngine (commit d0067d0):
 

@@ -63,9 +63,9 @@ def calculation(entry: Format | None, element: Format | None, scale_format: str,
         return f"{short(x)}: {between(Fraction(float(x)), entry)}"
     assert element is not None
     amax, value = number(example["amax"]), number(example["value"])
-    theirs, ours = (number(example[who]["scale"]) for who in ("theirs", "ours"))
-    if not np.isfinite(amax) or amax == 0:
+    if not np.isfinite(amax) or amax == 0 or "scale" not in example["theirs"]:
         return ""
+    theirs, ours = (number(example[who]["scale"]) for who in ("theirs", "ours"))
     quotient = Fraction(float(amax)) / Fraction(float(element.max))
     text = f"amax / max = {short(amax)} / {short(element.max)} = "
     if scale_format == "e8m0fnu":

@@ -101,6 +101,16 @@ CAUSES = {
         "the scale of an amax near FLT_MAX, or of a block with Inf or NaN, is Inf, NaN or the largest one",
         "",
     ),
+    "P": Cause(
+        "scales below 2^-127",
+        "a scale is not limited by the smallest of E8M0, 2^-127",
+        "amax = 1.875 * 2^-120 in E4M3: the exponent of the scale is -120 - 8 = -128, which E8M0 cannot store",
+    ),
+    "Q": Cause(
+        "-2 in MXINT8",
+        "values that round to -2 have its code 0x80; OCP MX v1.0 permits it, microxcaling and lowprec do not use it",
+        "-1.9961889 * 2^k with the scale 2^k: 127.76 / 64 rounds to 128 / 64 = 2; lowprec saturates at 127 / 64",
+    ),
     "O": Cause(
         "another order of float32 operations",
         "the same quotient is computed by other float32 operations, which are rounded elsewhere",

@@ -81,14 +81,15 @@ def cell(operation: Operation, theirs: Answer) -> dict[str, Any]:
     mine = ours(operation)
     units = (_values if operation.inputs.startswith(("casts", "codes")) else _blocks)(operation, theirs, mine)
     known = _DOMAINS[operation.domain](units.x.reshape(len(units.x), -1)).all(axis=1)
-    special = known & ~np.isfinite(units.x.reshape(len(units.x), -1)).all(1)
+    special = known & ~np.isfinite(units.amax)
     finite = known & ~special
     exhaustive = units.source < -(-bfloat16_count(operation.inputs) // operation.step)
     live = (units.amax >= 2.0**-100) & (units.amax < 2.0**100)
+    if units.x.ndim > 1:
+        live &= (units.x != 0).any(1)
     if "scale" in units.answers[0]:
-        scale = units.answers[0]["scale"]
-        live &= (scale != 0) & np.isfinite(scale) & (units.x != 0).any(1)
-    elif operation.inputs.startswith("casts"):
+        live &= (units.answers[0]["scale"] != 0) & np.isfinite(units.answers[0]["scale"])
+    if operation.inputs.startswith("casts"):
         live = units.x != 0
     regions = {"ordinary": finite & live, "extreme": finite & ~live, "special": special}
     wrong = units.wrong & known
@@ -163,15 +164,16 @@ def _blocks(operation: Operation, theirs: Answer, mine: Answer) -> Units:
     if "scale_codes" in theirs:
         theirs = theirs | {"scale": decode(np.asarray(theirs["scale_codes"]).astype(np.uint8), q.scale_format)}
     own_scale = mine["scale"].reshape(-1)
-    scale = np.asarray(theirs["scale"], np.float32).reshape(-1) if "scale" in theirs else own_scale
+    known = "scale" in theirs
+    scale = np.asarray(theirs["scale"], np.float32).reshape(-1) if known else own_scale
     scale_wrong = ~same(scale, own_scale)
     if "codes" in theirs:
         a, b = cut(theirs["codes"]).astype(mine["codes"].dtype), cut(mine["codes"])
         zero = (a != b) & ((a | b) & ~np.asarray(sign, a.dtype) == 0) if sign else np.zeros(a.shape, bool)
         wrong = (a != b) & ~zero
     else:
-        tensor_scale = 1 if operation.inputs != "tensors" else mine["tensor_scale"]
-        b = decode(cut(mine["codes"]), f) * own_scale[:, None] * tensor_scale
+        with np.errstate(over="ignore"):
+            b = decode(cut(mine["codes"]), f) * own_scale[:, None]
         a = cut(theirs["values"])
         zero = (a == 0) & (b == 0) & ~same(a, b)
         wrong = ~same(a, b) & ~zero
@@ -187,10 +189,13 @@ def _blocks(operation: Operation, theirs: Answer, mine: Answer) -> Units:
         source = np.repeat(np.arange(count), R * C)
     else:
         source = np.repeat(np.arange(R), C) * height
-    return Units(xb, scale_wrong | (wrong.any(1) & live), scale_wrong, zero.sum(1), top, source,
-                 nonzero * 10**6 + simplicity(amax),
-                 [{"codes" if "codes" in theirs else "values": a, "scale": scale},
-                  {"codes" if "codes" in theirs else "values": b, "scale": own_scale}])  # fmt: skip
+    key = "codes" if "codes" in theirs else "values"
+    pair: list[dict[str, NDArray[Any]]] = [{key: a, "scale": scale}, {key: b, "scale": own_scale}]
+    if not known:  # only values are compared
+        pair = [{key: a}, {key: b}]
+    near = 30_000 * ((amax < 2.0**-30) | (amax > 2.0**30))
+    order = nonzero * 10**6 + simplicity(amax) + near
+    return Units(xb, scale_wrong | (wrong.any(1) & live), scale_wrong, zero.sum(1), top, source, order, pair)
 
 
 def _bits(value: Any) -> str:
@@ -217,7 +222,7 @@ def _example(operation: Operation, units: Units, i: int) -> dict[str, Any]:
     j = int(unlike[np.argmin(simplicity(units.x[i][unlike]))]) if unlike.size else 0
     for name, answer in zip(("theirs", "ours"), units.answers, strict=True):
         text = f"0x{int(answer[key][i][j]):02X}" if key == "codes" else _bits(answer[key][i][j])
-        out[name] = {"code": text, "scale": _bits(answer["scale"][i])}
+        out[name] = {"code": text} | ({"scale": _bits(answer["scale"][i])} if "scale" in answer else {})
     return out | {"at": j, "value": _bits(units.x[i][j])}
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -24,8 +25,8 @@ from ..registry import UnknownNameError, suggest
 from . import adapters
 from .inputs import digest, inputs
 
-_START = "import sys; sys.path.append(sys.argv[1]); from adapters.harness import main; main(*sys.argv[2:])"
-_VERSIONS = "import sys; from importlib.metadata import version; print([(n, version(n)) for n in sys.argv[1:]])"
+_START = "import sys; sys.path.append(sys.argv[1]); from adapters import harness; "
+_MAIN, _VERSIONS = "harness.main(*sys.argv[2:])", "print(harness.versions(sys.argv[2]))"
 _QUIET = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -76,22 +77,24 @@ def answers(
         If the package cannot be installed, imported or run.
     """
     module = adapter_of(package)
-    folder = make_folder(cache / module.ENVIRONMENT)
+    name, folder = module.__name__.rsplit(".", 1)[-1], make_folder(cache / module.ENVIRONMENT)
     with locked(folder):
-        python = _installed(folder, module, progress)
-        versions = _run([python, "-c", _VERSIONS, *module.VERSIONS], 60)
+        python, here = _installed(folder, module, progress), os.fspath(Path(__file__).parent)
+        versions = _run([python, "-c", _START + _VERSIONS, here, name], timeout)
         given = _written(module, cache)
-        sources = [
-            Path(str(file)).read_bytes()
-            for file in (module.__file__, sys.modules[f"{adapters.__name__}.harness"].__file__)
-        ]
-        key = hashlib.sha256(b"".join([*sources, versions.encode(), given.name.encode()])).hexdigest()[:16]
-        out = make_folder(cache / "answers") / f"{module.__name__.rsplit('.', 1)[-1]}-{key}.npz"
+        key = hashlib.sha256(json.dumps([versions, given.name, *_computed(module)]).encode()).hexdigest()[:16]
+        out = make_folder(cache / "answers") / f"{name}-{key}.npz"
         if not out.exists():
-            name = module.__name__.rsplit(".", 1)[-1]
-            command = [python, "-c", _START, os.fspath(Path(__file__).parent), name, os.fspath(given), os.fspath(out)]
+            command = [python, "-c", _START + _MAIN, here, name, os.fspath(given), os.fspath(out)]
             _run(command, timeout, progress)
     return _read(out)
+
+
+def _computed(module: ModuleType) -> list[Any]:
+    """Return what answers depend on: functions and their calls, but not what they are compared with."""
+    functions = [value for _, value in inspect.getmembers(module, inspect.isfunction)]
+    calls = [(o.name, o.function.__name__, repr(o.arguments), o.inputs, o.step) for o in module.OPERATIONS]
+    return [*map(inspect.getsource, functions), *calls]
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -127,7 +127,7 @@ def _brain(x: F32) -> F32:
 def tensors() -> F32:
     """Return tensors of 16 x 64: all bfloat16 amaxes as blocks of 16, adversarial ones, and last those with NaN or Inf.
 
-    The simplest have two nonzero values: the largest one of the tensor, and one whose block scale is near a threshold.
+    The simplest have two or three nonzero values: the largest one of the tensor, and those of one other block.
     """
     rng, tops = np.random.default_rng(2), _amaxes().astype(np.float64)
     every = _bfloat16_amaxes().reshape(-1, _ROWS, _COLUMNS // 16, 1) * np.resize(_TIES, 16).astype(np.float32)
@@ -136,7 +136,9 @@ def tensors() -> F32:
     pairs = np.zeros((300, _ROWS, _COLUMNS))
     pairs[:, 0, 0] = rng.choice(tops, 300)
     pairs[:, 0, 16] = pairs[:, 0, 0] * rng.choice(grid, 300) * np.exp2(-rng.integers(4, 20, 300))
-    out = [_brain(every.reshape(-1, _ROWS, _COLUMNS).astype(np.float32)), pairs]
+    triples = pairs.copy()  # and a value whose quotient may be a tie
+    triples[:, 0, 17] = pairs[:, 0, 16] * rng.choice(_TIES, 300)
+    out = [_brain(every.reshape(-1, _ROWS, _COLUMNS).astype(np.float32)), pairs, triples]
     for kind in range(5):
         shape = (100, _ROWS, _COLUMNS // 16)
         top = rng.choice(tops if kind == 4 else plain, (100, 1, 1))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import oracle
-from ..format.catalogue import formats
+from ..format.catalogue import Format, formats
 from ..oracle import block_scales as scales
 from ..oracle import casts, tables
 from ..oracle import quantizers as rules
@@ -28,6 +28,8 @@ def cast(operation: Operation, x: NDArray[np.float32]) -> list[int]:
 def quantize(operation: Operation, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Return codes and scales of a matrix."""
     options = dict(operation.options)
+    if "format" in options and formats[options["format"]].is_table:
+        return _absmax(x, formats[options["format"]])
     block = Granularity.parse(options.pop("granularity")) if "granularity" in options else None
     shape = None if block is None else (block.rows, block.columns)
     if not options:
@@ -49,6 +51,8 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
             return {"rule": scales.round_up(scales.by_division, -127)}
         case "choice", None:
             return {"choice": None, "rule": lambda amax, top, tensor: scales.six_or_four(amax, top, tensor)[0]}
+        case "zero", "one" | "rule":
+            return {"zeros": (scales.ONE, scales.ONE) if value == "one" else None}
         case "bound", _:
             return {"bound": Fraction(value)}
         case "amax_floor", _:
@@ -59,11 +63,16 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
 
 
 def _alone(amax: Fraction, top: Fraction, _: scales.Tensor) -> scales.Scaled:
-    """E4M3(amax / max), which may be 0; x * min(1 / s, FLT_MAX)."""
-    s = scales.e4m3(scales.r32(amax / top))
-    return scales.Scaled(s, s, divides=True) if s else scales.Scaled(s, scales.FLT_MAX)
+    """E4M3(amax / max), 1 if that quotient is 0; x / s, or x / 2^-149 if s is 0."""
+    s = scales.e4m3(scales.r32(amax / top) or scales.ONE)
+    return scales.Scaled(s, max(s, oracle.values.two_to(-149)), divides=True)
 
 
-def table(operation: Operation, x: NDArray[np.float32], values: tables.Table, policy: str) -> list[int]:
-    """Return the codes of values in a format that is a table."""
-    return [tables.cast(value, values, "nearest_even", policy) for value in x.tolist()]
+def _absmax(x: NDArray[np.float32], f: Format) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return codes in a table of values up to 1, and the largest magnitudes; each row is a block."""
+    values = tables.table(f.values().tolist())
+    amax = np.abs(x).max(1, keepdims=True)
+    amax[amax == 0] = 1
+    rows = zip(x.tolist(), amax[:, 0].tolist(), strict=True)
+    scaled = [[scales.divide(oracle.exact(v), Fraction(s)) for v in row] for row, s in rows]
+    return np.array([[tables.cast(v, values, "nearest_even") for v in row] for row in scaled]), amax

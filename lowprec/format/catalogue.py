@@ -13,7 +13,7 @@ from typing import Any
 from ..registry import Registry
 from .format import Format as Format
 from .layout import Specials
-from .table import HIF8_BEYOND, NF4, TableFormat, hif8_values
+from .table import FP4_BITSANDBYTES, HIF8_BEYOND, NF4, TableFormat, hif8_values
 
 
 def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Format:
@@ -154,4 +154,8 @@ formats.register(
     ("hifloat8",),
 )  # fmt: skip
 formats.register("nf4", TableFormat("nf4", NF4, source="Dettmers et al., arXiv:2305.14314 (QLoRA), appendix E"))
+formats.register(
+    "fp4_bitsandbytes",
+    TableFormat("fp4_bitsandbytes", FP4_BITSANDBYTES, source="bitsandbytes 0.50, functional.py: get_4bit_type('fp4')"),
+)
 formats.seal()

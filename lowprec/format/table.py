@@ -351,3 +351,8 @@ NF4 = (
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
+_FP4 = 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4
+#: bitsandbytes' FP4, in float32: code 8 is a second 0.
+FP4_BITSANDBYTES = tuple(
+    math.copysign(float(np.float32(v)), s) if v else 0.0 for s in (1, -1) for v in (0.0, *_FP4)
+)  # fmt: skip

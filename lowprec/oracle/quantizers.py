@@ -138,7 +138,16 @@ for _name, _element in (("mxfp8", E4M3FN), ("mxfp8_e5m2", E5M2)):
     QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
 for _name, _element in (("mxfp6_e2m3", E2M3FN), ("mxfp6_e3m2", E3M2FN), ("mxfp4", E2M1FN)):
     QUANTIZERS[f"{_name}_floor"] = Quantizer(_element, _MX, exponent(floor_log2), zeros=_TINY)
+    QUANTIZERS[f"{_name}_ceil"] = Quantizer(_element, _MX, exponent(ceil_log2), zeros=_TINY)
+    _even = exponent(after_rounding(_element.mantissa_bits))
+    QUANTIZERS[f"{_name}_even"] = Quantizer(_element, _MX, _even, zeros=_TINY)
     QUANTIZERS[f"{_name}_rceil"] = Quantizer(_element, _MX, round_up(by_product, -127), zeros=_TINY, inf=_HUGE)
+QUANTIZERS["mxfp8_mlx"] = QUANTIZERS["mxfp8_rceil"]._replace(zeros=_SAME)
+QUANTIZERS["mxfp4_mlx"] = QUANTIZERS["mxfp4_rceil"]._replace(zeros=_SAME, ties_toward_zero=True)
+QUANTIZERS["mxfp4_gguf"] = QUANTIZERS["mxfp4_floor"]._replace(ties_toward_zero=True)
+QUANTIZERS["mxfp4_modelopt"] = QUANTIZERS["mxfp4_rceil"]._replace(
+    rule=round_up(by_division, -127), ties_toward_zero=True
+)
 
 
 #: Quantizers of transformed values: rule, and signs of the transform, which is rounded to bfloat16.

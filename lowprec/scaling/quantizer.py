@@ -259,7 +259,8 @@ for _name, _fields in _FLAVOURS.items():
 _add("mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="never -2, to which gfloat and pychop round -1.9999")
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
     _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX, note=_TORCHAO_MX)
-    _add(f"{_name}_rceil", like=_MX_BASE, format=_format, **_FLAVOURS["rceil"])
+    for _flavour in ("ceil", "even", "rceil"):
+        _add(f"{_name}_{_flavour}", like=_MX_BASE, format=_format, **{"arithmetic": _flavour, **_FLAVOURS[_flavour]})
 
 _V4_FP4 = _add(
     "dsv4_fp4", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", amax_floor=6 * 2.0**-126,
@@ -271,6 +272,26 @@ _add(
     "deepgemm_fp4", like=_V4_FP4, arithmetic="amax/max", amax_floor=1e-4, rounding=_TIES_TOWARD_ZERO,
     negative_zero="positive", source="DeepGEMM, deep_gemm/utils/math.py: per_token_cast_to_fp4",
     note="unlike DeepSeek-V4, rounds ties toward zero and never to -0; amax >= 1e-4 is too high for gradients",
+)  # fmt: skip
+_MLX = "mlx 0.32, mlx/backend/cpu/quantized.cpp"
+_add(
+    "mxfp8_mlx", like=_MX_BASE, arithmetic="amax*(1/max)", zero="one", inf="largest", source=_MLX,
+    note="a scale below 2^-126 wraps to NaN or 2^127 in MLX; -0 becomes +0 there",
+)  # fmt: skip
+_add(
+    "mxfp4_mlx", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", zero="one", inf="largest",
+    rounding=_TIES_TOWARD_ZERO, negative_zero="positive", source=_MLX,
+    note="the nearest value by argmin: ties toward zero; a scale below 2^-126 wraps to NaN or 2^127 in MLX",
+)  # fmt: skip
+_add(
+    "mxfp4_gguf", like=_MX_BASE, format="e2m1fn", rounding=_TIES_TOWARD_ZERO, negative_zero="positive",
+    source="gguf 0.19 (llama.cpp), gguf/quants.py: MXFP4",
+    note="floor(log2 amax) is computed in float32 there, and a scale below 2^-127 wraps to NaN or 2^127",
+)  # fmt: skip
+_add(
+    "mxfp4_modelopt", like=_MX_BASE, format="e2m1fn", arithmetic="amax/max", inf="largest", rounding=_TIES_TOWARD_ZERO,
+    negative_zero="positive", source="nvidia-modelopt 0.47, torch/quantization/qtensor/mxfp4_tensor.py",
+    note="modelopt computes log2 in float32, and every zero is -0 there; its NVFP4 rounds ties to even",
 )  # fmt: skip
 _add(
     "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="alone",

@@ -7,18 +7,26 @@ DeepGEMM's and TransformerEngine's arithmetic is spelled in torch here: their pa
 import contextlib
 import functools
 import io
+import json
 import os
+import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from peers import peer
+from peers import missing, peer
 
 import lowprec as lp
+from lowprec.board import compare, environments
+from lowprec.board.adapters import modelopt, torchao
+from lowprec.board.adapters.harness import Operation
+from lowprec.board.inputs import inputs as board_inputs
 
 pytestmark = pytest.mark.peers
 F32 = NDArray[np.float32]
@@ -67,48 +75,60 @@ def deepgemm(t: Any, power: bool, divide: bool) -> Theirs:
     return fp8(y.clamp(-448, 448).to(torch.float8_e4m3fn)), s.numpy(), None
 
 
-def torchao_mx(t: Any, kind: str, mode: str) -> Theirs:
-    torch, mx = peer("torch"), quiet("torchao.prototype.mx_formats.mx_tensor")
-    scale, codes = mx.to_mx(t, getattr(torch, kind, kind), 32, getattr(mx.ScaleCalculationMode, mode))
-    unpacked = fp8(codes) if "8" in kind else nibbles(codes) if "4" in kind else codes.numpy()
-    return unpacked, lp.decode(fp8(scale), "e8m0fnu"), None
-
-
-def torchao_nvfp4(t: Any, levels: int) -> Theirs:
-    nvfp4 = quiet("torchao.prototype.mx_formats.nvfp4_tensor")
-    g = nvfp4.per_tensor_amax_to_scale(t.abs().max()) if levels == 2 else None
-    scale, packed = nvfp4.nvfp4_quantize(t, 16, g)
-    return nibbles(packed), lp.decode(fp8(scale), "e4m3fn"), None if g is None else g.numpy()
-
-
-def torchao_fp8(t: Any) -> Theirs:
-    utils, kind = quiet("torchao.float8.float8_utils"), peer("torch").float8_e4m3fn
-    m = utils.amax_to_scale(t.abs().max(), kind)
-    return fp8(utils.to_fp8_saturated(t * m, kind)), (1.0 / m).numpy(), None
-
-
-def modelopt_nvfp4(t: Any) -> Theirs:
-    packed, scale, g = quiet("modelopt.torch.quantization.qtensor.nvfp4_tensor").NVFP4QTensor.quantize(t, 16)
-    return nibbles(packed._quantized_data), lp.decode(fp8(scale), "e4m3fn"), g.numpy()
-
-
-def modelopt_mxfp8(t: Any) -> Theirs:
-    made, scale = quiet("modelopt.torch.quantization.qtensor.mxfp8_tensor").MXFP8QTensor.quantize(t)
-    return fp8(made._quantized_data), lp.decode(scale.numpy(), "e8m0fnu"), None
-
-
-#: What a quantizer here is elsewhere: the package's function and what it is given.
-KINDS = {"mxfp8": "float8_e4m3fn", "mxfp8_e5m2": "float8_e5m2", "mxfp6_e2m3": "fp6_e2m3", "mxfp6_e3m2": "fp6_e3m2",
-         "mxfp4": "float4_e2m1fn_x2"}  # fmt: skip
+#: What a quantizer here is elsewhere: the function and what it is given.
 ELSEWHERE: list[tuple[str, Callable[..., Theirs], dict[str, Any]]] = [
-    *((name + "_ue8m0" * power, deepgemm, {"power": power, "divide": name != "deepgemm"})
-      for power in (False, True) for name in ("deepgemm", "dsv3_inference")),
-    *((f"{name}_{mode.lower()}", torchao_mx, {"kind": kind, "mode": mode})
-      for name, kind in KINDS.items() for mode in ("FLOOR", "CEIL", "EVEN", "RCEIL")
-      if "mxfp8" in name or mode in ("FLOOR", "RCEIL")),
-    ("nvfp4_torchao", torchao_nvfp4, {"levels": 2}), ("nvfp4_torchao_one_level", torchao_nvfp4, {"levels": 1}),
-    ("torchao_fp8", torchao_fp8, {}), ("nvfp4_modelopt", modelopt_nvfp4, {}), ("mxfp8_rceil", modelopt_mxfp8, {}),
+    (name + "_ue8m0" * power, deepgemm, {"power": power, "divide": name != "deepgemm"})
+    for power in (False, True) for name in ("deepgemm", "dsv3_inference")
 ]  # fmt: skip
+#: Operations of the conformance board's adapters; "MXFP4" of modelopt makes -0 of every zero.
+ADAPTED = [
+    (module, operation) for module in (torchao, modelopt) for operation in module.OPERATIONS
+    if operation.inputs != "tiles/128" and operation.entry != "mxfp4_modelopt"
+]  # fmt: skip
+
+
+def answer_of(called: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Call a function of an adapter; skip the test if a package is missing that its package does not require."""
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return called(*args, **options)
+    except ModuleNotFoundError as problem:
+        missing(str(problem.name), problem)
+
+
+@pytest.mark.parametrize(("module", "operation"), ADAPTED, ids=[f"{m.VERSIONS[0]} {o.name}" for m, o in ADAPTED])
+def test_operations_of_packages(module: ModuleType, operation: Operation) -> None:
+    quiet(module.VERSIONS[0].replace("nvidia-", ""))
+    q = compare.quantizer_of(operation)
+    for x in inputs():
+        answer, ours = answer_of(operation.function, x, **operation.arguments), lp.quantize(x, q)
+        scale = answer["scale"] if "scale" in answer else lp.decode(answer["scale_codes"], q.scale_format)
+        wrong = np.argwhere(ours.scale != scale.reshape(ours.scale.shape))
+        assert not wrong.size, wrong[:3]
+        assert (ours.codes == answer["codes"].reshape(x.shape)).all()
+    print(f"{operation.name}: {sum(x.size for x in inputs())} elements compared, 0 differ")  # noqa: T201
+
+
+@pytest.mark.parametrize(
+    ("package", "operation"),
+    [(package, operation) for package, module in environments.packages().items() for operation in module.OPERATIONS],
+    ids=lambda part: part if isinstance(part, str) else part.name,
+)
+def test_cells_of_the_board(package: str, operation: Operation) -> None:
+    """The board's inputs hold -0, blocks of zeros, subnormals, Inf and NaN."""
+    board = json.loads((Path(__file__).parents[2] / "reference_data" / "board.json").read_text())
+    try:
+        installed, known = version(package), board["packages"][package]["versions"][package]
+    except PackageNotFoundError:
+        pytest.skip(f"needs {package}")
+    if installed != known:
+        pytest.skip(f"{package} {installed} is not the board's {known}")
+    quiet("torch")
+    x = board_inputs(operation.inputs)[:: operation.step]
+    found = compare.cell(operation, answer_of(operation.run, x))
+    (cell,) = (c for c in board["cells"] if (c["package"], c["operation"]) == (package, operation.name))
+    assert found == {name: cell[name] for name in found}
 
 
 @pytest.mark.parametrize(("name", "function", "options"), ELSEWHERE)
@@ -128,7 +148,7 @@ def test_modelopt_mxfp8_just_above_powers_of_two() -> None:
     edge = (np.float32(1.75) * np.exp2(np.arange(-110, 120))).astype(np.float32)
     amax = np.concatenate([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf))])
     x = np.repeat(amax[:, None], 32, 1)
-    scale = modelopt_mxfp8(tensor(x))[1]
+    scale = lp.decode(modelopt.mxfp8(x)["scale_codes"], "e8m0fnu")
     exact = lp.quantize(x, lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
     wrong = (exact.scale != scale)[:, 0]
     assert wrong.any()

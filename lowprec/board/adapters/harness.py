@@ -97,10 +97,17 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
             notes["errors"][operation.name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         notes["seconds"][operation.name] = round(time.perf_counter() - start, 2)
     host = {"python": platform.python_version(), "cpu": cpu(), "date": time.strftime("%Y-%m-%d")}
-    notes |= {"versions": {name: version(name) for name in module.VERSIONS}, "host": host}
+    notes |= {"versions": versions(adapter), "host": host}
     part = Path(f"{out}.part.npz")
     np.savez(part, notes=np.array(json.dumps(notes)), **answers)
     os.replace(part, out)
+
+
+def versions(adapter: str) -> dict[str, str]:
+    """Return the versions of an adapter's packages; those that no index has, by its function `version`."""
+    module = importlib.import_module(f".{adapter}", __package__)
+    own = {module.VERSIONS[0]: module.version()} if hasattr(module, "version") else {}
+    return {name: version(name) for name in module.VERSIONS if name not in own} | own
 
 
 def cpu() -> str:

@@ -1,0 +1,39 @@
+"""bitsandbytes on the CPU: NF4 with one absmax per block, which multiplies; the high nibble is the first code."""
+
+from typing import Any
+
+from .harness import Answer, Operation, nibbles
+
+VERSIONS = ("bitsandbytes", "torch")
+ENVIRONMENT = "transformers"
+NEEDS = ("torch", "bitsandbytes", "numpy")
+
+
+def quantize(x: Any, kind: str) -> Answer:
+    """Quantize blocks of 32."""
+    import torch
+    from bitsandbytes import functional
+
+    packed, state = functional.quantize_4bit(torch.from_numpy(x), blocksize=32, quant_type=kind)
+    codes = nibbles(packed.numpy().reshape(-1, 1)).reshape(-1, 2)[:, ::-1]
+    return {"codes": codes.reshape(x.shape), "scale": state.absmax.numpy()}
+
+
+def decode(codes: Any, kind: str) -> Answer:
+    """Decode all codes with an absmax of 1."""
+    import numpy as np
+    import torch
+    from bitsandbytes import functional
+
+    packed, state = functional.quantize_4bit(torch.ones(32), blocksize=32, quant_type=kind)
+    both = np.tile(codes, 2)
+    packed = torch.from_numpy((both[::2] << 4 | both[1::2]).astype(np.uint8)).reshape(packed.shape)
+    return {"values": functional.dequantize_4bit(packed, state).numpy().reshape(-1)[: len(codes)]}
+
+
+OPERATIONS = [
+    Operation("NF4 1x32", quantize, "blocks/32", "dsv3_inference", {"kind": "nf4"},
+              options={"format": "nf4", "granularity": "1x32", "amax_floor": 0.0}, domain="finite", causes="GIN"),
+    Operation("NF4 decode", decode, "codes/nf4", "nf4", {"kind": "nf4"}),
+    Operation("FP4 decode", decode, "codes/fp4_bitsandbytes", "fp4_bitsandbytes", {"kind": "fp4"}),
+]  # fmt: skip

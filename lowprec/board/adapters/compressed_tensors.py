@@ -1,0 +1,65 @@
+"""compressed-tensors: `calculate_qparams` and `quantize`. The global scale is the inverse: values times it."""
+
+from typing import Any
+
+from .harness import Answer, Operation
+
+VERSIONS = ("compressed-tensors", "torch")
+ENVIRONMENT = "torch"
+NEEDS = ("torch", "compressed-tensors", "numpy")
+
+
+def group(x: Any, bits: int, width: int, mx: bool = False, height: int = 1) -> Answer:
+    """Quantize blocks of `width` values, or tiles of `height` rows."""
+    import torch
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams
+
+    kind = {"scale_dtype": torch.uint8, "zp_dtype": torch.uint8} if mx else {}
+    shape = {"block_structure": [height, width]} if height > 1 else {"group_size": width}
+    args = QuantizationArgs(
+        num_bits=bits, type="float", strategy="block" if height > 1 else "group", symmetric=True, **shape, **kind
+    )
+    t = torch.from_numpy(x)
+    blocks = t.reshape(-1, 1, height * width) if height > 1 else t.unflatten(1, (-1, width))
+    scale, zero = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args)
+    q = quantize(t.clone(), scale, zero, args)
+    if bits == 8:
+        return {"codes": q.to(torch.float8_e4m3fn).view(torch.uint8).numpy(), "scale": scale.float().numpy()}
+    return {
+        "values": (q.unflatten(1, (-1, width)) * scale.unsqueeze(-1)).float().numpy(),
+        "scale": scale.float().numpy(),
+    }
+
+
+def nvfp4(x: Any) -> Answer:
+    """Quantize a tensor in blocks of 16."""
+    import torch
+    from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
+
+    from .harness import nibbles
+
+    args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True,
+                            scale_dtype=torch.float8_e4m3fn, zp_dtype=torch.float8_e4m3fn)  # fmt: skip
+    t = torch.from_numpy(x)
+    g = generate_gparam(t.min(), t.max())
+    blocks = t.unflatten(1, (-1, 16))
+    scale, zero = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale=g)
+    q = quantize(t.clone(), scale, zero, args, global_scale=g)
+    return {"codes": nibbles(pack_fp4_to_uint8(q).numpy()), "scale": scale.float().numpy()}
+
+
+OPERATIONS = [
+    Operation("MXFP8", group, "blocks/32", "mxfp8_even_1bit", {"bits": 8, "width": 32, "mx": True}, causes="MN"),
+    Operation("MXFP6 E2M3", group, "blocks/32", "mxfp6_e2m3_even", {"bits": 6, "width": 32, "mx": True}, causes="MN"),
+    Operation("MXFP4", group, "blocks/32", "mxfp4_even", {"bits": 4, "width": 32, "mx": True}, causes="MN"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"choice": None, "bound": 448.0}, causes="CMNO"),
+    Operation("FP8 1x128", group, "blocks/128", "dsv3_inference", {"bits": 8, "width": 128},
+              options={"amax_floor": 0.0}, causes="MN"),
+    Operation("FP8 128x128", group, "tiles/128", "dsv3_inference", {"bits": 8, "width": 128, "height": 128},
+              options={"amax_floor": 0.0, "granularity": "128x128"}, causes="MN"),
+]  # fmt: skip

@@ -1,0 +1,37 @@
+"""fouroversix: the PyTorch reference, in its plain layout; low nibble first."""
+
+from typing import Any
+
+from .harness import Answer, Operation, nibbles
+
+VERSIONS = ("fouroversix", "torch")
+ENVIRONMENT = "fouroversix"
+NEEDS = ("torch", "numpy", "transformers", "setuptools", "wheel", "ninja", "packaging")
+THEN = (("--no-build-isolation", "fouroversix"),)
+
+
+def quantize(x: Any, rule: str, kind: str = "nvfp4", square: bool = False) -> Answer:
+    """Quantize a tensor."""
+    import torch
+    from fouroversix.quantize.pytorch.reference import quantize_to_fp4
+    from fouroversix.utils import DataType, ScaleRule
+
+    codes, scale, _ = quantize_to_fp4(
+        torch.from_numpy(x), fp4_format=DataType[kind], scale_rule=ScaleRule[rule], block_scale_2d=square,
+        use_blackwell_scale_layout=False,
+    )  # fmt: skip
+    scale = scale.view(torch.uint8).numpy().reshape(len(x), -1)[:: 16 if square else 1]
+    return {"codes": nibbles(codes.numpy().reshape(len(x), -1)), "scale_codes": scale}
+
+
+_PLAIN = {"choice": None, "bound": 448.0}
+OPERATIONS = [
+    Operation("NVFP4 static_6", quantize, "tensors", "nvfp4_4over6", {"rule": "static_6"}, options=_PLAIN,
+              causes="DHMN"),
+    Operation("NVFP4 mse", quantize, "tensors", "nvfp4_4over6_mse", {"rule": "mse"}, causes="DHMN"),
+    Operation("NVFP4 mae", quantize, "tensors", "nvfp4_4over6", {"rule": "mae"}, causes="DHMN"),
+    Operation("NVFP4 16x16 mse", quantize, "tensors", "nvfp4_4over6_mse", {"rule": "mse", "square": True},
+              options={"granularity": "16x16"}, causes="DHMN"),
+    Operation("MXFP4 static_6", quantize, "blocks/32", "mxfp4_rceil", {"rule": "static_6", "kind": "mxfp4"},
+              options={"arithmetic": "amax/max"}, causes="DMN"),
+]  # fmt: skip

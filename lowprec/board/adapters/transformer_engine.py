@@ -1,0 +1,123 @@
+"""TransformerEngine's references in PyTorch, from the checkout that TRANSFORMER_ENGINE names; no extension is built.
+
+Its "scale" multiplies values; what is stored is the inverse, which multiplies codes. Low nibble first.
+"""
+
+from typing import Any
+
+from .harness import Answer, Operation, nibbles
+
+VERSIONS = ("transformer_engine", "torch")
+ENVIRONMENT = "torch"
+NEEDS = ("torch", "numpy")
+
+
+def version() -> str:
+    """Return the version of the checkout, and a hash of the references in it."""
+    import hashlib
+    import os
+    from pathlib import Path
+
+    if "TRANSFORMER_ENGINE" not in os.environ:
+        raise FileNotFoundError("set TRANSFORMER_ENGINE to a checkout of github.com/NVIDIA/TransformerEngine")
+    root = Path(os.environ["TRANSFORMER_ENGINE"])
+    files = [*root.glob("transformer_engine/pytorch/custom_recipes/*.py"), *root.glob("tests/pytorch/references/*.py")]
+    found = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+    return f"{(root / 'build_tools' / 'VERSION.txt').read_text().strip()}, sha256 {found[:8]}"
+
+
+def reference(name: str) -> Any:
+    """Import a reference alone, with empty modules in place of the package."""
+    import importlib
+    import os
+    import sys
+    import types
+    from pathlib import Path
+
+    class Quantizer:
+        """The part of TransformerEngine's class that references use."""
+
+        def __init__(self, *, rowwise: bool = True, columnwise: bool = True) -> None:
+            self.rowwise_usage, self.columnwise_usage = rowwise, columnwise
+
+    root, package = Path(os.environ["TRANSFORMER_ENGINE"]), "transformer_engine.pytorch"
+    folders = {
+        "transformer_engine": [], package: [], f"{package}.tensor": [], f"{package}.quantized_tensor": [],
+        f"{package}.tensor.utils": [],
+        f"{package}.custom_recipes": [root / "transformer_engine/pytorch/custom_recipes"],
+        "references": [root / "tests/pytorch/references"],
+    }  # fmt: skip
+    for module, folder in folders.items():
+        if module not in sys.modules:
+            sys.modules[module] = types.ModuleType(module)
+            sys.modules[module].__path__ = [os.fspath(place) for place in folder]
+    sys.modules[package].DType = None  # type: ignore[attr-defined]
+    sys.modules[f"{package}.quantized_tensor"].__dict__.update(Quantizer=Quantizer, QuantizedTensorStorage=object)
+    sys.modules[f"{package}.tensor.utils"].__dict__.update(is_custom=lambda _: True)
+    return importlib.import_module(name)
+
+
+def nvfp4(x: Any, columns: bool = False, **options: Any) -> Answer:
+    """Quantize a tensor, or its transpose, in blocks of 16."""
+    import torch
+
+    module = reference("transformer_engine.pytorch.custom_recipes.reference_nvfp4")
+    t = torch.from_numpy(x)
+    q = module.NVFP4QuantizerRef(dtype=module.reference_utils.Fp4Formats.E2M1, **options).quantize(t)
+    codes, scale = (q.data_t, q.scale_t) if columns else (q.data, q.scale)
+    rows = options.get("quant_tile_shape", (1, 16))[0]  # of 16 x 16 values, each row has the same scales
+    codes, scale = nibbles(codes.numpy()), scale.float().numpy()[::rows]
+    return {"codes": codes.T, "scale": scale.T} if columns else {"codes": codes, "scale": scale}
+
+
+def block(x: Any, rows: int, power: bool, kind: str = "float8_e4m3fn") -> Answer:
+    """Quantize to FP8 by blocks of rows x 128."""
+    import torch
+
+    module = reference("references.blockwise_quantizer_reference")
+    q = module.BlockwiseQuantizerReference().quantize(
+        torch.from_numpy(x), getattr(torch, kind), eps=0.0, pow_2_scales=power, quant_tile_shape=(rows, 128),
+        munge_scale_shapes=False,
+    )  # fmt: skip
+    return {"codes": q.data.view(torch.uint8).numpy(), "scale": q.scale.numpy()}
+
+
+def current(x: Any, kind: str = "float8_e4m3fn") -> Answer:
+    """Quantize a tensor to FP8 with one scale."""
+    import torch
+
+    module = reference("transformer_engine.pytorch.custom_recipes.reference_current_scaling")
+    quantizer = module.CurrentScalingQuantizerRef(dtype=getattr(torch, kind), pow_2_scales=False)
+    q, scale = quantizer._quantize(torch.from_numpy(x))[:2]
+    return {"codes": q.view(torch.uint8).numpy(), "scale": scale.numpy()}
+
+
+def _four_over_six(rows: int, mode: str, bound: int) -> Operation:
+    options: dict[str, Any] = {"bound": float(bound)} if bound != 256 else {}
+    return Operation(
+        f"NVFP4 4over6 {mode} {bound} {rows}x16", nvfp4, "tensors",
+        "nvfp4_4over6" if mode == "MAE" else "nvfp4_4over6_mse",
+        {"quant_tile_shape": (rows, 16), "nvfp4_use_4over6": True, "nvfp4_e4m3_max": bound,
+         "nvfp4_4over6_err_mode": mode},
+        options={**options, "granularity": f"{rows}x16"} if rows > 1 else options, causes="MN",
+    )  # fmt: skip
+
+
+OPERATIONS = [
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_te", causes="MN"),
+    Operation("NVFP4 columns", nvfp4, "tensors", "nvfp4_te", {"columns": True}, options={"granularity": "16x1"},
+              causes="MN"),
+    Operation("NVFP4 16x16", nvfp4, "tensors", "nvfp4_te_2d", {"quant_tile_shape": (16, 16)}, causes="MN"),
+    Operation("NVFP4 rows", nvfp4, "tensors", "nvfp4_te_row_scaled", {"columnwise": False, "row_scaled_nvfp4": True},
+              causes="MN"),
+    *(_four_over_six(rows, mode, bound) for rows in (1, 16) for mode in ("MAE", "MSE") for bound in (256, 448)),
+    *(Operation(f"FP8 {rows}x128{', powers of two' * power}", block, f"{'tiles' if rows > 1 else 'blocks'}/128",
+                "te_block" if power else "te_block_fp32", {"rows": rows, "power": power},
+                options={"granularity": "128x128"} if rows > 1 else {}, causes="" if rows > 1 else "N")
+      for rows in (1, 128) for power in (False, True)),
+    Operation("FP8 1x128 E5M2", block, "blocks/128", "te_block_fp32",
+              {"rows": 1, "power": False, "kind": "float8_e5m2"}, options={"format": "e5m2"}, causes="N"),
+    Operation("FP8 tensor", current, "tensors", "te_current", causes="N"),
+    Operation("FP8 tensor E5M2", current, "tensors", "te_current", {"kind": "float8_e5m2"},
+              options={"format": "e5m2"}, causes="N"),
+]  # fmt: skip
