@@ -97,6 +97,7 @@ def of_kinds(*kinds: str) -> list[tuple[str, str]]:
     return [(kind, name) for kind in kinds for name in DOES[kind][0].names()]
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize(("kind", "name"), of_kinds("quantizer", "library", "codec"))
 def test_a_copy_under_another_name_does_the_same(kind: str, name: str) -> None:
     catalogue, does, more = DOES[kind]
