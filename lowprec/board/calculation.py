@@ -47,11 +47,13 @@ def between(x: Fraction, f: Format) -> str:
     if size == values[place - 1]:
         return f"it is a value of {f}"
     if place == len(values):
-        return f"it is above the largest value {short(values[-1])}"
+        values.append(2 * values[-1] - values[-2])  # overflow is decided after rounding to it
     low, high = values[place - 1], values[place]
     middle = (low + high) / 2
     side = "is" if size == middle else "is below" if size < middle else "is above"
-    return f"its neighbours in {f} are {short(low)} and {short(high)}; it {side} their midpoint {short(middle)}"
+    beyond = f", which overflows, at {short(high)}" if place == len(values) - 1 and float(low) == f.max else ""
+    pair = f"{short(low)} and {short(high)}" if not beyond else f"{short(low)} and the next step{beyond}"
+    return f"its neighbours in {f} are {pair}; it {side} their midpoint {short(middle)}"
 
 
 def calculation(entry: Format | None, element: Format | None, scale_format: str, example: dict[str, Any]) -> str:

@@ -80,7 +80,8 @@ CAUSES = {
     ),
     "K": Cause(
         "NaN",
-        "the payload or the sign of a NaN is kept, or NaN becomes another code; lowprec's policy has one code",
+        "the payload or the sign of a NaN is kept, or NaN becomes another code; lowprec's policy has one code. The "
+        "code may depend on the loop: a single NaN can have another code than one in an array",
         "",
     ),
     "L": Cause(

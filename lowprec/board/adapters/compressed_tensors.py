@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .harness import Answer, Operation
+from .harness import Answer, Operation, nibbles
 
 VERSIONS = ("compressed-tensors", "torch")
 ENVIRONMENT = "torch"
@@ -40,8 +40,6 @@ def nvfp4(x: Any) -> Answer:
     from compressed_tensors.quantization import QuantizationArgs
     from compressed_tensors.quantization.lifecycle.forward import quantize
     from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
-
-    from .harness import nibbles
 
     args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True,
                             scale_dtype=torch.float8_e4m3fn, zp_dtype=torch.float8_e4m3fn)  # fmt: skip

@@ -52,7 +52,6 @@ OPERATIONS = [
     *(Operation(f"cast e8m0fnu, {mode}, saturate={saturate}", cast, "casts/e8m0fnu", "e8m0fnu",
                 {"name": NAMES["e8m0fnu"], "saturate": saturate, "round_mode": mode},
                 options={"rounding": rounding, "policy": "p3109_satfinite" if saturate else "ocp_nonsat"},
-                domain="all" if saturate else "nonnegative", causes="" if saturate else "J",
-                issue="microsoft/onnxruntime#28435")
+                domain="all" if saturate else "nonnegative", causes="" if saturate else "J")
       for mode, rounding in (("up", "up"), ("down", "down"), ("nearest", "nearest_away")) for saturate in (1, 0)),
 ]  # fmt: skip
