@@ -1,4 +1,4 @@
-"""What FP8 attention loses of its output when the tensor core goes on adding to it, by the length of the context."""
+"""Error of FP8 attention if the tensor core accumulates the output over all tiles, by the length of the context."""
 
 import numpy as np
 

@@ -184,7 +184,7 @@ def _core_seconds(runs: list[Any]) -> float:
 
 
 def _expectations(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the report's table of expectations, and value and interval of each number where it is no difference."""
+    """Return the report's table of expectations, and value and interval of each number that is not a difference."""
     rows = summary["expectations"]
     found = [None if item["instead"] else [item["value"], *item["interval"]] for item in summary.get("findings", [])]
     return {"head": [*rows[0]] if rows else [], "rows": [[*row.values()] for row in rows], "found": found}
@@ -295,7 +295,7 @@ def _departure(item: dict[str, Any]) -> str:
     return f". A departure from the full size as registered: {' and '.join(changed)}"
 
 
-#: What a sentence of an arm says between its interval and its other effects.
+#: Verdict in the sentence of an arm, between its interval and its other effects.
 _VERDICT = re.compile(r"(?<=pairs\)): [^;]*;")
 
 

@@ -1,4 +1,4 @@
-"""The page of attention kernels, from the catalogue."""
+"""Generate the page of attention kernels from the catalogue."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def page() -> str:
     names = ("kernel", "operands", "accumulator", "keys per tile", "row sum", "P", "threshold", "promoted", "source")
     return f"""# Attention kernels
 
-Between two matrix products, attention has a softmax, and a kernel computes all three by tiles of keys. What decides the
-bits is data here: the tiles, both accumulators, how the running maximum is kept, in which order a row of P is added,
-the format of P and the power of two that multiplies it, and whether the tensor core goes on adding to the output from
-tile to tile. `lp.attention` computes any such kernel:
+Between two matrix products, attention has a softmax, and a kernel computes all three by tiles of keys. Everything that
+affects the bits is data here: the tiles, both accumulators, how the running maximum is kept, in which order a row of P
+is added, the format of P and the power of two that multiplies it, and whether the tensor core accumulates the output
+over all tiles. `lp.attention` computes any such kernel:
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -68,7 +68,7 @@ leaves the tensor core. Causal masks and sliding windows have their own tiles (`
 Each kernel has the bits of an [oracle in fractions](../lowprec/oracle/attention.py): outputs and log-sum-exps of
 random rows with several tiles, with and without a causal mask, and 16 wrong rules (another order of tiles, offset,
 threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table; no
-recording of a GPU's attention has confirmed them yet. What no public source decides is computed like this:
+recording of a GPU's attention has confirmed them yet. Other operations, which no public source fixes:
 
 - `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. The documentation
   bounds the error of `ex2.approx` at 2 ulp, so the hardware's float32 results can differ in their last bits, and a

@@ -1,4 +1,4 @@
-"""The page of what is still not known: claims by status, and studies that have not run at their registered size."""
+"""Generate the page of open questions: claims by status, and studies not yet run at their registered size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lowprec.study.branches.sizes import SECONDS
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "ablations" / "results"
 REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
-STATUSES = (CONTRADICTED, "cannot be told at this size", "not studied", REPRODUCED)
-HEAD = """# What is still not known
+STATUSES = (CONTRADICTED, "not resolved at this size", "not studied", REPRODUCED)
+HEAD = """# Open questions
 
-Made from `ablations/claims.json` and `ablations/results` by `python docs/refresh.py`. {counted} of the claims that this
-project started from: {words}.
+Generated from `ablations/claims.json` and `ablations/results` by `python docs/refresh.py`. {counted} of the claims that
+this project started from: {words}.
 
 - FP8 from the first step of a training: [from_scratch_switch](ablations.md#from_scratch_switch) is registered with 54
   initial weights and is read once, when all its runs are finished.
@@ -38,7 +38,7 @@ def results() -> dict[str, dict[str, Any]]:
 
 
 def claims() -> list[dict[str, str]]:
-    """Return the claims, with what the range that tests one found."""
+    """Return the claims, each with the result of the range that tests it."""
     known, found = results(), []
     for item in json.loads((ROOT / "ablations" / "claims.json").read_text(encoding="utf-8")):
         if item["status"] not in STATUSES:
@@ -58,7 +58,7 @@ def claims() -> list[dict[str, str]]:
 
 
 def quick_sizes() -> Iterator[tuple[str, ...]]:
-    """Yield the studies of training that stand at a quick size, with what their full size costs."""
+    """Yield the studies of training that have run only at a quick size, with the cost of their full size."""
     for name, item in results().items():
         study = load(name) if name in names() else None
         if isinstance(study, Ablation) and "--quick" in item["command"]:
@@ -67,7 +67,7 @@ def quick_sizes() -> Iterator[tuple[str, ...]]:
 
 
 def core_hours(study: Ablation) -> float:
-    """Return about what a study's full size takes on one core that does nothing else."""
+    """Return the estimated CPU hours of a study's full size on one idle core."""
     size = study.full
     before, step, reading = SECONDS[size.config]
     pair = size.branch_steps * step + 3 * reading * size.evaluation_bytes / 65_536
@@ -91,8 +91,8 @@ def page() -> str:
     total = sum(float(row[-1].split()[0]) for row in sizes)
     parts += [
         "## Studies at a quick size\n",
-        f"{len(sizes)} studies of training have run at their quick size alone: their numbers stand, and no verdict is "
-        f"drawn from them. All full sizes together take about {total:.0f} hours of one core.\n",
+        f"{len(sizes)} studies of training have run only at their quick size; their numbers are published without a "
+        f"verdict. All full sizes together take about {total:.0f} hours on one core.\n",
         table(("study", "quick size", "took, one core", "full size", "about"), sizes) + "\n",
     ]
     return "\n".join(parts)

@@ -32,7 +32,7 @@ print(kernel.key_tiles[2], kernel.values, f"P times 2^{kernel.p_offset} in {kern
 # -------------------------
 #
 # As the tiles pass, the output before its division grows with the number of keys: it is a sum of thousands of
-# probabilities. Each new product is aligned with that sum, and what lies below its 14th bit is dropped. The output is
+# probabilities. Each new product is aligned with that sum, and bits below its 14th bit are dropped. The output is
 # therefore too small, more so the longer the context. Values with a mean show it; values around zero hide it.
 
 rng = np.random.default_rng(0)
@@ -64,7 +64,7 @@ for promoted in (None, 64, 4, 1):
     print(f"{words:15s}", *(f"{losses[promoted, keys]:+7.1%}" for keys in lengths))
 
 # %%
-# *Promoted* means that P V leaves the tensor core after so many tiles and is added to the output in float32, as vLLM's
+# *Promoted* means that P V leaves the tensor core after n tiles and is added to the output in float32, as vLLM's
 # fork does after each tile (``lp.attentions["vllm_fa3_fp8"]``). It is the remedy that DeepSeek-V3 describes for matrix
 # products, found again in attention.
 

@@ -100,8 +100,8 @@ def attention(
 
     Examples
     --------
-    FlashAttention-3 lets Hopper's tensor core go on adding to the output, whose sums keep 14 bits; vLLM's fork adds
-    each tile's result in float32:
+    In FlashAttention-3, Hopper's tensor core accumulates the output over all tiles, with sums of 14 bits; vLLM's fork
+    adds each tile's result in float32:
 
     >>> import numpy as np, lowprec as lp
     >>> rng = np.random.default_rng(0)

@@ -37,7 +37,7 @@ class AttentionKernel(Value):
         a = 2^((m - m') s)
         P = 2^(S s - (m' s - `p_offset`))            # `exp2`
         l = a l + row sum of P                       # `row_sum`, before P is rounded
-        O = (O a) + round(P) V                       # `p_format`; `values`, an accumulator that goes on from O
+        O = (O a) + round(P) V                       # `p_format`; `values`, an accumulator that starts from O
 
     The result is O times the reciprocal of l.
 
@@ -64,8 +64,8 @@ class AttentionKernel(Value):
     rescale_threshold : float
         Largest growth of the maximum, in octaves, for which the old one is kept. P may then exceed 2^p_offset.
     promote_every : int or None
-        Tiles after which P V is added to the output in float32, starting again from zero; None: the tensor core goes on
-        adding to O over all tiles.
+        Number of tiles after which P V is added to the output in float32 and restarts from zero; None: the tensor core
+        accumulates O over all tiles.
     last_tile_first : bool
         Whether tiles run from the last key to the first.
     fused_scores : bool
@@ -85,7 +85,7 @@ class AttentionKernel(Value):
     source : str
         Reference for the fields.
     decided : str
-        Fields that no published source decides, and what was chosen.
+        Fields that no published source determines, with the choices made here.
     """
 
     name: str = dataclasses.field(compare=False)

@@ -186,7 +186,7 @@ def _tensor_scale(
 
 
 def _number(text: str) -> np.float32:
-    """Read a tensor scale: 0 is that of zeros, infinity that of an infinity."""
+    """Parse a tensor scale; 0 occurs for a tensor of zeros, infinity for one with Inf."""
     exact = float.fromhex(text)
     with np.errstate(over="ignore"):
         scale = np.float32(exact)

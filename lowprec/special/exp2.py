@@ -27,7 +27,7 @@ class Exp2(Value):
     @property
     @abstractmethod
     def is_published(self) -> bool:
-        """Whether the hardware's bits are public; if not, a stand-in within the documented bound computes them."""
+        """Whether the hardware's bits are public; if not, a substitute within the documented bound computes them."""
 
     @abstractmethod
     def __call__(self, x: Floats) -> Floats:

@@ -44,7 +44,7 @@ def _name(metric: str) -> str:
 
 
 def by_arm(summary: Samples) -> Figure:
-    """Return the figure of headline metric and gradient error: rows are arms, markers conditions, ticks batches."""
+    """Return the figure of headline metric and gradient error; arms are rows, conditions markers, batches ticks."""
     metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
     arms, several = summary.shown, len(summary.conditions) > 1
     rows = [
