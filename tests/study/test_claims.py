@@ -54,6 +54,9 @@ def test_every_ablation_is_complete_and_can_be_planned(name, tmp_path):
             roles |= {"repeat", "floor"}
         if isinstance(item, MeasurementStudy) and item.measurement.own_controls:
             roles -= {"floor", "control"}
+        if isinstance(item, Ablation) and item.second_reference:  # all of its budget goes into pairs, and it says so
+            assert "There is no control" in item.notes
+            roles -= {"repeat", "control"}
         assert roles <= {arm.role for arm in item.arms}
         assert all(arm.expected for arm in item.arms if arm.role in ("treatment", "control"))
     assert not list(tmp_path.iterdir())

@@ -144,7 +144,8 @@ def test_one_page_for_a_folder_of_studies(finished, reported, tmp_path):
     assert (tmp_path / "report.html").read_text().count("<h2") == 2
     refused = command("report", tmp_path, "--json")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "holds several studies, --json and --csv need one of them: one, two" in refused.stderr
+    assert "RUNS must be one study with --json and --csv, got" in refused.stderr
+    assert "with one, two" in refused.stderr
     edited("dsv3/c0-s0/run.json", {"fingerprint": {"data": "another"}})(tmp_path / "two")
     mixed = command("report", tmp_path, "--no-plot")
     assert mixed.exit_code == 2

@@ -158,7 +158,7 @@ def test_a_study_has_means_at_every_place(finished, reported):
     assert int(one["count"]) == 4
     read, setting = read_study(finished)
     assert (read.measurement.metrics, setting) == (dict(ByPosition.metrics), SMALL)
-    with pytest.raises(TypeError, match="needs the measurement"):
+    with pytest.raises(TypeError, match="use the measurement in the ablation's file"):
         read.measurement.measure()
 
 

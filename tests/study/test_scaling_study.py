@@ -96,7 +96,7 @@ def test_one_checkpoint_gives_a_line_without_an_interval():
 
 REPEAT, BLIND = "nano-20-stdlib: again is NOT bit-identical to bf16", "fp4_naive (positive control) is NOT detected"
 TOY = Toy(
-    STUDY, SIZE, Sized(), ("as expected",) * 3, unfinished="no cell is finished",
+    STUDY, SIZE, Sized(), ("as expected",) * 3, unfinished="has no finished cell",
     lost=tuple(f"{cell.name}/{run}" for cell in CELLS for run in ("dsv3/c1-s0", "bf16/c0-s0")),
     damage={
         REPEAT: edited("*/again/c0-s0/run.json", {"weights": "other"}),
