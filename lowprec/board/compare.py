@@ -43,6 +43,8 @@ class Units:
         Sort key of the simplest input.
     answers : list of dict
         Theirs and ours: codes or values [n] or [n, values], scales [n].
+    places : int [n, values], optional
+        Index in the tensor of every value, for tensors.
     """
 
     x: NDArray[Any]
@@ -53,6 +55,7 @@ class Units:
     source: NDArray[np.int64]
     simplicity: NDArray[np.int64]
     answers: list[dict[str, NDArray[Any]]]
+    places: NDArray[Any] | None = None
 
 
 def quantizer_of(operation: Operation) -> Quantizer:
@@ -187,15 +190,16 @@ def _blocks(operation: Operation, theirs: Answer, mine: Answer) -> Units:
     if operation.inputs == "tensors":
         nonzero = np.repeat((x.reshape(count, -1).view(np.uint32) != 0).sum(1), R * C)
         source = np.repeat(np.arange(count), R * C)
+        places: NDArray[Any] | None = cut(np.broadcast_to(np.arange(x[0].size).reshape(per), x.shape))
     else:
-        source = np.repeat(np.arange(R), C) * height
+        source, places = np.repeat(np.arange(R), C) * height, None
     key = "codes" if "codes" in theirs else "values"
     pair: list[dict[str, NDArray[Any]]] = [{key: a, "scale": scale}, {key: b, "scale": own_scale}]
     if not known:  # only values are compared
         pair = [{key: a}, {key: b}]
     near = 30_000 * ((amax < 2.0**-30) | (amax > 2.0**30))
     order = nonzero * 10**6 + simplicity(amax) + near
-    return Units(xb, scale_wrong | (wrong.any(1) & live), scale_wrong, zero.sum(1), top, source, order, pair)
+    return Units(xb, scale_wrong | (wrong.any(1) & live), scale_wrong, zero.sum(1), top, source, order, pair, places)
 
 
 def _bits(value: Any) -> str:
@@ -223,7 +227,7 @@ def _example(operation: Operation, units: Units, i: int) -> dict[str, Any]:
     for name, answer in zip(("theirs", "ours"), units.answers, strict=True):
         text = f"0x{int(answer[key][i][j]):02X}" if key == "codes" else _bits(answer[key][i][j])
         out[name] = {"code": text} | ({"scale": _bits(answer["scale"][i])} if "scale" in answer else {})
-    return out | {"at": j, "value": _bits(units.x[i][j])}
+    return out | {"at": j if units.places is None else int(units.places[i][j]), "value": _bits(units.x[i][j])}
 
 
 def _oracle(operation: Operation, units: Units, mine: Answer, shown: list[Any]) -> dict[str, int]:
