@@ -91,7 +91,7 @@ def answers(
 
 
 def _computed(module: ModuleType) -> list[Any]:
-    """Return what answers depend on: functions and their calls, but not what they are compared with."""
+    """Return the inputs of answers: functions and their calls, without the entries that they are compared with."""
     functions = [value for _, value in inspect.getmembers(module, inspect.isfunction)]
     calls = [(o.name, o.function.__name__, repr(o.arguments), o.inputs, o.step) for o in module.OPERATIONS]
     return [*map(inspect.getsource, functions), *calls]
