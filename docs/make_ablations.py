@@ -317,7 +317,8 @@ def answer(item: dict[str, Any]) -> str:
         ]  # fmt: skip
         return f"Loss against BF16, {effect.replace('_', ' ')} effect with 90 % intervals: {', '.join(said)}."
     if rows := item["expectations"]["rows"]:
-        return f"Measured, with 90 % intervals: {'; '.join(f'{row[1]} {row[4]}' for row in rows[:3])}."
+        words = "Measured, with 90 % intervals" if any("[" in row[4] for row in rows[:3]) else "Measured"
+        return f"{words}: {'; '.join(f'{row[1]} {row[4]}' for row in rows[:3])}."
     agreed = sum(claim["agrees"] == "yes" for claim in item["claims"])
     return f"{agreed} of {len(item['claims'])} published numbers are reproduced." if item["claims"] else ""
 
