@@ -61,11 +61,19 @@ def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, 
         )
         for speed in speeds
     ]
-    columns = ("config", "recipe", "ms/step", "tokens/s", f"x {speeds[0].recipe}", "peak MiB", "page faults/step")
+    columns = (
+        "config",
+        "recipe",
+        "step (ms)",
+        "tokens per second",
+        "relative step time",
+        "peak memory (MiB)",
+        "page faults per step",
+    )
     wide: list[Sequence[Cell]]
     if output_format():
         wide = [(*row, *(1e3 * speed.phases[name] for name in PHASES)) for row, speed in zip(rows, speeds, strict=True)]
-        emit((*columns, *(f"{name}, ms" for name in PHASES)), wide, "")
+        emit((*columns, *(f"{name} (ms)" for name in PHASES)), wide, "")
         return
     emit(columns, rows, f"Training, medians of {steps} steps")
     totals = [sum(speed.phases.values()) for speed in speeds]
@@ -76,7 +84,7 @@ def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, 
             for speed, all_ in zip(speeds, totals, strict=True)
         ]
         shares.append((name, *(number for part in parts for number in part)))
-    heads = [head for speed in speeds for head in (f"{speed.recipe}, ms", "%")]
+    heads = [head for speed in speeds for head in (f"{speed.recipe} (ms)", "%")]
     emit(("phase", *heads), shares, "Phases of a step, processor time on one thread")
 
 
@@ -118,5 +126,5 @@ def memory_command(
         )
         for one in measured
     ]
-    columns = ("recipe", "policy", "bytes/token", f"x {first.recipe} {first.policy}", "CPU ms", *found)
+    columns = ("recipe", "policy", "bytes per token", "relative size", "CPU time (ms)", *found)
     emit(columns, rows, f"Activations kept by {shape.name}")

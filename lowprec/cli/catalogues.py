@@ -34,7 +34,7 @@ def accumulators_command(name: str | None) -> None:
         )
         for key, a in ((key, accumulators[key]) for key in accumulators)
     ]
-    columns = ("accumulator", "takes", "kind", "group", "fraction bits", "output", "scales inside")
+    columns = ("accumulator", "inputs", "kind", "group size", "fraction bits", "output", "block scales")
     emit(columns, rows, "Accumulators")
 
 
@@ -87,7 +87,7 @@ def quantizers_command(name: str | None) -> None:
         )
         for key, q in ((key, quantizers[key]) for key in quantizers)
     ]
-    emit(("quantizer", "format", "block", "scales", "arithmetic", "source"), rows, "Quantizers")
+    emit(("quantizer", "format", "block", "scales", "scale calculation", "source"), rows, "Quantizers")
 
 
 @click.command("recipes")
@@ -105,14 +105,14 @@ def recipes_command(name: str | None, as_toml: bool) -> None:
         if as_toml:
             raise CommandError("missing NAME of a recipe for --toml")
         listed: list[Sequence[Cell]] = [(r, recipes[r].description, recipes[r].source) for r in recipes]
-        emit(("recipe", "what it is", "source"), listed, "Training recipes")
+        emit(("recipe", "description", "source"), listed, "Training recipes")
         return
     recipe = load_recipe(name)
     if as_toml:
         click.echo(recipe.to_toml(), nl=False)
         return
     table = [(row.part, row.what, row.precision) for row in rows(recipe)]
-    emit(("part", "what", "precision"), table, f"{recipe.name}: {recipe.description}")
+    emit(("part", "name", "precision"), table, f"{recipe.name}: {recipe.description}")
 
 
 def _about(entry: object, aliases: Sequence[str], more: Sequence[Sequence[Cell]] = ()) -> None:

@@ -73,8 +73,8 @@ def convert_command(
     first = np.argwhere(found.lost)[:1].tolist()
     row: dict[str, Any] = {
         "lossless": "yes" if found.is_lossless else "no", "values": found.lost.size,
-        "values that change": int(found.lost.sum()), "blocks": blocks.size, "blocks that change": int(blocks.sum()),
-        "most binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
+        "changed values": int(found.lost.sum()), "blocks": blocks.size, "changed blocks": int(blocks.sum()),
+        "max binades": int(found.binades.max(initial=0)), "first": ", ".join(map(str, first[0])) if first else "none",
     }  # fmt: skip
     title = f"{file}: {q.format}, {q.granularity} to {new.format}, {new.granularity}, {new.scale_format} scales"
     emit(tuple(row), [tuple(row.values())], title)

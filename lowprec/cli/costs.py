@@ -33,8 +33,8 @@ def codecs_command(columns: int) -> None:
         size = codec.row_bytes(columns) if fits else None
         share = size / codecs["bf16"].row_bytes(columns) if size else None
         rows.append((name, codec.bits_per_value, size, share, getattr(codec, "about", "")))
-    titles = ("codec", "bits per value", f"bytes of {columns}", "of BF16", "what it is")
-    emit(titles, rows, "Codecs: bits with scales, of whole tiles")
+    titles = ("codec", "bits per value", "bytes per row", "relative to BF16", "description")
+    emit(titles, rows, f"Codecs: bits with scales, rows of {columns} values")
 
 
 #: Options of each table; others would have no effect, so they are refused.
@@ -142,7 +142,7 @@ def _models(names: Sequence[str], kv: str | float, sequence: int) -> _Table:
 
     columns = (
         "model", "parameters (B)", "active (B)", "KV bytes per token", "training GFLOPs per token",
-        "the paper's formula",
+        "paper GFLOPs per token",
     )  # fmt: skip
     rows: list[Sequence[Cell]] = []
     for name in names:
@@ -171,8 +171,8 @@ def _wire(
     back = [_codec(text) for text in combine] or sorted(codecs, key=lambda codec: -bits_per_value(codec))
     base = decode_limit(shape, gpu, dispatch, 16, tokens=tokens, dim=dim, effective=effective)
     columns = (
-        "combine", "bits per value", "dispatch bytes per token", "combine bytes per token", "exchange us", "TPOT ms",
-        "tokens/s", "times BF16",
+        "combine", "bits per value", "dispatch bytes per token", "combine bytes per token", "all-to-all (us)",
+        "TPOT (ms)", "tokens per second", "speedup over BF16",
     )  # fmt: skip
     rows: list[Sequence[Cell]] = []
     for codec in back:
@@ -202,11 +202,11 @@ def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
     columns = (
         "routing",
         "nodes per token",
-        "between nodes, bytes per token",
-        "within",
-        "between us",
-        "within us",
-        "us",
+        "inter-node bytes per token",
+        "intra-node bytes per token",
+        "inter-node (us)",
+        "intra-node (us)",
+        "total (us)",
     )
     rows: list[Sequence[Cell]] = []
     for words, count in cases:

@@ -30,7 +30,7 @@ def formats_command(name: str | None, grid: bool) -> None:
     if name is None:
         if grid:
             raise CommandError("missing NAME of a format for --grid, as in lowprec formats e4m3fn --grid")
-        columns = ("name", "bits", "exp.", "man.", "bias", "max", "min normal", "min", "specials")
+        columns = ("name", "bits", "exponent bits", "mantissa bits", "bias", "max", "min normal", "min", "specials")
         rows: list[Sequence[Cell]] = [
             (
                 f.name, f.bits, *(
@@ -93,7 +93,7 @@ def cast(
     for number, code, result in zip(numbers, codes.tolist(), decode(codes, fmt).tolist(), strict=True):
         error = (result - number) / abs(number) if number and np.isfinite(number) and np.isfinite(result) else None
         rows.append((number, f"0x{code:0{digits}x}", f"{code:0{fmt.bits}b}", result, error))
-    emit(("value", "code", "bits", f"in {fmt.name}", "relative error"), rows, f"Cast to {fmt.name}")
+    emit(("value", "code", "bits", "result", "relative error"), rows, f"Cast to {fmt.name}")
 
 
 def _number(text: str) -> float:

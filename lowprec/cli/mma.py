@@ -138,12 +138,12 @@ def _report(d: NDArray[Any], theirs: NDArray[np.generic] | None, accumulator: st
     digits, word = 2 * d.itemsize, np.dtype(f"u{d.itemsize}")
     bits = d.view(word)
     places = np.argwhere(np.ones(d.shape, bool))
-    columns: tuple[str, ...] = ("at", "bits", "value")
+    columns: tuple[str, ...] = ("index", "bits", "value")
     other = bits
     if theirs is not None:
         other = np.ascontiguousarray(theirs).view(word)
         places = np.argwhere(other != bits)
-        columns += ("theirs", "their value")
+        columns += ("expected bits", "expected value")
     rows: list[Sequence[Cell]] = []
     for i, j in places if output_format() else places[:_SHOWN]:
         row: list[Cell] = [f"[{i}, {j}]", f"0x{int(bits[i, j]):0{digits}x}", float(d[i, j])]

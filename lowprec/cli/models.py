@@ -91,7 +91,7 @@ def eval_command(
             for e in found[1:]
             for block, (hidden, moved) in enumerate(zip(e.hidden.tolist(), e.routing.tolist(), strict=True))
         ]
-        emit(("recipe", "block", "error %", "routed otherwise %"), rows, "Errors along the blocks")
+        emit(("recipe", "block", "error (%)", "rerouted (%)"), rows, "Errors along the blocks")
         return
     rows = [
         (
@@ -104,8 +104,8 @@ def eval_command(
         )
         for e in found
     ]
-    columns = ("recipe", "perplexity", f"% over {against}", "standard error", "KL nats", "flips %")
-    emit(columns, rows, f"{len(tokens)} windows of {window} tokens")
+    columns = ("recipe", "perplexity", "increase (%)", "standard error (%)", "KL (nats)", "flips (%)")
+    emit(columns, rows, f"{len(tokens)} windows of {window} tokens, compared with {against}")
 
 
 @click.command("mismatch")

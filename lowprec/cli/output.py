@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -76,21 +77,33 @@ def emit(
 ) -> None:  # fmt: skip
     """Print a table on screen, or with every digit as JSON or CSV, by the options of the command.
 
-    Columns of numbers, or those in `right`, are aligned right; `below` are lines printed after the table on screen.
+    Columns of numbers, or those in `right`, are aligned right; `below` are lines printed after the table on screen. A
+    heading has its unit in parentheses; JSON and CSV have `key_of` the heading.
     """
-    rows = [list(row) for row in rows]
+    rows, keys = [list(row) for row in rows], [key_of(column) for column in columns]
     if output_format() == "json":
         from .._files import to_json
 
-        click.echo(to_json([dict(zip(columns, row, strict=True)) for row in rows]), nl=False)
+        click.echo(to_json([dict(zip(keys, row, strict=True)) for row in rows]), nl=False)
     elif output_format() == "csv":
         from .._files import to_csv
 
-        click.echo(to_csv(columns, rows), nl=False)
+        click.echo(to_csv(keys, rows), nl=False)
     else:
         _print_table(columns, rows, title, right)
         for line in filter(None, below):
             click.echo(line)
+
+
+def key_of(heading: str) -> str:
+    """Return the key of a column in JSON and CSV: lower case, words joined by underscores.
+
+    Examples
+    --------
+    >>> key_of("bits per value"), key_of("all-to-all (us)"), key_of("flips (%)")
+    ('bits_per_value', 'all_to_all_us', 'flips_percent')
+    """
+    return re.sub(r"[^a-z0-9+]+", "_", heading.lower().replace("%", "percent")).strip("_")
 
 
 _WORD = 40  # a longer word may be broken

@@ -164,8 +164,8 @@ def _plan(
                  found.runs, found.checkpoints, round(found.arm_minutes, 1), round(found.checkpoint_minutes, 1))
             )  # fmt: skip
     head = (
-        "study", "size", "model", "arms", "checkpoints", "seeds", "steps before", "steps", "runs to do",
-        "checkpoints to do", "core min, arms", "core min, checkpoints",
+        "study", "size", "model", "arms", "checkpoints", "seeds", "checkpoint steps", "steps", "runs to do",
+        "checkpoints to do", "arms (core min)", "checkpoints (core min)",
     )  # fmt: skip
     emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once")
 

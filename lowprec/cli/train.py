@@ -153,7 +153,7 @@ def _row(run: Run, seed: int, *, mean_weights: bool) -> dict[str, Cell]:
         "validation loss": run.validation_loss,
     }
     if run.excess_loss is not None:
-        row["above the source's entropy"] = run.excess_loss
+        row["excess loss"] = run.excess_loss
     if mean_weights:
-        row["of the mean weights"] = trainer.evaluate(mean_weights=True)
+        row["validation loss of mean weights"] = trainer.evaluate(mean_weights=True)
     return row

@@ -38,7 +38,7 @@ def list_command(names: tuple[str, ...]) -> None:
             (f"{name}/{families[name].pattern}", len(families[name].listed()), families[name].about)
             for name in families
         ]
-        emit(("sets", "listed", "what each vector is"), rows, "Families of vector sets")
+        emit(("sets", "listed", "description"), rows, "Families of vector sets")
         return
     found = [name for name in listed() if name.startswith(tuple(names))]
     if not found:

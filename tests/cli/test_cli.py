@@ -105,12 +105,12 @@ def test_what_trainings_take_is_said_before_them(tmp_path):
     (said,) = result.stderr.splitlines()
     assert said.startswith("timing a training step and a forward pass of every recipe")
     (row,) = json.loads(result.stdout)
-    assert (row["study"], row["model"], row["steps before"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
-    assert (row["runs to do"], row["checkpoints to do"]) == (7 * 3, 3)
-    assert row["core min, arms"] > row["core min, checkpoints"] > 0
+    assert (row["study"], row["model"], row["checkpoint_steps"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
+    assert (row["runs_to_do"], row["checkpoints_to_do"]) == (7 * 3, 3)
+    assert row["arms_core_min"] > row["checkpoints_core_min"] > 0
     part = ("--set", "cells=tiny-300-stdlib", "--seeds", "1")  # which the quick size has not
     (row,) = json.loads(run(*plan, "scaling", *part).stdout)
-    assert (row["size"], row["model"], row["runs to do"]) == ("full", "tiny", 7 * 4)
+    assert (row["size"], row["model"], row["runs_to_do"]) == ("full", "tiny", 7 * 4)
     assert not list(tmp_path.iterdir())
 
 

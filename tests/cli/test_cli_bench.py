@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from command_line import csv_rows, rows, run
 
+from lowprec.cli.output import key_of
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import profile as measure
 from lowprec.moe.run.profile import PHASES, PhaseClock, phases
@@ -22,29 +23,31 @@ def test_train_prints_speed_memory_and_phases(config):
     assert [row["recipe"] for row in found] == ["bf16", "dsv3"]
     for row in found:
         assert row["config"] == "small"
-        assert row["tokens/s"] == pytest.approx(128e3 / row["ms/step"])
-        assert 1 < row["peak MiB"] < 500
-        assert all(row[f"{name}, ms"] >= 0 for name in PHASES)
-        assert all(row[f"{name}, ms"] > 0 for name in ("fprop", "dgrad", "wgrad", "attention", "norms", "optimizer"))
-    assert found[0]["quantize, ms"] == 0 < found[1]["quantize, ms"]
+        assert row["tokens_per_second"] == pytest.approx(128e3 / row["step_ms"])
+        assert 1 < row["peak_memory_mib"] < 500
+        assert all(row[f"{key_of(name)}_ms"] >= 0 for name in PHASES)
+        assert all(
+            row[f"{key_of(name)}_ms"] > 0 for name in ("fprop", "dgrad", "wgrad", "attention", "norms", "optimizer")
+        )
+    assert found[0]["quantize_ms"] == 0 < found[1]["quantize_ms"]
 
 
 def test_train_on_screen_has_two_tables(config, tmp_path):
     (tmp_path / "mine.toml").write_text('base = "bf16"\nname = "of_a_file"\n')
     train = ("bench", "train", "--steps", "1", "--warmup", "1", "--recipe", tmp_path / "mine.toml", *config)
     shown = run(*train, env={"COLUMNS": "160"}).stdout
-    words = ("of_a_file", "tokens/s", "page faults/step", "residual stream", "optimizer")
+    words = ("of_a_file", "tokens per second", "page faults per step", "residual stream", "optimizer")
     assert [word for word in words if word not in shown] == []
 
 
 def test_memory_counts_bytes_by_policy(config):
     found = csv_rows("bench", "memory", "--rounds", "0", "--kinds", "--recipe", "dsv3", *config)
     assert [row["policy"] for row in found] == ["keep", "norms", "up_projections", "probabilities", "swiglu", "dsv3"]
-    by_policy = {row["policy"]: float(row["bytes/token"]) for row in found}
+    by_policy = {row["policy"]: float(row["bytes_per_token"]) for row in found}
     assert by_policy["dsv3"] < min(v for k, v in by_policy.items() if k != "dsv3") < by_policy["keep"]
     kinds = [name for name in found[0] if name not in list(found[0])[:5]]
     for row in found:
-        assert sum(float(row[kind]) for kind in kinds) == pytest.approx(float(row["bytes/token"]))
+        assert sum(float(row[kind]) for kind in kinds) == pytest.approx(float(row["bytes_per_token"]))
 
 
 def test_a_phase_stops_the_one_around_it(monkeypatch):

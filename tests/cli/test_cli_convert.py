@@ -16,10 +16,10 @@ def test_mxfp4_to_block_fp8(tmp_path: Path) -> None:
     lp.quantize(x, "dsv4_fp4").save(wide)
     to = ("--to", "e4m3fn", "--granularity", "128x128")
     (row,) = rows("convert", narrow, *to, "--check")
-    assert (row["lossless"], row["values that change"], row["blocks"]) == ("yes", 0, 2)
+    assert (row["lossless"], row["changed_values"], row["blocks"]) == ("yes", 0, 2)
     (row,) = rows("convert", wide, *to, "--check", code=1)
-    assert (row["lossless"], row["blocks that change"], row["first"]) == ("no", 2, "0, 0")
-    assert row["most binades"] > 14
+    assert (row["lossless"], row["changed_blocks"], row["first"]) == ("no", 2, "0, 0")
+    assert row["max_binades"] > 14
     assert "not written" in run("convert", wide, *to, "--out", out, code=2).stderr
     assert not out.exists()
     run("convert", narrow, *to, "--out", out)

@@ -30,7 +30,7 @@ def test_files_of_codes(operands, suffix):
     files = [folder / f"{x}.{suffix}" for x in "abc"]
     found = rows("mma", *files, *OPTIONS)
     assert [int(row["bits"], 16) for row in found] == d.view(np.uint32).reshape(-1).tolist()
-    assert [row["at"] for row in found[4:6]] == ["[0, 4]", "[1, 0]"]
+    assert [row["index"] for row in found[4:6]] == ["[0, 4]", "[1, 0]"]
     run("mma", *files, *OPTIONS, "--out", folder / "d.npy")
     assert np.array_equal(np.load(folder / "d.npy").view(np.uint32), d.view(np.uint32))
 
@@ -39,7 +39,7 @@ def test_words_on_the_line_and_scales():
     ones, two, half = "0x" + ",".join(["38"] * 32), "0x80", "0x7e"
     assert "0x42000000" in run("mma", ones, ones.replace(",", ",0x")).stdout
     scaled = ("--accumulator", "blackwell_mxf8", "--a-scale", two, "--b-scale", half)
-    assert rows("mma", ones, ones, *scaled) == [{"at": "[0, 0]", "bits": "0x42000000", "value": 32.0}]
+    assert rows("mma", ones, ones, *scaled) == [{"index": "[0, 0]", "bits": "0x42000000", "value": 32.0}]
 
 
 def test_a_dump_with_its_result(operands):
@@ -50,4 +50,4 @@ def test_a_dump_with_its_result(operands):
     count = np.count_nonzero(wrong.view(np.uint32) != d.view(np.uint32))
     assert count > 0
     assert said.rstrip().endswith(f"{count} of 15 outputs differ")
-    assert "their value" in said
+    assert "expected value" in said

@@ -75,34 +75,34 @@ def bits(folder):
 def test_a_recipe_of_a_file_is_trained_in(files, whole):
     folder, row = whole
     assert (row["config"], row["recipe"], row["steps"]) == ("small", "mine", 4)
-    assert 5.0 < row["first loss"] < 6.0
-    assert row["last loss"] < row["first loss"]
+    assert 5.0 < row["first_loss"] < 6.0
+    assert row["last_loss"] < row["first_loss"]
     curve = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
-    assert [float(curve[i]["loss"]) for i in (0, -1)] == [row["first loss"], row["last loss"]]
+    assert [float(curve[i]["loss"]) for i in (0, -1)] == [row["first_loss"], row["last_loss"]]
     # The program that does without the command line comes to the same.
     library = train_by_program(files / "small.toml", str(files / "mine.toml"), 4, data=files / "text.txt", ema=0.5)
-    assert library.validation_loss == row["validation loss"]
+    assert library.validation_loss == row["validation_loss"]
     assert library.trainer.recipe == Recipe.from_toml(MINE)
 
 
 @pytest.mark.slow
 def test_the_mean_weights_are_tested_beside_the_last_ones(files, whole):
     folder, row = whole
-    assert 0 < abs(row["of the mean weights"] - row["validation loss"]) < 1
+    assert 0 < abs(row["validation_loss_of_mean_weights"] - row["validation_loss"]) < 1
     assert bits(folder)[0]["ema"] == 0.5
     (plain,) = rows(*train(files))
     assert plain.pop("recipe") == "mine"
-    assert "of the mean weights" not in plain
+    assert "mean weights" not in plain
     assert plain == {name: row[name] for name in plain}
 
 
 def test_a_run_that_is_not_evaluated_says_so(files, whole, tmp_path):
     _, row = whole
     (found,) = rows(*train(files, "--ema", 0.5, "--no-evaluate", "--out", tmp_path))
-    assert found == {**{name: row[name] for name in found}, "validation loss": None}
-    assert "of the mean weights" not in found
+    assert found == {**{name: row[name] for name in found}, "validation_loss": None}
+    assert "validation_loss_of_mean_weights" not in found
     assert "not evaluated" in run(*train(files, "--no-evaluate")).stdout.splitlines()[0]
-    assert rows("report", tmp_path, "--no-plot")[0]["validation loss"] == "not evaluated"
+    assert rows("report", tmp_path, "--no-plot")[0]["validation_loss"] == "not evaluated"
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
         stopped = run(*again, code=130)
     assert stopped.stdout == ""
     assert stopped.stderr.strip().splitlines()[-1] == (
-        f"error: stopped; what was done is in {tmp_path}; --resume goes on from there"
+        f"error: stopped; {tmp_path} has the run so far; --resume continues it"
     )
     assert bits(tmp_path)[0]["steps"] == 2
     # Nothing of the folder is touched by what is refused.
@@ -181,14 +181,14 @@ def test_time_left_is_told_even_if_no_step_takes_as_long_as_another():
 def test_recipes_are_listed():
     listed = rows("recipes")
     assert [row["recipe"] for row in listed] == recipes.names()
-    assert {row["recipe"]: row["what it is"] for row in listed}["dsv3"] == recipes["dsv3"].description
+    assert {row["recipe"]: row["description"] for row in listed}["dsv3"] == recipes["dsv3"].description
     shown = run("recipes").stdout
     assert all(name in shown for name in ("dsv3", "nvfp4"))
 
 
 def test_a_recipe_is_shown_as_a_precision_map(files):
     found = csv_rows("recipes", files / "mine.toml")
-    gate = {row["what"]: row["precision"] for row in found if row["part"] == "ffn.gate"}
+    gate = {row["name"]: row["precision"] for row in found if row["part"] == "ffn.gate"}
     assert gate["Fprop"] == "bfloat16 x bfloat16 on float32, y in float32"
     assert any("hopper_fp8, never promoted" in row["precision"] for row in found)
     assert "mine" in re.sub(r"\s+", " ", run("recipes", files / "mine.toml").stdout)

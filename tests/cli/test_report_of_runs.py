@@ -24,7 +24,7 @@ def test_two_runs_are_compared(runs):
     found = rows("report", runs / "a", runs / "b")
     kept = [json.loads((runs / name / "run.json").read_text())["validation_loss"] for name in "ab"]
     assert [row["recipe"] for row in found] == ["bf16", "dsv3"]
-    assert found[1]["against the first"] == f"{100 * (kept[1] / kept[0] - 1):+.3f} %"
+    assert found[1]["against_the_first"] == f"{100 * (kept[1] / kept[0] - 1):+.3f} %"
     page = (runs / "compared_runs" / "report.html").read_text()
     assert "<svg" in page
     assert "noise floor" in page

@@ -337,13 +337,13 @@ def test_mistakes_are_one_line(arguments):
 
 def test_the_command():
     rows = list(csv.DictReader(io.StringIO(command("costs", "--csv"))))
-    assert [row["KV bytes per token"] for row in rows] == ["69120", "70272", "327680", "516096"]
+    assert [row["kv_bytes_per_token"] for row in rows] == ["69120", "70272", "327680", "516096"]
     combine = ("--combine", 16, "--combine", "logfmt10")
     first, second = json.loads(command("costs", "wire", "--dispatch", 8, "--dim", 7000, *combine, "--json"))
-    assert [round(row["exchange us"], 2) for row in (first, second)] == [120.96, 91.98]
-    assert first["times BF16"] == 1
+    assert [round(row["all_to_all_us"], 2) for row in (first, second)] == [120.96, 91.98]
+    assert first["speedup_over_bf16"] == 1
     rows = json.loads(command("costs", "nodes", "--json"))
-    assert [round(row["nodes per token"], 2) for row in rows] == [8, 5.29, 4, 3.63]
+    assert [round(row["nodes_per_token"], 2) for row in rows] == [8, 5.29, 4, 3.63]
     assert command("costs", "published").count("NO") == len(SLIPS)
     out = command("costs", "wire")
     assert all(name in out for name in codecs)
@@ -352,7 +352,7 @@ def test_the_command():
 def test_the_list_of_codecs():
     rows = {row["codec"]: row for row in json.loads(command("codecs", "--json"))}
     assert list(rows) == codecs.names()
-    assert (rows["bf16"]["bytes of 7168"], rows["logfmt10"]["bytes of 7168"]) == (14336, 9184)
-    assert rows["logfmt10"]["bits per value"] == 10.25
-    assert all(row["what it is"] for row in rows.values())
+    assert (rows["bf16"]["bytes_per_row"], rows["logfmt10"]["bytes_per_row"]) == (14336, 9184)
+    assert rows["logfmt10"]["bits_per_value"] == 10.25
+    assert all(row["description"] for row in rows.values())
     command("codecs", "--columns", "0", code=2)

@@ -120,7 +120,7 @@ def test_element_formats_and_the_columns_of_quantize(tmp_path):
     del of_quantize["shape"]
     assert {key: quantizer[key] for key in of_quantize} == of_quantize
     wanted = lp.compare(lp.round_to(x, "e4m3fn"), x).as_dict()
-    wanted |= {"format": "e4m3fn", "bits per value": 8.0, "saturated": 0.0}
+    wanted |= {"format": "e4m3fn", "bits_per_value": 8.0, "saturated": 0.0}
     assert {key: element[key] for key in wanted} == wanted
     assert errors_of(x * 1e4, lp.formats["e4m3fn"]).saturated > 0.9
 
