@@ -127,8 +127,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
     # Nothing of the folder is touched by what is refused.
     before = (tmp_path / "checkpoint.npz").read_bytes()
     for option, value, match in (
-        ("--seed", 1, "its seed is 0, here it is 1"), ("--recipe", "bf16", "its recipe is mine, here it is bf16"),
-        ("--ema", 0.25, "its running mean has decay 0.5, here it is 0.25"),
+        ("--seed", 1, "seed must be 0, as in the checkpoint, got 1"),
+        ("--recipe", "bf16", "recipe must be mine, as in the checkpoint, got bf16"),
+        ("--ema", 0.25, "ema must be 0.5, as in the checkpoint, got 0.25"),
     ):  # fmt: skip
         refused(*again, "--resume", option, value, match=match, progress=1)
     assert (tmp_path / "checkpoint.npz").read_bytes() == before

@@ -90,10 +90,10 @@ def test_a_provider_for_qwix():
 
 
 test_refused = refusals([
-    ("linear(x.astype(np.float16), w)", TypeError, "x is float16"),
-    ("linear(x, w[:, :64])", r"x is \(2, 128\), w is \(4, 64\)"),
-    ("linear(x, w, 'te_delayed')", "te_delayed needs .* remember"),
+    ("linear(x.astype(np.float16), w)", TypeError, "lowprec.jax: x must be float32 or bfloat16, got float16"),
+    ("linear(x, w[:, :64])", r"lowprec.jax: x and w must have shapes \[..., K\] and \[N, K\], got \(2, 128\) and"),
+    ("linear(x, w, 'te_delayed')", "lowprec.jax: recipe must be without float64 and delayed scaling, got te_delayed"),
     ("linear(x, w, 'float64')", "float64"),
-    ("linear(x, w, 'nvfp4')", "give step="),
+    ("linear(x, w, 'nvfp4')", "step must be given with recipe nvfp4, which rounds stochastically, got None"),
     ("linear(x, w, 'dsv9')", "unknown recipe"),
 ], lambda: {"linear": lpj.linear, "x": jnp.ones((2, 128)), "w": jnp.ones((4, 128))})  # fmt: skip

@@ -144,11 +144,11 @@ def test_scans_are_looked_into():
 
 
 test_refused = refusals([
-    ("lpj.dot_general(x.astype('float16'), x, m, strict=True)", TypeError, "strict: float16 x float32 to float32 is"),
-    ("lpj.dot_general(x, x, m, None, 'int32', strict=True)", TypeError, "to int32 is left to XLA"),
-    ("lpj.dot_general(x, x[:, :2], m)", r"\(2, 4\) and \(2, 2\) do not fit"),
-    ("lpj.dot_general(x, x, m, recipe='nvfp4')", "give step="),
-    ("lpj.report(lambda x: x @ x.T, x, strict=True)", r"strict: XLA computes dot_general float32\[2,4\]"),
+    ("lpj.dot_general(x.astype('float16'), x, m, strict=True)", TypeError, "dtypes must be float32 or bfloat16"),
+    ("lpj.dot_general(x, x, m, None, 'int32', strict=True)", TypeError, "dtypes must be float32 or bfloat16 with"),
+    ("lpj.dot_general(x, x[:, :2], m)", r"shapes must fit \(\(\(1,\), \(1,\)\), \(\(\), \(\)\)\), got \(2, 4\) and"),
+    ("lpj.dot_general(x, x, m, recipe='nvfp4')", "step must be given with recipe nvfp4, which rounds"),
+    ("lpj.report(lambda x: x @ x.T, x, strict=True)", r"no product must be left to XLA with strict=True, got"),
 ], lambda: {"lpj": lpj, "x": jnp.ones((2, 4)), "m": MATRICES})  # fmt: skip
 
 

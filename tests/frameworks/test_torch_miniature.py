@@ -155,7 +155,7 @@ def test_what_its_model_cannot_compute_is_said(change, words, tmp_path):
     config = replace(lp.configs["nano"], **change)
     assert cannot_be_said(config) == [words]
     untrained(config).save(tmp_path / "checkpoint.npz")
-    with pytest.raises(ValueError, match=f"transformers' DeepSeek-V3 is another model: {words}"):
+    with pytest.raises(ValueError, match=f"cannot be written as transformers' DeepSeek-V3: {words}"):
         lpt.export(tmp_path / "checkpoint.npz", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -153,8 +153,9 @@ def test_objects_that_nobody_registered_resume_and_others_of_their_names_do_not(
     other = with_format(OWN.with_(name="own", mantissa_bits=1))
     with pytest.raises(CheckpointError) as raised:
         train(MICRO, other, out=tmp_path, resume=True, **short)
-    assert "its recipe is own, here it is own: definitions.format.own.mantissa_bits was 3, is 1; fresh moves" in str(
-        raised.value
+    assert (
+        "recipe must be own, as in the checkpoint, got own: definitions.format.own.mantissa_bits was 3, is 1; fresh"
+        in str(raised.value)
     )
     renamed = with_format(OWN.with_(name="renamed")).with_(name="called otherwise")
     rest = train(MICRO, renamed, out=tmp_path, resume=True, **short)
@@ -182,7 +183,9 @@ def test_a_registered_format_that_is_another_one_since(text, tmp_path):
     with lp.formats.scoped(own=OWN.with_(name="own", mantissa_bits=1)):
         with pytest.raises(CheckpointError, match=r"own.mantissa_bits was 3, is 1"):
             train(MICRO, recipe(), resume=True, **short)
-        with pytest.raises(CheckpointError, match=r"format 'own' is another one than .*: mantissa_bits was 3, is 1$"):
+        with pytest.raises(
+            CheckpointError, match=r"format 'own' has changed since the file was written: mantissa_bits was 3, is 1$"
+        ):
             Trainer.load(path, data=text)
         assert Trainer.load(path, data=text, recipe="bf16").recipe == recipes["bf16"]
     assert Trainer.load(path, data=text).recipe.spec("layers.1.attn.wo").dy.format == OWN  # as it was
@@ -206,7 +209,7 @@ def test_checkpoints_of_version_2_have_names_alone(text, tmp_path, monkeypatch):
     toml = recipes["dsv3"].to_toml().partition("\n[definitions]")[0]
     old = as_version_2(toml)
     assert (old.recipe, old.recipe.source) == (recipes["dsv3"], recipes["dsv3"].source)
-    unsaid = pytest.raises(CheckpointError, match=r"old.npz' names format 'own' and does not say what it was")
+    unsaid = pytest.raises(CheckpointError, match=r"old.npz' names format 'own' without its definition")
     with lp.formats.scoped(own=OWN), unsaid:
         as_version_2(toml.replace('dgrad = { a = "float32"', 'dgrad = { a = "own"'))
     with pytest.raises(CheckpointError, match=r"unknown accumulator 'hopper_fp8\(fraction_bits=9\)'"):

@@ -105,8 +105,8 @@ def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp
 @pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused(short):
     for changes, message in (
-        ({"seed": 2}, "its seed is 1, here it is 2"), ({"steps": 8}, "its schedule is"),
-        ({"ema": None}, "its running mean has decay 0.9"),
+        ({"seed": 2}, "seed must be 1, as in the checkpoint, got 2"), ({"steps": 8}, "schedule must be"),
+        ({"ema": None}, "ema must be 0.9, as in the checkpoint, got None"),
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match=message):
             short(**changes)
@@ -124,7 +124,7 @@ def test_damage_is_noticed_on_resuming(short, text, tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="damaged, cut off"):
         short()
-    with pytest.raises(ValueError, match="the folder to go on from is missing"):
+    with pytest.raises(ValueError, match="train: out must be the folder of the run to resume, got None"):
         train(MICRO, steps=2, data=text, resume=True)
 
 
