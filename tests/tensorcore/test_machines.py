@@ -217,7 +217,7 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("mma('blackwell_nvfp4', some + 16, some, a_scale=scale)", "codes of e2m1fn must be from 0 to 15, got 16"),
     ("mma('hopper_fp8', b=some[:, :16])", "must have the same K"),
     ("mma('fp64', a_format='e4m3fn')", "fp64: operands must be float64, got e4m3fn"),
-    ("mma('hopper_fp8_f16', c=np.zeros((2, 2), np.float32))", TypeError, "c must be float16, as .* results are, got float32"),
+    ("mma('hopper_fp8_f16', c=np.zeros((2, 2), np.float32))", TypeError, "c must be float16, .* got float32"),
     ("mma('hopper_fp8', np.zeros((2, 32), np.float32))", TypeError,
      "codes of e4m3fn must be unsigned integers, got float32"),
     ("mma('fp64')", TypeError, "fp64: operands must be float64 or their bits as uint64, got uint8"),
