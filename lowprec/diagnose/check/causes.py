@@ -102,7 +102,10 @@ def describe_flips(differing: NDArray[Any], words: NDArray[Any], most: int) -> s
 def unwritten(
     expected: NDArray[Any], found: NDArray[Any], tiles: Iterable[tuple[int, int]], least: int
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield what was expected, with one value in the last rows, columns or tile, if `least` values differ: memory that was never written."""
+    """Yield what was expected, with one value in the last rows, columns or tile, as in memory that was never written.
+
+    `least` values at least must differ.
+    """
     same = (found == found[-1, -1]) | (np.isnan(found) & np.isnan(found[-1, -1]))
     regions: dict[str, tuple[slice, slice]] = {}
     for axis, said in ((1, "rows"), (0, "columns")):
@@ -114,9 +117,9 @@ def unwritten(
     for rows, columns in tiles if not regions else ():
         if rows * columns > 1 and same[-rows:, -columns:].all():
             regions[f"the last tile of {rows} x {columns}"] = slice(-rows, None), slice(-columns, None)
-    for said, at in regions.items():
+    for said, place in regions.items():
         filled = expected.copy()
-        filled[at] = found[-1, -1]
+        filled[place] = found[-1, -1]
         if np.count_nonzero(filled != expected) >= least:
             yield f"{said} are {found[-1, -1]:g}" if "tile" not in said else f"{said} is {found[-1, -1]:g}", filled
 

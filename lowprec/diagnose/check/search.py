@@ -135,8 +135,8 @@ def _parts(stage: str, made: Expected, found: Observed, own: Any, pairs: bool = 
     if pairs and min((part.left for part in tried), default=0):
         two = list(_pairs(stage, made, found, tried))
         tried += two
-        if two and (best := min(two, key=lambda part: _distance(stage, found, part))).left:
-            tried += _on_top(stage, made, found, best)
+        if two and (nearest := min(two, key=lambda part: _distance(stage, found, part))).left:
+            tried += _on_top(stage, made, found, nearest)
     least = min((part.left for part in tried), default=whole)
     if 2 * least > whole:  # what leaves most of it explains nothing
         return [_Part((), whole, own)]
@@ -225,7 +225,7 @@ def _explained(
 ) -> tuple[list[Explanation], list[tuple[float, int, tuple[tuple[Step, ...], Expected]]]]:
     """Return the best explanations on top of some quantizations, and how near each of these is."""
     best: list[Explanation] = []
-    looked = []
+    looked: list[tuple[float, int, tuple[tuple[Step, ...], Expected]]] = []
     for steps, base in alternatives:
         whole = base is made
         tensor = _parts("tensor scale", base, found, base.tensor)
