@@ -174,11 +174,12 @@ def test_one_scale(name: str, change, cause: str) -> None:
     q = lp.quantize(x, name)
     q.scale[7, 1] = change(q.scale[7, 1])
     found = checked(q, name, x)
-    assert found.scales[7, 1] == cause or "bit flipped in a scale" in found.scales[7, 1]
+    assert found.scales[7, 1].startswith((cause, "bit flipped in a scale", "scales off by steps of their format"))
     assert (found.scales != "").sum() == 1
     assert not found
 
 
+@pytest.mark.slow
 def test_scales_that_nobody_made_are_followed_by_their_codes() -> None:
     x = brain()
     rng = np.random.default_rng(3)

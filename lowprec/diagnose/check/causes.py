@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cast.casts import round_to
 from ...registry import Registry
 from .expected import Expected, Observed
 
@@ -100,9 +99,29 @@ def describe_flips(differing: NDArray[Any], words: NDArray[Any], most: int) -> s
     return where if len(at) == 1 else f"{len(at)} of them, the first {where}"
 
 
-def in_16_bits(x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """Return float32 values rounded to the two 16-bit formats, by format."""
-    return {"bfloat16": round_to(x, "bfloat16"), "float16": x.astype(np.float16).astype(np.float32)}
+def unwritten(
+    expected: NDArray[Any], found: NDArray[Any], tiles: Iterable[tuple[int, int]], least: int
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield what was expected, with one value in the last rows, columns or tile, as in memory that was never written.
+
+    `least` values at least must differ.
+    """
+    same = (found == found[-1, -1]) | (np.isnan(found) & np.isnan(found[-1, -1]))
+    regions: dict[str, tuple[slice, slice]] = {}
+    for axis, said in ((1, "rows"), (0, "columns")):
+        full = same.all(axis=axis)
+        n = len(full) if full.all() else int(np.argmin(full[::-1]))
+        at = slice(len(full) - n, None)
+        if 0 < n < len(full):
+            regions[f"the last {n} {said}"] = (at, slice(None)) if axis else (slice(None), at)
+    for rows, columns in tiles if not regions else ():
+        if rows * columns > 1 and same[-rows:, -columns:].all():
+            regions[f"the last tile of {rows} x {columns}"] = slice(-rows, None), slice(-columns, None)
+    for said, place in regions.items():
+        filled = expected.copy()
+        filled[place] = found[-1, -1]
+        if np.count_nonzero(filled != expected) >= least:
+            yield f"{said} are {found[-1, -1]:g}" if "tile" not in said else f"{said} is {found[-1, -1]:g}", filled
 
 
 def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ...format.rounding import roundings
-from .causes import MEMORY, add, describe_flips, describe_order, exact_order, in_16_bits, order_of_rows
-from .expected import F32, Codes, Expected, Observed, values_of
+from .causes import MEMORY, add, describe_flips, describe_order, exact_order, order_of_rows, unwritten
+from .expected import F32, Codes, Expected, Observed, in_16_bits, values_of
 
 Forms = dict[str, Codes]
 _FEW = 3  # flipped bits that are called so
+_REGION, _DENSE = 16, 0.7  # codes of a region, and the share of them that differ, at least
+_SCALES = 8  # scales of a row, by which it may be known
 _SURE = 4.5  # standard deviations
 _SMALLEST = np.finfo(np.float32).smallest_normal
 _NEAREST = "round to nearest, ties to even"
@@ -31,7 +34,9 @@ add("sign of zero dropped", "codes", "keep the sign of values that round to zero
     lambda m, f: {"": _zeroed(m, m.codes == sign)} if (sign := _sign_of(m)) else {}
 )
 add("overflow not saturated", "codes", "saturate: convert with satfinite", needs_majority=False)(
-    lambda m, f: {"": m.cast(m.v, policy="ocp_nonsat")}
+    lambda m, f: {
+        "": np.where(m.cast(m.v) == m.cast(m.v, policy="ocp_nonsat"), m.codes, m.cast(m.v, policy="ocp_nonsat"))
+    }
 )
 
 
@@ -50,9 +55,11 @@ def _directions(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
             yield name, made.cast(made.v, name)
 
 
-add("rounded twice", "codes", "cast the float32 quotient in one step", penalty=4)(
-    lambda m, f: {f"through {name}": m.cast(v) for name, v in in_16_bits(m.v).items()}
-)
+@add("rounded twice", "making", "cast the float32 quotient in one step", penalty=4)
+def _twice(made: Expected, found: Observed) -> Iterator[tuple[str, Expected]]:
+    for name in ("bfloat16", "float16"):
+        other = replace(made, through=name)
+        yield f"through {name}", replace(other, codes=other.cast(other.before()))
 
 
 @add("subnormals flushed to zero", "codes", "keep subnormal elements", needs_majority=False)
@@ -140,6 +147,30 @@ add("signs inverted", "codes", "set the sign bit of negative values only")(
 )  # fmt: skip
 
 
+@add("codes not written", "codes", "write all codes: check the grid and the bounds of the kernel", 1.3)
+def _unwritten(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
+    if found.codes.shape == made.codes.shape:
+        rows, columns = (min(b, n) for b, n in zip(made.block, made.codes.shape, strict=True))
+        tiles = ((128, 128), (64, 64), (32, 32), (16, 16), (rows, columns))
+        yield from unwritten(made.codes, found.codes, [t for t in tiles if t < made.codes.shape], 4)
+
+
+@add("region overwritten", "codes", "find what else writes there: the codes in it are no rounding of the values", 1.8)
+def _overwritten(made: Expected, found: Observed) -> Forms:
+    if found.codes.shape != made.codes.shape:
+        return {}
+    differing = found.codes != made.codes
+    rows, columns = (np.flatnonzero(differing.any(axis)) for axis in (1, 0))
+    if not rows.size:
+        return {}
+    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    inside = differing[box]
+    if inside.size < _REGION or 2 * inside.size > differing.size or inside.mean() < _DENSE:
+        return {}
+    words = f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
+    return {words: np.where(differing, found.codes, made.codes)}
+
+
 # --- other values came in ---------------------------------------------------------------------------------------------
 
 
@@ -173,10 +204,13 @@ def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str
     if axis and made.q.hadamard is not None:
         return
     expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)
+    orders: dict[bytes, str] = {}
     for meant in _meant(made, found):
-        if (order := order_of_rows(expected, np.moveaxis(meant, axis, 0))) is not None:
-            yield from _of(made, {describe_order(order): np.ascontiguousarray(np.take(made.x, order, axis))})
-            return
+        for sign in (lambda a: a, np.abs):  # signs may be wrong
+            order = order_of_rows(sign(expected), sign(np.moveaxis(meant, axis, 0)))
+            if order is not None and order.tobytes() not in orders:
+                orders[order.tobytes()] = words = describe_order(order)
+                yield from _of(made, {words: np.ascontiguousarray(np.take(made.x, order, axis))})
 
 
 def _meant(made: Expected, found: Observed) -> Iterator[F32]:
@@ -184,6 +218,8 @@ def _meant(made: Expected, found: Observed) -> Iterator[F32]:
     values = values_of(found.codes, made.format)
     if found.scale.shape == made.scale.shape:
         yield made.each(found.scale) * values
+        if found.scale.shape[1] >= _SCALES:
+            yield made.each(found.scale)  # whatever is wrong with the codes
     yield values
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..._arrays import spread
-from ...cast.casts import encode
+from ...cast.casts import encode, round_to
 from ...format.catalogue import formats
 from ...scaling.constants import bound_of, rule_of, tensor_scale
 from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import FLOAT32, SPECIALS, are_powers, arithmetics
 from .causes import add
-from .expected import F32, Expected, Observed, quotient_of, scales_of
+from .expected import F32, Expected, Observed, amax_of, quotient_of, scales_of
 
 _EPSILONS = (
     1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-20, 1e-30,
@@ -101,7 +101,7 @@ def _read_bounds(made: Expected, found: Observed) -> set[float]:
 def _epsilon(made: Expected, found: Observed) -> Forms:
     if made.q.hadamard is not None or rule_of(made.q).choice is not None:
         return
-    floored = np.maximum(made.amax, np.float32(rule_of(made.q).amax_floor))
+    floored = made.floored
     for epsilon in map(np.float32, _EPSILONS):
         amax = floored + epsilon
         if not np.array_equal(amax, floored, equal_nan=True):
@@ -113,6 +113,50 @@ def _epsilon(made: Expected, found: Observed) -> Forms:
             scale = made.own + epsilon
             if not np.array_equal(scale, made.own, equal_nan=True):
                 yield f"scale + {epsilon:g}", made.with_scale(scale)
+
+
+@add("amax of a part of the block", "making", "take the largest magnitude of all elements of the block, signs dropped")
+def _partial(made: Expected, found: Observed) -> Forms:
+    if made.q.hadamard is not None or rule_of(made.q).choice is not None:
+        return
+    (rows, columns), x = made.block, made.rotated
+    i, j = np.ogrid[: x.shape[0], : x.shape[1]]
+    place, n = (i % rows) * columns + j % columns, min(rows, x.shape[0]) * min(columns, x.shape[1])
+    parts = {
+        "the largest value": np.maximum(x, 0), "the least value, negated": np.maximum(-x, 0),
+        "the first half": np.where(place < n // 2, x, 0), "the second half": np.where(place >= n // 2, x, 0),
+        "the first quarter": np.where(place < n // 4, x, 0), "even places": np.where(place % 2 == 0, x, 0),
+        "odd places": np.where(place % 2, x, 0), "all but the last element": np.where(place < n - 1, x, 0),
+        "all but the first element": np.where(place, x, 0),
+    }  # fmt: skip
+    for form, part in parts.items():
+        amax = np.maximum(amax_of(part, made.block), np.float32(rule_of(made.q).amax_floor))
+        yield form, made.with_scale(*_from(made, made.q, amax), largest=amax)
+        if made.q.has_tensor_scale:
+            both = _from(made, made.q, amax, np.float32(np.abs(part).max()))
+            yield f"{form}, of the tensor too", made.with_scale(*both, largest=amax)
+
+
+@add("scale rounded in another direction", "making", "round scales to nearest, as the quantizer does")
+def _directed(made: Expected, found: Observed) -> Forms:
+    q, rule = made.q, rule_of(made.q)
+    if q.hadamard is not None or rule.choice is not None or are_powers(q.scale_format) or not made.scale.size:
+        return
+    unit = float(made.format.max) * float(1 if made.tensor is None else made.tensor)
+    exact = made.floored.astype(np.float64) / unit
+    rounded = exact.astype(np.float32)
+    for mode in ("up", "down"):
+        if q.scale_format == FLOAT32:
+            beyond = rounded < exact if mode == "up" else rounded > exact
+            toward = np.float32(np.inf if mode == "up" else 0)
+            scale = np.where(beyond, np.nextafter(rounded, toward), rounded)
+        else:
+            scale = round_to(rounded, q.scale_format, rounding=mode, overflow="saturate")
+            if found.scale.shape == scale.shape:  # numbers that float32 puts on either side
+                other = round_to(np.nextafter(rounded, np.float32(0 if mode == "up" else np.inf)), q.scale_format,
+                                 rounding=mode, overflow="saturate")  # fmt: skip
+                scale = np.where(found.scale == other, other, scale)
+        yield mode, made.with_scale(scale)
 
 
 def _top(made: Expected) -> np.float32:
@@ -140,10 +184,18 @@ def _maximum(made: Expected, found: Observed) -> Forms:
         if other.max == own.max or made.q.hadamard is not None:
             continue
         try:
-            scales = _from(made, made.q.with_(format=other, choice=None), made.amax)
+            scales = _from(made, made.q.with_(format=other, choice=None), made.floored)
         except ValueError:
             continue
         yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
+
+
+@add("amax multiplied", "making", "divide by the largest number of the element format, not by a multiple of it", 1.1)
+def _factor(made: Expected, found: Observed) -> Forms:
+    if made.q.hadamard is None and rule_of(made.q).choice is None and not made.q.has_tensor_scale:
+        for factor in (2.0, 0.5, 4.0, 0.25):
+            amax = made.floored * np.float32(factor)
+            yield f"by {factor:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
 
 
 @add("codes of another format", "making", "convert the codes, or decode them in their format")

@@ -12,12 +12,13 @@ from ...cast.casts import encode
 from ...format.catalogue import formats
 from ...scaling.constants import bound_of
 from ...scaling.rules import FLOAT32, are_powers
-from .causes import MEMORY, add, describe_flips, describe_order, exact_order, in_16_bits
-from .expected import F32, Expected, Observed
+from .causes import MEMORY, add, describe_flips, describe_order, exact_order, unwritten
+from .expected import F32, Expected, Observed, in_16_bits
 
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
+_STEPS = 8  # steps that a scale may be off, and numbers of them
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
 
@@ -167,6 +168,39 @@ def _rows(made: Expected, found: Observed) -> Forms:
             order = exact_order(expected, rows, least=2)  # one row alone is soon like some other
             if order is not None:
                 yield f"{said} {describe_order(order)}", np.take(made.scale, order, axis)
+
+
+@add("scales of a neighbouring block", "scale", "compute amax for every block before its scale is used", 1.4)
+def _neighbours(made: Expected, found: Observed) -> Forms:
+    s = made.scale
+    if found.scale.shape != s.shape or s.ndim != 2:
+        return
+    for axis, places in ((0, {1: "above", -1: "below"}), (1, {1: "before", -1: "after"})):
+        for by, said in places.items():
+            stale = (found.scale == np.roll(s, by, axis)) & (found.scale != s)
+            if 0 < stale.sum() <= max(stale.size // 4, 1):
+                yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, found.scale, s)
+
+
+@add("scales off by steps of their format", "scale", "compute scales as the quantizer does, with one rounding", 1.5)
+def _steps(made: Expected, found: Observed) -> Forms:
+    if found.scale.shape != made.scale.shape:
+        return
+    stored = made.q.scale_format
+    a, b = (
+        (s.view(np.uint32) if stored == FLOAT32 else encode(s, stored)).astype(np.int64)
+        for s in (found.scale, made.scale)
+    )
+    off = a - b
+    for k in np.unique(off[off != 0])[:_STEPS] if np.unique(off[off != 0]).size <= _STEPS else ():
+        if abs(int(k)) <= _STEPS:
+            yield f"by {int(k):+d} in {int((off == k).sum())} blocks", np.where(off == k, found.scale, made.scale)
+
+
+@add("scales not written", "scale", "write all scales: check the grid and the bounds of the kernel", 1.3)
+def _unwritten(made: Expected, found: Observed) -> Forms:
+    if found.scale.shape == made.scale.shape:
+        yield from unwritten(made.scale, found.scale, (), 2)
 
 
 def _flips(made: Expected, found: Observed, several: bool) -> dict[str, F32]:

@@ -21,6 +21,7 @@ from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
 from .search import Explanation, attribute, codes_left, explanations, scales_left, tensor_left
 
+_DAMAGED = 2  # differences that may have a cause of their own
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 
 
@@ -163,6 +164,13 @@ def _counts(made: Expected, found: Observed) -> Counts:
 
 def _result(made: Expected, found: Observed, fit: list[Explanation], ranking: tuple[Counts, ...]) -> Check:
     counts = _counts(made, found)
-    kept = tuple(e for e in fit if (e.steps or e.codes_follow) and 2 * e.left < counts.total)
+    kept = tuple(e for e in fit if _explains(e, counts))
     codes, scales, tensor = attribute(made, found, list(kept))
     return Check(made, found, counts, kept, codes, scales, tensor, ranking)
+
+
+def _explains(e: Explanation, counts: Counts) -> bool:
+    """Return whether an explanation leaves few differences: what gives only most of them may do so by coincidence."""
+    if e.codes_follow and not e.steps:
+        return e.left <= counts.scales + counts.tensor
+    return bool(e.steps) and e.left <= max(_DAMAGED, counts.total // 20)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..._arrays import spread
 from ..._values import ByBits
-from ...cast.casts import decode, encode
+from ...cast.casts import decode, encode, round_to
 from ...format.catalogue import Format, formats
 from ...format.policy import policies
 from ...scaling.constants import rule_of
@@ -98,12 +98,15 @@ class Expected(Observed):
         Scales that are the quantizer's for `x`. Where `scale` is something else, codes are cast with that.
     largest : ndarray of float32, optional
         What the scales were computed from, where that is not the blocks' largest magnitudes.
+    through : str
+        16-bit format that values are rounded to between the division and the cast; empty for none.
     """
 
     x: F32 = None  # type: ignore[assignment]  # dataclasses wants a default after one
     q: Quantizer = None  # type: ignore[assignment]
     own: F32 = None  # type: ignore[assignment]
     largest: F32 | None = None
+    through: str = ""
 
     @classmethod
     def of(cls, x: F32, q: Quantizer, **options: Any) -> Expected:
@@ -133,6 +136,11 @@ class Expected(Observed):
         """Largest magnitude of every block, NaN where there is one."""
         return amax_of(self.rotated, self.block)
 
+    @property
+    def floored(self) -> F32:
+        """Magnitudes that the scales are computed from."""
+        return np.maximum(self.amax, np.float32(rule_of(self.q).amax_floor)) if self.largest is None else self.largest
+
     def each(self, scale: NDArray[Any]) -> NDArray[Any]:
         """Return what blocks have for each of their elements."""
         rows, columns = self.block
@@ -143,10 +151,7 @@ class Expected(Observed):
         scale = self.scale if scale is None else scale
         tensor = self.tensor if tensor is None else tensor
         each, g, top = self.each(scale), np.float32(1 if tensor is None else tensor), np.float32(self.format.max)
-        floored = (
-            np.maximum(self.amax, np.float32(rule_of(self.q).amax_floor)) if self.largest is None else self.largest
-        )
-        amax = self.each(floored)
+        amax = self.each(self.floored)
         how_own = quotient_of(self.q)
         with np.errstate(all="ignore"):
             v = QUOTIENTS[how or how_own](self.rotated, each, amax, top, g)
@@ -155,7 +160,7 @@ class Expected(Observed):
             ):  # a multiplier is not known from a scale that differs
                 v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.rotated, each, 0, top, g))
             result: F32 = np.where(amax == 0, self.rotated, v)  # a block of zeros keeps its signs
-        return result
+        return in_16_bits(result)[self.through] if self.through else result
 
     @functools.cached_property
     def v(self) -> F32:
@@ -182,9 +187,14 @@ class Expected(Observed):
             changed = replace(self, largest=largest)
             return replace(changed, codes=changed.cast(changed.before(scale, tensor)), scale=scale, tensor=tensor)
         codes = self.cast(self.before(scale, tensor, how))
-        if tensor == self.tensor and not how:  # blocks whose scale is the quantizer's have its codes, to the last bit
-            codes = np.where(self.each(scale) == self.each(self.own), self.codes, codes)
+        if tensor == self.tensor and not how:  # blocks whose scale stays keep their codes, to the last bit
+            codes = np.where(self.each(scale) == self.each(self.scale), self.codes, codes)
         return replace(self, codes=codes, scale=scale, tensor=tensor)
+
+
+def in_16_bits(x: F32) -> dict[str, F32]:
+    """Return float32 values rounded to the two 16-bit formats, by format."""
+    return {"bfloat16": round_to(x, "bfloat16"), "float16": x.astype(np.float16).astype(np.float32)}
 
 
 def amax_of(x: F32, block: tuple[int, int]) -> F32:

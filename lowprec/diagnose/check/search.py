@@ -29,6 +29,10 @@ UNEXPLAINED = "not explained"
 _MOST = 16  # ties that are kept
 FOLLOWS_SCALE = "follows the scale"
 _PASSES = 6
+_AS_LIGHT = 0.35  # prior cost by which explanations of the same bits may differ and are both named
+_FIRSTS = 4  # causes alone on top of which a second one of their stage is tried
+_PLAIN = 2.0  # prior cost of an explanation up to which no plainer one is looked for
+_MADE = 5  # quantizations, the nearest, on top of which two causes of a stage are tried
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ def tensor_left(found: Observed, tensor: np.float32 | None) -> int:
 
 
 _LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
+_FIELDS = {"codes": "codes", "scale": "scale"}  # of `Expected`, that a stage changes
 
 
 def of_stage(stage: str, made: Expected, found: Observed) -> Iterator[tuple[Step, Any]]:
@@ -120,58 +125,125 @@ def of_stage(stage: str, made: Expected, found: Observed) -> Iterator[tuple[Step
                 yield Step(cause, form), predicted
 
 
-def _parts(stage: str, made: Expected, found: Observed, own: Any, deep: bool) -> list[_Part]:
+def _parts(stage: str, made: Expected, found: Observed, own: Any, pairs: bool = False) -> list[_Part]:
     """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
     left = _LEFT[stage]
-    best = [_Part((), left(found, own), own)]
-    if best[0].left == 0 or not deep:
-        return best
-    for step, predicted in of_stage(stage, made, found):
-        part = _Part((step,), left(found, predicted), predicted)
-        if part.left < best[0].left:
-            best = [part]
-        elif part.left == best[0].left and best[0].steps:
-            best.append(part)
-    if 2 * best[0].left > left(found, own):  # what leaves most of it explains nothing
-        return [_Part((), left(found, own), own)]
-    lightest = min(part.steps[0].cause.prior_cost if part.steps else 0 for part in best)
+    whole = left(found, own)
+    if not whole:
+        return [_Part((), 0, own)]
+    tried = [_Part((step,), left(found, p), p) for step, p in of_stage(stage, made, found)]
+    if pairs and min((part.left for part in tried), default=0):
+        two = list(_pairs(stage, made, found, tried))
+        tried += two
+        if two and (nearest := min(two, key=lambda part: _distance(stage, found, part))).left:
+            tried += _on_top(stage, made, found, nearest)
+    least = min((part.left for part in tried), default=whole)
+    if 2 * least > whole:  # what leaves most of it explains nothing
+        return [_Part((), whole, own)]
+    best = [part for part in tried if part.left == least]
+    lightest = min(_prior(part.steps) for part in best)
     # Forms of one cause are one: the first is told. What is read off the dump gives way to what explains it.
-    kept: dict[str, _Part] = {}
+    kept: dict[tuple[str, ...], _Part] = {}
     for part in best:
-        if not part.steps or part.steps[0].cause.prior_cost <= lightest + 0.35:
-            kept.setdefault(part.steps[0].cause.name if part.steps else "", part)
+        if _prior(part.steps) <= lightest + _AS_LIGHT:
+            kept.setdefault(tuple(step.cause.name for step in part.steps), part)
     return list(kept.values())
 
 
-def alternative_quantizations(made: Expected, found: Observed) -> Iterator[tuple[tuple[Step, ...], Expected]]:
+def _prior(steps: Iterable[Step]) -> float:
+    return sum(step.cause.prior_cost for step in steps)
+
+
+def _distance(stage: str, found: Observed, part: _Part) -> tuple[float, int]:
+    """Return how far a part is: scales by the logarithm of their ratio, as a rounding changes all; codes by count."""
+    if stage != "scale":
+        return 0.0, part.left
+    if part.predicted.shape != found.scale.shape:
+        return np.inf, part.left
+    ratio = np.abs(np.log2(np.abs(part.predicted / found.scale)))
+    return float(np.median(np.where(np.isfinite(ratio), ratio, 1e3))), part.left
+
+
+def _on_top(stage: str, made: Expected, found: Observed, first: _Part) -> Iterator[_Part]:
+    """Yield a cause more of a stage after some."""
+    for step, predicted in of_stage(stage, replace(made, **{_FIELDS[stage]: first.predicted}), found):
+        yield _Part((*first.steps, step), _LEFT[stage](found, predicted), predicted)
+
+
+def _pairs(stage: str, made: Expected, found: Observed, singles: list[_Part]) -> Iterator[_Part]:
+    """Yield two causes of a stage, one of them among the nearest few alone, in both orders."""
+    left, field = _LEFT[stage], _FIELDS[stage]
+    nearest: dict[str, _Part] = {}
+    for part in sorted(singles, key=lambda part: _distance(stage, found, part)):
+        nearest.setdefault(part.steps[0].cause.name, part)
+    firsts = list(nearest.values())[:_FIRSTS]
+    for first in firsts:
+        yield from _on_top(stage, made, found, first)
+    for step, between in of_stage(stage, made, found):
+        base = replace(made, **{field: between})
+        for first in firsts:
+            (last,) = first.steps
+            if last.cause is not step.cause:
+                for form, predicted in last.cause.predict(base, found):
+                    yield _Part((step, Step(last.cause, form)), left(found, predicted), predicted)
+
+
+def alternative_quantizations(
+    made: Expected, found: Observed, before: tuple[Step, ...] = ()
+) -> Iterator[tuple[tuple[Step, ...], Expected]]:
     """Yield what the quantizer makes, and what it would make with one thing changed."""
-    yield (), made
+    yield before, made
     for step, other in of_stage("making", made, found):
         if other.codes.shape == made.codes.shape:
-            yield (step,), other
+            yield (*before, step), other
 
 
 def explanations(made: Expected, found: Observed) -> list[Explanation]:
     """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
 
-    Nothing is returned where codes and scales are the quantizer's.
+    Nothing is returned where codes and scales are the quantizer's. If one cause of each stage does not explain all, two
+    of a stage are tried: of making, on top of the nearest few; of codes and scales, on top of these.
     """
+    best, looked = _explained(made, found, alternative_quantizations(made, found))
+    if best and not best[0].steps and best[0].left == 0:
+        return []
+    if best[0].left or best[0].prior_cost > _PLAIN:
+        distinct: dict[tuple[float, str], tuple[tuple[Step, ...], Expected]] = {}
+        for near, _, (steps, base) in sorted(looked, key=lambda item: item[:2]):
+            distinct.setdefault((near, steps[0].cause.name if steps else ""), (steps, base))
+        nearest = [((), made), *(item for item in distinct.values() if item[0])][: _MADE + 1]
+        for steps, base in nearest:
+            best = _best(best + _explained(base, found, iter([(steps, base)]), pairs=True)[0])
+        for steps, base in nearest if best[0].left or best[0].prior_cost > _PLAIN + 1 else ():
+            if steps:
+                best = _best(best + _explained(base, found, alternative_quantizations(base, found, steps))[0])
+    return best
+
+
+def _explained(
+    made: Expected, found: Observed, alternatives: Iterator[tuple[tuple[Step, ...], Expected]], pairs: bool = False
+) -> tuple[list[Explanation], list[tuple[float, int, tuple[tuple[Step, ...], Expected]]]]:
+    """Return the best explanations on top of some quantizations, and how near each of these is."""
     best: list[Explanation] = []
-    for steps, base in alternative_quantizations(made, found):
-        whole = not steps
-        tensor = _parts("tensor scale", base, found, base.tensor, True)
-        scale = _parts("scale", base, found, base.scale, True)
-        if not best or whole or scale[0].left == 0 or codes_left(found, base.codes) == 0:
-            code = _parts("codes", base, found, base.codes, whole or scale[0].left == 0)
+    looked: list[tuple[float, int, tuple[tuple[Step, ...], Expected]]] = []
+    for steps, base in alternatives:
+        whole = base is made
+        tensor = _parts("tensor scale", base, found, base.tensor)
+        scale = _parts("scale", base, found, base.scale, pairs)
+        far = codes_left(found, base.codes)
+        near = far / max(base.codes.size, 1) + scale[0].left / max(base.scale.size, 1) + 0.1 * len(scale[0].steps)
+        looked.append((near, len(looked), (steps, base)))
+        if not best or whole or scale[0].left == 0 or far == 0:
+            deep = whole or scale[0].left == 0
+            code = _parts("codes", base, found, base.codes, pairs) if deep else [_Part((), far, base.codes)]
             best += _joined(steps, code, scale, tensor)
-        if whole and (follow := with_found_scales(made, found)) is not None:
+        may_follow = whole and (not steps or 2 * scale[0].left < base.scale.size)
+        if may_follow and (follow := with_found_scales(base, found)) is not None:
             # Whatever the scales are: are the codes those of the scales found?
-            code = _parts("codes", follow, found, follow.codes, True)
+            code = _parts("codes", follow, found, follow.codes, pairs)
             best += _joined(steps, code, scale, tensor, follow=True)
         best = _best(best)
-        if best and not best[0].steps and best[0].left == 0:
-            return []
-    return best
+    return best, looked
 
 
 def with_found_scales(made: Expected, found: Observed) -> Expected | None:
@@ -198,7 +270,7 @@ def _best(all_: list[Explanation]) -> list[Explanation]:
     lightest = min(e.prior_cost for e in fit)
     kept: dict[tuple[Any, ...], Explanation] = {}
     for e in fit:
-        if e.prior_cost <= lightest + 0.35:
+        if e.prior_cost <= lightest + _AS_LIGHT:
             kept.setdefault((*(step.cause.name for step in e.steps), e.codes_follow), e)
     first, *others = sorted(kept.values(), key=lambda e: e.prior_cost)[:_MOST]
     return [first, *(replace(e, predicted=None) for e in others)]
