@@ -29,7 +29,7 @@ LEFT_OUT = ("_layers", "_cost")
 QUESTIONS = {
     "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16", "from_scratch", "from_scratch_switch"),
     "Dependence on size, training and text": ("scaling",),
-    "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training"),
+    "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training", "divergence"),
     "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion", "replay", "injected"),
     "E4M3 or E5M2": ("gradient_format",),
     "Granularity of scales": ("granularity",),
