@@ -4,7 +4,7 @@ from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy
 
 #: All scales float32, and no codec but plain E4M3 tiles: what the arms then change.
 FP32 = {"x": "e4m3fn 1x128", "dy": "e4m3fn 1x128", "accumulator": "float32", "promote_every": None,
-        "cache_attention_output": "bf16", "cache_swiglu_input": "bf16", "dispatch": "bf16",
+        "saved_attention_output": "bf16", "saved_swiglu_input": "bf16", "dispatch": "bf16",
         "combine_grad": "bf16"}  # fmt: skip
 POW2 = FP32 | {"x": "e4m3fn 1x128 ue8m0", "dy": "e4m3fn 1x128 ue8m0"}
 
@@ -17,17 +17,18 @@ ablation = MeasurementStudy(
     headline="gradient_error",
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
-        Arm("fp32_once", recipe="dsv3", change=FP32 | {"wgrad_input": "source"}, expected="float32 scales, once"),
+        Arm("fp32_once", recipe="dsv3", change=FP32 | {"wgrad_input": "high_precision"},
+            expected="float32 scales, once"),
         Arm("fp32_twice", recipe="dsv3", change=FP32, expected="some per cent more error than once"),
-        Arm("pow2_once", recipe="dsv3", change=POW2 | {"wgrad_input": "source"},
+        Arm("pow2_once", recipe="dsv3", change=POW2 | {"wgrad_input": "high_precision"},
             expected="more error than float32 scales"),
         Arm("pow2_twice", recipe="dsv3", change=POW2, expected="no more than once"),
-        Arm("pow2_e5m6", recipe="dsv3", change=POW2 | {"cache_attention_output": "e5m6_1x128_ue8m0"},
+        Arm("pow2_e5m6", recipe="dsv3", change=POW2 | {"saved_attention_output": "e5m6_1x128_ue8m0"},
             expected="a little less than pow2_twice, in wo alone"),
-        Arm("pow2_o_e4m3", recipe="dsv3", change=POW2 | {"cache_attention_output": "fp8_1x128_ue8m0"},
+        Arm("pow2_o_e4m3", recipe="dsv3", change=POW2 | {"saved_attention_output": "fp8_1x128_ue8m0"},
             expected="a little more than pow2_e5m6: attention's backward pass reads what is kept, too"),
-        Arm("bf16_o_e5m6", recipe="bf16", change={"cache_attention_output": "e5m6_1x128_ue8m0"}, expected="as bf16"),
-        Arm("bf16_o_e4m3", recipe="bf16", change={"cache_attention_output": "fp8_1x128_ue8m0"},
+        Arm("bf16_o_e5m6", recipe="bf16", change={"saved_attention_output": "e5m6_1x128_ue8m0"}, expected="as bf16"),
+        Arm("bf16_o_e4m3", recipe="bf16", change={"saved_attention_output": "fp8_1x128_ue8m0"},
             expected="clearly more than bf16: why the report keeps 12 bits here"),
     ),
     expectations=(

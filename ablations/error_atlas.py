@@ -9,7 +9,7 @@ import numpy as np
 
 import lowprec as lp
 from lowprec.measure.distributions import distributions
-from lowprec.measure.metrics import gain_bias, magnitude_bias
+from lowprec.measure.metrics import gain_error, magnitude_bias
 from lowprec.measure.spread import tile_range
 from lowprec.plot.style import NEUTRAL, PALETTE
 from lowprec.study import Claim, ErrorArm, ErrorSetting, ErrorStudy, Measured, PublishedTable
@@ -130,7 +130,7 @@ AGAINST_MAGNITUDE = ("bf16", "e5m6_1x128_ue8m0", "logfmt10", "logfmt8", "fp8_1x1
 
 def magnitude_rows(outcome, data="logn2", formats=AGAINST_MAGNITUDE, octaves=26):
     """Return the relative error of values by their distance from the largest of their tile, one octave per row."""
-    from lowprec.measure.atlas import pass_through
+    from lowprec.measure.atlas import round_trip
 
     x = distributions[data].values((outcome.setting.rows, outcome.setting.columns), 0)
     tiles = np.abs(x).reshape(-1, 128)
@@ -139,7 +139,7 @@ def magnitude_rows(outcome, data="logn2", formats=AGAINST_MAGNITUDE, octaves=26)
     labels = {arm.name: arm.label for arm in outcome.study.arms}
     rows = []
     for name in formats:
-        error = np.abs(pass_through(x, name).values - x).astype(np.float64) / np.abs(x)
+        error = np.abs(round_trip(x, name).values - x).astype(np.float64) / np.abs(x)
         for octave in range(octaves):
             here = error[below == octave]
             if here.size >= 30:
@@ -195,7 +195,7 @@ def bias_rows(data=("gauss", "laplace", "swiglu", "uniform"), bits=BITS, size=10
                 y = LogFMTCodec("logfmt", n, rounding=rounding).round_trip(x)
                 rows.append({
                     "data": name, "bits": n, "s": s, "rounding": rounding, "theory": theory,
-                    "magnitude_bias": magnitude_bias(y, x), "gain_bias": gain_bias(y, x),
+                    "magnitude_bias": magnitude_bias(y, x), "gain_error": gain_error(y, x),
                 })  # fmt: skip
     return rows
 
@@ -254,7 +254,7 @@ def nominal_bits(name: str) -> float:
 
 def panel_title(data: str) -> str:
     """Return a kind of data with its description."""
-    return f"{data}: {distributions[data].about}"
+    return f"{data}: {distributions[data].description}"
 
 
 def pareto(title: str, caption: str, data: tuple[str, ...]) -> Callable[[ErrorOutcome], Figure]:

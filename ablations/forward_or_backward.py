@@ -3,8 +3,8 @@
 from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 BF16 = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
-FORWARD = {"dgrad": BF16, "wgrad": BF16, "wgrad_input": "source", "combine_grad": "bf16"}
-BACKWARD = {"fprop": BF16, "wgrad_input": "source", "dispatch": "bf16"}
+FORWARD = {"dgrad": BF16, "wgrad": BF16, "wgrad_input": "high_precision", "combine_grad": "bf16"}
+BACKWARD = {"fprop": BF16, "wgrad_input": "high_precision", "dispatch": "bf16"}
 
 ablation = MeasurementStudy(
     name="forward_or_backward",

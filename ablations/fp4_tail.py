@@ -3,8 +3,8 @@
 from lowprec.study import Ablation, Arm, Expectation, PrecisionSwitch, Setting, sources
 
 PLAIN = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
-FORWARD_IN_BF16 = {"fprop": PLAIN, "wgrad_input": "source"}
-BACKWARD_IN_BF16 = {"dgrad": PLAIN, "wgrad": PLAIN, "wgrad_input": "source"}
+FORWARD_IN_BF16 = {"fprop": PLAIN, "wgrad_input": "high_precision"}
+BACKWARD_IN_BF16 = {"dgrad": PLAIN, "wgrad": PLAIN, "wgrad_input": "high_precision"}
 SHARE = 0.18
 
 ablation = Ablation(

@@ -6,7 +6,7 @@ from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 def injected(name: str, expected: str, **gemms: str) -> Arm:
     """Return BF16 training with errors in some products."""
     return Arm(name, recipe="bf16", expected=expected,
-               change={gemm: {"disturbance": error} for gemm, error in gemms.items()})  # fmt: skip
+               change={gemm: {"injected_error": error} for gemm, error in gemms.items()})  # fmt: skip
 
 
 def everywhere(name: str, error: str, expected: str) -> Arm:

@@ -20,9 +20,9 @@ ablation = Ablation(
     arms=(
         *sources.BRANCH_ARMS,
         Arm("quartet2", recipe="quartet2", expected="the best of the unbiased", source=QUARTET),
-        Arm("stochastic", recipe="quartet2", change=backward("nvfp4_te stochastic fresh hadamard128"),
+        Arm("stochastic", recipe="quartet2", change=backward("nvfp4_te stochastic resample_signs hadamard128"),
             expected="a little worse than quartet2: twice the squared error of gradients", source=QUARTET),
-        Arm("nearest", recipe="quartet2", change=backward("nvfp4_te fresh hadamard128"),
+        Arm("nearest", recipe="quartet2", change=backward("nvfp4_te resample_signs hadamard128"),
             expected="as quartet2 in so short a run: the bias is 0.3 % of a gradient's length"),
         Arm("forward_only", recipe="quartet2", change={"dgrad": PLAIN, "wgrad": PLAIN},
             expected="what the forward pass costs alone"),

@@ -3,8 +3,8 @@
 from lowprec.study import Arm, Expectation, GradientComparison, MeasurementStudy, sources
 
 GATE = "layers.*.ffn.gate"
-LOGITS = {"out": "float32"}
-WHOLE = {"x": "float32", "w": "float32", "dy": "float32", "out": "float32"}
+LOGITS = {"out_format": "float32"}
+WHOLE = {"x": "float32", "w": "float32", "dy": "float32", "out_format": "float32"}
 
 
 def router(name: str, recipe: str, change: dict[str, str], expected: str) -> Arm:
@@ -20,7 +20,8 @@ ablation = MeasurementStudy(
     source=f"{sources.MEGATRON}, moe-router-dtype",
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
-        router("only_logits_bf16", "float32", {"out": "bfloat16"}, "nothing else is rounded: what BF16 logits cost"),
+        router("only_logits_bf16", "float32", {"out_format": "bfloat16"},
+               "nothing else is rounded: what BF16 logits cost"),
         router("bf16_logits_float32", "bf16", LOGITS, "a few flips fewer than bf16"),
         router("bf16_router_float32", "bf16", WHOLE, "fewer still; its input is BF16 all the same"),
         Arm("dsv3", recipe="dsv3", expected="BF16 operands and logits, as in bf16; FP8 around them"),

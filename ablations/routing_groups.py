@@ -9,10 +9,10 @@ ablation = Ablation(
     source=f"{sources.DEEPSEEK_V3}, section 2.1.2: at most 4 of 8 nodes; no loss of quality is reported",
     arms=(
         *sources.BRANCH_ARMS,
-        Arm("groups_1", config={"kept_groups": 1}, source=f"{sources.ISCA}, section 4.3",
+        Arm("groups_1", config={"topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
             expected="worse: four experts that stand together are seldom the best four"),
         # All of them, which is one group of everything.
-        Arm("groups_4", config={"groups": 1, "kept_groups": 1}, source=f"{sources.ISCA}, section 4.3",
+        Arm("groups_4", config={"groups": 1, "topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
             expected="equivalent: no limit"),
     ),
     series=18,

@@ -3,7 +3,7 @@
 from lowprec.study import AlignedSwiGLU, Arm, Expectation, GradientComparison, Healthy, MeasurementStudy, sources
 
 TENSOR = {"x": "e4m3fn tensor", "w": "e4m3fn tensor", "dy": "e5m2 tensor", "accumulator": "float32",
-          "promote_every": None, "cache_swiglu_input": "bf16", "dispatch": "bf16", "combine_grad": "bf16"}  # fmt: skip
+          "promote_every": None, "saved_swiglu_input": "bf16", "dispatch": "bf16", "combine_grad": "bf16"}  # fmt: skip
 
 ablation = MeasurementStudy(
     name="swiglu_alignment",

@@ -11,11 +11,11 @@ ablation = MeasurementStudy(
     headline="gradient_error",
     arms=(
         *sources.SAME_WEIGHTS_ARMS,
-        Arm("kept_bf16", recipe="bf16", change={"cache_swiglu_input": "bf16"}, expected="as bf16, bit for bit"),
-        Arm("kept_fp8", recipe="bf16", change={"cache_swiglu_input": "fp8_1x128"},
+        Arm("kept_bf16", recipe="bf16", change={"saved_swiglu_input": "bf16"}, expected="as bf16, bit for bit"),
+        Arm("kept_fp8", recipe="bf16", change={"saved_swiglu_input": "fp8_1x128"},
             expected="some per cent of error, from this cache alone"),
-        Arm("kept_fp8_pow2", recipe="bf16", change={"cache_swiglu_input": "fp8_1x128_ue8m0"}, expected="more"),
-        Arm("dsv3_bf16", recipe="dsv3", change={"cache_swiglu_input": "bf16"}, expected="FP8 with the BF16 cache"),
+        Arm("kept_fp8_pow2", recipe="bf16", change={"saved_swiglu_input": "fp8_1x128_ue8m0"}, expected="more"),
+        Arm("dsv3_bf16", recipe="dsv3", change={"saved_swiglu_input": "bf16"}, expected="FP8 with the BF16 cache"),
         Arm("dsv3", recipe="dsv3", expected="FP8 with the FP8 cache: a little worse"),
     ),
     expectations=(

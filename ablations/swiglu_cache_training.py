@@ -9,10 +9,10 @@ ablation = Ablation(
     source=f"{sources.DEEPSEEK_V3}, section 3.3.3: a balance between memory and accuracy",
     arms=(
         *sources.BRANCH_ARMS,
-        Arm("kept_fp8", change={"cache_swiglu_input": "fp8_1x128"}, expected="equivalent", source=sources.DEEPSEEK_V3),
-        Arm("kept_fp4", change={"cache_swiglu_input": "mxfp4_floor"}, expected="worse: the stress mode, 4 bits"),
+        Arm("kept_fp8", change={"saved_swiglu_input": "fp8_1x128"}, expected="equivalent", source=sources.DEEPSEEK_V3),
+        Arm("kept_fp4", change={"saved_swiglu_input": "mxfp4_floor"}, expected="worse: the stress mode, 4 bits"),
         Arm("dsv3", recipe="dsv3", expected="equivalent", source=sources.DEEPSEEK_V3),
-        Arm("dsv3_kept_bf16", recipe="dsv3", change={"cache_swiglu_input": "bf16"}, expected="equivalent"),
+        Arm("dsv3_kept_bf16", recipe="dsv3", change={"saved_swiglu_input": "bf16"}, expected="equivalent"),
     ),
     series=10,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),

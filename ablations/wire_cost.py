@@ -42,7 +42,7 @@ def combined_sqnr(name: str, tokens: int, columns: int, seed: int = 0) -> float:
     gates = np.random.default_rng([seed, 1]).random((tokens, SLOTS)).astype(np.float32)
     gates /= gates.sum(axis=1, keepdims=True)
     exact = np.einsum("tkh,tk->th", x.astype(np.float64), gates.astype(np.float64))
-    return sqnr(combine_low_latency(x, gates, name, store="float32"), exact)
+    return sqnr(combine_low_latency(x, gates, name, out_format="float32"), exact)
 
 
 def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ def cost_rows(outcome):
         rows.append({
             "format": arm.name, "label": arm.label, "family": arm.family,
             "bits_per_value": lp.codecs[arm.name].bits_per_value, "combine_bytes_per_token": limit.combine_bytes / 32,
-            "combine_us": limit.combine_s * 1e6, "exchange_us": limit.exchange_s * 1e6, "tpot_ms": limit.tpot_s * 1e3,
+            "combine_us": limit.combine_s * 1e6, "exchange_us": limit.all_to_all_s * 1e6, "tpot_ms": limit.tpot_s * 1e3,
             "tokens_per_s": limit.tokens_per_s, "sqnr": combined_sqnr(arm.name, setting.rows // 4, setting.columns),
             **changes[arm.name],
         })  # fmt: skip

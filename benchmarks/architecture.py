@@ -17,11 +17,11 @@ from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.train import Trainer, default_rate
 
 ARMS = {
-    "no balancing": {"bias_rate": 0.0, "balance_alpha": 0.0},
+    "no balancing": {"bias_update_speed": 0.0, "balance_alpha": 0.0},
     "bias and a small sequence-wise loss (the default)": {},
     "bias alone": {"balance_alpha": 0.0},
-    "sequence-wise loss alone, alpha 0.0001": {"bias_rate": 0.0},
-    "sequence-wise loss alone, alpha 0.01": {"bias_rate": 0.0, "balance_alpha": 0.01},
+    "sequence-wise loss alone, alpha 0.0001": {"bias_update_speed": 0.0},
+    "sequence-wise loss alone, alpha 0.01": {"bias_update_speed": 0.0, "balance_alpha": 0.01},
     "the default and a byte further": {"mtp_depth": 1},
 }
 

@@ -92,7 +92,7 @@ def wide(options: Options) -> list[Row]:
         works = {name: on(name, product) for name in kernels()} | yardsticks(CUBE)
         times = interleaved(works, options.rounds // 3 * 2, options.clock)
         unit = lp.accumulators[machine]
-        rows.append({"machine": machine, "L": unit.group, "F": unit.fraction_bits, "work": CUBE.work, **times})
+        rows.append({"machine": machine, "L": unit.group_size, "F": unit.fraction_bits, "work": CUBE.work, **times})
     return rows
 
 

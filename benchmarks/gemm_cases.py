@@ -126,7 +126,7 @@ def wide_product(machine: str, shape: Shape) -> Work:
     import lowprec as lp
 
     unit = lp.accumulators[machine]
-    fmt = lp.formats["tf32"] if unit.lists(lp.formats["tf32"]) else unit.default_format
+    fmt = lp.formats["tf32"] if unit.accepts(lp.formats["tf32"]) else unit.default_format
     shrink = 0.125 if unit.dtype == np.float16 else 1.0  # else results overflow
     a, b = (lp.encode(operand * np.float32(shrink), fmt) for operand in values(shape))
     with lp.use_kernel("reference"):

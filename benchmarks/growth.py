@@ -116,7 +116,7 @@ def models(options: Options) -> list[Row]:
     named = [configs[name] for name in (MODELS[:2] if options.quick else MODELS)]
     pilot = configs["pilot"]
     more = [
-        replace(pilot, name=f"pilot, {n} experts", experts=n, top_k=min(2, n), groups=1, kept_groups=1)
+        replace(pilot, name=f"pilot, {n} experts", experts=n, top_k=min(2, n), expert_groups=1, topk_groups=1)
         for n in ((1, 8) if options.quick else EXPERTS)
     ]
     return [_steps(config, 2 if options.quick else 5) for config in (*named, *more)]

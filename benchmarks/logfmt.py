@@ -43,7 +43,7 @@ def check_threads(x: np.ndarray, bits: int, mode: str) -> LogFMT | DeepEPMessage
     results = []
     for threads in (3, 1):
         lp.set_num_threads(threads)
-        z = encode(x, bits, mode=mode)
+        z = encode(x, bits, variant=mode)
         results.append((z.codes.tobytes(), z.decode().tobytes()))
     if results[0] != results[1]:
         raise SystemExit(f"LogFMT-{bits} {mode}: one thread and three differ")
@@ -65,12 +65,12 @@ def measure(elements: int, rounds: int) -> list[Table]:
         check_bits(z, x)
     tokens = (x.reshape(-1, 1024) * 0.1).astype(ml_dtypes.bfloat16)
     z = encoded["LogFMT-10 as DeepEP"] = check_threads(tokens, 10, "deepep")
-    if not z.cast.all():
+    if not z.encoded_chunks.all():
         raise SystemExit("DeepEP: a chunk fell back")
     for name, z in encoded.items():
         mode = "deepep" if isinstance(z, DeepEPMessage) else "paper"
         given, bits = (tokens, 10) if mode == "deepep" else (x, z.bits)
-        works[f"{name}, encode"] = lambda given=given, bits=bits, mode=mode: encode(given, bits, mode=mode)
+        works[f"{name}, encode"] = lambda given=given, bits=bits, mode=mode: encode(given, bits, variant=mode)
         works[f"{name}, decode"] = lambda z=z: z.decode(out=out.reshape(z.shape))
         works[f"{name}, pack"] = lambda z=z: z.pack()
     lp.set_num_threads(1)

@@ -16,7 +16,7 @@ from torch import nn
 
 import lowprec as lp
 import lowprec.torch as lpt
-from lowprec.recipe import Precision
+from lowprec.recipe import LayerPrecision
 
 WIDTH, HIDDEN, BLOCKS, BATCH, SEQUENCE = 256, 640, 4, 8, 128
 
@@ -142,7 +142,7 @@ def check_bits(model, tokens):
     model(tokens[:, :-1])
     handle.remove()
     x, y = (t.detach().reshape(-1, t.shape[-1]) for t in seen[0])
-    ops = Precision.from_key(layer.key).ops()
+    ops = LayerPrecision.from_key(layer.key).ops()
     expected = ops.product(x.bfloat16().float().numpy(), layer.weight.detach().numpy())
     assert np.array_equal(y.numpy().view(np.uint32), expected.view(np.uint32))
 
@@ -154,14 +154,14 @@ def differing():
     depths = (256, 1024, 4096)
     print("| recipe | data | " + " | ".join(f"K = {k}" for k in depths) + " |\n|---|---|" + "---:|" * len(depths))
     for name in ("dsv3", "dsv3_no_promotion", "mxfp8", "nvfp4"):
-        spec = Precision.of(lp.recipes[name], "layers.1.attn.wq_a", 4).spec
+        spec = LayerPrecision.of(lp.recipes[name], "layers.1.attn.wq_a", 4).spec
         for data in ("normal", "all positive"):
             shares = []
             for k in depths:
                 rng = np.random.default_rng(0)
                 x, w = (lp.round_to(rng.standard_normal((n, k)).astype(np.float32), "bfloat16") for n in (128, 256))
                 x, w = (np.abs(v) if data == "all positive" else v for v in (x, w))
-                exact = Precision(spec).ops().product(x, w)
+                exact = LayerPrecision(spec).ops().product(x, w)
                 fake = shown(spec.fprop.a, torch.from_numpy(x)) @ shown(spec.fprop.b, torch.from_numpy(w)).T
                 shares.append(float((fake.bfloat16().float().numpy() != exact).mean()))
             print(f"| `{name}` | {data} | " + " | ".join(f"{share:.2%}" for share in shares) + " |")

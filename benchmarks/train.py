@@ -18,7 +18,7 @@ from lowprec.moe.run.train import Schedule, Trainer
 
 
 def trainer(config: MoEConfig | str, recipe: str, corpus: Corpus) -> Trainer:
-    return Trainer(config, recipe, corpus, seed=0, schedule=Schedule(peak=2e-3, warmup_steps=5, total_steps=100))
+    return Trainer(config, recipe, corpus, seed=0, schedule=Schedule(peak_lr=2e-3, warmup_steps=5, total_steps=100))
 
 
 def check_bits(config: str, recipe: str, corpus: Corpus) -> None:

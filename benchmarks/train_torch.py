@@ -63,10 +63,10 @@ def torch_model(config: MoEConfig, params: dict, biases: dict):
         sequence = x.shape[1]
         scores = torch.sigmoid(linear(x, f"{name}.gate"))
         with torch.no_grad():
-            biased = (scores + selection[f"{name}.gate"]).unflatten(-1, (config.groups, -1))
-            judged = biased.topk(config.top_k // config.kept_groups, dim=-1).values.sum(-1)
+            biased = (scores + selection[f"{name}.gate"]).unflatten(-1, (config.expert_groups, -1))
+            judged = biased.topk(config.top_k // config.topk_groups, dim=-1).values.sum(-1)
             kept = torch.zeros_like(judged, dtype=torch.bool)
-            kept.scatter_(-1, judged.topk(config.kept_groups, dim=-1).indices, True)
+            kept.scatter_(-1, judged.topk(config.topk_groups, dim=-1).indices, True)
             biased = biased.masked_fill(~kept[..., None], -torch.inf).flatten(-2)
             chosen = biased.topk(config.top_k, dim=-1).indices
             best = scores.topk(config.top_k, dim=-1).indices
@@ -99,7 +99,7 @@ def torch_model(config: MoEConfig, params: dict, biases: dict):
     @torch.no_grad()
     def balance_experts():
         for name, load in loads.items():
-            selection[name] += config.bias_rate * torch.sign(load.float().mean() - load.float())
+            selection[name] += config.bias_update_speed * torch.sign(load.float().mean() - load.float())
 
     return loss, weights, balance_experts
 
@@ -158,7 +158,7 @@ def our_seconds(config: MoEConfig, recipe: str, steps: int, threads: int | None)
 
     if threads is not None:
         lp.set_num_threads(threads)
-    schedule = Schedule(peak=PEAK, warmup_steps=5, total_steps=max(steps, 5))
+    schedule = Schedule(peak_lr=PEAK, warmup_steps=5, total_steps=max(steps, 5))
     trainer = Trainer(config, recipe, load_corpus("stdlib"), seed=0, schedule=schedule)
     seconds, clock = [], time.process_time if threads == 1 else time.perf_counter
     for _ in range(steps):

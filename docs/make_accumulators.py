@@ -17,9 +17,9 @@ def page(folder: str = "") -> str:
         entry = lp.accumulators[name]
         kind, takes = type(entry), ", ".join(f.name for f in entry.input_formats) or "any"
         shown = f"[{name}]({folder}/{name}.md)" if folder else f"`{name}`"
-        kinds[kind.__name__] = kind.words
+        kinds[kind.__name__] = kind.summary
         bits = getattr(entry, "fraction_bits", "")
-        rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.verified))
+        rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.validated_against))
     fields = [field.name for field in dataclasses.fields(GemmLibrary) if field.name != "name"]
     entries = [lp.gemm_libraries[name] for name in lp.gemm_libraries]
     orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]

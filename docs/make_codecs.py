@@ -14,7 +14,7 @@ def page() -> str:
     for name in codecs:
         codec = codecs[name]
         size = codec.row_bytes(7168)
-        rows.append((f"`{name}`", f"{codec.bits_per_value:g}", f"{size:,}", f"{size / 14336:.3f}", codec.about))
+        rows.append((f"`{name}`", f"{codec.bits_per_value:g}", f"{size:,}", f"{size / 14336:.3f}", codec.description))
     sums = [
         (
             f"`{name}`",
@@ -28,7 +28,7 @@ def page() -> str:
 A codec encodes rows of values as bytes, and decodes them: for dispatch and combine of a Mixture of Experts, their
 backward directions, activations saved for the backward pass, or a KV cache. `lowprec codecs` lists all codecs;
 `lowprec error --dist gauss --format NAME` measures the error of one. The fields `dispatch`, `combine`, `dispatch_grad`,
-`combine_grad`, `cache_attention_output` and `cache_swiglu_input` of a recipe take the name of a codec.
+`combine_grad`, `saved_attention_output` and `saved_swiglu_input` of a recipe take the name of a codec.
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -47,7 +47,7 @@ The bytes of all rows follow one another. A row is the scales (in LogFMT, the ra
 least significant bit first, padded with zeros to a whole byte. NVFP4 has the scale of the tensor, 4 bytes, before its
 first row. Nothing else is sent: the receiver knows the shape.
 
-`from_bytes` raises `WireError` for any other length, negative or infinite scales, NaN codes with a scale that is not
+`from_bytes` raises `DecodeError` for any other length, negative or infinite scales, NaN codes with a scale that is not
 NaN, ranges out of order, and padding that is not zero. It accepts only bytes that `to_bytes` reproduces bit for bit. A
 tile with NaN or infinity decodes to NaN (casts preserve both; DeepEP's format converts NaN to 0).
 

@@ -39,7 +39,7 @@ def page() -> str:
     wires = []
     for name in sorted(codecs, key=lambda name: -codecs[name].bits_per_value):
         limits = [decode_limit("deepseek_v3", gpu, "fp8_1x128", name) for gpu in hardware]
-        cells = [cell for limit in limits for cell in (f"{limit.exchange_s * 1e6:.2f}", f"{limit.tokens_per_s:.1f}")]
+        cells = [cell for limit in limits for cell in (f"{limit.all_to_all_s * 1e6:.2f}", f"{limit.tokens_per_s:.1f}")]
         wires.append((f"`{name}`", f"{codecs[name].bits_per_value:g}", *cells))
     nodes = []
     for words, count in (
@@ -50,9 +50,9 @@ def page() -> str:
         nodes.append((words, f"{count:.3f}", f"{cost.scale_out_s * 1e3:.2f}", f"{cost.scale_up_s * 1e3:.2f}"))
     claims = [
         (
-            item.where,
-            item.what,
-            f"{item.printed:g}",
+            item.source,
+            item.quantity,
+            f"{item.published:g}",
             f"{item.compute():.6g}",
             "yes" if item.agrees else "**no**",
             item.note,
@@ -75,7 +75,7 @@ messages, operations of training, time of exchanges, and the decoding speed that
 ```python
 >>> from lowprec.costs import decode_limit
 >>> limit = decode_limit("deepseek_v3", "h800_ib400", dispatch="fp8_1x128", combine="logfmt10")
->>> f"{{limit.exchange_s * 1e6:.1f}} us per layer, {{limit.tokens_per_s:.1f}} tokens/s"
+>>> f"{{limit.all_to_all_s * 1e6:.1f}} us per layer, {{limit.tokens_per_s:.1f}} tokens/s"
 '95.5 us per layer, 85.8 tokens/s'
 
 ```

@@ -70,7 +70,7 @@ def definition(f: lp.Format) -> list[object]:
     return [
         f.name, f.bits, widths, f.bias, f.specials,
         f"{power(f.max)} (0x{f.max_code:X})", power(f.min),
-        "" if "smallest_normal" in f.undefined else power(f.smallest_normal),
+        "" if "smallest_normal" in f.undefined_properties else power(f.smallest_normal),
         power(f.smallest_subnormal), "" if math.isnan(f.eps) else power(f.eps), f"{f.dynamic_range:.1f}", inf, nan,
         "yes" if f.has_negative_zero else "no", f.source,
     ]  # fmt: skip
@@ -246,8 +246,8 @@ Results of each rounding in e4m3fn (steps of 0.125 at 1, smallest value 2^-9 = {
 
 Policies and roundings named after hardware are compared with the worked examples of manuals and simulators, and with
 the oracle, in `tests/cast/test_conversions_of_machines.py`: AVX10.2 on 31,744 float16 with five biases, AMD on 8,000
-numbers with their seeds. `random=` of a cast takes one word per element, with R in its leading bits, or the name of a
-stream:
+numbers with their seeds. `random_words=` of a cast takes one word per element, with R in its leading bits, or the name
+of a stream:
 
 {table(("stream", "words"), [[f"`{name}`", streams[name].source] for name in streams])}
 

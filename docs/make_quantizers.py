@@ -99,34 +99,36 @@ def page() -> str:
         "Columns NaN and Inf: decoded values of a block of ones with one NaN or Inf, at that element / at the others.",
         "Other columns: decoded values of a block of equal values. `x` is the value itself, `~x` a value within a",
         "quarter of it. Quantizers with a Hadamard transform return transformed values.", "",
-        table(("name", *CASES), (_special(name) for name in lp.quantizers if lp.quantizers[name].history is None)),
+        table(("name", *CASES), (_special(n) for n in lp.quantizers if lp.quantizers[n].amax_history_len is None)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def _row(q: Quantizer) -> list[str]:
     extras, rule = [], rule_of(q)
-    if q.scale_format == FLOAT32 and rule.arithmetic != "max/amax":
-        extras.append({"divide": "x / s", "reciprocal": "x * (1 / s)", "max/amax": "x * (max / amax)"}[rule.division])
+    if q.scale_format == FLOAT32 and rule.scale_calculation != "max/amax":
+        extras.append(
+            {"divide": "x / s", "reciprocal": "x * (1 / s)", "max/amax": "x * (max / amax)"}[rule.scale_application]
+        )
     if rule.amax_floor:
         extras.append(f"amax >= {rule.amax_floor:g}")
-    if rule.smallest_scale:
-        extras.append(f"s >= 2^{int(np.log2(rule.smallest_scale))}")
-    if q.has_tensor_scale and rule.bound is not None:
+    if rule.min_scale:
+        extras.append(f"s >= 2^{int(np.log2(rule.min_scale))}")
+    if q.has_tensor_scale and rule.max_block_scale is not None:
         extras.append(f"bound {bound_of(q):g}")
     if q.has_row_scales:
         extras.append("g of each row")
-    if rule.choice:
-        extras.append(f"four over six by {rule.choice.upper()}")
-    if q.hadamard:
-        extras.append(f"Hadamard {q.hadamard}" + (f" in {q.transform_format}" if q.transform_format else ""))
-    if q.history:
-        extras.append(f"history of {q.history} steps")
+    if rule.four_over_six:
+        extras.append(f"four over six by {rule.four_over_six.upper()}")
+    if q.hadamard_size:
+        extras.append(f"Hadamard {q.hadamard_size}" + (f" in {q.transform_format}" if q.transform_format else ""))
+    if q.amax_history_len:
+        extras.append(f"history of {q.amax_history_len} steps")
     who, count = CHECKED.get(q.name, ("", 0))
     beside = f"{who}: {count:,}, 0" if count else ""
     aliases = "".join(f", `{alias}`" for alias in lp.quantizers.aliases(q.name))
     return [
-        f"`{q.name}`{aliases}", str(q.format), str(q.granularity), f"{q.scale_format} {rule.arithmetic}",
+        f"`{q.name}`{aliases}", str(q.format), str(q.granularity), f"{q.scale_format} {rule.scale_calculation}",
         ", ".join(extras), beside, q.source,
     ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowprec.recipe import Recipe, recipes
-from lowprec.recipe.table import as_text
+from lowprec.recipe.table import to_markdown
 
 _HEAD = """# All recipes as tables
 
@@ -26,5 +26,5 @@ def introduction(recipe: Recipe) -> str:
 def page() -> str:
     """Return docs/recipes.md."""
     parts = [_HEAD]
-    parts += [f"## {name}\n\n{introduction(recipes[name])}\n\n{as_text(recipes[name])}\n" for name in recipes]
+    parts += [f"## {name}\n\n{introduction(recipes[name])}\n\n{to_markdown(recipes[name])}\n" for name in recipes]
     return "\n".join(parts)

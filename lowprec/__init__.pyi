@@ -33,8 +33,8 @@ from .scaling.delayed import DelayedScaling as DelayedScaling
 from .scaling.granularity import Granularity as Granularity
 from .scaling.hadamard import hadamard as hadamard
 from .scaling.quantize import quantize as quantize
-from .scaling.quantize import quantize_both as quantize_both
 from .scaling.quantize import quantize_dequantize as quantize_dequantize
+from .scaling.quantize import quantize_with_transpose as quantize_with_transpose
 from .scaling.quantized import Quantized as Quantized
 from .scaling.quantizer import Quantizer as Quantizer
 from .scaling.quantizer import quantizers as quantizers

@@ -105,7 +105,7 @@ def _as_tuple(entry: Any, field: str, kind: str) -> tuple[Any, ...]:
 
 
 #: Fields that describe a value and do not affect results: `Value` neither compares nor hashes them.
-ABOUT = ("name", "source", "description", "note", "about", "verified")
+ABOUT = ("name", "source", "description", "note", "validated_against")
 
 
 @functools.cache

@@ -22,7 +22,7 @@ except ImportError:
     raise ImportError("lowprec.jax needs JAX: pip install 'lowprec[jax]'") from None
 
 from lowprec.format.catalogue import formats
-from lowprec.recipe import LinearOps, Precision, Recipe, TensorSpec, draw, load_recipe
+from lowprec.recipe import LayerPrecision, LinearOps, Recipe, TensorSpec, draw, load_recipe
 from lowprec.scaling.quantize import Quantized
 
 _FLOAT32 = formats["float32"]
@@ -30,7 +30,7 @@ _FLOAT32 = formats["float32"]
 _DTYPES = (jnp.float32, jnp.bfloat16)
 #: Operations of XLA that multiply matrices.
 _PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
-__all__ = ["QwixProvider", "Report", "Row", "dot_general", "linear", "report"]
+__all__ = ["ProductRow", "QwixProvider", "Report", "dot_general", "linear", "report"]
 
 
 class _AtStep:
@@ -48,11 +48,11 @@ class _AtStep:
 
 @functools.lru_cache(1024)
 def _stateless(key: str) -> LinearOps:
-    return Precision.from_key(key).ops()
+    return LayerPrecision.from_key(key).ops()
 
 
 def _ops(key: str, layer: str, seed: int, step: Any) -> LinearOps:
-    said = Precision.from_key(key)
+    said = LayerPrecision.from_key(key)
     return said.ops(_AtStep(layer, seed, int(step))) if said.spec.stateful else _stateless(key)
 
 
@@ -140,7 +140,7 @@ def _multiplication(
 ) -> Callable[[Any, Any], Any]:
     """Return the product of rows [M, K] and [N, K] by a recipe, in its storage dtype of y; in float32 unrounded."""
     recipe = load_recipe(recipe)
-    said = Precision.of(recipe, layer, 1000)
+    said = LayerPrecision.of(recipe, layer, 1000)
     if recipe.activations == "float64" or said.spec.delayed_tensors():
         raise ValueError(f"lowprec.jax: recipe must be without float64 and delayed scaling, got {recipe.name}")
     if step is None and said.spec.stateful:
@@ -148,7 +148,7 @@ def _multiplication(
             f"lowprec.jax: step must be given with recipe {recipe.name}, which rounds stochastically, got None"
         )
     if unrounded:
-        said = said._replace(spec=said.spec.with_(out=_FLOAT32))
+        said = said._replace(spec=said.spec.with_(out_format=_FLOAT32))
     stores_bfloat16 = recipe.activations == "bfloat16"
     rounds_dy = _FLOAT32 not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format)
     at = jnp.int32(0 if step is None else step)
@@ -232,7 +232,7 @@ def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> tuple
     return a.transpose(*batch, *free, *contract).reshape(sizes), tuple(a.shape[i] for i in free)
 
 
-class Row(NamedTuple):
+class ProductRow(NamedTuple):
     """Product of a function.
 
     Attributes
@@ -262,8 +262,8 @@ class Report:
         Products of XLA.
     """
 
-    rows: tuple[Row, ...]
-    unreached: tuple[Row, ...]
+    rows: tuple[ProductRow, ...]
+    unreached: tuple[ProductRow, ...]
 
     def __str__(self) -> str:
         lines = [f"{len(self.rows)} products"]
@@ -299,17 +299,17 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
     not reached by a recipe:
       (no scope): dot_general float32[4,16] x float32[16,16]
     """
-    rows: list[Row] = []
-    unreached: list[Row] = []
+    rows: list[ProductRow] = []
+    unreached: list[ProductRow] = []
     for scope, equation in _equations(jax.make_jaxpr(function)(*args, **kwargs).jaxpr, ""):
         call = getattr(equation.params.get("callback"), "callback_func", None)
         if isinstance(call, functools.partial) and call.func in (_forward, _backward):
             key, layer, _ = call.args
             gemms = "" if call.func is _forward else "backward of "
-            rows.append(Row(scope, layer, f"{gemms}{Precision.from_key(key).spec}"))
+            rows.append(ProductRow(scope, layer, f"{gemms}{LayerPrecision.from_key(key).spec}"))
         elif equation.primitive.name in _PRODUCTS:
             types = " x ".join(f"{v.aval.dtype}[{','.join(map(str, v.aval.shape))}]" for v in equation.invars[:2])
-            unreached.append(Row(scope, "", f"{equation.primitive.name} {types}"))
+            unreached.append(ProductRow(scope, "", f"{equation.primitive.name} {types}"))
     if strict and unreached:
         products = "; ".join(f"{row.name} {row.precision}".strip() for row in unreached)
         raise ValueError(f"lowprec.jax.report: no product must be left to XLA with strict=True, got {products}")

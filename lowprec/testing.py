@@ -32,7 +32,7 @@ def assert_bits_equal(
     fmt: str | Format | None = None,
     inputs: ArrayLike | None = None,
     labels: Sequence[str] | None = None,
-    shown: int = 10,
+    max_shown: int = 10,
 ) -> None:
     """Raise unless two arrays have the same bits, the sign of zero and the payload of NaN included.
 
@@ -51,7 +51,7 @@ def assert_bits_equal(
         Inputs of the computation, shown next to the differences.
     labels : sequence of str, optional
         Label of each element, as in `VectorSet.labels`, shown next to the differences.
-    shown : int
+    max_shown : int
         Number of differences to list.
 
     Raises
@@ -76,7 +76,7 @@ def assert_bits_equal(
     one_of("assert_bits_equal", "nan", nan, ("payload", "any"))
     one_of("assert_bits_equal", "zero", zero, ("signed", "any"))
     if hasattr(actual, "granularity") or hasattr(expected, "granularity"):
-        _assert_quantized(actual, expected, nan, zero, shown)
+        _assert_quantized(actual, expected, nan, zero, max_shown)
         return
     a, b = _array(actual), _array(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -94,15 +94,15 @@ def assert_bits_equal(
         return
     rows = [["index", "actual", "expected", "codes apart"]]
     rows[0] += ["input"] * (inputs is not None) + ["exercises"] * (labels is not None)
-    for place in places[:shown].tolist():
+    for place in places[:max_shown].tolist():
         rows.append(_difference(place, a.shape, (x, y), values))
         if inputs is not None:
             rows[-1].append(repr(float(np.asarray(inputs, dtype=np.float64).reshape(-1)[place])))
         if labels is not None:
             rows[-1].append(labels[place])
     lines = [f"{places.size} of {a.size} differ:", *_aligned(rows)]
-    if places.size > shown:
-        lines.append(f"  and {places.size - shown} more")
+    if places.size > max_shown:
+        lines.append(f"  and {places.size - max_shown} more")
     raise AssertionError("\n".join(lines))
 
 
@@ -121,7 +121,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: int) -> None:
+def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, max_shown: int) -> None:
     """Compare codes and scales of two `Quantized`."""
     __tracebackhide__ = True
     for q in (actual, expected):
@@ -141,7 +141,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, shown: i
     wrong = []
     for name, one, other, fmt in parts:
         try:
-            assert_bits_equal(one, other, nan=nan, zero=zero, fmt=fmt, shown=shown)
+            assert_bits_equal(one, other, nan=nan, zero=zero, fmt=fmt, max_shown=max_shown)
         except AssertionError as error:
             wrong.append(f"{name}: {error}")
     if wrong:

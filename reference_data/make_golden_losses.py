@@ -22,8 +22,8 @@ FILE = Path(__file__).with_name("golden_losses.json")
 #: has 256 tokens, so that weight gradients are sums long enough to be promoted.
 MICRO = MoEConfig(
     "micro", dim=48, layers=3, dense_layers=1, heads=2, nope_dim=12, rope_dim=4, value_dim=10, q_rank=24, kv_rank=16,
-    experts=8, top_k=2, groups=4, kept_groups=2, expert_width=40, dense_width=56, sequence=32, batch=8,
-    ragged_inputs=True,
+    experts=8, top_k=2, expert_groups=4, topk_groups=2, expert_width=40, dense_width=56, sequence=32, batch=8,
+    allow_partial_tiles=True,
 )  # fmt: skip
 
 STEPS = 10
@@ -47,7 +47,7 @@ def text() -> Corpus:
 def trainer(config: str, recipe: str) -> Trainer:
     """Return a trainer whose initial weights are sums of uniform numbers, drawn in the same way for ever."""
     shape = MICRO if config == "micro" else configs[config]
-    made = Trainer(shape, recipe, text(), seed=0, schedule=Schedule(peak=4e-3, warmup_steps=2, total_steps=100))
+    made = Trainer(shape, recipe, text(), seed=0, schedule=Schedule(peak_lr=4e-3, warmup_steps=2, total_steps=100))
     for name, weight in made.model.params.items():
         if weight.ndim == 2:
             words = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(weight.size)

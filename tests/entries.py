@@ -68,7 +68,7 @@ def policy_bits(policy: lp.Policy) -> list[bytes]:
 
 def quantizer_bits(q: lp.Quantizer, x: F32 | None = None) -> list[bytes]:
     x, out = matrix() if x is None else x, []
-    if q.history is not None:
+    if q.amax_history_len is not None:
         state = lp.DelayedScaling(q)
         for step in (1, 2, 4):
             made = state.quantize(x / step)
@@ -76,9 +76,9 @@ def quantizer_bits(q: lp.Quantizer, x: F32 | None = None) -> list[bytes]:
             state.end_step()
         return out
     made = lp.quantize(x, q)
-    rows, columns = lp.quantize_both(x[:, :128].repeat(16, axis=0), q)
+    rows, columns = lp.quantize_with_transpose(x[:, :128].repeat(16, axis=0), q)
     again = made.requantize("1x16")
-    noisy = lp.quantize(x, q, rounding="stochastic", seed=1) if q.rule.choice is None else made
+    noisy = lp.quantize(x, q, rounding="stochastic", seed=1) if q.rule.four_over_six is None else made
     plain = lp.quantize_dequantize(x, q)
     turned = (rows.codes, rows.scale, columns.codes, columns.scale)
     return bits(made.codes, made.scale, plain, noisy.codes, again.codes, again.scale, *turned)
@@ -101,7 +101,7 @@ def product_bits(machine: lp.Accumulator, rename: bool = False) -> list[bytes]:
         kind = machine.scale_format
         if fmt.bits <= 16 and machine.dtype != np.float64:
             block = f"1x{machine.scale_block or 64}"
-            rule = lp.AmaxRule("alone" if kind is not None and kind.mantissa_bits else "amax/max")
+            rule = lp.AmaxRule("block_scale_only" if kind is not None and kind.mantissa_bits else "amax/max")
             how = lp.Quantizer(format=fmt, granularity=block, scale_format=kind or "float32", rule=rule)
             q, r = (lp.quantize(v, how) for v in (x, y))
             out += bits(lp.gemm(q, r, accumulator=machine, promote_every="auto" if kind else 64))

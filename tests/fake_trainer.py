@@ -83,7 +83,7 @@ class Trainer:
         )
 
     def _violation(self):
-        balanced = isinstance(self.config, str) or self.config.get("bias_rate", 0.003) > 0
+        balanced = isinstance(self.config, str) or self.config.get("bias_update_speed", 0.003) > 0
         return 0.5 if balanced else 0.5 + 0.1 * self.position
 
     def _level(self, damage=None):
@@ -157,7 +157,7 @@ class FakeBackend:
         from lowprec.recipe import recipes
 
         return {
-            "config": {**asdict(configs[config]), "batch": 16, "sequence": 128, "bias_rate": 0.003, **changes},
+            "config": {**asdict(configs[config]), "batch": 16, "sequence": 128, "bias_update_speed": 0.003, **changes},
             "recipe": recipes[recipe].as_dict() if recipe in recipes else {"name": recipe},
             "parameters": {"total": 1_433_216, "active": 843_392},
         }

@@ -17,7 +17,7 @@ _SPEC.loader.exec_module(golden)
 #: State of every kind: random bits, amax histories of other layers, a running mean, a narrow moment.
 MIXED = recipes["nvfp4"].with_(
     name="mixed",
-    dgrad={"a": "te_delayed e5m2 history4", "b": "te_current", "accumulator": "hopper_fp8"},
+    dgrad={"a": "te_delayed e5m2 amax_history4", "b": "te_current", "accumulator": "hopper_fp8"},
     moment_m="e4m3fn 1x128",
 )
 

@@ -9,7 +9,7 @@ import lowprec as lp
 from lowprec import logfmt
 from lowprec.codec import codecs
 from lowprec.codec.reductions import all_reduce
-from lowprec.measure.atlas import errors_of
+from lowprec.measure.atlas import measure_errors
 from lowprec.measure.spread import kurtosis, tile_range
 
 ONES = np.ones((16, 128), np.float32)
@@ -22,7 +22,7 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "round_to": lambda x: lp.round_to(x, "tf32"),
     "quantize": lambda x: lp.quantize(x, "nvfp4_te").dequantize(),
     "quantize_dequantize": lambda x: lp.quantize_dequantize(x, "e4m3fn 1x128"),
-    "quantize_both": lambda x: lp.quantize_both(x, "e4m3fn 1x128")[1].dequantize(),
+    "quantize_with_transpose": lambda x: lp.quantize_with_transpose(x, "e4m3fn 1x128")[1].dequantize(),
     "DelayedScaling": lambda x: lp.DelayedScaling().quantize(x).dequantize(),
     "hadamard": lambda x: lp.hadamard(x, 16),
     "matmul_f32": lambda x: lp.matmul_f32(x, ONES),
@@ -35,7 +35,7 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda x: all_reduce(x, "fp8_1x128"),
     "ulp": lambda x: lp.formats["bfloat16"].ulp(x),
     "compare": lambda x: lp.compare(x, ONES),
-    "errors_of": lambda x: errors_of(x, "fp8_1x128"),
+    "measure_errors": lambda x: measure_errors(x, "fp8_1x128"),
     "tile_range": tile_range,
     "kurtosis": kurtosis,
 }

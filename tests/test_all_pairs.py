@@ -14,7 +14,7 @@ from lowprec.measure import metrics
 
 FORMATS = lp.formats.names()
 ELEMENTS = [name for name in FORMATS if lp.formats[name].signed and lp.formats[name].bits <= 16]
-QUANTIZERS = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
+QUANTIZERS = [name for name in lp.quantizers.names() if lp.quantizers[name].amax_history_len is None]
 ACCUMULATORS = lp.accumulators.names()
 PROMOTIONS = ("auto", None, 16, 96, 128)
 BLOCKS = (("1x128", "128x128"), ("1x32", "1x32"), ("1x16", "1x16"), ("row", "row"), ("tensor", "tensor"))
@@ -62,7 +62,7 @@ def test_every_format_in_every_quantizer(quantizer):
         if not q.quantizer.has_row_scales:  # which check refuses
             found = lp.check(q, x)
             assert found, fmt
-            if lp.quantizers[quantizer].rule.choice is None:  # the same in NumPy, with a general cast
+            if lp.quantizers[quantizer].rule.four_over_six is None:  # the same in NumPy, with a general cast
                 assert np.array_equal(q.codes, found.made.cast(found.made.v)), fmt
         rows, columns = q.granularity.block(x.shape)
         spread = np.repeat(np.repeat(q.scale, rows, 0), columns, 1)[: x.shape[0], : x.shape[1]]
@@ -101,7 +101,9 @@ def product(qa, qb, accumulator, **options):
 
 def operands(fmt, block_a, block_b, scale):
     """Return two quantized matrices."""
-    quantizer = lp.Quantizer(scale_format=scale, rule=lp.AmaxRule("alone" if scale == "e4m3fn" else "amax/max"))
+    quantizer = lp.Quantizer(
+        scale_format=scale, rule=lp.AmaxRule("block_scale_only" if scale == "e4m3fn" else "amax/max")
+    )
     sides = ((2, block_a, 1), (3, block_b, 2))
     return [
         lp.quantize(values(rows, 256, seed), quantizer.with_(format=fmt, granularity=block))
@@ -111,7 +113,7 @@ def operands(fmt, block_a, block_b, scale):
 
 def formats_of(accumulator):
     """Return two formats that it takes and that can be quantized."""
-    taken = [name for name in ELEMENTS if lp.accumulators[accumulator].lists(lp.formats[name])]
+    taken = [name for name in ELEMENTS if lp.accumulators[accumulator].accepts(lp.formats[name])]
     return taken[:1] + taken[-1:] if len(taken) > 1 else taken
 
 
@@ -174,8 +176,8 @@ def test_measures_of_single_numbers():
     for a, r in ((1.0, 2.0), (0.0, 0.0), (np.nan, 1.0), (np.inf, np.inf), (1.0, 0.0)):
         assert repr(lp.compare(a, r)) == repr(lp.compare([a], [r]))
         for measure in (
-            metrics.relative_error, metrics.ulp_difference, metrics.equal_bits, metrics.underflow,
-            metrics.magnitude_bias, metrics.gain_bias, metrics.calc_diff, lp.sqnr,
+            metrics.relative_error, metrics.ulp_difference, metrics.bit_match_fraction, metrics.underflow,
+            metrics.magnitude_bias, metrics.gain_error, metrics.calc_diff, lp.sqnr,
         ):  # fmt: skip
             alone, in_array = np.asarray(measure(a, r)), np.asarray(measure([a], [r]))
             assert alone.shape == ()

@@ -13,7 +13,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec import _arrays, codec, logfmt, study
-from lowprec.measure.atlas import errors_of
+from lowprec.measure.atlas import measure_errors
 
 NOT_REAL = {
     "complex": ONES * 1j,
@@ -88,8 +88,8 @@ def logfmt_onto(given, out):
 
 
 def deepep_onto(ends, out):
-    z = logfmt.encode(lp.round_to(np.linspace(-1, 1, 512 * 128, dtype=np.float32), "bfloat16"), mode="deepep")
-    return logfmt.DeepEPMessage(z.codes, z.amin, lp.round_to(np.abs(ends), "bfloat16"), z.units).decode(out=out)
+    z = logfmt.encode(lp.round_to(np.linspace(-1, 1, 512 * 128, dtype=np.float32), "bfloat16"), variant="deepep")
+    return logfmt.DeepEPMessage(z.codes, z.amin, lp.round_to(np.abs(ends), "bfloat16"), z.approx_tables).decode(out=out)
 
 
 COUNT = N // 8
@@ -142,14 +142,14 @@ def test_rounding_in_place_takes_no_memory_of_its_own():
 
 @pytest.mark.parametrize("quantizer", sorted(lp.quantizers))
 def test_every_quantizer_works_in_place(quantizer):
-    if lp.quantizers[quantizer].history is not None:
+    if lp.quantizers[quantizer].amax_history_len is not None:
         pytest.skip("it has a state, and is used through DelayedScaling")
     x = np.random.default_rng(0).standard_normal((128, 256), dtype=np.float32)
     with_specials = x.copy()
     with_specials[[3, 64, 64], [5, 17, 200]] = np.nan, np.inf, -np.inf
     multipliers = (None,) if lp.quantizers[quantizer].has_row_scales else (None, 0.75)
     for values, multiplier in ((x, None), *((with_specials, multiplier) for multiplier in multipliers)):
-        options = {"spec": quantizer, "multiplier": multiplier}
+        options = {"spec": quantizer, "inverse_scale": multiplier}
         expected = lp.quantize_dequantize(values, **options).tobytes()
         assert lp.quantize(values, **options).dequantize().tobytes() == expected
         place = values.copy()
@@ -200,8 +200,10 @@ test_numbers_that_are_refused = refusals(
         ("positive32('f', 'x', 1e300)", r"^f: x must be finite and > 0 in float32, got 1e\+300, there inf"),
         ("positive32('f', 'x', 1e-300)", "^f: x must be finite and > 0 in float32, got 1e-300, there 0.0"),
         ("lp.Quantizer(format='mxint8').with_(amax_floor=1e300)", r"amax_floor must be finite .* got 1e\+300"),
-        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', multiplier=1e300)", r"multiplier must be finite .* got 1e\+300"),
-        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', multiplier=1e-300)", "quantize: multiplier must be finite and >"),
+        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', inverse_scale=1e300)",
+         r"inverse_scale must be finite .* got 1e\+300"),
+        ("lp.quantize(ones, 'mxint8 1x128 ue8m0', inverse_scale=1e-300)",
+         "quantize: inverse_scale must be finite and >"),
         ("lp.quantize(ones, 'mxint8 1x128 ue8m0', tensor_amax=-1.0)", "quantize: tensor_amax must be a number >= 0"),
         ("lp.quantize(ones, 'nvfp4_te', tensor_amax=float('nan'))", "quantize: tensor_amax must be a number >= 0"),
     ],
@@ -269,15 +271,15 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
     x[3, 7] = np.inf
     wire = long.encode(x)
     assert long.from_bytes(long.to_bytes(wire), x.shape) == wire
-    assert long.limits(wire).shape == x.shape
-    quantizer = lp.quantizers["mxfp8"].with_(inf="one")
+    assert long.max_magnitudes(wire).shape == x.shape
+    quantizer = lp.quantizers["mxfp8"].with_(inf_block="one")
     assert np.isnan(codec.BlockCodec("own", "e4m3fn", huge, "e8m0fnu", quantizer).round_trip(x)[3]).all()
     logarithmic = codec.LogFMTCodec("huge", 8, tile=huge)
-    assert logarithmic.limits(logarithmic.encode(ONES)).shape == x.shape
+    assert logarithmic.max_magnitudes(logarithmic.encode(ONES)).shape == x.shape
     q = lp.quantize(ONES, f"e4m3fn {huge}x{huge}")
     assert np.array_equal(lp.gemm(q, q), lp.gemm(QUANTIZED, QUANTIZED))
     assert np.array_equal(lp.quantize(ONES, f"mxint8 {huge}x{huge}").dequantize(), ONES)
-    assert errors_of(ONES, lp.Quantizer(granularity=f"{huge}x{huge}")).sqnr == np.inf
+    assert measure_errors(ONES, lp.Quantizer(granularity=f"{huge}x{huge}")).sqnr == np.inf
     assert lp.check(q, ONES, lp.Quantizer(granularity=f"{huge}x{huge}"))
 
 
@@ -299,7 +301,8 @@ test_sizes_and_fields_that_are_refused_before_the_work = refusals(
         ("lp.train('nano', steps=2**64)", rf"steps must be an integer from 1 to 1000000000, got {2**64}"),
         ("lp.train('nano', steps=10**9 + 1)", r"steps must be an integer from 1 to 1000000000, got 1000000001"),
         ("study.CheckpointSize(seeds=2**64)", r"seeds must be an integer .*, got 18446744073709551616"),
-        ("lp.Quantizer(history=2**40)", r"Quantizer: history must be from 1 to 2\^20, got 1099511627776"),
+        ("lp.Quantizer(amax_history_len=2**40)",
+         r"Quantizer: amax_history_len must be from 1 to 2\^20, got 1099511627776"),
         ("lp.grouped_wgrad(q, q, [3, 4], align=2**40)", f"align={2**40}"),
         ("lp.grouped_wgrad(q, q, [3, 4], align=2**64)", f"align={2**64}"),
         ("lp.costs.uniform_nodes(2**40, 8, 2**40)", f"experts must be an integer from 1 to 65536, got {2**40}"),
@@ -309,9 +312,9 @@ test_sizes_and_fields_that_are_refused_before_the_work = refusals(
         ("lp.costs.uniform_nodes(64, 2**40, 8)", f"top_k must be an integer from 1 to 256, got {2**40}"),
         ("lp.hadamard(ones, 2**40)", "hadamard: x must have a multiple of size=1099511627776 values along the"),
         ("lp.hadamard(np.zeros((0, 2**20), np.float32), 2**40, signs='none')", "x must have a multiple of"),
-        ("lp.logfmt.unpack(bytes_, 2**40, meta_bits=32, fallback='bf16')", "cut short"),
+        ("lp.logfmt.unpack(bytes_, 2**40, range_bits=32, fallback='bf16')", "cut short"),
         *((f"lp.logfmt.encode(ones, tile={tile})", f"{_TILE}, got {tile}") for tile in (2**31, 2**40, 2**64)),
-        *((f"lp.logfmt.unpack(bytes_, 2, tile={tile}, meta_bits=32)", f"{_TILE}, got {tile}")
+        *((f"lp.logfmt.unpack(bytes_, 2, tile={tile}, range_bits=32)", f"{_TILE}, got {tile}")
           for tile in (2**31, 2**40, 2**64)),
         ("lp.quantize(ones, f'e4m3fn 1x{2**40}')", f"columns must be an integer from 1 to.*got {2**40}"),
     ],
@@ -321,7 +324,7 @@ test_sizes_and_fields_that_are_refused_before_the_work = refusals(
 
 def test_sizes_beyond_the_array_are_taken():
     assert lp.hadamard(np.zeros((0, 2**40), np.float32), 2**40, signs="none").shape == (0, 2**40)
-    assert logfmt.unpack(np.zeros(0, np.uint8), 2**30, meta_bits=32, fallback="bf16").shape == (0, 2**30)
+    assert logfmt.unpack(np.zeros(0, np.uint8), 2**30, range_bits=32, fallback="bf16").shape == (0, 2**30)
     for options in ({}, {"fallback": "bf16"}, {"axis": 0}):
         z = logfmt.encode(ONES, tile=2**31 - 1, **options)
         back = logfmt.from_bytes(z.to_bytes())

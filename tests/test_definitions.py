@@ -43,8 +43,10 @@ class Mine:
     "value",
     [
         E4M3.with_(name="a", bias=8),
-        lp.formats["nf4"].with_(name="a", beyond=7.5),
-        lp.quantizers["nvfp4_4over6_mse"].with_(name="a", granularity="1x32", rounding="toward_zero", bound=None),
+        lp.formats["nf4"].with_(name="a", next_above_max=7.5),
+        lp.quantizers["nvfp4_4over6_mse"].with_(
+            name="a", granularity="1x32", rounding="toward_zero", max_block_scale=None
+        ),
         HOPPER.with_(name="a", input_formats=(), promote_every=None, zero_exponent=None),
         lp.accumulators["fp64"].with_(name="a"),
         lp.gemm_libraries["cublaslt"].with_(name="a", promote_every=None),

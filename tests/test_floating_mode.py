@@ -52,7 +52,7 @@ def small(shape: tuple[int, ...]) -> np.ndarray:
 X = small((16, 128))
 CHANGED = X * np.float32(1 + 2**-12)
 #: No functions of `lp` itself: they compute in the caller's mode.
-UNGUARDED = {"all_reduce", "errors_of", "tile_range", "kurtosis"}
+UNGUARDED = {"all_reduce", "measure_errors", "tile_range", "kurtosis"}
 
 
 @functools.cache
@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "gemm": lambda: lp.gemm(*operands()),
     "exact": lambda: lp.gemm(*operands(), accumulator="exact"),
     "mma": lambda: lp.mma(codes(), codes(), accumulator="hopper_fp8", a_format="e5m2", b_format="e5m2"),
-    "deepep": lambda: lp.logfmt.encode(tokens(), mode="deepep").decode(),
+    "deepep": lambda: lp.logfmt.encode(tokens(), variant="deepep").decode(),
     "compare": lambda: lp.compare(X, CHANGED),
     "train": lambda: lp.train("nano", "bf16", steps=1).metrics["loss"].to_numpy(),
 }

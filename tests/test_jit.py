@@ -201,8 +201,9 @@ def everything():
             keep(f"{kind} {name}", does(catalogue[name]))
     for name in lp.quantizers:
         for granularity in (None, "1x16", "16x1", "7x5"):
-            q = lp.quantizers[name].with_(history=None, **({"granularity": granularity} if granularity else {}))
-            for how in ({}, {"rounding": "stochastic", "seed": 5} if q.choice is None else {}):
+            changes = {"granularity": granularity} if granularity else {}
+            q = lp.quantizers[name].with_(amax_history_len=None, **changes)
+            for how in ({}, {"rounding": "stochastic", "seed": 5} if q.rule.four_over_six is None else {}):
                 made = lp.quantize(X, q, **how)
                 again, values = made.requantize("1x16"), lp.quantize_dequantize(X, q, **how)
                 parts = entries.bits(made.codes, made.scale, made.dequantize(), values, again.codes, again.dequantize())

@@ -43,7 +43,7 @@ def test_formats(name: str) -> None:
         for rounding in ("nearest_even", "toward_zero", "stochastic"):
             assert cast_bits(other, rounding) == cast_bits(fmt, rounding)
         assert cast_bits(other, policy="torch_2_13") == cast_bits(fmt, policy="torch_2_13")
-        assert other.holds(fmt)
+        assert other.can_represent_all(fmt)
         assert other.ulp([0.3]) == fmt.ulp([0.3])
         assert bits(matmul_f32(matrix(), matrix(), out_format=other)) == bits(
             matmul_f32(matrix(), matrix(), out_format=fmt)
@@ -120,15 +120,15 @@ def test_a_copy_of_what_takes_longer_does_the_same(kind: str, name: str) -> None
 #: A model of ragged tiles, as small as one with all kinds of layers can be.
 SMALL = MoEConfig(
     "small", dim=48, layers=3, dense_layers=1, heads=2, nope_dim=12, rope_dim=4, value_dim=10, q_rank=24, kv_rank=16,
-    experts=4, top_k=2, groups=2, kept_groups=1, expert_width=40, dense_width=56, sequence=16, batch=4,
-    ragged_inputs=True,
+    experts=4, top_k=2, expert_groups=2, topk_groups=1, expert_width=40, dense_width=56, sequence=16, batch=4,
+    allow_partial_tiles=True,
 )  # fmt: skip
 
 
 def trained(recipe: lp.Recipe, config: MoEConfig = SMALL) -> str:
     """Return what two training steps make of everything: losses, norms, weights, moments."""
     text = corpus_from_bytes("bytes", bytes(np.random.default_rng(0).integers(0, 64, 20_000, np.uint8)), held_out=4000)
-    trainer = Trainer(config, recipe, text, seed=1, schedule=Schedule(peak=4e-3, warmup_steps=1, total_steps=10))
+    trainer = Trainer(config, recipe, text, seed=1, schedule=Schedule(peak_lr=4e-3, warmup_steps=1, total_steps=10))
     digest = hashlib.sha256()
     for _ in range(2):
         record = trainer.step()
@@ -159,7 +159,7 @@ KEPT = {"layers.*.attn.q": "e5m6_1x128_ue8m0", "layers.*.attn.k": "bf16", "layer
 
 # Products of float64 are BLAS's.
 RECIPES = {name: lp.recipes[name] for name in lp.recipes if name != "float64"} | {
-    f"{name} that keeps": lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master="bfloat16")
+    f"{name} that keeps": lp.recipes[name].with_(storage=KEPT, moments="e4m3fn 1x128", master_weights="bfloat16")
     for name in ("bf16", "dsv3", "float32")
 }
 
@@ -171,7 +171,7 @@ def test_recipes(recipe: lp.Recipe) -> None:
     assert trained(replace(recipe, name=other)) == trained_as_it_is(recipe)
     other_names = renamed(recipe)
     assert other_names == recipe
-    assert other_names.main.fprop.accumulator.name == f"renamed_{recipe.main.fprop.accumulator}"
+    assert other_names.typical_linear.fprop.accumulator.name == f"renamed_{recipe.typical_linear.fprop.accumulator}"
     assert trained(other_names) == trained_as_it_is(recipe)
 
 
@@ -207,14 +207,14 @@ def known(catalogue: Registry[Any]) -> set[str]:
 
 def operand(recipe: lp.Recipe, x: F32) -> F32:
     """Return what the input of most linear layers becomes; delayed scaling at the scale that it begins with."""
-    return quantize_operand(recipe.main.x, x).dequantize()
+    return quantize_operand(recipe.typical_linear.x, x).dequantize()
 
 
 def by_name(name: str, x: F32) -> dict[str, F32]:
     """Return what each catalogue that has a name makes of an array."""
     found: dict[str, F32] = {}
     if name in lp.quantizers:
-        found["quantizer"] = lp.quantize_dequantize(x, lp.quantizers[name].with_(history=None))
+        found["quantizer"] = lp.quantize_dequantize(x, lp.quantizers[name].with_(amax_history_len=None))
     if name in lp.codecs:
         found["codec"] = lp.codecs[name].round_trip(x)
     if name in lp.recipes:

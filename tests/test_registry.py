@@ -120,7 +120,10 @@ def _results() -> list[bytes]:
         matmul_f32(x, x, out_format="bfloat16").tobytes(),
         q.codes.tobytes() + q.scale.tobytes(),
         lp.quantize(
-            x, lp.Quantizer().with_(format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="plain")
+            x,
+            lp.Quantizer().with_(
+                format="e2m1fn", granularity="1x16", scale_format="e4m3fn", scale_calculation="direct"
+            ),
         ).scale.tobytes(),
         lp.quantize_dequantize(x, "e5m2 1x128").tobytes(),
         lp.mma(np.full((1, 32), 56, np.uint8), np.full((1, 32), 56, np.uint8)).tobytes(),

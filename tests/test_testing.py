@@ -46,7 +46,7 @@ test_differences_are_reported = refusals(
             ("np.uint8([[1, 2], [3, 4]]), np.uint8([[1, 2], [3, 6]])", r"\(1, 1\)  0x04    0x06      2"),
             ("np.uint8([1]), np.uint8([2]), inputs=[0.003]", "0.003"),
             ("np.uint8([1]), np.uint8([2]), labels=['a tie']", "exercises\n.* a tie"),
-            ("np.arange(9), np.arange(9) + 1, shown=2", "and 7 more"),
+            ("np.arange(9), np.arange(9) + 1, max_shown=2", "and 7 more"),
             ("np.arange(19), np.arange(19) + 1", "and 9 more"),
             ("quantized(), quantized(scale=2)", "^scale: 1 of 1 differ"),
             ("quantized(), quantized(codes=2)", r"^codes: 1 of 2 differ[^$]*0x38 \(1\)  0x3a \(1.25\)"),

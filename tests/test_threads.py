@@ -176,8 +176,8 @@ def test_pieces_may_be_cut_again(keep_threads: None) -> None:
 #: Calls with enough work for several threads.
 LARGE: dict[str, Callable[[np.ndarray], Any]] = {
     **{name: OF_VALUES[name] for name in (
-        "encode", "round_to", "quantize", "quantize_dequantize", "quantize_both", "hadamard", "matmul_f32", "logfmt",
-        "codec", "codec bf16")},
+        "encode", "round_to", "quantize", "quantize_dequantize", "quantize_with_transpose", "hadamard", "matmul_f32",
+        "logfmt", "codec", "codec bf16")},
     **{f"quantize {block}": lambda x, block=block: lp.quantize(x, f"e4m3fn {block}").dequantize()
        for block in ("128x1", "128x128", "tensor")},
     **{f"{bits} bits": lambda x, fmt=fmt, bits=bits: lp.pack(lp.encode(x, fmt), bits)
@@ -185,8 +185,8 @@ LARGE: dict[str, Callable[[np.ndarray], Any]] = {
     "unpack": lambda x: lp.unpack(lp.encode(x, "e4m3fn").reshape(-1), 3, x.size * 8 // 3),
     "by chance": lambda x: lp.encode(x, "e4m3fn", rounding="stochastic", seed=11),
     "logfmt by chance": lambda x: lp.logfmt.encode(x, 7, rounding="stochastic", seed=3).to_bytes(),
-    "logfmt falls back": lambda x: lp.logfmt.encode(x, 7, fallback="bf16", meta="bf16").to_bytes(),
-    "deepep": lambda x: lp.logfmt.encode(lp.round_to(x.reshape(-1, 512), "bfloat16"), mode="deepep").decode(),
+    "logfmt falls back": lambda x: lp.logfmt.encode(x, 7, fallback="bf16", range_format="bf16").to_bytes(),
+    "deepep": lambda x: lp.logfmt.encode(lp.round_to(x.reshape(-1, 512), "bfloat16"), variant="deepep").decode(),
     "column order": lambda x: lp.matmul_f32(np.asfortranarray(x), x[:64]),
     **{f"codec {name}": lambda x, name=name: lp.codecs[name].encode(x).to_bytes()
        for name in ("nvfp4", "logfmt10", "e5m6_1x128_ue8m0")},

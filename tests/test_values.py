@@ -14,7 +14,7 @@ import pytest
 
 import lowprec as lp
 from lowprec import costs
-from lowprec.measure.atlas import pass_through
+from lowprec.measure.atlas import round_trip
 from lowprec.moe.model.config import configs
 from lowprec.tensorcore.kinds import KINDS
 
@@ -44,10 +44,10 @@ def _with_arrays():
         "Quantized": lambda: lp.quantize(_X, "e4m3fn 1x128"),
         "NVFP4": lambda: lp.quantize(_X, "nvfp4_te"),
         "LogFMT": lambda: lp.logfmt.encode(_X),
-        "DeepEPMessage": lambda: lp.logfmt.encode(_BF16, mode="deepep", bits=10),
-        "PackedOperand": lambda: lp.prepack_b(lp.quantize(_X, "e4m3fn 1x128")),
+        "DeepEPMessage": lambda: lp.logfmt.encode(_BF16, variant="deepep", bits=10),
+        "PackedB": lambda: lp.prepack_b(lp.quantize(_X, "e4m3fn 1x128")),
         "Check": lambda: lp.check(lp.quantize(_X, "e4m3fn 1x128").codes, _X, "dsv3_inference", scale=np.ones((4, 4))),
-        "Passed": lambda: pass_through(_X, "fp8_1x128"),
+        "Passed": lambda: round_trip(_X, "fp8_1x128"),
     }
     wires = {f"Wire {name}": (lambda codec=lp.codecs[name]: codec.encode(_BF16)) for name in lp.codecs.names()}
     return makes | wires
@@ -138,7 +138,7 @@ def test_fields_that_are_tuples():
     """A list is a tuple, a string where strings are wanted is one item, and anything else is refused by name."""
     seen = set()
     entries = [entry for catalogue in CATALOGUES.values() for entry in map(catalogue.__getitem__, catalogue.names())]
-    for entry in (*entries, costs.NodeCount((0.5, 0.5))):
+    for entry in (*entries, costs.NodesPerToken((0.5, 0.5))):
         for f in dataclasses.fields(entry):
             if not (f.init and str(f.type).startswith("tuple[")) or type(entry) is type(lp.recipes["bf16"]):
                 continue
@@ -152,16 +152,16 @@ def test_fields_that_are_tuples():
                     dataclasses.replace(entry, **{f.name: bad})
     assert seen == {
         *((kind.__name__, "input_formats") for kind in KINDS), ("FlushedFmaSum", "daz_formats"),
-        ("LaneChains", "daz_formats"), ("PairedLaneChains", "daz_formats"), ("Policy", "saturating"),
+        ("LaneChains", "daz_formats"), ("PairedLaneChains", "daz_formats"), ("Policy", "always_saturate"),
         ("TableFormat", "table"),
-        ("SplitCodec", "parts"), ("NodeCount", "shares"), ("AttentionKernel", "key_tiles"),
+        ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"),
     }  # fmt: skip
 
 
 def test_a_string_is_one_format():
     for entry, field in (
         (lp.accumulators["hopper_fp8"], "input_formats"), (lp.accumulators["avx512_bf16"], "daz_formats"),
-        (lp.policies["ocp_nonsat"], "saturating"),
+        (lp.policies["ocp_nonsat"], "always_saturate"),
     ):  # fmt: skip
         one = dataclasses.replace(entry, **{field: "e4m3fn"})
         assert one == dataclasses.replace(entry, **{field: ("e4m3fn",)})
@@ -171,13 +171,13 @@ def test_a_string_is_one_format():
 def test_numbers_of_numpy_in_costs():
     """They overflow, or lose digits, where Python's own do not."""
     v3 = costs.models["deepseek_v3"]
-    for name in ("expert_groups", "top_k", "kept_groups"):
+    for name in ("expert_groups", "top_k", "topk_groups"):
         changed = dataclasses.replace(v3, **{name: np.uint8(getattr(v3, name))})
         assert changed == v3
         assert changed.parameters == v3.parameters
         assert type(getattr(changed, name)) is int
     assert type(costs.Hardware("mine", bandwidth=np.float16(1)).bandwidth) is float
-    assert costs.NodeCount((np.float16(0.5), np.float16(0.5))).shares == (0.5, 0.5)
+    assert costs.NodesPerToken((np.float16(0.5), np.float16(0.5))).fractions == (0.5, 0.5)
     small = np.float16(1e-4)
     assert costs.achieved_flops(np.float16(60000), np.float16(60000), 1) == costs.achieved_flops(60000.0, 60000.0, 1)
     assert costs.deepep_bandwidth(small, "fp8_1x128", 16) == costs.deepep_bandwidth(float(small), "fp8_1x128", 16)
@@ -190,10 +190,10 @@ def test_numbers_of_numpy_in_costs():
 def test_numbers_of_numpy_in_fields(tmp_path):
     i = np.int64
     fmt = lp.Format("mine", exponent_bits=i(4), mantissa_bits=np.uint8(3), bias=np.int16(7), signed=np.True_)
-    rule = lp.AmaxRule(amax_floor=np.float32(0.5), bound=np.float64(448))
-    quantizer = lp.Quantizer("mine", fmt, rule=rule, hadamard=i(16), signs=i(3))
+    rule = lp.AmaxRule(amax_floor=np.float32(0.5), max_block_scale=np.float64(448))
+    quantizer = lp.Quantizer("mine", fmt, rule=rule, hadamard_size=i(16), hadamard_signs=i(3))
     block = lp.Granularity(i(1), np.int32(128))
-    entries = (fmt, quantizer, block, lp.accumulators["hopper_fp8"].with_(group=i(32), promote_every=i(64)))
+    entries = (fmt, quantizer, block, lp.accumulators["hopper_fp8"].with_(group_size=i(32), promote_every=i(64)))
     for entry in entries:
         for f in dataclasses.fields(entry):
             assert not isinstance(getattr(entry, f.name), np.generic), f.name

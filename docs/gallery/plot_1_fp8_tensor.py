@@ -15,7 +15,7 @@ import lowprec as lp
 # of two to the next, has the same number of ticks. Below the smallest normal number the steps are equal
 # (*subnormals*) down to 0.
 
-axes = lp.plot.grid("e4m3fn", "e5m2", "e2m1fn")
+axes = lp.plot.format_values("e4m3fn", "e5m2", "e2m1fn")
 
 # %%
 # Notebooks display a format as a figure and a table:
@@ -43,4 +43,4 @@ print(f"{lp.sqnr(q.dequantize(), x * np.float32(1e-4)):.1f} dB with the scale {q
 # The error depends on the magnitude of a value. The relative error is constant over the normal numbers of the format.
 # Toward 0 it rises to 1, where values are rounded to 0.
 
-axes = lp.plot.errors(x * np.geomspace(1e-4, 1, 1024, dtype=np.float32), ["bf16", "e5m2", "e4m3fn"])
+axes = lp.plot.relative_errors(x * np.geomspace(1e-4, 1, 1024, dtype=np.float32), ["bf16", "e5m2", "e4m3fn"])

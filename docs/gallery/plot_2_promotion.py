@@ -31,7 +31,7 @@ print("float32:   ", plain.item())
 rng = np.random.default_rng(0)
 a, b = rng.random((16, 8192), dtype=np.float32), rng.random((16, 8192), dtype=np.float32)
 machines = [hopper, hopper.with_(promote_every=128), hopper.with_(promote_every=512), "float32"]
-axes = lp.plot.accumulation(a, b, machines)
+axes = lp.plot.accumulation_error(a, b, machines)
 
 # %%
 # All products are positive here, which is the worst case: nothing cancels, and all truncation errors have the same
@@ -39,7 +39,7 @@ axes = lp.plot.accumulation(a, b, machines)
 # terms:
 
 a, b = rng.standard_normal((2, 16, 8192), dtype=np.float32)
-axes = lp.plot.accumulation(a, b, machines)
+axes = lp.plot.accumulation_error(a, b, machines)
 
 # %%
 # The effect on a training run is the subject of a study: :doc:`/generated/findings/promotion`.

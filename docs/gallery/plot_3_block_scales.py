@@ -37,7 +37,7 @@ for quantizer in ("mxfp4_floor", "nvfp4_te"):
 # %%
 # Relative errors by magnitude: the largest value of a tile limits the precision of the small ones.
 
-axes = lp.plot.errors(x, ["e4m3fn", "fp8_1x128", "mxfp8", "nvfp4"])
+axes = lp.plot.relative_errors(x, ["e4m3fn", "fp8_1x128", "mxfp8", "nvfp4"])
 
 # %%
 q

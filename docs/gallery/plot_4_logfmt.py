@@ -19,7 +19,7 @@ print(f"{z.bits_per_value} bits per value, {lp.sqnr(z.decode(), x):.1f} dB, {z.p
 # Comparison with other formats of about eight and ten bits. Where a curve is flat, small values are as precise as large
 # ones:
 
-axes = lp.plot.errors(x, ["fp8_1x128", "logfmt8", "logfmt10", "bf16"])
+axes = lp.plot.relative_errors(x, ["fp8_1x128", "logfmt8", "logfmt10", "bf16"])
 
 # %%
 # A codec produces bytes. The receiver decodes them to the values that `decode` returns here, bit for bit.
@@ -34,4 +34,6 @@ print(len(data) == wire.nbytes, np.array_equal(codec.from_bytes(data, x.shape).d
 
 for combine in ("bf16", "logfmt10", "fp8_1x128"):
     limit = lp.costs.decode_limit("deepseek_v3", "h800_ib400", dispatch="fp8_1x128", combine=combine)
-    print(f"combine in {combine:>9}: {limit.exchange_s * 1e6:6.1f} us per exchange, {limit.tokens_per_s:.1f} tokens/s")
+    print(
+        f"combine in {combine:>9}: {limit.all_to_all_s * 1e6:6.1f} us per exchange, {limit.tokens_per_s:.1f} tokens/s"
+    )

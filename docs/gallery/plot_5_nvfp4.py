@@ -11,7 +11,7 @@ import numpy as np
 
 import lowprec as lp
 
-axes = lp.plot.grid("e2m1fn", "ue4m3")
+axes = lp.plot.format_values("e2m1fn", "ue4m3")
 
 # %%
 # The scales first, on values with a few outliers. MXFP4 has one scale per 32 values, a power of two; NVFP4 has one

@@ -28,7 +28,7 @@ np.savez(dump, a=a, b=b, c=c, d=lp.mma(a, b, c, accumulator="ada_fp8"))
 found = np.load(dump)
 for name in lp.accumulators:
     machine = lp.accumulators[name]
-    if machine.lists(lp.formats["e4m3fn"]) and machine.dtype == np.float32 and machine.scale_format is None:
+    if machine.accepts(lp.formats["e4m3fn"]) and machine.dtype == np.float32 and machine.scale_format is None:
         d = lp.mma(found["a"], found["b"], found["c"], accumulator=machine)
         wrong = np.sum(d.view(np.uint32) != found["d"].view(np.uint32))
         print(f"{name:20} {wrong:4d} of {d.size} outputs differ{'  <- this one' * (not wrong)}")
@@ -37,7 +37,7 @@ for name in lp.accumulators:
 # On the command line, ``lowprec mma dump.npz --accumulator ada_fp8`` computes the same. A comparison is only as
 # strong as its power to reject similar rules. With 12 fraction bits, groups of 32, or another alignment:
 
-for change in ({"fraction_bits": 12}, {"group": 32}, {"align": "nearest"}):
+for change in ({"fraction_bits": 12}, {"group_size": 32}, {"align": "nearest"}):
     d = lp.mma(a, b, c, accumulator=lp.accumulators["ada_fp8"].with_(**change))
     print(f"{change}: {np.mean(d != found['d']):.0%} of the outputs differ")
 

@@ -20,7 +20,7 @@ mine
 # Functions accept the object without registration:
 
 x = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
-axes = lp.plot.errors(x, [mine, "e4m3fn", "e2m3fn"])
+axes = lp.plot.relative_errors(x, [mine, "e4m3fn", "e2m3fn"])
 
 # %%
 # A recipe accepts it as well, here in two quantizers:

@@ -18,7 +18,7 @@ hopper = lp.accumulators["hopper_fp8"]
 machines = [hopper, *(hopper.with_(fraction_bits=bits, output_format="float32") for bits in (16, 19, 22, 25))]
 rng = np.random.default_rng(0)
 a, b = rng.random((64, 4096), np.float32), rng.random((128, 4096), np.float32)
-axes = lp.plot.accumulation(a[:16], b[:16], machines)
+axes = lp.plot.accumulation_error(a[:16], b[:16], machines)
 
 # %%
 # Every field can be varied: the number of products summed at once, the alignment, the number of fraction bits. The
@@ -28,8 +28,8 @@ qa, qb = lp.quantize(a, "e4m3fn tensor"), lp.quantize(b, "e4m3fn tensor")
 exact = lp.gemm(qa, qb, accumulator="exact")
 for change in (
     {},
-    {"group": 8},
-    {"group": 128},
+    {"group_size": 8},
+    {"group_size": 128},
     {"align": "nearest"},
     {"fraction_bits": 20, "output_format": "float32"},
 ):
@@ -39,7 +39,7 @@ for change in (
 # %%
 # The figure of an accumulator is drawn from its fields:
 
-hopper.with_(group=8, fraction_bits=20, output_format="float32")
+hopper.with_(group_size=8, fraction_bits=20, output_format="float32")
 
 # %%
 # A recipe uses it for training:

@@ -95,7 +95,7 @@ def _format(name: str, fmt: lp.Format) -> str:
 def _accumulator(name: str, entry: Accumulator) -> str:
     facts = [
         ("multiplies", ", ".join(f.name for f in entry.input_formats) or "any format"),
-        ("kind", f"`{type(entry).__name__}`: {entry.words}"),
+        ("kind", f"`{type(entry).__name__}`: {entry.summary}"),
         ("products in one instruction", entry.step()),
         ("fraction bits kept when terms are aligned", getattr(entry, "fraction_bits", "none cut")),
         ("format of the result and of C", entry.output_format.name),
@@ -107,7 +107,7 @@ def _accumulator(name: str, entry: Accumulator) -> str:
     evidence = [
         ("source of the rule", entry.source),
         ("recorded on", _recorded(name) or "no hardware; its source alone"),
-        ("independent oracle", f"`lowprec.oracle.{entry.oracle}`, exact rational arithmetic that shares no code"),
+        ("independent oracle", f"`lowprec.oracle.{entry.oracle_class}`, exact rational arithmetic that shares no code"),
         ("checked by", f"`pytest tests/oracle tests/tensorcore -k {name}`"),
     ]
     bound = entry.step_error()

@@ -57,7 +57,7 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
             return {"bound": Fraction(value)}
         case "amax_floor", _:
             return {"floor": Fraction(value)}
-        case "smallest_scale", 0.0:
+        case "min_scale", 0.0:
             return {"rule": _alone}
     raise ValueError(f"oracle: no rule for {name}={value!r}")
 

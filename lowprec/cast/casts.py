@@ -18,7 +18,7 @@ from ..kernels.cast import nearest as kernels
 from .arrays import as_codes, as_values
 from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
 from .constants import decode_constants, has_word_kernel
-from .streams import Stream, key_of
+from .streams import Stream, random_source
 
 
 @standard
@@ -31,7 +31,7 @@ def encode(
     overflow: str | None = None,
     seed: int | None = None,
     offset: int = 0,
-    random: str | Stream | ArrayLike = "lowprec",
+    random_words: str | Stream | ArrayLike = "lowprec",
     out: NDArray[Any] | None = None,
     like: Any = None,
 ) -> NDArray[Any]:
@@ -57,7 +57,7 @@ def encode(
         random bits of (seed, offset + i), for any number of threads.
     offset : int
         Index of the first element, for an array that is encoded in parts.
-    random : str, Stream or array_like of uint32, optional
+    random_words : str, Stream or array_like of uint32, optional
         Source of the random words: a name in ``lowprec.streams``, or one word per element instead of a seed. R is the
         leading bits of a word.
     out : ndarray, optional
@@ -94,8 +94,8 @@ def encode(
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("encode", x)
     result = output("encode", out, values.shape, f.code_dtype)
-    key = key_of("encode", mode, seed, offset, random, values.shape)
-    if chosen.raises:
+    key = random_source("encode", mode, seed, offset, random_words, values.shape)
+    if chosen.may_raise:
         refuse(values, f, mode, chosen, key)
     run(encoder(f, mode, special_codes(f, mode, chosen), key), apart(values, result), result, f, mode)
     return result if like is None else returned("encode", result, like, dtype_of(f))
@@ -171,7 +171,7 @@ def round_to(
     overflow: str | None = None,
     seed: int | None = None,
     offset: int = 0,
-    random: str | Stream | ArrayLike = "lowprec",
+    random_words: str | Stream | ArrayLike = "lowprec",
     out: NDArray[np.float32] | None = None,
     like: Any = None,
 ) -> NDArray[np.float32]:
@@ -209,8 +209,8 @@ def round_to(
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("round_to", x)
     result = output("round_to", out, values.shape, np.float32)
-    key = key_of("round_to", mode, seed, offset, random, values.shape)
-    if chosen.raises:
+    key = random_source("round_to", mode, seed, offset, random_words, values.shape)
+    if chosen.may_raise:
         refuse(values, f, mode, chosen, key)
     special = special_codes(f, mode, chosen)
     if not has_word_kernel(f):

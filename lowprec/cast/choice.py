@@ -29,7 +29,7 @@ from .constants import (
     takes_float32,
     word_constants,
 )
-from .streams import Key
+from .streams import RandomSource
 from .tables import table_encoder
 
 GRAIN = 1 << 16  # elements per chunk: large enough to justify a thread
@@ -77,7 +77,7 @@ def nearest_constants(fmt: Format) -> Constants | None:
 
 
 @functools.singledispatch
-def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
+def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Piece:
     """Return the `Piece` that encodes values into codes."""
     plan, (lo, hi, offset, *_) = plan_of(f, mode, special), key
 
@@ -110,7 +110,7 @@ def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece
 encoder.register(TableFormat, table_encoder)
 
 
-def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: Key) -> Piece:
+def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Piece:
     """Return the `Piece` that rounds values; only for formats with a float32 kernel."""
     plan, (lo, hi, offset, *_), encode = plan_of(f, mode, special), key, encoder(f, mode, special, key)
 
@@ -157,15 +157,15 @@ def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mod
     _threads.run_chunks(convert, flat.size, GRAIN)
 
 
-def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: Key) -> None:
+def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: RandomSource) -> None:
     """Raise for the first value that the policy rejects: encode twice, with two codes for rejected values."""
     usual = special_codes(f, mode, policy)
-    no_nan = policy.nan_without_nan if f.nan_code is None else policy.nan
+    no_nan = policy.nan_fallback if f.nan_code is None else policy.nan
     raising = {
         "over": policy.overflow_of(f),
-        "negative_over": policy.overflow_of(f) if f.signed else policy.unsigned,
+        "negative_over": policy.overflow_of(f) if f.signed else policy.negative_to_unsigned,
         "inf": policy.inf if policy.inf != "overflow" else policy.overflow_of(f),
-        "negative_inf": policy.inf if f.signed else policy.unsigned,
+        "negative_inf": policy.inf if f.signed else policy.negative_to_unsigned,
         "nan": no_nan,
         "negative_nan": no_nan,
     }
@@ -185,9 +185,9 @@ def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key:
     where = f"index {tuple(int(i) for i in place)}" if isinstance(place, tuple) else f"index {place}"
     value = float(values.reshape(-1)[wrong[0]])
     if np.isnan(value):
-        what, choice = f"has no code in {f}", f"{'nan_without_nan' if f.nan_code is None else 'nan'}='raise'"
+        what, choice = f"has no code in {f}", f"{'nan_fallback' if f.nan_code is None else 'nan'}='raise'"
     elif not f.signed and value < 0:
-        what, choice = f"is negative and {f} is unsigned", "unsigned='raise'"
+        what, choice = f"is negative and {f} is unsigned", "negative_to_unsigned='raise'"
     else:
         name = "inf" if np.isinf(value) and policy.inf == "raise" else "overflow"
         what, choice = f"overflows {f} (max {f.max:g})", f"{name}='raise'"

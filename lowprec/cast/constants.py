@@ -148,14 +148,14 @@ def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Co
         max(fmt.emin + 127, 0),
         m,
         fmt.max_code + 1,
-        special.negative_limit,
+        special.min_negative_magnitude,
         _SIGN if fmt.signed else _SIGN + 1,
         (1 << fmt.bits) - 1 if fmt.is_integer else 0,
         1 if fmt.is_integer else fmt.sign_mask,
         special.negative_zero,
         *special[:6],
         int(rounding.ties_even),
-        int(rounding.odd),
+        int(rounding.sticky_to_lsb),
         rounding.random_bits if rounding.variant == "C" else 0,
     )
 
@@ -165,7 +165,7 @@ def rounding_words(rounding: Rounding) -> Constants:
     """Return a rounding's words for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
     n = rounding.random_bits
     extra = 1 << (31 - n) if n and rounding.variant == "B" else 0
-    return _words(rounding.plus_word, rounding.minus_word, _ALL << (32 - n) & _ALL if n else 0, extra)
+    return _words(rounding.positive_increment, rounding.negative_increment, _ALL << (32 - n) & _ALL if n else 0, extra)
 
 
 def has_word_kernel(fmt: Format) -> bool:
@@ -182,7 +182,7 @@ def takes_float32(fmt: Format, rounding: Rounding) -> bool:
     `encode_word` keeps 31 bits below the quantum, the last one sticky. Its result equals that of all bits if a
     rounding's words end in 00 or in 11.
     """
-    words = (rounding.plus_word, rounding.minus_word)
+    words = (rounding.positive_increment, rounding.negative_increment)
     return fmt.is_table or (has_word_kernel(fmt) and all(word & 3 in (0, 3) for word in words))
 
 
@@ -202,10 +202,10 @@ def _symmetric(fmt: Format, special: SpecialCodes) -> bool:
     after = special.over == fmt.max_code + 1 < fmt.sign_mask
     return (
         (special.over == fmt.max_code or after)
-        and special.negative_over == fmt.with_sign(special.over)
+        and special.negative_over == fmt.negative_code(special.over)
         and special.inf == special.over
         and special.negative_inf == special.negative_over
-        and special.negative_limit == fmt.max_code + 1
+        and special.min_negative_magnitude == fmt.max_code + 1
     )
 
 

@@ -2,7 +2,7 @@
 
 In a stochastic cast, element i takes the word of index i, and R is its leading bits. The other generators serve to
 reproduce casts of other software. The words and their order are documented there; which word a kernel assigns to which
-element of a tensor depends on its tiling, so a cast's `random=` takes the words in any order.
+element of a tensor depends on its tiling, so a cast's `random_words=` takes the words in any order.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Stream(ABC):
 
 
 @dataclass(frozen=True)
-class Own(Stream):
+class LowprecStream(Stream):
     """lowprec's words: `lowprec.kernels.cast.random_bits.random_word`."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -143,7 +143,7 @@ class Own(Stream):
 
 
 @dataclass(frozen=True)
-class Philox(Stream):
+class PhiloxStream(Stream):
     """Philox4x32-10 in the order of cuRAND and PyTorch's CUDA kernels: four words per block, then the next block.
 
     The counter is (block, subsequence), each of 64 bits, low word first; the key is the seed. Index i is word
@@ -163,7 +163,7 @@ class Philox(Stream):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("subsequence", "first_block"):
-            value = whole(f"Philox {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
+            value = whole(f"PhiloxStream {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
             object.__setattr__(self, name, value)
 
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -178,7 +178,7 @@ class Philox(Stream):
 
 
 @dataclass(frozen=True)
-class Triton(Stream):
+class TritonStream(Stream):
     """``tl.randint(seed, offset)`` of Triton: the first word of the block with the offset as counter."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -197,7 +197,7 @@ class Triton(Stream):
 
 
 @dataclass(frozen=True)
-class Threefry(Stream):
+class ThreefryStream(Stream):
     """Threefry2x32-20, two words per block; counter: block number; key: seed; both with the high half first."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -207,7 +207,7 @@ class Threefry(Stream):
 
 
 @dataclass(frozen=True)
-class Jax(Stream):
+class JaxStream(Stream):
     """``jax.random.bits(jax.random.key(seed))``: the exclusive or of both words of the block of an index.
 
     This is JAX's partitionable order, the default since 0.5: the word of an element does not depend on the shape.
@@ -235,14 +235,14 @@ def _add(stream: Stream) -> None:
 
 
 _RANDOM123 = "Salmon et al., SC 2011 (Random123)"
-_add(Own("lowprec", source="lowprec.kernels.cast.random_bits"))
-_add(Philox("philox4x32", source=f"{_RANDOM123}; at::Philox4_32, cuRAND, TransformerEngine's curanddx"))
-_add(Triton("triton", source="triton.language.random"))
-_add(Threefry("threefry2x32", source=_RANDOM123))
-_add(Jax("jax", source="jax.random, threefry2x32, partitionable"))
+_add(LowprecStream("lowprec", source="lowprec.kernels.cast.random_bits"))
+_add(PhiloxStream("philox4x32", source=f"{_RANDOM123}; at::Philox4_32, cuRAND, TransformerEngine's curanddx"))
+_add(TritonStream("triton", source="triton.language.random"))
+_add(ThreefryStream("threefry2x32", source=_RANDOM123))
+_add(JaxStream("jax", source="jax.random, threefry2x32, partitionable"))
 
 
-class Key(NamedTuple):
+class RandomSource(NamedTuple):
     """Random words of a cast: a stream with a split seed, or given words; and the index of the first element."""
 
     low: np.uint32
@@ -264,25 +264,29 @@ class Key(NamedTuple):
         return stream.words(int(self.high) << 32 | int(self.low), self.offset + start, size)
 
 
-def key_of(
+def random_source(
     who: str,
     mode: Rounding,
     seed: int | None,
     offset: int,
     random: str | Stream | ArrayLike = "lowprec",
     shape: tuple[int, ...] | None = None,
-) -> Key:
+) -> RandomSource:
     """Return the key of a cast of an array with the given shape."""
     no_seed = np.uint32(0), np.uint32(0), 0
     if isinstance(random, str | Stream):
         stream = None if isinstance(random, str) and random == "lowprec" else streams.get(random)
         if not mode.is_stochastic:
-            return Key(*no_seed)
+            return RandomSource(*no_seed)
         key = random_key(who, f"rounding={mode.name!r}", seed, offset)
-        return Key(*key, None if isinstance(stream, Own) else stream)
-    words = codes_of(f"{who}: random", np.asarray(random), 32, np.dtype(np.uint32), hint="")
+        return RandomSource(*key, None if isinstance(stream, LowprecStream) else stream)
+    words = codes_of(f"{who}: random_words", np.asarray(random), 32, np.dtype(np.uint32), hint="")
     if words.shape != shape:
-        raise ValueError(f"{who}: random must have a word for each value, shape {shape}, got {words.shape}")
+        raise ValueError(f"{who}: random_words must have a word for each value, shape {shape}, got {words.shape}")
     if seed is not None:
-        raise ValueError(f"{who}: seed must be None with words in random, got {seed!r}")
-    return Key(*no_seed, given=np.ascontiguousarray(words).reshape(-1)) if mode.is_stochastic else Key(*no_seed)
+        raise ValueError(f"{who}: seed must be None with given random_words, got {seed!r}")
+    return (
+        RandomSource(*no_seed, given=np.ascontiguousarray(words).reshape(-1))
+        if mode.is_stochastic
+        else RandomSource(*no_seed)
+    )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..format.policy import SpecialCodes
 from ..format.rounding import Rounding
-from ..format.table import HIF8_BEYOND, TableFormat, hif8_values
-from .streams import Key
+from ..format.table import HIF8_NEXT_ABOVE_MAX, TableFormat, hif8_values
+from .streams import RandomSource
 
 _BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
 _SHIFTS = range(23, 15, -1)  # finite numbers never share a bucket with Inf or NaN; tables fit in the L2 cache
@@ -71,7 +71,7 @@ def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
     if f.signed:
         steps = [(listed.below, special.negative_over)]
     else:  # some policies round negative values before they reject them
-        steps = [(-next(p for p in points if p > 0), special.negative_over)] if special.negative_limit else []
+        steps = [(-next(p for p in points if p > 0), special.negative_over)] if special.min_negative_magnitude else []
         if steps and 0 not in codes:
             steps = []
     steps += [(p, codes[p]) for p in points]
@@ -129,10 +129,10 @@ def _turn(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
 
     A rounding adds its word to the fraction and truncates; a word that ends in a one continues with ones.
     """
-    word = mode.minus_word if i.negative else mode.plus_word
+    word = mode.negative_increment if i.negative else mode.positive_increment
     odd = i.base & 1 == 1
     needed, itself = 1 - Fraction(word + (word & 1), 1 << 32), not word & 1 or (mode.ties_even and odd)
-    if mode.odd:
+    if mode.sticky_to_lsb:
         needed, itself = Fraction(int(odd)), odd
     near, far = (i.high, i.low) if i.negative else (i.low, i.high)
     return near + needed * (far - near), itself
@@ -144,7 +144,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
     order, steps = _Order(dtype), [(0, special.negative_nan)]
     steps += [(order.negative_inf, special.negative_inf), (order.negative_inf + 1, special.negative_over)]
     zero, minus_zero = order.key(0.0), order.key(-0.0)
-    if not f.signed and not special.negative_limit:
+    if not f.signed and not special.min_negative_magnitude:
         steps.append((minus_zero, f.listed.codes[0]))
     for i in intervals(f, special):
         point, itself = _turn(i, mode)
@@ -213,7 +213,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
         (0, special.negative_nan, 0, plain), (order.negative_inf, special.negative_inf, 0, plain),
         (order.negative_inf + 1, special.negative_over, 0, plain),
     ]  # fmt: skip
-    if not f.signed and not special.negative_limit:
+    if not f.signed and not special.min_negative_magnitude:
         rows.append((minus_zero, f.listed.codes[0], 0, plain))
     for i in intervals(f, special):
         unit = min(_last_bit(i.low), _last_bit(i.high)) - _SPARE
@@ -252,7 +252,7 @@ def _last_bit(value: Fraction) -> int:
 
 @functools.cache
 def _hif8() -> TableFormat:
-    return TableFormat("hif8", tuple(hif8_values()), beyond=HIF8_BEYOND)
+    return TableFormat("hif8", tuple(hif8_values()), next_above_max=HIF8_NEXT_ABOVE_MAX)
 
 
 @functools.lru_cache(maxsize=64)
@@ -270,7 +270,7 @@ def hif8_rule(f: TableFormat, mode: Rounding, special: SpecialCodes) -> tuple[tu
     return tuple(np.uint32(word) for word in (0x34000000 + even, 0x34400000 + even, clamp, special.nan)), even
 
 
-def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Key) -> Any:
+def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Any:
     """Return the `Piece` that encodes values into codes."""
     from ..kernels.cast import tables as kernels
 

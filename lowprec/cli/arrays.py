@@ -271,12 +271,12 @@ def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
 
 @click.command()
 @click.argument("file")
-@click.option("--bits", type=int, metavar="3..16", help="Bits per value.  [default: 8; 10 in mode deepep]")
+@click.option("--bits", type=int, metavar="3..16", help="Bits per value.  [default: 8; 10 in variant deepep]")
 @click.option(
     "--tile", type=int, default=128, show_default=True, metavar="N", help="Values per tile, along the last axis."
 )
 @click.option(
-    "--mode",
+    "--variant",
     type=click.Choice(["paper", "deepep"]),
     default="paper",
     show_default=True,
@@ -297,13 +297,13 @@ def _float64_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[
 @click.option("--out", metavar="FILE", help="Save bytes for lowprec.logfmt.from_bytes.")
 @machine_readable
 def logfmt(
-    file: str, bits: int | None, tile: int, mode: str, rounding: str, clamp_octaves: int, nonfinite: str,
+    file: str, bits: int | None, tile: int, variant: str, rounding: str, clamp_octaves: int, nonfinite: str,
     seed: int, out: str | None
 ) -> None:  # fmt: skip
     """Encode an array (.npy) in LogFMT.
 
-    Prints the error, the fields of lowprec.compare with sqnr in dB, and the size. Mode deepep first rounds the values
-    to bfloat16.
+    Prints the error, the fields of lowprec.compare with sqnr in dB, and the size. Variant deepep first rounds the
+    values to bfloat16.
     """
     _writable_file(out, file)
     import numpy as np
@@ -313,18 +313,18 @@ def logfmt(
     from ..cast.casts import round_to
     from ..measure.comparison import compare
 
-    if mode == "deepep":
+    if variant == "deepep":
         x = round_to(x, "bfloat16")
     options: dict[str, Any] = {"rounding": rounding, "clamp_octaves": clamp_octaves, "seed": seed}
     if nonfinite != "raise":
         options["nonfinite"] = nonfinite
-    elif mode == "paper" and not np.isfinite(x).all():
+    elif variant == "paper" and not np.isfinite(x).all():
         at = ", ".join(str(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise CommandError(f"{file} must be finite, got NaN or Inf at [{at}]; --nonfinite poison makes the tile NaN")
-    z = codec.encode(x, bits, tile, mode, **options)  # type: ignore[call-overload]  # click has checked the mode
+    z = codec.encode(x, bits, tile, variant, **options)  # type: ignore[call-overload]  # click checked it
     row: dict[str, Any] = {"shape": "x".join(map(str, x.shape)), "bits per value": float(z.bits_per_value)}
     row.update(_comparison(compare(z.decode(), x)))
-    title = f"{file} in LogFMT-{10 if mode == 'deepep' else z.bits}, mode {mode}, {rounding} rounding"
+    title = f"{file} in LogFMT-{10 if variant == 'deepep' else z.bits}, variant {variant}, {rounding} rounding"
     emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
         from .._files import write_bytes

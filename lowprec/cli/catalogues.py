@@ -20,14 +20,14 @@ def accumulators_command(name: str | None) -> None:
 
     if name is not None:
         one = accumulators[name]
-        _about(one, accumulators.aliases(one.name), [("how it sums", one.words)])
+        _about(one, accumulators.aliases(one.name), [("how it sums", one.summary)])
         return
     rows: list[Sequence[Cell]] = [
         (
             key,
             ", ".join(f.name for f in a.input_formats) or "any",
             type(a).__name__,
-            a.group if "group" in deciding(type(a)) else None,
+            a.group_size if "group" in deciding(type(a)) else None,
             getattr(a, "fraction_bits", None),
             a.output_format.name,
             None if a.scale_format is None else f"{a.scale_format} per {a.scale_block}",
@@ -82,7 +82,7 @@ def quantizers_command(name: str | None) -> None:
             q.format.name,
             str(q.granularity),
             q.scale_format.name,
-            getattr(q.rule, "arithmetic", str(q.rule)),
+            getattr(q.rule, "scale_calculation", str(q.rule)),
             q.source,
         )
         for key, q in ((key, quantizers[key]) for key in quantizers)
@@ -99,7 +99,7 @@ def recipes_command(name: str | None, as_toml: bool) -> None:
     if as_toml and output_format():
         raise CommandError("--toml and --json or --csv are mutually exclusive")
     from ..recipe import load_recipe, recipes
-    from ..recipe.table import rows
+    from ..recipe.table import precision_rows
 
     if name is None:
         if as_toml:
@@ -111,7 +111,7 @@ def recipes_command(name: str | None, as_toml: bool) -> None:
     if as_toml:
         click.echo(recipe.to_toml(), nl=False)
         return
-    table = [(row.part, row.what, row.precision) for row in rows(recipe)]
+    table = [(row.part, row.what, row.precision) for row in precision_rows(recipe)]
     emit(("part", "name", "precision"), table, f"{recipe.name}: {recipe.description}")
 
 

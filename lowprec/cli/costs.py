@@ -32,7 +32,7 @@ def codecs_command(columns: int) -> None:
         fits = columns % getattr(codec, "columns_multiple", 1) == 0
         size = codec.row_bytes(columns) if fits else None
         share = size / codecs["bf16"].row_bytes(columns) if size else None
-        rows.append((name, codec.bits_per_value, size, share, getattr(codec, "about", "")))
+        rows.append((name, codec.bits_per_value, size, share, getattr(codec, "description", "")))
     titles = ("codec", "bits per value", "bytes per row", "relative to BF16", "description")
     emit(titles, rows, f"Codecs: bits with scales, rows of {columns} values")
 
@@ -117,7 +117,7 @@ def costs(
     else:
         columns = ("source", "quantity", "printed", "ours", "agrees", "note")
         rows: list[Sequence[Cell]] = [
-            (item.where, item.what, item.printed, item.compute(), "yes" if item.agrees else "NO", item.note)
+            (item.source, item.quantity, item.published, item.compute(), "yes" if item.agrees else "NO", item.note)
             for item in library.published
         ]
         emit_rows(columns, rows, "Published costs")
@@ -169,17 +169,17 @@ def _wire(
 
     shape, gpu = find_model(name), find_hardware(machine)
     back = [_codec(text) for text in combine] or sorted(codecs, key=lambda codec: -bits_per_value(codec))
-    base = decode_limit(shape, gpu, dispatch, 16, tokens=tokens, dim=dim, effective=effective)
+    base = decode_limit(shape, gpu, dispatch, 16, tokens=tokens, dim=dim, use_effective_bandwidth=effective)
     columns = (
         "combine", "bits per value", "dispatch bytes per token", "combine bytes per token", "all-to-all (us)",
         "TPOT (ms)", "tokens per second", "speedup over BF16",
     )  # fmt: skip
     rows: list[Sequence[Cell]] = []
     for codec in back:
-        limit = decode_limit(shape, gpu, dispatch, codec, tokens=tokens, dim=dim, effective=effective)
+        limit = decode_limit(shape, gpu, dispatch, codec, tokens=tokens, dim=dim, use_effective_bandwidth=effective)
         rows.append((
             codec if isinstance(codec, str) else f"{codec:g} bits", bits_per_value(codec),
-            _count(limit.dispatch_bytes / tokens), _count(limit.combine_bytes / tokens), limit.exchange_s * 1e6,
+            _count(limit.dispatch_bytes / tokens), _count(limit.combine_bytes / tokens), limit.all_to_all_s * 1e6,
             limit.tpot_s * 1e3, limit.tokens_per_s, base.tpot_s / limit.tpot_s,
         ))  # fmt: skip
     sent = dispatch if isinstance(dispatch, str) else f"{dispatch:g} bits"
@@ -192,7 +192,7 @@ def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
     shape, gpu = find_model(name), find_hardware(machine)
     if not shape.experts:
         raise CommandError(f"MODEL must have experts, got {shape.name!r} without")
-    groups, kept = shape.expert_groups, shape.kept_groups
+    groups, kept = shape.expert_groups, shape.topk_groups
     cases = (
         ("one row for each expert", float(shape.top_k)),
         (f"experts on {groups} nodes, uniform", uniform_nodes(shape.experts, shape.top_k, groups).mean),

@@ -24,7 +24,7 @@ scales (see `lowprec codecs`, `lowprec quantizers`, `lowprec formats`). Columns 
 in dB, the others as shares or relative errors, and
 
 \b
-gain_bias   sum(result x) / sum(x x) - 1
+gain_error   sum(result x) / sum(x x) - 1
 saturated   share of values clamped to the largest number of their tile
 octaves     log2 of the largest over the smallest magnitude in a tile of 128 (mean)
 """
@@ -51,7 +51,7 @@ def error(
     """Measure and print."""
     if (file is None) == (dist is None):
         raise CommandError("give either FILE or --dist gauss,laplace,...")
-    from ..measure.atlas import compared, find_format
+    from ..measure.atlas import errors_and_comparison, find_format
     from ..measure.distributions import distributions
 
     chosen = _names(formats) if formats is not None else list(_SHOWN)
@@ -70,12 +70,12 @@ def error(
     for name, values in arrays.items():
         for fmt in found:
             try:
-                row, outcome = compared(values, fmt)
+                row, outcome = errors_and_comparison(values, fmt)
             except ValueError as wrong:
                 raise CommandError(f"{name}: {wrong}") from None
             said: dict[str, Cell] = {
                 "data": name, "format": row.format, "bits per value": row.bits_per_value, **outcome.as_dict(),
-                "gain_bias": row.gain_bias, "saturated": row.saturated, "octaves": row.octaves,
+                "gain_error": row.gain_error, "saturated": row.saturated, "octaves": row.tile_range_octaves,
             }  # fmt: skip
             table.append(said)
     emit(tuple(table[0]), [tuple(row.values()) for row in table], "Errors")

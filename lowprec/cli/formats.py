@@ -34,7 +34,7 @@ def formats_command(name: str | None, grid: bool) -> None:
         rows: list[Sequence[Cell]] = [
             (
                 f.name, f.bits, *(
-                    None if fact in f.undefined else getattr(f, fact)
+                    None if fact in f.undefined_properties else getattr(f, fact)
                     for fact in ("exponent_bits", "mantissa_bits", "bias", "max", "smallest_normal")
                 ), f.smallest_subnormal, f.specials,
             )
@@ -44,7 +44,9 @@ def formats_command(name: str | None, grid: bool) -> None:
         return
     fmt = formats[name]
     if not grid:
-        about: list[Sequence[Cell]] = [(fact, None if fact in fmt.undefined else getattr(fmt, fact)) for fact in _FACTS]
+        about: list[Sequence[Cell]] = [
+            (fact, None if fact in fmt.undefined_properties else getattr(fmt, fact)) for fact in _FACTS
+        ]
         about.insert(1, ("also called", ", ".join(formats.aliases(fmt.name))))
         emit(("property", "value"), about, fmt.name)
         return

@@ -83,7 +83,7 @@ def eval_command(
     with _progress(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
         found = run.evaluate(model, tokens, names, against, progress=progress, skip=skip)
     if figure is not None:
-        run.figure(found).savefig(figure, dpi=120)
+        run.plot_evaluation(found).savefig(figure, dpi=120)
     rows: list[Sequence[Cell]]
     if layers:
         rows = [
@@ -137,16 +137,18 @@ def mismatch_command(
     for name in (train, rollout):
         load_recipe(name)
     model, tokens = _loaded(folder, data, window, windows)
-    from ..torch.disagreement import Group, mismatch
+    from ..torch.disagreement import PartContribution, mismatch
 
     with _progress("passes") as progress:
         found = mismatch(model, tokens, train, rollout, by=None if by == "none" else by, progress=progress, skip=skip)  # type: ignore[arg-type]
     if not output_format():
         click.echo(str(found))
         return
-    whole = Group("everything", found.mean, found.error, found.mean, found.error)
-    floor = Group("floor: sums in another order", found.floor, float("nan"), float("nan"), float("nan"))
-    emit(Group._fields, [tuple(g) for g in (whole, *found.groups, floor)], "")
+    whole = PartContribution("everything", found.mean, found.error, found.mean, found.error)
+    floor = PartContribution(
+        "floor: sums in another order", found.noise_floor, float("nan"), float("nan"), float("nan")
+    )
+    emit(PartContribution._fields, [tuple(g) for g in (whole, *found.parts, floor)], "")
 
 
 @click.command("export")

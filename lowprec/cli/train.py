@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, deepseek.")
 @click.option("--ema", type=float, help="Decay of an exponential moving average of the weights.  [default: none]")
 @click.option(
-    "--memory", default="keep", show_default=True, metavar="NAME", help="Recompute activations: keep (none), dsv3 ..."
+    "--recompute", default="none", show_default=True, metavar="NAME", help="Recompute activations: none, dsv3 ..."
 )
 @click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
@@ -56,7 +56,7 @@ def train(
     learning_rate: float | None,
     schedule: str,
     ema: float | None,
-    memory: str,
+    recompute: str,
     out: str | None,
     save_every: int,
     resume: bool,
@@ -69,7 +69,7 @@ def train(
     from .. import _jit
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
-    from ..moe.model.memory import memory_policies
+    from ..moe.model.memory import recompute_policies
     from ..moe.run.ema import ParameterEMA
     from ..moe.run.files import CHECKPOINT, what_is_there
     from ..moe.run.train import Schedule
@@ -93,7 +93,7 @@ def train(
     precision.bind(seed, shape.layers)
     if ema is not None:
         ParameterEMA({}, ema)
-    policy = memory_policies[memory]
+    policy = recompute_policies[recompute]
     Schedule(1.0 if learning_rate is None else learning_rate, 0, steps, schedule)
     name = f"{shape.name} {precision.name}"
     if out is not None:
@@ -107,8 +107,8 @@ def train(
         with display(console) as shown, _jit.compiling(shown.compiling):
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
-                memory=policy, out=out, save_every=save_every, resume=resume, fresh=fresh, evaluate=evaluate,
-                progress=_progress(shown, name, steps), stage=shown.stage,
+                recompute=policy, out=out, save_every=save_every, resume=resume, fresh=fresh, evaluate=evaluate,
+                on_step=_progress(shown, name, steps), on_stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = (
@@ -121,7 +121,7 @@ def train(
     if out is not None:
         click.echo(f"wrote {out}", err=True)
     if run.status == "diverged":
-        raise CommandError(f"the run diverged: {run.reason}", 1)
+        raise CommandError(f"the run diverged: {run.divergence_reason}", 1)
 
 
 def _progress(shown: Display, name: str, steps: int) -> Callable[[Any], None]:

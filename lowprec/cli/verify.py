@@ -32,9 +32,9 @@ def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from ..measure.verify import checks
+    from ..measure.verify import self_tests
 
-    chosen = checks(exhaustive, names)
+    chosen = self_tests(exhaustive, names)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     rows, total = [], 0
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:

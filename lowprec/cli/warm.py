@@ -74,17 +74,17 @@ def _quantize() -> None:
     x = np.ones((128, 256), np.float32)
     for name in lp.quantizers.names():
         q = lp.quantizers[name]
-        if q.history is not None:
+        if q.amax_history_len is not None:
             lp.DelayedScaling(name).quantize(x)
             continue
         for block in (q.granularity, *map(lp.Granularity.parse, _BLOCKS)):
             if q.has_row_scales and 1 not in (block.rows, block.columns):
                 continue
             own = q.with_(granularity=block)
-            lp.quantize_both(x, own)
+            lp.quantize_with_transpose(x, own)
             lp.quantize(x, own).dequantize()
             lp.quantize_dequantize(x, own)
-            if isinstance(q.rule, lp.AmaxRule) and q.rule.choice is None:
+            if isinstance(q.rule, lp.AmaxRule) and q.rule.four_over_six is None:
                 lp.quantize(x, own, rounding="stochastic", seed=0)
 
 
@@ -105,7 +105,9 @@ def _multiply() -> None:
                 lp.mma(codes, codes, accumulator=machine, a_format=fmt, b_format=fmt)
             if fmt.bits > 16:
                 continue
-            rule = lp.AmaxRule("alone" if machine.scale_format and machine.scale_format.mantissa_bits else "amax/max")
+            rule = lp.AmaxRule(
+                "block_scale_only" if machine.scale_format and machine.scale_format.mantissa_bits else "amax/max"
+            )
             spec = lp.Quantizer(
                 format=fmt, granularity=lp.Granularity(1, machine.scale_block or 128),
                 scale_format=machine.scale_format or lp.formats["float32"], rule=rule,

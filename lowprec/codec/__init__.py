@@ -7,9 +7,19 @@ a codec; one with a name in the catalogue can be used in recipes and in cost mod
 """
 
 from .block import BlockCodec
-from .cast import Cast, CastCodec
+from .cast import CastCodec, CastPayload
 from .catalogue import codecs
 from .logarithmic import DeepEPCodec, LogFMTCodec
-from .wire import Codec, Wire, WireError
+from .wire import Codec, DecodeError, EncodedTensor
 
-__all__ = ["BlockCodec", "Cast", "CastCodec", "Codec", "DeepEPCodec", "LogFMTCodec", "Wire", "WireError", "codecs"]
+__all__ = [
+    "BlockCodec",
+    "CastCodec",
+    "CastPayload",
+    "Codec",
+    "DecodeError",
+    "DeepEPCodec",
+    "EncodedTensor",
+    "LogFMTCodec",
+    "codecs",
+]

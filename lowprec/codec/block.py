@@ -17,14 +17,14 @@ from lowprec.scaling.rules import FLOAT32
 
 from .wire import (
     Bytes,
+    DecodeError,
+    EncodedTensor,
     Shape,
-    Wire,
-    WireError,
     as_bytes,
     checked_shape,
     checked_values,
+    num_rows,
     pack_rows,
-    rows_of,
     unpack_rows,
 )
 
@@ -48,7 +48,7 @@ class BlockCodec(Value):
     tensor_scale : bool
         Whether the quantizer has a tensor scale too (NVFP4's does): 4 bytes before the first row, which
         `bits_per_value` does not count.
-    about : str
+    description : str
         Description and use.
 
     Raises
@@ -63,7 +63,7 @@ class BlockCodec(Value):
     scale_format: Format = FLOAT32
     quantizer: Quantizer | None = None
     tensor_scale: bool = False
-    about: str = field(default="user-defined", compare=False)
+    description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -99,7 +99,7 @@ class BlockCodec(Value):
     def _scale_bytes(self, columns: int) -> int:
         return -(-columns // self.tile) * self.scale_format.bits // 8
 
-    def _wire(self, content: Quantized) -> Wire:
+    def _wire(self, content: Quantized) -> EncodedTensor:
         top = content.tensor_scale
         if (top is not None) != self.tensor_scale or isinstance(top, np.ndarray):
             raise ValueError(
@@ -107,15 +107,15 @@ class BlockCodec(Value):
                 f"got {content!r} with tensor_scale={self.tensor_scale}"
             )
         shape = content.shape
-        return Wire(self, content, shape, self.prefix_bytes + rows_of(shape) * self.row_bytes(shape[-1]))
+        return EncodedTensor(self, content, shape, self.prefix_bytes + num_rows(shape) * self.row_bytes(shape[-1]))
 
     @standard
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Return codes and scales; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         if values.size == 0:
             blocks = Granularity.parse(f"1x{self.tile}")
-            scale = np.ones(blocks.scale_shape((rows_of(values.shape), values.shape[-1])), np.float32)
+            scale = np.ones(blocks.scale_shape((num_rows(values.shape), values.shape[-1])), np.float32)
             f = self.format
             one = np.float32(1) if self.tensor_scale else None
             return self._wire(
@@ -139,7 +139,7 @@ class BlockCodec(Value):
         finite = np.isfinite(x)
         if finite.all():
             return quantize(x, self._resolved)
-        rows, columns = rows_of(x.shape), x.shape[-1]
+        rows, columns = num_rows(x.shape), x.shape[-1]
         bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
         spoilt = spread(bad, self.tile, columns).reshape(x.shape)
         q = quantize(np.where(spoilt, np.float32(0), x), self._resolved)
@@ -147,9 +147,9 @@ class BlockCodec(Value):
         return q
 
     @standard
-    def decode(self, wire: Wire) -> Floats:
+    def decode(self, wire: EncodedTensor) -> Floats:
         """Return scale times code."""
-        values: Floats = wire.content.dequantize()
+        values: Floats = wire.payload.dequantize()
         return values
 
     @standard
@@ -157,10 +157,10 @@ class BlockCodec(Value):
         """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
-    def to_bytes(self, wire: Wire) -> bytes:
+    def to_bytes(self, wire: EncodedTensor) -> bytes:
         """Return the tensor scale if there is one, and for each row its scales and its codes."""
-        q: Quantized = wire.content
-        rows, columns = rows_of(wire.shape), wire.shape[-1]
+        q: Quantized = wire.payload
+        rows, columns = num_rows(wire.shape), wire.shape[-1]
         scales = encode(q.scale, self.scale_format)
         little = np.ascontiguousarray(scales.astype(scales.dtype.newbyteorder("<"))).view(np.uint8)
         codes = pack_rows(q.codes.reshape(rows, columns), q.format.bits)
@@ -170,17 +170,17 @@ class BlockCodec(Value):
         assert q.tensor_scale is not None
         return np.asarray(q.tensor_scale, "<f4").tobytes() + body
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse scales and codes.
 
         Raises
         ------
-        WireError
+        DecodeError
             If there are too few or too many bytes, a scale is negative or infinite, a code is not finite where its
             scale is, or padding bits are not zero.
         """
         shape, f = checked_shape(self.name, shape), self.format
-        rows, columns = rows_of(shape), shape[-1]
+        rows, columns = num_rows(shape), shape[-1]
         per_row, scale_bytes = self.row_bytes(columns), self._scale_bytes(columns)
         raw = as_bytes(self.name, data, self.prefix_bytes + rows * per_row, shape)
         top = self._read_tensor_scale(raw)
@@ -190,7 +190,9 @@ class BlockCodec(Value):
         bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread(scale, self.tile, columns))
         if bad.any():
             row, column = np.argwhere(bad)[0]
-            raise WireError(f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite")
+            raise DecodeError(
+                f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite"
+            )
         blocks = Granularity.parse(f"1x{self.tile}")
         return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale_format, top, self._resolved))
 
@@ -199,7 +201,7 @@ class BlockCodec(Value):
             return None
         top = np.float32(np.frombuffer(raw[:4].tobytes(), "<f4")[0])
         if np.signbit(top) or np.isinf(top):
-            raise WireError(f"codec {self.name}: tensor scale must be finite and >= 0, or NaN, got {top}")
+            raise DecodeError(f"codec {self.name}: tensor scale must be finite and >= 0, or NaN, got {top}")
         return top
 
     def _read_scales(self, raw: Bytes) -> Floats:
@@ -211,15 +213,15 @@ class BlockCodec(Value):
         bad = np.where(nan, codes != encode(np.float32(np.nan), f), np.signbit(scale) | np.isinf(scale))
         if bad.any():
             row, tile = np.argwhere(bad)[0]
-            raise WireError(
+            raise DecodeError(
                 f"codec {self.name}: row {row}, tile {tile}: scale must be finite and >= 0, or the one NaN that is "
                 f"written, got {codes[row, tile]:#x} ({scale[row, tile]})"
             )
         return scale
 
-    def limits(self, wire: Wire) -> Floats:
+    def max_magnitudes(self, wire: EncodedTensor) -> Floats:
         """Return the largest magnitude that each value can have, in the shape of the values."""
-        q: Quantized = wire.content
+        q: Quantized = wire.payload
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
         scales = spread(q.scale, self.tile, wire.shape[-1])
         limits: Floats = (np.float32(q.format.max) * scales * top).reshape(wire.shape)

@@ -14,19 +14,19 @@ from lowprec.format.catalogue import Format, formats
 
 from .wire import (
     Codec,
+    EncodedTensor,
     Shape,
-    Wire,
     as_bytes,
     checked_shape,
     checked_values,
+    num_rows,
     pack_rows,
-    rows_of,
     unpack_rows,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Cast(ByBits):
+class CastPayload(ByBits):
     """Codes of one format without scales, the content that `CastCodec` sends."""
 
     codes: Array
@@ -43,7 +43,7 @@ class CastCodec(Value):
         Name in the catalogue.
     format : Format or str
         Format of at most 16 bits, or of 32.
-    about : str
+    description : str
         Description and use.
 
     Raises
@@ -54,7 +54,7 @@ class CastCodec(Value):
 
     name: str = field(compare=False)
     format: Format
-    about: str = field(default="user-defined", compare=False)
+    description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", formats.get(self.format))
@@ -74,16 +74,16 @@ class CastCodec(Value):
         return -(-columns * self.format.bits // 8)
 
     @standard
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Return the codes; infinities and NaN are preserved if the format has them."""
         values = checked_values(self.name, x)
-        nbytes = rows_of(values.shape) * self.row_bytes(values.shape[-1])
-        return Wire(self, Cast(encode(values, self.format), self.format), values.shape, nbytes)
+        nbytes = num_rows(values.shape) * self.row_bytes(values.shape[-1])
+        return EncodedTensor(self, CastPayload(encode(values, self.format), self.format), values.shape, nbytes)
 
     @standard
-    def decode(self, wire: Wire) -> Floats:
+    def decode(self, wire: EncodedTensor) -> Floats:
         """Return the values of the codes."""
-        values: Floats = decode(wire.content.codes, wire.content.format)
+        values: Floats = decode(wire.payload.codes, wire.payload.format)
         return values
 
     @standard
@@ -92,37 +92,37 @@ class CastCodec(Value):
         values = checked_values(self.name, x)
         return round_to(values, self.format) if values.dtype == np.float32 else self.decode(self.encode(values))
 
-    def to_bytes(self, wire: Wire) -> bytes:
+    def to_bytes(self, wire: EncodedTensor) -> bytes:
         """Return the codes, packed row by row."""
-        codes, bits = wire.content.codes, wire.content.format.bits
+        codes, bits = wire.payload.codes, wire.payload.format.bits
         if bits == 32:
             return codes.astype("<u4").tobytes()  # type: ignore[no-any-return]
-        return pack_rows(codes.reshape(rows_of(wire.shape), wire.shape[-1]), bits).tobytes()
+        return pack_rows(codes.reshape(num_rows(wire.shape), wire.shape[-1]), bits).tobytes()
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse codes; every bit pattern is valid.
 
         Raises
         ------
-        WireError
+        DecodeError
             If there are too few or too many bytes, or padding bits are not zero.
         """
         shape, f = checked_shape(self.name, shape), self.format
-        rows = rows_of(shape)
+        rows = num_rows(shape)
         nbytes = rows * self.row_bytes(shape[-1])
         raw = as_bytes(self.name, data, nbytes, shape)
         if f.bits == 32:
             codes = np.ascontiguousarray(raw).view("<u4").astype(np.uint32)
         else:
             codes = unpack_rows(self.name, raw.reshape(rows, self.row_bytes(shape[-1])), f.bits, shape[-1])
-        return Wire(self, Cast(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
+        return EncodedTensor(self, CastPayload(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
 
-    def limits(self, wire: Wire) -> Floats:
+    def max_magnitudes(self, wire: EncodedTensor) -> Floats:
         """Return the largest finite magnitude, as an array of shape (); values that overflow become Inf or NaN.
 
         In a format without Inf and NaN they saturate.
         """
-        return np.asarray(wire.content.format.max, np.float32)
+        return np.asarray(wire.payload.format.max, np.float32)
 
 
 def is_cast(codec: Codec, fmt: Format) -> bool:
@@ -130,6 +130,6 @@ def is_cast(codec: Codec, fmt: Format) -> bool:
     return isinstance(codec, CastCodec) and codec.format.same_codes(fmt)
 
 
-def keeps(codec: Codec, fmt: Format) -> bool:
+def is_lossless_for(codec: Codec, fmt: Format) -> bool:
     """Return whether a codec is a plain cast that represents all values of a format."""
-    return isinstance(codec, CastCodec) and codec.format.holds(fmt)
+    return isinstance(codec, CastCodec) and codec.format.can_represent_all(fmt)

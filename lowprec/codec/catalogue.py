@@ -39,24 +39,24 @@ _OCP = "OCP Microscaling Formats 1.0"
 
 _V4_KV = BlockCodec(
     "dsv4_kv", _F["e4m3fn"], 64, _F["e8m0fnu"], quantizer=quantizers["dsv4_kv"],
-    about="DeepSeek-V4, inference/model.py: keys and values, the dimensions without a position",
+    description="DeepSeek-V4, inference/model.py: keys and values, the dimensions without a position",
 )  # fmt: skip
-_BF16 = CastCodec("bf16", _F["bfloat16"], about=f"combine of {_V3}; KV cache of most models")
+_BF16 = CastCodec("bf16", _F["bfloat16"], description=f"combine of {_V3}; KV cache of most models")
 
 _catalogue: list[Codec] = [
-    CastCodec("float32", _F["float32"], about="nothing is lost"),
+    CastCodec("float32", _F["float32"], description="nothing is lost"),
     _BF16,
-    CastCodec("fp16", _F["float16"], about="5 exponent bits: Inf from 65520 on"),
-    BlockCodec("fp8_1x128", _F["e4m3fn"], about="dispatch in DeepEP: float32 scales, amax / 448"),
+    CastCodec("fp16", _F["float16"], description="5 exponent bits: Inf from 65520 on"),
+    BlockCodec("fp8_1x128", _F["e4m3fn"], description="dispatch in DeepEP: float32 scales, amax / 448"),
     BlockCodec(
         "fp8_1x128_ue8m0", _F["e4m3fn"], scale_format=_F["e8m0fnu"],
-        about=f"dispatch of {_V3}: powers of two, rounded up",
+        description=f"dispatch of {_V3}: powers of two, rounded up",
     ),
-    BlockCodec("e5m2_1x128", _F["e5m2"], about=f"compared with LogFMT-8 in {_ISCA}"),
+    BlockCodec("e5m2_1x128", _F["e5m2"], description=f"compared with LogFMT-8 in {_ISCA}"),
     *(
         BlockCodec(
             name, quantizers[name].format, 32, _F["e8m0fnu"], quantizer=quantizers[name],
-            about=f"{_OCP}: powers of two per 32, {rule}",
+            description=f"{_OCP}: powers of two per 32, {rule}",
         )
         for name, rule in (
             ("mxfp8", "rounded up, as TransformerEngine does"),
@@ -66,19 +66,21 @@ _catalogue: list[Codec] = [
     ),
     BlockCodec(
         "nvfp4", _F["e2m1fn"], 16, _F["e4m3fn"], quantizer=quantizers["nvfp4_te"], tensor_scale=True,
-        about="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
+        description="NVFP4 as TransformerEngine makes it: E4M3 scales per 16, one float32 scale per tensor",
     ),
     _V4_KV,
     BlockCodec(
         "dsv41_kv_fp4", _F["e2m1fn"], 16, _F["e4m3fn"], quantizer=quantizers["dsv41_kv_fp4"],
-        about="DeepSeek-V4.1, inference/kernel.py: compressed keys and values, E4M3 scales, none of the tensor",
+        description="DeepSeek-V4.1, inference/kernel.py: compressed keys and values, E4M3 scales, none of the tensor",
     ),
     SplitCodec(
         "dsv4_kv_cache", ((448, _V4_KV), (64, _BF16)),
-        about="DeepSeek-V4's cache of a token: 448 dimensions as dsv4_kv, 64 with a position in BF16",
+        description="DeepSeek-V4's cache of a token: 448 dimensions as dsv4_kv, 64 with a position in BF16",
     ),
     *(
-        BlockCodec(f"int{bits}_1x{tile}", _symmetric(bits), tile, about=f"{bits}-bit integers, float32 scales: {where}")
+        BlockCodec(
+            f"int{bits}_1x{tile}", _symmetric(bits), tile, description=f"{bits}-bit integers, float32 scales: {where}"
+        )
         for bits, tile, where in (
             (4, 32, "blocks as of ZeRO++'s gradients (arXiv 2306.10209), smaller"),
             (4, 128, "4.25 bits"),
@@ -88,13 +90,16 @@ _catalogue: list[Codec] = [
     ),
     BlockCodec(
         "e5m6_1x128_ue8m0", _F["e5m6"], scale_format=_F["e8m0fnu"],
-        about=f"attention outputs of {_V3}; combine candidate",
+        description=f"attention outputs of {_V3}; combine candidate",
     ),
     *(
-        LogFMTCodec(f"logfmt{bits}", bits, about=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
+        LogFMTCodec(f"logfmt{bits}", bits, description=f"LogFMT-{bits}Bit: {_ISCA}" if bits in (8, 10) else "LogFMT")
         for bits in range(3, 17)
     ),
-    DeepEPCodec("logfmt10_deepep", about="DeepEP's use_logfmt: bfloat16 where a tile reaches 1, zeros are counted"),
+    DeepEPCodec(
+        "logfmt10_deepep",
+        description="DeepEP's use_logfmt: bfloat16 where a tile reaches 1, zeros are counted",
+    ),
 ]  # fmt: skip
 for _codec in _catalogue:
     codecs.register(_codec.name, _codec)

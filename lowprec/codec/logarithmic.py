@@ -14,27 +14,27 @@ from lowprec._values import Value, plain_fields
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
-from .wire import Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+from .wire import DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, checked_values, num_rows
 
 
 class _Logarithmic(Value):
     """Base of both codecs: the content of their `Wire` decodes and packs itself."""
 
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         raise AssertionError("every codec has its own")
 
-    def decode(self, wire: Wire) -> Floats:
+    def decode(self, wire: EncodedTensor) -> Floats:
         """Return the decoded values, float32: those that the receiver of a combine weights and adds."""
-        values: Floats = wire.content.decode()
+        values: Floats = wire.payload.decode()
         return values
 
     def round_trip(self, x: Array) -> Floats:
         """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
-    def to_bytes(self, wire: Wire) -> bytes:
+    def to_bytes(self, wire: EncodedTensor) -> bytes:
         """Return the rows one after another, as `LogFMT.pack` and `DeepEPMessage.pack` write them."""
-        packed: bytes = wire.content.pack().tobytes()
+        packed: bytes = wire.payload.pack().tobytes()
         return packed
 
 
@@ -54,7 +54,7 @@ class LogFMTCodec(_Logarithmic):
         Definition of the thresholds between grid values.
     clamp_octaves : int
         Largest range of a tile.
-    about : str
+    description : str
         Description and use.
 
     Raises
@@ -68,7 +68,7 @@ class LogFMTCodec(_Logarithmic):
     tile: int = 128
     rounding: Literal["linear", "log", "logmean"] = "linear"
     clamp_octaves: int = 32
-    about: str = field(default="user-defined", compare=False)
+    description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -88,24 +88,24 @@ class LogFMTCodec(_Logarithmic):
         return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
     @standard
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Return codes and ends; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         content = logfmt.encode(
             values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
         )
-        return Wire(self, content, values.shape, content.nbytes)
+        return EncodedTensor(self, content, values.shape, content.nbytes)
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse ends and codes; the number of bytes determines whether the ends are bfloat16 or float32 numbers.
 
         Raises
         ------
-        WireError
+        DecodeError
             If there are too few or too many bytes, a tile's ends are not in order, or padding bits are not zero.
         """
         shape = checked_shape(self.name, shape)
-        rows, columns = rows_of(shape), shape[-1]
+        rows, columns = num_rows(shape), shape[-1]
         narrow = rows * self.row_bytes(columns)
         wide = narrow + rows * -(-columns // self.tile) * 4
         size = len(data) if hasattr(data, "__len__") else -1
@@ -116,18 +116,20 @@ class LogFMTCodec(_Logarithmic):
             with np.errstate(invalid="ignore"):  # signalling NaNs among the ends
                 content = logfmt.unpack(
                     raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
-                    meta_bits=64 if size == wide else 32, clamp_octaves=self.clamp_octaves,
+                    range_bits=64 if size == wide else 32, clamp_octaves=self.clamp_octaves,
                 )  # fmt: skip
         except ValueError as error:
-            raise WireError(f"codec {self.name}: {error}") from None
+            raise DecodeError(f"codec {self.name}: {error}") from None
         if content.nbytes != raw.size or content.pack().tobytes() != raw.tobytes():
-            raise WireError(f"codec {self.name}: bytes must be as encoded, got another pattern of NaN, "
-                            "or wide ranges where narrow ones suffice")  # fmt: skip
-        return Wire(self, content, shape, content.nbytes)
+            raise DecodeError(
+                f"codec {self.name}: bytes must be as encoded, got another pattern of NaN "
+                "or wide ranges where narrow ones suffice"
+            )
+        return EncodedTensor(self, content, shape, content.nbytes)
 
-    def limits(self, wire: Wire) -> Floats:
+    def max_magnitudes(self, wire: EncodedTensor) -> Floats:
         """Return the largest magnitude of each value's tile, in the shape of the values."""
-        return np.ascontiguousarray(spread(wire.content.amax, self.tile, wire.shape[-1]))
+        return np.ascontiguousarray(spread(wire.payload.amax, self.tile, wire.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,12 +144,12 @@ class DeepEPCodec(_Logarithmic):
     ----------
     name : str
         Name in the catalogue.
-    about : str
+    description : str
         Description and use.
     """
 
     name: str = field(compare=False)
-    about: str = field(default="user-defined", compare=False)
+    description: str = field(default="user-defined", compare=False)
 
     @property
     def bits_per_value(self) -> float:
@@ -171,19 +173,19 @@ class DeepEPCodec(_Logarithmic):
             )
 
     @standard
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Return the messages of rows."""
         values = checked_values(self.name, x)
         self._checked(values.shape)
-        content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, mode="deepep")
-        return Wire(self, content, values.shape, content.nbytes)
+        content: Any = logfmt.encode(round_to(values, "bfloat16").astype(np.float32), 10, variant="deepep")
+        return EncodedTensor(self, content, values.shape, content.nbytes)
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse messages; their ends determine which chunks are encoded.
 
         Raises
         ------
-        WireError
+        DecodeError
             If the bytes end within a row, there are more or fewer rows than the shape has, or the length of its rows is
             not a multiple of 512.
         """
@@ -191,7 +193,7 @@ class DeepEPCodec(_Logarithmic):
         try:
             self._checked(shape)
         except ValueError as error:
-            raise WireError(str(error)) from None
+            raise DecodeError(str(error)) from None
         raw = as_bytes(self.name, data, None, shape)
         if not raw.size and 0 in shape:
             return self.encode(np.empty(shape, np.float32))
@@ -199,12 +201,12 @@ class DeepEPCodec(_Logarithmic):
             with np.errstate(invalid="ignore"):
                 content = deepep.unpack(raw, shape[-1])
         except ValueError as error:
-            raise WireError(f"codec {self.name}: {error}") from None
-        if len(content.codes) != rows_of(shape):
-            raise WireError(
-                f"codec {self.name}: data must have {rows_of(shape)} rows for shape {shape}, got {len(content.codes)}"
+            raise DecodeError(f"codec {self.name}: {error}") from None
+        if len(content.codes) != num_rows(shape):
+            raise DecodeError(
+                f"codec {self.name}: data must have {num_rows(shape)} rows for shape {shape}, got {len(content.codes)}"
             )
         ends = (*shape[:-1], shape[-1] // 128)
         content = replace(content, codes=content.codes.reshape(shape), amin=content.amin.reshape(ends),
                           amax=content.amax.reshape(ends))  # fmt: skip
-        return Wire(self, content, shape, content.nbytes)
+        return EncodedTensor(self, content, shape, content.nbytes)

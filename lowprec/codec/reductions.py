@@ -82,8 +82,8 @@ def combine_low_latency(
     weights: npt.ArrayLike,
     codec: str | Codec = "bf16",
     *,
-    chosen: npt.ArrayLike | None = None,
-    store: str = "bfloat16",
+    topk_idx: npt.ArrayLike | None = None,
+    out_format: str = "bfloat16",
 ) -> Floats:
     """Combine experts' outputs as DeepEP's low-latency kernel does.
 
@@ -98,15 +98,15 @@ def combine_low_latency(
         Gates, converted to float32.
     codec : str or Codec
         Codec of the messages.
-    chosen : integer array [tokens, slots], optional
+    topk_idx : integer array [tokens, slots], optional
         Chosen experts; slots with a negative number are skipped.
-    store : str
+    out_format : str
         Format of the result: "bfloat16", or "float32" for the unrounded sum.
 
     Returns
     -------
     float32 array [tokens, columns]
-        Values of the format `store`.
+        Values of the format `out_format`.
 
     Raises
     ------
@@ -121,13 +121,13 @@ def combine_low_latency(
     """
     x = _slots("combine_low_latency", outputs)
     gates = _matching("combine_low_latency", "weights", weights, x).astype(np.float32)
-    used = _used("combine_low_latency", chosen, x)
+    used = _used("combine_low_latency", topk_idx, x)
     arrived = codecs.get(codec).round_trip(x.reshape(-1, x.shape[2])).reshape(x.shape)
     total = np.zeros((x.shape[0], x.shape[2]), np.float32)
     for slot in range(x.shape[1]):
         at = used[:, slot]
         total[at] = fma(arrived[at, slot], gates[at, slot, None], total[at])
-    return round_to(quiet_nan(total), store)
+    return round_to(quiet_nan(total), out_format)
 
 
 @standard
@@ -137,7 +137,7 @@ def combine_normal(
     codec: str | Codec = "bf16",
     *,
     bias: npt.ArrayLike | None = None,
-    store: str = "bfloat16",
+    out_format: str = "bfloat16",
 ) -> Floats:
     """Combine experts' outputs between nodes as DeepEP's training kernels do (its "normal" kernels).
 
@@ -154,13 +154,13 @@ def combine_normal(
         Codec of messages between nodes: "bf16" is DeepEP's and adds no rounding.
     bias : float array [tokens, columns], optional
         Bias, added in float32 before the nodes.
-    store : str
+    out_format : str
         Format of the result.
 
     Returns
     -------
     float32 array [tokens, columns]
-        Values of the format `store`.
+        Values of the format `out_format`.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def combine_normal(
             partial[at] += x[at, slot]
         at = (where == node).any(axis=1)
         total[at] += wire.round_trip(round_to(partial[at], "bfloat16"))
-    return round_to(quiet_nan(total), store)
+    return round_to(quiet_nan(total), out_format)
 
 
 def _no_estimate(ranks: int) -> float:
@@ -200,9 +200,9 @@ class AllReduce(Value):
     ----------
     name : str
         Name in the catalogue.
-    add : callable
+    reduce : callable
         ``add(shards, round_trip) -> sum``: shards [ranks, rows, columns].
-    noise : callable
+    noise_gain : callable
         n(ranks): factor by which the noise, relative to the signal, exceeds the codec's for independent shards; NaN if
         unknown. It does not affect results.
     source : str
@@ -210,13 +210,13 @@ class AllReduce(Value):
     """
 
     name: str = field(compare=False)
-    add: Callable[[Floats, Callable[[Any], Floats]], Floats]
-    noise: Callable[[int], float] = field(default=_no_estimate, compare=False)
+    reduce: Callable[[Floats, Callable[[Any], Floats]], Floats]
+    noise_gain: Callable[[int], float] = field(default=_no_estimate, compare=False)
     source: str = field(default="user-defined", compare=False)
 
     def snr_loss(self, ranks: int) -> float:
         """Return by how many dB the signal to noise ratio of the sum over `ranks` ranks is below the codec's."""
-        noise = self.noise(ranks)
+        noise = self.noise_gain(ranks)
         return 10 * math.log10(noise) if noise else -math.inf
 
 
@@ -339,7 +339,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"all_reduce: shards must have shape [ranks >= 1, ..., columns], got {x.shape}")
     rows = int(np.prod(x.shape[1:-1], dtype=np.int64))
-    total = np.array(chosen.add(x.reshape(len(x), rows, x.shape[-1]), wire.round_trip))
+    total = np.array(chosen.reduce(x.reshape(len(x), rows, x.shape[-1]), wire.round_trip))
     return quiet_nan(total).reshape(x.shape[1:])
 
 
@@ -361,4 +361,4 @@ def _matching(name: str, what: str, given: npt.ArrayLike, x: Floats) -> npt.NDAr
 def _used(name: str, chosen: npt.ArrayLike | None, x: Floats) -> npt.NDArray[np.bool_]:
     if chosen is None:
         return np.ones(x.shape[:2], bool)
-    return np.asarray(_matching(name, "chosen", chosen, x) >= 0)
+    return np.asarray(_matching(name, "topk_idx", chosen, x) >= 0)

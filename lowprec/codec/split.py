@@ -11,7 +11,7 @@ from lowprec._arrays import Array, Floats, whole
 from lowprec._ieee import standard
 from lowprec._values import Value, plain_fields
 
-from .wire import Codec, Shape, Wire, WireError, as_bytes, checked_shape, checked_values, rows_of
+from .wire import Codec, DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, checked_values, num_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,7 +26,7 @@ class SplitCodec(Value):
         Name in the catalogue.
     parts : tuple of (int, Codec)
         Width and codec of each part, in order.
-    about : str
+    description : str
         Description and use.
 
     Raises
@@ -44,7 +44,7 @@ class SplitCodec(Value):
 
     name: str = field(compare=False)
     parts: tuple[tuple[int, Codec], ...]
-    about: str = field(default="user-defined", compare=False)
+    description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -81,16 +81,16 @@ class SplitCodec(Value):
         return columns // self.columns_multiple
 
     def _split(self, shape: Shape) -> int:
-        return rows_of(shape) * self._tokens(shape[-1])
+        return num_rows(shape) * self._tokens(shape[-1])
 
     def _cuts(self) -> list[int]:
         return list(itertools.accumulate(width for width, _ in self.parts))[:-1]
 
-    def _wire(self, content: tuple[Wire, ...], shape: Shape) -> Wire:
-        return Wire(self, content, shape, rows_of(shape) * self.row_bytes(shape[-1]))
+    def _wire(self, content: tuple[EncodedTensor, ...], shape: Shape) -> EncodedTensor:
+        return EncodedTensor(self, content, shape, num_rows(shape) * self.row_bytes(shape[-1]))
 
     @standard
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Return the encoded parts."""
         values = checked_values(self.name, x)
         tokens = values.reshape(self._split(values.shape), self.columns_multiple)
@@ -99,26 +99,26 @@ class SplitCodec(Value):
         return self._wire(tuple(sent), values.shape)
 
     @standard
-    def decode(self, wire: Wire) -> Floats:
+    def decode(self, wire: EncodedTensor) -> Floats:
         """Return the decoded values."""
-        return np.concatenate([part.decode() for part in wire.content], axis=1).reshape(wire.shape)
+        return np.concatenate([part.decode() for part in wire.payload], axis=1).reshape(wire.shape)
 
     def round_trip(self, x: Array) -> Floats:
         """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
 
-    def to_bytes(self, wire: Wire) -> bytes:
+    def to_bytes(self, wire: EncodedTensor) -> bytes:
         """Return the bytes of every token, part by part."""
         count = self._split(wire.shape)
-        parts = [np.frombuffer(part.to_bytes(), np.uint8).reshape(count, -1) for part in wire.content if count]
+        parts = [np.frombuffer(part.to_bytes(), np.uint8).reshape(count, -1) for part in wire.payload if count]
         return np.concatenate(parts, axis=1).tobytes() if parts else b""
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse the bytes of `to_bytes`.
 
         Raises
         ------
-        WireError
+        DecodeError
             If there are too few or too many bytes, those of a part are malformed, or rows of the shape are not whole
             tokens.
         """
@@ -126,7 +126,7 @@ class SplitCodec(Value):
         try:
             count = self._split(shape)
         except ValueError as error:
-            raise WireError(str(error)) from None
+            raise DecodeError(str(error)) from None
         sizes = [codec.row_bytes(width) for width, codec in self.parts]
         raw = as_bytes(self.name, data, count * sum(sizes), shape).reshape(count, sum(sizes))
         pieces = np.split(raw, np.cumsum(sizes)[:-1].tolist(), axis=1)

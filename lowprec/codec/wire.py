@@ -43,31 +43,31 @@ class Codec(Protocol):
     def row_bytes(self, columns: int) -> int:
         """Return the bytes sent for a row of `columns` values."""
 
-    def encode(self, x: Array) -> Wire:
+    def encode(self, x: Array) -> EncodedTensor:
         """Encode values [..., columns]."""
 
-    def decode(self, wire: Wire) -> Floats:
+    def decode(self, wire: EncodedTensor) -> Floats:
         """Return the decoded values, float32."""
 
     def round_trip(self, x: Array) -> Floats:
         """Return ``decode(encode(x))``, a new array."""
 
-    def to_bytes(self, wire: Wire) -> bytes:
+    def to_bytes(self, wire: EncodedTensor) -> bytes:
         """Return the bytes to send, `nbytes` of them."""
 
-    def from_bytes(self, data: bytes, shape: Shape) -> Wire:
+    def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse the bytes of `to_bytes` for values of a shape; malformed bytes are a ValueError."""
 
 
 @dataclass(frozen=True, eq=False)
-class Wire(ByBits):
+class EncodedTensor(ByBits):
     """An encoded tensor, ready to send.
 
     Attributes
     ----------
     codec : Codec
         Codec that encoded the tensor.
-    content : object
+    payload : object
         Codes and scales, in the codec's representation.
     shape : tuple of int
         Shape of the values.
@@ -76,7 +76,7 @@ class Wire(ByBits):
     """
 
     codec: Codec
-    content: Any = field(repr=False)
+    payload: Any = field(repr=False)
     shape: Shape
     nbytes: int
 
@@ -94,7 +94,7 @@ class Wire(ByBits):
         return self.codec.decode(self)
 
 
-class WireError(ValueError):
+class DecodeError(ValueError):
     """Bytes that no encoder writes: too few, too many, or with invalid scales or padding."""
 
 
@@ -119,7 +119,7 @@ def checked_shape(name: str, shape: Any) -> Shape:
 
     Raises
     ------
-    WireError
+    DecodeError
         If it is not a sequence of integers >= 0, or too large for an array.
     """
     try:
@@ -127,13 +127,13 @@ def checked_shape(name: str, shape: Any) -> Shape:
     except (TypeError, ValueError):
         sizes = ()
     if not sizes:
-        raise WireError(f"codec {name}: shape must be one or more integers >= 0, got {got(shape)}")
+        raise DecodeError(f"codec {name}: shape must be one or more integers >= 0, got {got(shape)}")
     if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # NumPy too does not count zeros
-        raise WireError(f"codec {name}: shape must have at most 64 axes and fewer than 2^56 values, got {got(shape)}")
+        raise DecodeError(f"codec {name}: shape must have at most 64 axes and fewer than 2^56 values, got {got(shape)}")
     return sizes
 
 
-def rows_of(shape: Shape) -> int:
+def num_rows(shape: Shape) -> int:
     """Return how many rows an array of a shape has."""
     return math.prod(shape[:-1])
 
@@ -143,7 +143,7 @@ def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
 
     Raises
     ------
-    WireError
+    DecodeError
         If it has another length.
     TypeError
         If it is not a bytes-like object.
@@ -155,7 +155,7 @@ def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
     if raw.dtype != np.uint8:
         raise TypeError(f"codec {name}: data must be bytes, got {type(data).__name__} of {raw.dtype}")
     if length is not None and raw.size != length:
-        raise WireError(f"codec {name}: data must have {length} bytes for shape {shape}, got {raw.size}")
+        raise DecodeError(f"codec {name}: data must have {length} bytes for shape {shape}, got {raw.size}")
     return raw.reshape(-1)
 
 
@@ -175,7 +175,7 @@ def unpack_rows(name: str, packed: Bytes, bits: int, columns: int) -> Array:
 
     Raises
     ------
-    WireError
+    DecodeError
         If the bits after a row's last code are not zero.
     """
     rows = len(packed)
@@ -183,7 +183,7 @@ def unpack_rows(name: str, packed: Bytes, bits: int, columns: int) -> Array:
         return unpack(packed, bits, rows * columns).reshape(rows, columns)
     last = packed[:, -1] >> np.uint8(bits * columns % 8)
     if last.any():
-        raise WireError(f"codec {name}: row {int(last.argmax())}: bits after its last code are not zero")
+        raise DecodeError(f"codec {name}: row {int(last.argmax())}: bits after its last code are not zero")
     wide = -(-columns // 8) * 8
     padded = np.zeros((rows, packed_size(wide, bits)), np.uint8)
     padded[:, : packed.shape[1]] = packed

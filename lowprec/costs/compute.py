@@ -45,7 +45,7 @@ def kv_cache_bytes(model: str | ModelShape | Mapping[str, Any], codec: Bits = 16
     (70272.0, 36356.0)
     """
     shape = find_model(model)
-    return float(shape.layers * sum(row_bytes(codec, columns) for columns in shape.attention.cache_rows))
+    return float(shape.layers * sum(row_bytes(codec, columns) for columns in shape.attention.kv_widths))
 
 
 def training_flops(
@@ -85,7 +85,7 @@ def training_flops(
     method = one_of("training_flops", "method", method, ("consistent", "paper"))
     if method == "paper" and not shape.experts:
         return 6.0 * (12 * shape.layers * shape.dim**2 + shape.vocabulary * shape.dim)
-    pairs = sequence * shape.layers * shape.attention.score_dims
+    pairs = sequence * shape.layers * shape.attention.score_width
     return 6.0 * shape.matmul_parameters + (3.0 if causal else 6.0) * pairs
 
 

@@ -23,18 +23,18 @@ from .fields import build, find, from_file, named
 class Attention(Protocol):
     """Sizes of an attention that costs depend on."""
 
-    def weights(self, dim: int) -> int:
+    def matrix_parameters(self, dim: int) -> int:
         """Return the number of elements of its matrices in one layer."""
 
-    def vectors(self) -> int:
+    def vector_parameters(self) -> int:
         """Return the number of elements of its gains and biases in one layer."""
 
     @property
-    def cache_rows(self) -> tuple[int, ...]:
+    def kv_widths(self) -> tuple[int, ...]:
         """Number of values that one layer caches per token, for each tensor."""
 
     @property
-    def score_dims(self) -> int:
+    def score_width(self) -> int:
         """Sum over heads of the widths of queries and values: one multiply-add each for a pair of tokens."""
 
 
@@ -65,24 +65,24 @@ class LatentAttention:
         for name in ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
             whole("LatentAttention", name, getattr(self, name), 1)
 
-    def weights(self, dim: int) -> int:
+    def matrix_parameters(self, dim: int) -> int:
         """Return the number of elements of its matrices in one layer."""
         down = dim * (self.q_rank + self.kv_rank + self.rope_dim)
         up = self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
         up += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
         return down + up + self.heads * self.value_dim * dim
 
-    def vectors(self) -> int:
+    def vector_parameters(self) -> int:
         """Return the number of gains of the norms of both latents."""
         return self.q_rank + self.kv_rank
 
     @property
-    def cache_rows(self) -> tuple[int, ...]:
+    def kv_widths(self) -> tuple[int, ...]:
         """Width of the latent and the shared key, one row."""
         return (self.kv_rank + self.rope_dim,)
 
     @property
-    def score_dims(self) -> int:
+    def score_width(self) -> int:
         """Sum over heads of the widths of queries and values."""
         return self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
@@ -111,21 +111,21 @@ class GroupedAttention:
         if self.heads % self.kv_heads:
             raise ValueError(f"GroupedAttention: kv_heads must divide heads={self.heads}, got {self.kv_heads}")
 
-    def weights(self, dim: int) -> int:
+    def matrix_parameters(self, dim: int) -> int:
         """Return the number of elements of its matrices in one layer."""
         return dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
 
-    def vectors(self) -> int:
+    def vector_parameters(self) -> int:
         """Return the number of biases."""
         return self.head_dim * (self.heads + 2 * self.kv_heads) if self.bias else 0
 
     @property
-    def cache_rows(self) -> tuple[int, ...]:
+    def kv_widths(self) -> tuple[int, ...]:
         """Widths of keys and values, one row each."""
         return (self.kv_heads * self.head_dim,) * 2
 
     @property
-    def score_dims(self) -> int:
+    def score_width(self) -> int:
         """Sum over heads of the widths of queries and values."""
         return self.heads * 2 * self.head_dim
 
@@ -157,7 +157,7 @@ class ModelShape:
         hidden width of an expert.
     gate_bias : bool
         Whether each routed expert has a bias for load balancing (arXiv 2412.19437, section 2.1.2).
-    expert_groups, kept_groups : int
+    expert_groups, topk_groups : int
         Number of groups of routed experts, one per node, and of those that a token's experts come from.
     source : str
         Source of the numbers.
@@ -188,13 +188,13 @@ class ModelShape:
     expert_width: int = 0
     gate_bias: bool = False
     expert_groups: int = 1
-    kept_groups: int = 1
+    topk_groups: int = 1
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
         plain_fields(self)
         owner = named("model", self.name)
-        for name in ("dim", "layers", "vocabulary", "expert_groups", "kept_groups"):
+        for name in ("dim", "layers", "vocabulary", "expert_groups", "topk_groups"):
             whole(owner, name, getattr(self, name), 1)
         for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
             whole(owner, name, getattr(self, name), 0)
@@ -216,10 +216,10 @@ class ModelShape:
                 "experts, "
                 f"got expert_width={self.expert_width}, top_k={self.top_k} and experts={self.experts}"
             )
-        if self.experts % self.expert_groups or self.kept_groups > self.expert_groups:
+        if self.experts % self.expert_groups or self.topk_groups > self.expert_groups:
             raise ValueError(
-                f"{owner}: expert_groups must divide experts={self.experts} and kept_groups be at most expert_groups, "
-                f"got expert_groups={self.expert_groups} and kept_groups={self.kept_groups}"
+                f"{owner}: expert_groups must divide experts={self.experts} and topk_groups be at most expert_groups, "
+                f"got expert_groups={self.expert_groups} and topk_groups={self.topk_groups}"
             )
 
     @classmethod
@@ -279,7 +279,7 @@ class ModelShape:
         """Number of all parameters: matrices, gains, biases, embedding and head (not tied)."""
         gate = self.experts * (self.dim + self.gate_bias)
         experts = (self.experts - self.top_k) * 3 * self.dim * self.expert_width
-        per_layer = 2 * self.dim + self.attention.vectors()
+        per_layer = 2 * self.dim + self.attention.vector_parameters()
         rest = self.layers * per_layer + self.dim + self.dim * self.vocabulary
         return self.matmul_parameters + self.moe_layers * (gate + experts) + rest
 
@@ -297,10 +297,10 @@ class ModelShape:
         """
         dense = self.first_dense * 3 * self.dim * self.dense_width
         experts = self.moe_layers * (self.top_k + self.shared_experts) * 3 * self.dim * self.expert_width
-        return self.layers * self.attention.weights(self.dim) + dense + experts + self.dim * self.vocabulary
+        return self.layers * self.attention.matrix_parameters(self.dim) + dense + experts + self.dim * self.vocabulary
 
     @property
-    def copies(self) -> int:
+    def experts_per_token(self) -> int:
         """Number of experts that a token is sent to, shared ones included."""
         return self.top_k + self.shared_experts
 
@@ -313,13 +313,13 @@ for _shape in (
         "deepseek_v2", dim=5120, layers=60, vocabulary=102400,
         attention=LatentAttention(128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
         dense_width=12288, dense_layers=1, experts=160, top_k=6, shared_experts=2, expert_width=1536,
-        expert_groups=8, kept_groups=3, source="config.json of deepseek-ai/DeepSeek-V2",
+        expert_groups=8, topk_groups=3, source="config.json of deepseek-ai/DeepSeek-V2",
     ),
     ModelShape(
         "deepseek_v3", dim=7168, layers=61, vocabulary=129280,
         attention=LatentAttention(128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
         dense_width=18432, dense_layers=3, experts=256, top_k=8, shared_experts=1, expert_width=2048, gate_bias=True,
-        expert_groups=8, kept_groups=4, source="config.json of deepseek-ai/DeepSeek-V3",
+        expert_groups=8, topk_groups=4, source="config.json of deepseek-ai/DeepSeek-V3",
     ),
     ModelShape(
         "qwen2.5_72b", dim=8192, layers=80, vocabulary=152064, attention=GroupedAttention(64, 8, 128, bias=True),

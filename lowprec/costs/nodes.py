@@ -27,16 +27,16 @@ _MOST_EXPERTS, _MOST_CHOSEN = 1 << 16, 1 << 8
 
 
 @dataclass(frozen=True)
-class NodeCount:
+class NodesPerToken:
     """Distribution of the number of nodes per token.
 
     Attributes
     ----------
-    shares : tuple of float
+    fractions : tuple of float
         Share of the tokens that are sent to 0, 1, 2 ... nodes.
     """
 
-    shares: tuple[float, ...]
+    fractions: tuple[float, ...]
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -44,15 +44,15 @@ class NodeCount:
     @property
     def mean(self) -> float:
         """Mean number of nodes per token."""
-        return float(sum(count * share for count, share in enumerate(self.shares)))
+        return float(sum(count * share for count, share in enumerate(self.fractions)))
 
     @property
-    def most(self) -> int:
+    def max(self) -> int:
         """Largest number that occurs."""
-        return max(count for count, share in enumerate(self.shares) if share > 0)
+        return max(count for count, share in enumerate(self.fractions) if share > 0)
 
 
-def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None) -> NodeCount:
+def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None) -> NodesPerToken:
     """Return the distribution of the number of nodes with a token's experts, if all choices are equally likely.
 
     Parameters
@@ -66,7 +66,7 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
 
     Returns
     -------
-    NodeCount
+    NodesPerToken
         Distribution, exact by inclusion and exclusion up to the last conversion to float.
 
     Raises
@@ -94,10 +94,10 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     for m in range(min(kept, top_k) + 1):
         hits = sum((-1) ** (m - j) * comb(m, j) * comb(j * each, top_k) for j in range(m + 1))
         shares.append(float(Fraction(comb(kept, m) * hits, ways)))
-    return NodeCount((*shares, *[0.0] * (kept + 1 - len(shares))))
+    return NodesPerToken((*shares, *[0.0] * (kept + 1 - len(shares))))
 
 
-def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount:
+def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodesPerToken:
     """Return the distribution of the number of nodes per token, from the decisions of a router.
 
     Parameters
@@ -110,7 +110,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
 
     Returns
     -------
-    NodeCount
+    NodesPerToken
         Shares of the tokens.
 
     Raises
@@ -120,7 +120,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
 
     Examples
     --------
-    >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).shares
+    >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).fractions
     (0.0, 0.6666666666666666, 0.3333333333333333)
     """
     experts = whole("measured_nodes", "experts", experts, 1, _MOST_EXPERTS)
@@ -138,7 +138,7 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodeCount
     on_node = np.where(array < 0, -1, array.astype(np.int64) // (experts // nodes))
     is_new = np.diff(np.sort(on_node, axis=1), axis=1, prepend=-1) > 0  # empty slots sort first and do not count
     counts = np.bincount(is_new.sum(axis=1), minlength=nodes + 1)
-    return NodeCount(tuple((counts / len(array)).tolist()))
+    return NodesPerToken(tuple((counts / len(array)).tolist()))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def node_traffic(
     *,
     nodes_per_token: float,
     tokens: int = 4096,
-    effective: bool = True,
+    use_effective_bandwidth: bool = True,
 ) -> NodeTraffic:
     """Return bytes and time of one direction if each token crosses the network once for each node.
 
@@ -182,10 +182,10 @@ def node_traffic(
     codec : Codec, str or float
         Codec of the sent tokens, its name, or bits per value.
     nodes_per_token : float
-        M of the paper: a limit, or `NodeCount.mean`. As in the paper, a token's own node counts too.
+        M of the paper: a limit, or `NodesPerToken.mean`. As in the paper, a token's own node counts too.
     tokens : int
         Number of tokens of one GPU.
-    effective : bool
+    use_effective_bandwidth : bool
         Whether to compute with the bandwidths that are reached in practice.
 
     Returns
@@ -215,8 +215,8 @@ def node_traffic(
         )
     row = row_bytes(codec, shape.dim)
     out, up = tokens * nodes_per_token * row, tokens * shape.top_k * row
-    slow = gpu.effective_bandwidth if effective else gpu.bandwidth
-    fast = gpu.effective_scale_up_bandwidth if effective else gpu.scale_up_bandwidth
+    slow = gpu.effective_bandwidth if use_effective_bandwidth else gpu.bandwidth
+    fast = gpu.effective_scale_up_bandwidth if use_effective_bandwidth else gpu.scale_up_bandwidth
     assert slow is not None
     assert fast is not None
     return NodeTraffic(out, up, out / slow, up / fast, max(out / slow, up / fast))

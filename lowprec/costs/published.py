@@ -22,41 +22,41 @@ DEEPEP = "DeepEP, docs/legacy.md, low-latency kernels"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFigure:
     """A published number and the computed one.
 
     Attributes
     ----------
-    where : str
+    source : str
         Source and place.
-    what : str
+    quantity : str
         Quantity, with its unit.
-    printed : float
+    published : float
         Published number.
     compute : callable
         Function that returns the computed number.
-    unit : float
+    last_digit : float
         Unit of the last printed digit.
-    share : float
+    rel_tol : float
         Relative tolerance instead of the unit, for measurements.
     note : str
         Reason why the number is not reproduced, if so.
     """
 
-    where: str
-    what: str
-    printed: float
+    source: str
+    quantity: str
+    published: float
     compute: Callable[[], float]
-    unit: float
-    share: float = 0.0
+    last_digit: float
+    rel_tol: float = 0.0
     note: str = ""
 
     @property
     def agrees(self) -> bool:
         """Whether the computed number reproduces the published one."""
         # The printed decimal is not a binary fraction: a millionth of a unit covers its rounding.
-        within = abs(self.compute() - self.printed) < self.unit * (1 - 1e-6)
-        return within or abs(self.compute() / self.printed - 1) <= self.share
+        within = abs(self.compute() - self.published) < self.last_digit * (1 - 1e-6)
+        return within or abs(self.compute() / self.published - 1) <= self.rel_tol
 
 
 def _ratio(model: str) -> float:
@@ -81,7 +81,7 @@ def _deepep(microseconds: int, codec: float, header: int) -> float:
     return deepep_bandwidth(microseconds * 1e-6, codec, header) / 1e9
 
 
-def _catalogue() -> list[Published]:
+def _catalogue() -> list[PublishedFigure]:
     """Return all figures; long because the papers print many."""
     rows = []
     table = f"{PAPER}, table 1"
@@ -91,8 +91,12 @@ def _catalogue() -> list[Published]:
         ("llama3.1_405b", 516.096, 7.28,
          "a slip of the paper: 516.096 / 70.272 is 7.34"),
     ):  # fmt: skip
-        rows.append(Published(table, f"{model}: KV cache, KB per token", kilobytes, partial(_kilobytes, model), 0.001))
-        rows.append(Published(table, f"{model}: times DeepSeek-V3's", times, partial(_ratio, model), 0.01, note=note))
+        rows.append(
+            PublishedFigure(table, f"{model}: KV cache, KB per token", kilobytes, partial(_kilobytes, model), 0.001)
+        )
+        rows.append(
+            PublishedFigure(table, f"{model}: times DeepSeek-V3's", times, partial(_ratio, model), 0.01, note=note)
+        )
 
     table = f"{PAPER}, table 2"
     dense = "printed is 6 (12 L h^2 + V h); the experts' rows count real matrices and attention"
@@ -102,7 +106,7 @@ def _catalogue() -> list[Published]:
         for method in methods:
             words = f"{model}: training GFLOPs per token" + f", {method} formula" * (len(methods) > 1)
             note = dense if len(methods) > 1 and method == "consistent" else ""
-            rows.append(Published(table, words, printed, partial(_giga, model, method), 1, note=note))
+            rows.append(PublishedFigure(table, words, printed, partial(_giga, model, method), 1, note=note))
 
     table = f"{PAPER}, section 2.3.2"
     for machine, exchange, tpot, digits, rate, unit in (
@@ -110,13 +114,14 @@ def _catalogue() -> list[Published]:
         ("gb200_nvl72", 6.72, 0.82, 0.01, 1200, 100),
     ):
         rows += [
-            Published(table, f"{machine}: both exchanges, us", exchange,
-                      partial(_limit, machine, "exchange_s", 1e6), digits),
-            Published(table, f"{machine}: TPOT, ms", tpot, partial(_limit, machine, "tpot_s", 1e3), digits),
-            Published(table, f"{machine}: tokens per second", rate, partial(_limit, machine, "tokens_per_s", 1), unit),
+            PublishedFigure(table, f"{machine}: both exchanges, us", exchange,
+                      partial(_limit, machine, "all_to_all_s", 1e6), digits),
+            PublishedFigure(table, f"{machine}: TPOT, ms", tpot, partial(_limit, machine, "tpot_s", 1e3), digits),
+            PublishedFigure(table, f"{machine}: tokens per second", rate,
+                            partial(_limit, machine, "tokens_per_s", 1), unit),
         ]  # fmt: skip
     rows.append(
-        Published(table, "h800_ib400: one layer, us", 241.92, partial(_limit, "h800_ib400", "layer_s", 1e6), 0.01)
+        PublishedFigure(table, "h800_ib400: one layer, us", 241.92, partial(_limit, "h800_ib400", "layer_s", 1e6), 0.01)
     )
 
     table = f"{PAPER}, table 4"
@@ -128,7 +133,9 @@ def _catalogue() -> list[Published]:
             causal, share = bool(i % 2), i >= 2
             words = f"{network}: {'MFU, %' if share else 'TFLOPS'} ({'causal' if causal else 'non-causal'})"
             rows.append(
-                Published(table, words, printed_entry, partial(_rate, tokens, causal, share), 0.01 if share else 1)
+                PublishedFigure(
+                    table, words, printed_entry, partial(_rate, tokens, causal, share), 0.01 if share else 1
+                )
             )
 
     # 8.25 bits: FP8 with a float32 scale per 128. The printed microseconds are integers, hence the share.
@@ -140,8 +147,8 @@ def _catalogue() -> list[Published]:
     ):  # fmt: skip
         for ranks, microseconds, speed in measured:
             rows.append(
-                Published(DEEPEP, f"{kind}, {ranks} GPUs, {microseconds} us: GB/s", speed,
-                          partial(_deepep, microseconds, codec, header), 0, share=0.03)
+                PublishedFigure(DEEPEP, f"{kind}, {ranks} GPUs, {microseconds} us: GB/s", speed,
+                          partial(_deepep, microseconds, codec, header), 0, rel_tol=0.03)
             )  # fmt: skip
     return rows
 
@@ -150,5 +157,5 @@ def _kilobytes(model: str) -> float:
     return kv_cache_bytes(model) / 1000
 
 
-published: tuple[Published, ...] = tuple(_catalogue())
+published: tuple[PublishedFigure, ...] = tuple(_catalogue())
 """All published numbers."""

@@ -74,7 +74,7 @@ class DecodeLimit:
     ----------
     dispatch_bytes, combine_bytes : float
         Bytes that one GPU sends per layer, for its tokens.
-    dispatch_s, combine_s, exchange_s : float
+    dispatch_s, combine_s, all_to_all_s : float
         Seconds of dispatch, of combine, and of both.
     layer_s : float
         Seconds per layer: two micro-batches.
@@ -88,7 +88,7 @@ class DecodeLimit:
     combine_bytes: float
     dispatch_s: float
     combine_s: float
-    exchange_s: float
+    all_to_all_s: float
     layer_s: float
     tpot_s: float
     tokens_per_s: float
@@ -103,7 +103,7 @@ def decode_limit(
     tokens: int = 32,
     dim: int | None = None,
     layers: int | None = None,
-    effective: bool = False,
+    use_effective_bandwidth: bool = False,
 ) -> DecodeLimit:
     """Return the limit that expert parallelism sets to decoding.
 
@@ -119,7 +119,7 @@ def decode_limit(
         Number of tokens of one micro-batch on a GPU.
     dim, layers : int, optional
         Replacements of the model's values: the paper computes with 7000 ("7K"); 58 of V3's 61 layers have experts.
-    effective : bool
+    use_effective_bandwidth : bool
         Whether to compute with the bandwidth that is reached in practice.
 
     Returns
@@ -135,7 +135,7 @@ def decode_limit(
     Examples
     --------
     >>> paper = decode_limit(dispatch=8, combine=16, dim=7000)
-    >>> f"{paper.exchange_s * 1e6:.2f} us, {paper.tpot_s * 1e3:.2f} ms, {paper.tokens_per_s:.1f} tokens/s"
+    >>> f"{paper.all_to_all_s * 1e6:.2f} us, {paper.tpot_s * 1e3:.2f} ms, {paper.tokens_per_s:.1f} tokens/s"
     '120.96 us, 14.76 ms, 67.8 tokens/s'
     """
     shape, gpu = find_model(model), find_hardware(machine)
@@ -146,9 +146,9 @@ def decode_limit(
     tokens, dim, layers = (
         whole("decode_limit", name, value, 1) for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers))
     )
-    bandwidth = gpu.effective_bandwidth if effective else gpu.bandwidth
+    bandwidth = gpu.effective_bandwidth if use_effective_bandwidth else gpu.bandwidth
     assert bandwidth is not None
-    values = tokens * shape.copies * dim
+    values = tokens * shape.experts_per_token * dim
     there, back = (values * bits_per_value(codec) / 8 for codec in (dispatch, combine))
     dispatch_s, combine_s = (gpu.latency + sent / bandwidth for sent in (there, back))
     exchange = dispatch_s + combine_s

@@ -13,7 +13,7 @@ from typing import Any
 from ..registry import Registry
 from .format import Format as Format
 from .layout import Specials
-from .table import FP4_BITSANDBYTES, HIF8_BEYOND, NF4, TableFormat, hif8_values
+from .table import FP4_BITSANDBYTES, HIF8_NEXT_ABOVE_MAX, NF4, TableFormat, hif8_values
 
 
 def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Format:
@@ -148,7 +148,7 @@ _add("fp22", 8, 13, source="DeepSeek, ISCA 2025 section 3.1: accumulator registe
 formats.register(
     "hif8",
     TableFormat(
-        "hif8", tuple(hif8_values()), beyond=HIF8_BEYOND, rounding="nearest_away",
+        "hif8", tuple(hif8_values()), next_above_max=HIF8_NEXT_ABOVE_MAX, rounding="nearest_away",
         source="Luo et al., arXiv:2409.16626 (Huawei HiFloat8)",
     ),
     ("hifloat8",),

@@ -112,12 +112,12 @@ class Format(Layout):
         return np.where(np.isfinite(x), gaps, np.nan)
 
     @property
-    def usual_rounding(self) -> str:
+    def default_rounding(self) -> str:
         """Default rounding of casts to this format."""
         return "nearest_even"
 
     @property
-    def undefined(self) -> frozenset[str]:
+    def undefined_properties(self) -> frozenset[str]:
         """Names of properties without a meaning for this format: integers have no normal numbers."""
         return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
 
@@ -125,17 +125,17 @@ class Format(Layout):
         """Return whether every code has the same value as in the other format, regardless of names."""
         if self is other or self.mantissa_bits != other.mantissa_bits:  # cheaper than comparing all fields
             return self is other
-        return self.layout == other.layout
+        return self.encoding_key == other.encoding_key
 
-    def holds(self, other: Format) -> bool:
+    def can_represent_all(self, other: Format) -> bool:
         """Return whether every value of the other format is a value of this one, including Inf, NaN and -0.
 
         Examples
         --------
         >>> import lowprec as lp
         >>> bf16, f16, f32 = (lp.formats[name] for name in ("bfloat16", "float16", "float32"))
-        >>> f32.holds(bf16), bf16.holds(f32), f16.holds(bf16), bf16.holds(bf16)
-        (True, False, False, True)
+        >>> [a.can_represent_all(b) for a, b in ((f32, bf16), (bf16, f32), (f16, bf16), (bf16, bf16))]
+        [True, False, False, True]
         """
         return self.same_codes(other) or other._within(self)
 
@@ -155,7 +155,7 @@ class Format(Layout):
     @property
     def min(self) -> float:
         """Lowest finite value: -max; 0 or the smallest value if unsigned; one quantum below -max for integers."""
-        return self.value(self.lowest_code)
+        return self.value(self.min_code)
 
     @property
     def smallest_normal(self) -> float:
@@ -285,13 +285,13 @@ class Format(Layout):
             return math.nan if math.isnan(toward) else x
         step = position + (1 if toward > x else -1)
         top = self.max_code + (self.inf_code is not None)
-        bottom = 0 if not self.signed else -(self.negative_limit - 1 + (self.inf_code is not None))
+        bottom = 0 if not self.signed else -(self.min_negative_magnitude - 1 + (self.inf_code is not None))
         if not bottom <= step <= top:
             return x
         magnitude = self._value(abs(step)) if abs(step) != self.inf_code else math.inf
         return -magnitude if step < 0 else magnitude
 
-    def has_value(self, x: float) -> bool:
+    def is_representable(self, x: float) -> bool:
         """Return whether a number is a value of the format."""
         try:
             self._position(x)
@@ -317,7 +317,7 @@ class Format(Layout):
         exponent = max(math.frexp(magnitude)[1] - 1, self.emin)
         quanta = int(math.ldexp(magnitude, self.mantissa_bits - exponent))
         code = ((exponent - self.emin) << self.mantissa_bits) + quanta - (not self.has_zero)
-        return (code,) if 0 <= code < max(self.max_code + 1, self.negative_limit) else ()
+        return (code,) if 0 <= code < max(self.max_code + 1, self.min_negative_magnitude) else ()
 
     def _repr_html_(self) -> str:
         return html(self)

@@ -153,28 +153,28 @@ class Layout(Value):
         return self.signed and self.specials in ("ieee", "fn", "finite") and self.has_zero
 
     @property
-    def negative_limit(self) -> int:
+    def min_negative_magnitude(self) -> int:
         """Smallest magnitude code that no negative number has."""
         return self.max_code + (2 if self.specials == "integer" else 1) if self.signed else 0
 
     @property
-    def lowest_code(self) -> int:
+    def min_code(self) -> int:
         """Code of the lowest finite number that casts produce: -max, zero, or one below -max for integers."""
         if not self.signed:
             return 0
-        return self.with_sign(self.negative_limit - 1)
+        return self.negative_code(self.min_negative_magnitude - 1)
 
-    def with_sign(self, magnitude: int) -> int:
+    def negative_code(self, magnitude: int) -> int:
         """Return the code of the negative number with the given magnitude code, which must not be zero."""
         return (1 << self.bits) - magnitude if self.is_integer else magnitude | self.sign_mask
 
     @property
-    def zeros(self) -> tuple[int, int]:
+    def zero_codes(self) -> tuple[int, int]:
         """The sign bit, which is the code of -0 if the format has it, and the code of zero."""
         return self.sign_mask, 0
 
     @property
-    def layout(self) -> tuple[Any, ...]:
+    def encoding_key(self) -> tuple[Any, ...]:
         """All fields that determine the values of the codes: all except name and source."""
         return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
 

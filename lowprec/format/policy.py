@@ -67,10 +67,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": ("saturate", "nonsaturate", "signed", "nan", "raise"),
     "inf": ("overflow", "saturate", "keep", "signed", "nan", "raise"),
     "nan": ("signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"),
-    "nan_without_nan": ("max", "negative_zero", "raise"),
+    "nan_fallback": ("max", "negative_zero", "raise"),
     "negative_zero": ("keep", "positive"),
-    "unsigned": ("nan", "round_nan", "round_zero", "raise"),
-    "to_odd": ("max", "odd_code"),
+    "negative_to_unsigned": ("nan", "round_nan", "round_zero", "raise"),
+    "overflow_to_odd": ("max", "odd_code"),
 }
 """Allowed values of each field of a `Policy`."""
 OVERFLOWS = CHOICES["overflow"]
@@ -86,7 +86,7 @@ class SpecialCodes(NamedTuple):
     nan: int
     negative_nan: int
     negative_zero: int  # code of a negative value that rounds to zero
-    negative_limit: int  # smallest magnitude code that no negative number has; 0: no negative numbers
+    min_negative_magnitude: int  # smallest magnitude code that no negative number has; 0: no negative numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,18 +106,18 @@ class Policy(Value):
     nan : {"signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"}
         Result for NaN: the quiet NaN with the sign of the input, the positive or the negative quiet NaN; all ones with
         the sign of the input (the quiet NaN in formats of more than 8 bits); all ones, positive; +0; or a `ValueError`.
-    nan_without_nan : {"max", "negative_zero", "raise"}
+    nan_fallback : {"max", "negative_zero", "raise"}
         Result for NaN in a format without NaN: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), or a
         `ValueError`.
     negative_zero : {"keep", "positive"}
         Result for -0 and for negative underflow if the format has a -0.
-    unsigned : {"nan", "round_nan", "round_zero", "raise"}
+    negative_to_unsigned : {"nan", "round_nan", "round_zero", "raise"}
         Result for a negative value in an unsigned format: NaN; rounded first, and NaN or zero if still negative; or a
         `ValueError`.
-    to_odd : {"max", "odd_code"}
+    overflow_to_odd : {"max", "odd_code"}
         Result of rounding to odd where overflow would give Inf or NaN: the maximum, or whichever of the maximum and
         the next code is odd (P3109).
-    saturating : Format or str, or sequence of them
+    always_saturate : Format or str, or sequence of them
         Formats that saturate regardless of `overflow`; used for PyTorch 2.13.
     source : str
         Software, hardware or standard that this policy reproduces.
@@ -141,27 +141,27 @@ class Policy(Value):
     overflow: Overflow = "saturate"
     inf: Infinity = "overflow"
     nan: NanCode = "signed"
-    nan_without_nan: WithoutNan = "max"
+    nan_fallback: WithoutNan = "max"
     negative_zero: NegativeZero = "keep"
-    unsigned: Unsigned = "nan"
-    to_odd: ToOdd = "max"
-    saturating: tuple[Format, ...] = ()
+    negative_to_unsigned: Unsigned = "nan"
+    overflow_to_odd: ToOdd = "max"
+    always_saturate: tuple[Format, ...] = ()
     source: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "saturating", formats_of("Policy: saturating", self.saturating))
+        object.__setattr__(self, "always_saturate", formats_of("Policy: always_saturate", self.always_saturate))
         plain_fields(self)
         for choice, allowed in CHOICES.items():
             one_of(f"Policy {self.name}", choice, getattr(self, choice), allowed)
 
     @property
-    def raises(self) -> bool:
+    def may_raise(self) -> bool:
         """Whether some inputs raise an error."""
-        return "raise" in (self.overflow, self.inf, self.nan, self.nan_without_nan, self.unsigned)
+        return "raise" in (self.overflow, self.inf, self.nan, self.nan_fallback, self.negative_to_unsigned)
 
     def overflow_of(self, fmt: Format) -> Overflow:
         """Return the overflow rule for a format."""
-        if any(fmt.same_codes(other) for other in self.saturating):
+        if any(fmt.same_codes(other) for other in self.always_saturate):
             return "saturate"
         return self.overflow
 
@@ -177,10 +177,10 @@ class Policy(Value):
             or NaN.
         """
         nan, negative_nan = self._nan(fmt)
-        limit = (fmt.max_code, fmt.lowest_code)
+        limit = (fmt.max_code, fmt.min_code)
         infinite = (nan, negative_nan)
         if fmt.inf_code is not None:
-            infinite = (fmt.inf_code, fmt.with_sign(fmt.inf_code) if fmt.signed else nan)
+            infinite = (fmt.inf_code, fmt.negative_code(fmt.inf_code) if fmt.signed else nan)
         elif fmt.nan_code is None:
             infinite = limit
         signed = infinite if fmt.inf_code is not None or fmt.nan_code is None else fmt.nan_codes("signed")
@@ -191,22 +191,26 @@ class Policy(Value):
         kept = infinite if fmt.inf_code is not None else limit
         inf = {**choices, "overflow": beyond, "keep": kept}[self.inf]
         over = limit[0] if clamp[0] else beyond[0], limit[1] if clamp[1] else beyond[1]
-        minus_zero, zero = fmt.zeros
-        negative_limit = fmt.negative_limit
+        minus_zero, zero = fmt.zero_codes
+        min_negative_magnitude = fmt.min_negative_magnitude
         if fmt.signed:
             keeps = self.negative_zero == "keep" if fmt.has_negative_zero else not fmt.has_zero
             zero = minus_zero if keeps else zero  # in a format without zero both codes are numbers
         else:
-            negative_limit = int(self.unsigned in ("round_nan", "round_zero") and fmt.has_zero)
-            below = zero if self.unsigned == "round_zero" or (self.unsigned == "round_nan" and clamp[1]) else nan
-            over, inf = (over[0], below), (inf[0], zero if self.unsigned == "round_zero" else nan)
-        return SpecialCodes(*over, *inf, nan, negative_nan, zero, negative_limit)
+            min_negative_magnitude = int(self.negative_to_unsigned in ("round_nan", "round_zero") and fmt.has_zero)
+            below = (
+                zero
+                if self.negative_to_unsigned == "round_zero" or (self.negative_to_unsigned == "round_nan" and clamp[1])
+                else nan
+            )
+            over, inf = (over[0], below), (inf[0], zero if self.negative_to_unsigned == "round_zero" else nan)
+        return SpecialCodes(*over, *inf, nan, negative_nan, zero, min_negative_magnitude)
 
     def _nan(self, fmt: Format) -> tuple[int, int]:
         """Return the codes of NaN and -NaN."""
         if fmt.nan_code is None:
-            if self.nan_without_nan == "negative_zero":
-                return fmt.zeros
+            if self.nan_fallback == "negative_zero":
+                return fmt.zero_codes
             return fmt.max_code, fmt.max_code
         return fmt.nan_codes(self.nan)
 
@@ -222,14 +226,16 @@ def _add(name: str, *aliases: str, **choices: Any) -> None:
 _P3109 = "IEEE P3109 interim report v4.0, 4.7.5"
 _add("ocp_sat", "avx10_sat", source="OCP OFP8 rev 1.0, saturating")
 _add("ocp_nonsat", "ieee", "avx10", overflow="nonsaturate", source="OCP OFP8 rev 1.0, non-saturating; IEEE 754")
-_add("ml_dtypes", overflow="nonsaturate", nan_without_nan="negative_zero", source="ml_dtypes 0.6")
+_add("ml_dtypes", overflow="nonsaturate", nan_fallback="negative_zero", source="ml_dtypes 0.6")
 _add("torch_2_11", overflow="nonsaturate", nan="ones", source="PyTorch up to 2.11")
-_add("torch_2_13", overflow="nonsaturate", nan="ones", saturating=(formats["e4m3fn"],), source="PyTorch 2.13")
+_add("torch_2_13", overflow="nonsaturate", nan="ones", always_saturate=(formats["e4m3fn"],), source="PyTorch 2.13")
 _add("cuda_satfinite", "riscv_sat", nan="positive_ones", source="CUDA's cvt.rn.satfinite")
-_add("onnx_sat", nan_without_nan="negative_zero", source="ONNX 1.23 reference, saturate=True")
-_add("p3109_satfinite", unsigned="round_zero", to_odd="odd_code", source=_P3109)
-_add("p3109_satpropagate", inf="keep", unsigned="round_zero", to_odd="odd_code", source=_P3109)
-_add("p3109_satnone", overflow="nonsaturate", unsigned="round_nan", to_odd="odd_code", source=_P3109)
+_add("onnx_sat", nan_fallback="negative_zero", source="ONNX 1.23 reference, saturate=True")
+_add("p3109_satfinite", negative_to_unsigned="round_zero", overflow_to_odd="odd_code", source=_P3109)
+_add("p3109_satpropagate", inf="keep", negative_to_unsigned="round_zero", overflow_to_odd="odd_code", source=_P3109)
+_add(
+    "p3109_satnone", overflow="nonsaturate", negative_to_unsigned="round_nan", overflow_to_odd="odd_code", source=_P3109
+)
 _add("riscv", overflow="nonsaturate", nan="positive_ones", source="RISC-V Zvfofp8min 0.9")
 _add("riscv_bf16", "arm_osc0", overflow="nonsaturate", nan="positive", source="RISC-V Zvfbfmin; Arm FEAT_FP8, OSC = 0")
 _add("arm_osc1", nan="positive", source="Arm FEAT_FP8, FPMR.OSC = 1")

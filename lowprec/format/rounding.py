@@ -24,7 +24,7 @@ rounds up a fraction below 2^-N, B has no bias for fractions that N bits cannot 
 to N bits. ``Rounding.stochastic(bits, variant)`` gives any other number of bits.
 
 Instructions that take their random bits as an operand are StochasticA with fewer bits. A cast takes these bits as
-``random=``, with R in the leading bits of a word:
+``random_words=``, with R in the leading bits of a word:
 
 =================  ====  ==========================================================================
 rounding           N     instruction, and its R
@@ -65,12 +65,12 @@ class Rounding(Value):
     name : str
         Name; it does not affect the result: ``Rounding("nearest_even")`` without further fields has increment 0 and so
         rounds toward zero.
-    plus_word, minus_word : int
+    positive_increment, negative_increment : int
         Increment for positive and negative values; ``2^31`` is one half. A word that ends in a one continues with ones.
     ties_even : bool
         Whether a word that ends in a one is increased to the next word for odd codes: ``2^31 - 1`` is then round to
         nearest, ties to even.
-    odd : bool
+    sticky_to_lsb : bool
         Whether an inexact result with an even code is changed to the next code (round to odd); excludes the words and
         random bits.
     random_bits : int
@@ -88,22 +88,27 @@ class Rounding(Value):
     """
 
     name: str = field(compare=False)
-    plus_word: int = 0
-    minus_word: int = 0
+    positive_increment: int = 0
+    negative_increment: int = 0
     ties_even: bool = False
-    odd: bool = False
+    sticky_to_lsb: bool = False
     random_bits: int = 0
     variant: Literal["A", "B", "C"] = "A"
 
     def __post_init__(self) -> None:
         plain_fields(self)
         who = f"Rounding {self.name}"
-        for word in ("plus_word", "minus_word"):
+        for word in ("positive_increment", "negative_increment"):
             whole(who, word, getattr(self, word), 0, _ALL)
         whole(who, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
         one_of(who, "variant", self.variant, ("A", "B", "C"))
-        if self.odd and (self.plus_word or self.minus_word or self.ties_even or self.random_bits):
-            raise ValueError(f"{who}: odd=True cannot be combined with plus_word, minus_word, ties_even or random_bits")
+        if self.sticky_to_lsb and (
+            self.positive_increment or self.negative_increment or self.ties_even or self.random_bits
+        ):
+            raise ValueError(
+                f"{who}: sticky_to_lsb=True cannot be combined with positive_increment, negative_increment, "
+                "ties_even or random_bits"
+            )
 
     @classmethod
     def stochastic(cls, bits: int = MAX_RANDOM_BITS, variant: Literal["A", "B", "C"] = "A") -> Rounding:
@@ -133,17 +138,17 @@ class Rounding(Value):
     @property
     def is_nearest_even(self) -> bool:
         """Whether this is round to nearest, ties to even, for which the fastest kernels exist."""
-        fixed = self.ties_even and not (self.odd or self.is_stochastic)
-        return fixed and self.plus_word == self.minus_word == _BELOW_HALF
+        fixed = self.ties_even and not (self.sticky_to_lsb or self.is_stochastic)
+        return fixed and self.positive_increment == self.negative_increment == _BELOW_HALF
 
     def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
         """Return whether positive and negative overflow stay at the maximum where the policy would give Inf or NaN."""
-        if self.odd:
+        if self.sticky_to_lsb:
             # The neighbour with the odd code is the maximum in unsigned formats with Inf, else Inf or NaN.
-            top = policy.to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
+            top = policy.overflow_to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)
             return top, top and fmt.signed
         cuts = not (self.is_stochastic or self.ties_even)
-        return cuts and self.plus_word == 0, cuts and self.minus_word == 0
+        return cuts and self.positive_increment == 0, cuts and self.negative_increment == 0
 
 
 roundings: Registry[Rounding] = Registry("rounding", Rounding)
@@ -159,7 +164,7 @@ _add(Rounding("nearest_away", 0x80000000, 0x80000000), "rna")
 _add(Rounding("toward_zero"), "rtz")
 _add(Rounding("up", _ALL, 0), "toward_positive", "ru")
 _add(Rounding("down", 0, _ALL), "toward_negative", "rd")
-_add(Rounding("to_odd", odd=True), "rto")
+_add(Rounding("to_odd", sticky_to_lsb=True), "rto")
 _add(replace(Rounding.stochastic(variant="A"), name="stochastic"), "stochastic_a", "sr")
 _add(replace(Rounding.stochastic(variant="B"), name="stochastic_b"))
 _add(replace(Rounding.stochastic(variant="C"), name="stochastic_c"))
@@ -194,14 +199,14 @@ def resolve(
     ValueError
         If an option is unknown; the message quotes it and lists the allowed ones.
     """
-    mode = roundings.get(fmt.usual_rounding if rounding is None else rounding)
+    mode = roundings.get(fmt.default_rounding if rounding is None else rounding)
     if policy is None:
         policy = "ocp_sat" if fmt.bits <= 8 else "ieee"
     chosen = policies.get(policy)
     if overflow is not None:
         if overflow not in OVERFLOWS:
             raise ValueError(f"overflow must be one of {', '.join(OVERFLOWS)}, got {overflow!r}")
-        chosen = replace(chosen, overflow=overflow, saturating=())  # type: ignore[arg-type]  # just checked
+        chosen = replace(chosen, overflow=overflow, always_saturate=())  # type: ignore[arg-type]  # just checked
     return mode, chosen
 
 

@@ -53,10 +53,10 @@ class TableFormat(Format):
     table : sequence of float
         Value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. The list
         may contain NaN, +-Inf, and -0 in addition to 0.
-    beyond : float, optional
+    next_above_max : float, optional
         Hypothetical next value above the largest: finite numbers that round to it overflow. By default its distance to
-        the largest equals that between the two largest. The corresponding value below the lowest is ``-beyond`` if the
-        lowest is minus the largest; otherwise the distance between the two lowest is used.
+        the largest equals that between the two largest. The corresponding value below the lowest is
+        ``-next_above_max`` if the lowest is minus the largest; otherwise the distance between the two lowest is used.
     rounding : str
         Name in ``lowprec.roundings``: default rounding of casts to this format.
     source : str
@@ -85,7 +85,7 @@ class TableFormat(Format):
     has_zero: bool = dataclasses.field(default=True, init=False, repr=False)
     source: str = dataclasses.field(default="user-defined", kw_only=True, compare=False)
     table: tuple[float, ...] = dataclasses.field(default=(), repr=False)
-    beyond: float | None = None
+    next_above_max: float | None = None
     rounding: str = "nearest_even"
 
     is_table: ClassVar[bool] = True
@@ -114,13 +114,14 @@ class TableFormat(Format):
             raise ValueError(f"{who}: table must have 0 if it has -0, got {got(finite)}")
         if math.inf in values and self.signed and -math.inf not in values:
             raise ValueError(f"{who}: table must have -Inf if it has Inf and negative values, got {got(finite)}")
-        if self.beyond is not None and not finite[-1] < real(who, "beyond", self.beyond) < math.inf:
+        above = self.next_above_max
+        if above is not None and not finite[-1] < real(who, "next_above_max", above) < math.inf:
             raise ValueError(
-                f"{who}: beyond must be a number above the largest value {finite[-1]:g}, got {self.beyond!r}"
+                f"{who}: next_above_max must be a number above the largest value {finite[-1]:g}, got {above!r}"
             )
 
     def _deciding(self) -> tuple[Any, ...]:
-        return self.layout, self.rounding  # values are compared by their bits: 0 differs from -0, NaN equals NaN
+        return self.encoding_key, self.rounding  # values are compared by their bits: 0 differs from -0, NaN equals NaN
 
     @functools.cached_property
     def listed(self) -> Listed:
@@ -133,7 +134,7 @@ class TableFormat(Format):
         nan = next((code for code, value in enumerate(self.table) if math.isnan(value)), None)
         first, second, *_ = map(Fraction, finite)
         *_, before, last = map(Fraction, finite)
-        above = 2 * last - before if self.beyond is None else Fraction(self.beyond)
+        above = 2 * last - before if self.next_above_max is None else Fraction(self.next_above_max)
         below = -above if first == -last else 2 * first - second
         return Listed(
             tuple(finite), tuple(codes[value] for value in finite), codes.get(math.inf), codes.get(-math.inf), nan,
@@ -141,9 +142,9 @@ class TableFormat(Format):
         )  # fmt: skip
 
     @functools.cached_property
-    def layout(self) -> tuple[Any, ...]:
+    def encoding_key(self) -> tuple[Any, ...]:
         """All fields that determine the values of the codes: all except name, source and default rounding."""
-        return "table", np.array(self.table, np.float32).tobytes(), self.beyond
+        return "table", np.array(self.table, np.float32).tobytes(), self.next_above_max
 
     @property
     def bits(self) -> int:
@@ -151,12 +152,12 @@ class TableFormat(Format):
         return (len(self.table) - 1).bit_length()
 
     @property
-    def usual_rounding(self) -> str:
+    def default_rounding(self) -> str:
         """Default rounding of casts to this format."""
         return self.rounding
 
     @property
-    def undefined(self) -> frozenset[str]:
+    def undefined_properties(self) -> frozenset[str]:
         """Names of properties without a meaning for a table."""
         return frozenset(("exponent_bits", "mantissa_bits", "bias", "smallest_normal", "emin"))
 
@@ -186,7 +187,7 @@ class TableFormat(Format):
         return self.listed.codes[-1]
 
     @property
-    def lowest_code(self) -> int:
+    def min_code(self) -> int:
         """Code of the lowest finite number."""
         return self.listed.codes[0]
 
@@ -211,18 +212,18 @@ class TableFormat(Format):
         return any(value == 0 and math.copysign(1, value) < 0 for value in self.table)
 
     @property
-    def zeros(self) -> tuple[int, int]:
+    def zero_codes(self) -> tuple[int, int]:
         """Codes of -0 and 0; the value nearest to zero replaces a missing one."""
         near = min(range(len(self.listed.values)), key=lambda i: abs(self.listed.values[i]))
         zero = self.listed.codes[near]
         return zero if self.listed.negative_zero is None else self.listed.negative_zero, zero
 
     @property
-    def negative_limit(self) -> int:
+    def min_negative_magnitude(self) -> int:
         """Always 0: thresholds, not magnitudes, determine the codes of negative numbers."""
         return 0
 
-    def with_sign(self, magnitude: int) -> int:
+    def negative_code(self, magnitude: int) -> int:
         """Return the code of the negated value of a code."""
         wanted = -self.value(magnitude)
         if wanted == -math.inf and self.listed.negative_inf is not None:
@@ -235,7 +236,7 @@ class TableFormat(Format):
         """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""
         nan = self.listed.nan
         assert nan is not None
-        code = self.zeros[1] if which == "zero" else nan
+        code = self.zero_codes[1] if which == "zero" else nan
         return code, code
 
     @property
@@ -263,7 +264,7 @@ class TableFormat(Format):
         """Distance from 1 to the next larger value; NaN if 1 is not a value or is the largest."""
         return self.nextafter(1.0, math.inf) - 1 if 1.0 in self.listed.values[:-1] else math.nan
 
-    def holds(self, other: Format) -> bool:
+    def can_represent_all(self, other: Format) -> bool:
         """Return whether every value of the other format is a value of this one, including Inf, NaN and -0."""
         if self.same_codes(other):
             return True
@@ -278,7 +279,7 @@ class TableFormat(Format):
             self.listed.nan is not None and wider.nan_code is None
         ):
             return False
-        return all(wider.has_value(v) for v in self.table if not math.isnan(v))
+        return all(wider.is_representable(v) for v in self.table if not math.isnan(v))
 
     def value(self, code: int) -> float:
         """Return the value of one code; raise `ValueError` if it is out of range."""
@@ -320,7 +321,7 @@ def _number(who: str, value: object) -> float:
     return math.nan if math.isnan(number) else number
 
 
-HIF8_BEYOND = 1.5 * 2.0**15
+HIF8_NEXT_ABOVE_MAX = 1.5 * 2.0**15
 """Value that HiF8's code of Inf would have otherwise: numbers from the midpoint between 2^15 and this overflow."""
 
 _PREFIXES = ((3, 2, 4), (2, 2, 3), (1, 2, 2), (1, 3, 1), (1, 4, 0))

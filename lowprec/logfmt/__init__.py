@@ -3,7 +3,7 @@
 From "Insights into DeepSeek-V3" (arXiv 2505.09343, section 3.2), which proposes it for the combine step of expert
 parallelism. A tile of 128 values has K = 2^(n-1) - 1 magnitudes: code 1 is the smallest non-zero magnitude of the
 tile, code K the largest, the codes between them have a constant ratio, and code 0 is zero. The paper leaves some
-details open; mode `paper` settles them so that every bit is defined:
+details open; variant `paper` settles them so that every bit is defined:
 
 * Both ends are exact. The decoder receives the tile's (amin, amax) pair; the lower end is max(amin, amax * 2^-32).
 * Code k decodes to float32(low * (amax / low)^((k-1) / (K-1))), computed by a fixed sequence of float64 operations.
@@ -13,7 +13,7 @@ details open; mode `paper` settles them so that every bit is defined:
 * A tile of equal magnitudes takes code K. A short last tile is encoded at its own length.
 * NaN and infinities raise an error or poison their tile (it decodes to NaN): never dropped silently.
 
-Mode `deepep` is the arithmetic of DeepEP, including its differences from the paper (`lowprec.logfmt.deepep`).
+Variant `deepep` is the arithmetic of DeepEP, including its differences from the paper (`lowprec.logfmt.deepep`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import numpy.typing as npt
 
 from .._arrays import one_of
 from .._ieee import standard
+from .deepep import ApproxTables as ApproxTables
 from .deepep import DeepEPMessage as DeepEPMessage
-from .deepep import Units as Units
-from .deepep import deepep_from_bytes, encode_deepep, same_units
+from .deepep import deepep_from_bytes, encode_deepep, resolve_tables
 from .encoder import Rounding, encode_paper
 from .header import read_header
 from .paper import LogFMT as LogFMT
-from .paper import Meta, paper_from_bytes
+from .paper import RangeFormat, paper_from_bytes
 from .paper import unpack as unpack
 
-__all__ = ["DeepEPMessage", "LogFMT", "Units", "encode", "from_bytes", "unpack"]
+__all__ = ["ApproxTables", "DeepEPMessage", "LogFMT", "encode", "from_bytes", "unpack"]
 
 
 @overload
@@ -41,17 +41,17 @@ def encode(
     x: npt.ArrayLike,
     bits: int | None = None,
     tile: int = 128,
-    mode: Literal["paper"] = "paper",
+    variant: Literal["paper"] = "paper",
     *,
     axis: int = -1,
     rounding: Rounding = "linear",
     clamp_octaves: int = 32,
-    meta: Meta | None = None,
+    range_format: RangeFormat | None = None,
     fallback: Literal["bf16"] | None = None,
     nonfinite: Literal["raise", "poison"] = "raise",
     seed: int = 0,
     offset: int = 0,
-    units: None = None,
+    approx_tables: None = None,
 ) -> LogFMT: ...
 @overload
 def encode(
@@ -59,25 +59,25 @@ def encode(
     bits: int | None = None,
     tile: int = 128,
     *,
-    mode: Literal["deepep"],
-    units: Units | None = None,
+    variant: Literal["deepep"],
+    approx_tables: ApproxTables | None = None,
 ) -> DeepEPMessage: ...
 @standard
 def encode(
     x: npt.ArrayLike,
     bits: int | None = None,
     tile: int = 128,
-    mode: Literal["paper", "deepep"] = "paper",
+    variant: Literal["paper", "deepep"] = "paper",
     *,
     axis: int = -1,
     rounding: Rounding = "linear",
     clamp_octaves: int = 32,
-    meta: Meta | None = None,
+    range_format: RangeFormat | None = None,
     fallback: Literal["bf16"] | None = None,
     nonfinite: Literal["raise", "poison"] = "raise",
     seed: int = 0,
     offset: int = 0,
-    units: Units | None = None,
+    approx_tables: ApproxTables | None = None,
 ) -> LogFMT | DeepEPMessage:
     """Encode an array in LogFMT, with tiles along an axis.
 
@@ -89,10 +89,10 @@ def encode(
         Bits per value, including the sign, 3 to 16; 8 by default. The paper uses 8 and 10.
     tile : int
         Values per tile; the last tile along the axis may be shorter.
-    mode : {"paper", "deepep"}
+    variant : {"paper", "deepep"}
         The definition above, or the arithmetic of DeepEP: bfloat16 numbers [..., channels] in 10 bits and tiles of 128.
-        Mode "deepep" accepts only the defaults of the other options except `units`, and treats NaN and infinities as
-        DeepEP does.
+        Variant "deepep" accepts only the defaults of the other options except `approx_tables`, and treats NaN and
+        infinities as DeepEP does.
     axis : int
         Axis of the tiles.
     rounding : {"linear", "log", "logmean", "stochastic"}
@@ -103,7 +103,7 @@ def encode(
     clamp_octaves : int
         Largest range of a tile, 1 to 32. The paper's 32 keeps every magnitude of most tiles; a smaller range makes the
         steps finer and flushes the smallest values.
-    meta : {None, "bf16", "fp32"}
+    range_format : {None, "bf16", "fp32"}
         Format of the ends of a tile. None: bfloat16 if it holds all ends exactly, as for bfloat16 input, else float32.
         "bf16" rounds the other ends outwards to bfloat16, so that they are no longer exact.
     fallback : {None, "bf16"}
@@ -115,8 +115,8 @@ def encode(
     seed, offset : int
         Seed and index of the random words of "stochastic": those of (seed, offset + index), with the index over values
         in C order and `axis` moved last.
-    units : Units, optional
-        Tables of a GPU's log2 and 2**y that mode "deepep" uses instead of correctly rounded functions.
+    approx_tables : Units, optional
+        Tables of a GPU's log2 and 2**y that variant "deepep" uses instead of correctly rounded functions.
 
     Returns
     -------
@@ -141,41 +141,42 @@ def encode(
     >>> z.codes.tolist(), z.bits_per_value
     ([1, 2, 3, 4, 5, 6, 7, 1, 2, 11], 7.2)
     """
-    one_of("logfmt", "mode", mode, ("paper", "deepep"))
-    if mode == "paper":
-        if units is not None:
+    one_of("logfmt", "variant", variant, ("paper", "deepep"))
+    if variant == "paper":
+        if approx_tables is not None:
             raise ValueError(
-                f"logfmt: units must be None with mode='paper', which has no approximate log2, got {units!r}"
+                f"logfmt: approx_tables must be None with variant='paper', which has no approximate log2, "
+                f"got {approx_tables!r}"
             )
         return encode_paper(
-            x, 8 if bits is None else bits, tile, axis=axis, rounding=rounding, clamp_octaves=clamp_octaves, meta=meta,
-            fallback=fallback, nonfinite=nonfinite, seed=seed, offset=offset,
+            x, 8 if bits is None else bits, tile, axis=axis, rounding=rounding, clamp_octaves=clamp_octaves,
+            range_format=range_format, fallback=fallback, nonfinite=nonfinite, seed=seed, offset=offset,
         )  # fmt: skip
     given = {
-        "bits": 10 if bits is None else bits, "tile": tile, "axis": axis, "rounding": rounding, "meta": meta,
-        "clamp_octaves": clamp_octaves, "fallback": fallback, "nonfinite": nonfinite,
+        "bits": 10 if bits is None else bits, "tile": tile, "axis": axis, "rounding": rounding,
+        "range_format": range_format, "clamp_octaves": clamp_octaves, "fallback": fallback, "nonfinite": nonfinite,
     }  # fmt: skip
     for name, value in given.items():
         if value != _OF_DEEPEP[name]:
-            raise ValueError(f"logfmt: {name} must be {_OF_DEEPEP[name]!r} with mode='deepep', got {value!r}")
-    return encode_deepep(x, same_units(units))
+            raise ValueError(f"logfmt: {name} must be {_OF_DEEPEP[name]!r} with variant='deepep', got {value!r}")
+    return encode_deepep(x, resolve_tables(approx_tables))
 
 
 _OF_DEEPEP = {
-    "bits": 10, "tile": 128, "axis": -1, "rounding": "linear", "meta": None, "clamp_octaves": 32, "fallback": None,
-    "nonfinite": "raise",
+    "bits": 10, "tile": 128, "axis": -1, "rounding": "linear", "range_format": None, "clamp_octaves": 32,
+    "fallback": None, "nonfinite": "raise",
 }  # fmt: skip
 
 
-def from_bytes(data: bytes, units: Units | None = None) -> LogFMT | DeepEPMessage:
+def from_bytes(data: bytes, approx_tables: ApproxTables | None = None) -> LogFMT | DeepEPMessage:
     """Decode the bytes that `to_bytes` of an encoded array returned.
 
     Parameters
     ----------
     data : bytes
         Header and payload.
-    units : Units, optional
-        Tables for mode "deepep", as in `encode`.
+    approx_tables : Units, optional
+        Tables for variant "deepep", as in `encode`.
 
     Returns
     -------
@@ -188,6 +189,6 @@ def from_bytes(data: bytes, units: Units | None = None) -> LogFMT | DeepEPMessag
         If the bytes have another format, are truncated or are corrupt.
     """
     header, payload = read_header(data)
-    if header.mode == 0:
+    if header.variant == 0:
         return paper_from_bytes(header, payload)
-    return deepep_from_bytes(header, payload, same_units(units))
+    return deepep_from_bytes(header, payload, resolve_tables(approx_tables))

@@ -41,7 +41,7 @@ _NONE: Floats = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class Units(ByBits):
+class ApproxTables(ByBits):
     """Tables that emulate the GPU's lg2.approx and ex2.approx; without a table, the result is correctly rounded.
 
     Attributes
@@ -82,7 +82,7 @@ class Units(ByBits):
         return log2, _NONE if significands is None else significands, _NONE if fractions is None else fractions
 
 
-ROUNDED = Units()
+ROUNDED = ApproxTables()
 _log2_cache: list[Floats] = []
 
 
@@ -106,7 +106,7 @@ class DeepEPMessage(ByBits):
         fell back.
     amin, amax : float32 arrays [..., channels / 128]
         Smallest and largest magnitude of each tile, including zeros.
-    units : Units
+    approx_tables : Units
         Tables of log2 and 2**y.
     overflows : int
         Number of codes that overflowed into a neighbour; unknown if the message was read from bytes.
@@ -115,7 +115,7 @@ class DeepEPMessage(ByBits):
     codes: Words = field(repr=False)
     amin: Floats = field(repr=False)
     amax: Floats = field(repr=False)
-    units: Units = field(default=ROUNDED, repr=False)
+    approx_tables: ApproxTables = field(default=ROUNDED, repr=False)
     overflows: int = field(default=0, compare=False)
 
     @property
@@ -124,17 +124,17 @@ class DeepEPMessage(ByBits):
         return self.codes.shape
 
     @property
-    def cast(self) -> Flags:
+    def encoded_chunks(self) -> Flags:
         """Whether each chunk is in 10 bits: bool array [..., chunks]. The receiver derives it from the ends."""
-        flags = _chunks_fit(_words(self.amin), _words(self.amax), self.shape[-1], self.units)
+        flags = _chunks_fit(_words(self.amin), _words(self.amax), self.shape[-1], self.approx_tables)
         return flags.reshape(*self.shape[:-1], flags.shape[1])
 
     @property
     def nbytes(self) -> int:
         """Size of `pack()` in bytes."""
-        chunk = chunk_of(self.shape[-1])
-        cast = int(self.cast.sum())
-        return 4 * self.amax.size + cast * chunk * 10 // 8 + (self.cast.size - cast) * chunk * 2
+        chunk = chunk_size(self.shape[-1])
+        cast = int(self.encoded_chunks.sum())
+        return 4 * self.amax.size + cast * chunk * 10 // 8 + (self.encoded_chunks.size - cast) * chunk * 2
 
     @property
     def bits_per_value(self) -> float:
@@ -164,8 +164,8 @@ class DeepEPMessage(ByBits):
         values = out.reshape(-1)
         codes = np.ascontiguousarray(apart(self.codes, out)).reshape(-1)
         amin, amax = _words(self.amin).reshape(-1), _words(self.amax).reshape(-1)
-        fit = _tiles_fit(self.cast, self.shape[-1])
-        log2, _, fractions = self.units.tables()
+        fit = _tiles_fit(self.encoded_chunks, self.shape[-1])
+        log2, _, fractions = self.approx_tables.tables()
         _threads.run_chunks(
             lambda start, stop: kernels.decode_tiles(codes, fit, amax, amin, log2, fractions, values, start, stop),
             amax.size,
@@ -189,7 +189,10 @@ class DeepEPMessage(ByBits):
             return np.empty(0, np.uint8)
         codes = np.ascontiguousarray(self.codes).reshape(_rows(self.shape), channels)
         amin, amax = (end.reshape(codes.shape[0], channels // TILE) for end in (self.amin, self.amax))
-        cast, chunk = self.cast.reshape(codes.shape[0], channels // chunk_of(channels)), chunk_of(channels)
+        cast, chunk = (
+            self.encoded_chunks.reshape(codes.shape[0], channels // chunk_size(channels)),
+            chunk_size(channels),
+        )
         encoded, raw = [], []
         for c in range(cast.shape[1]):
             part = np.ascontiguousarray(codes[:, c * chunk : (c + 1) * chunk])
@@ -204,14 +207,14 @@ class DeepEPMessage(ByBits):
         return with_header(Header(1, 10, 32, 32, True, len(self.shape) - 1, TILE, self.shape), self.pack())
 
 
-def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
+def encode_deepep(x: npt.ArrayLike, approx_tables: ApproxTables = ROUNDED) -> DeepEPMessage:
     """Encode tokens for combine with DeepEP's arithmetic.
 
     Parameters
     ----------
     x : array [..., channels]
         Numbers that bfloat16 represents exactly, of any real type; channels a multiple of 512.
-    units : Units
+    approx_tables : Units
         Tables of log2 and 2**y.
 
     Returns
@@ -227,11 +230,11 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
         If the values of `x` are not real numbers.
     """
     shape, words = _as_words(x)
-    chunk = chunk_of(shape[-1])
+    chunk = chunk_size(shape[-1])
     flat = words.reshape(-1)
     tiles = flat.size // TILE
     amax, amin, fit = np.empty(tiles, np.uint16), np.empty(tiles, np.uint16), np.empty(tiles, np.bool_)
-    log2, significands, fractions = units.tables()
+    log2, significands, fractions = approx_tables.tables()
     _threads.run_chunks(
         lambda start, stop: kernels.find_tiles(flat, log2, amax, amin, fit, start, stop), tiles, 4 * _GRAIN
     )
@@ -248,10 +251,10 @@ def encode_deepep(x: npt.ArrayLike, units: Units = ROUNDED) -> DeepEPMessage:
     )
     across = (*shape[:-1], shape[-1] // TILE)
     ends = _from_words(amin).reshape(across), _from_words(amax).reshape(across)
-    return DeepEPMessage(codes.reshape(shape), *ends, units, sum(overflows))
+    return DeepEPMessage(codes.reshape(shape), *ends, approx_tables, sum(overflows))
 
 
-def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
+def unpack(wire: Bytes, channels: int, approx_tables: ApproxTables = ROUNDED) -> DeepEPMessage:
     """Decode the bytes of `DeepEPMessage.pack` into tokens [tokens, channels].
 
     Raises
@@ -259,7 +262,7 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
     ValueError
         If the channels are not a multiple of 512 or the bytes end within a token.
     """
-    chunk = chunk_of(whole("logfmt", "channels", channels, 0))
+    chunk = chunk_size(whole("logfmt", "channels", channels, 0))
     data = np.asarray(wire)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ValueError(f"logfmt: wire must be uint8 bytes with one axis, got {data.dtype} {data.shape}")
@@ -267,13 +270,13 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
         raise ValueError(f"logfmt: wire must be empty for tokens of 0 channels, got {data.size} bytes")
     if not data.size:
         ends = np.empty((0, channels // TILE), np.float32)
-        return DeepEPMessage(np.empty((0, channels), np.uint16), ends, ends, units)
+        return DeepEPMessage(np.empty((0, channels), np.uint16), ends, ends, approx_tables)
     if data.size < channels // TILE * 4:  # checked before any work that grows with the channels
         raise ValueError(f"logfmt: wire is cut short: row 0 has {data.size} bytes")
 
     def fit(meta: Bytes) -> Flags:
         amax, amin = any_pairs_from_bytes(meta[None], 32)
-        return _chunks_fit(_words(amin), _words(amax), channels, units).reshape(-1)
+        return _chunks_fit(_words(amin), _words(amax), channels, approx_tables).reshape(-1)
 
     widths = [(chunk * 10 // 8, chunk * 2)] * (channels // chunk)
     metas, cast, encoded, raw = split_rows(data, channels // TILE * 4, widths, fit)
@@ -283,22 +286,22 @@ def unpack(wire: Bytes, channels: int, units: Units = ROUNDED) -> DeepEPMessage:
         part = np.empty((len(metas), chunk), np.uint16)
         kernels.unpack_sixteens(encoded[c].reshape(-1).view(np.uint32), part.reshape(-1))
         codes[:, c * chunk : (c + 1) * chunk] = np.where(cast[:, c : c + 1], part, raw[c].view("<u2"))
-    return DeepEPMessage(codes, amin, amax, units)
+    return DeepEPMessage(codes, amin, amax, approx_tables)
 
 
-def deepep_from_bytes(header: Header, payload: Bytes, units: Units = ROUNDED) -> DeepEPMessage:
-    """Decode the payload of mode deepep."""
-    message = unpack(payload, header.shape[-1], units)
+def deepep_from_bytes(header: Header, payload: Bytes, approx_tables: ApproxTables = ROUNDED) -> DeepEPMessage:
+    """Decode the payload of variant deepep."""
+    message = unpack(payload, header.shape[-1], approx_tables)
     if message.codes.shape[0] != _rows(header.shape) and header.shape[-1]:
         raise ValueError(
             f"logfmt: data must have {_rows(header.shape)} tokens for shape {header.shape}, got {len(message.codes)}"
         )
     tiles = (*header.shape[:-1], header.shape[-1] // TILE)
     ends = (message.amin.reshape(tiles), message.amax.reshape(tiles))
-    return DeepEPMessage(message.codes.reshape(header.shape), *ends, units)
+    return DeepEPMessage(message.codes.reshape(header.shape), *ends, approx_tables)
 
 
-def chunk_of(channels: int) -> int:
+def chunk_size(channels: int) -> int:
     """Return the number of channels per chunk: 1024, or 512 if 1024 does not divide the channels.
 
     Raises
@@ -307,7 +310,7 @@ def chunk_of(channels: int) -> int:
         If 512 does not divide them.
     """
     if channels % 512:
-        raise ValueError(f"logfmt: channels must be a multiple of 512 with mode='deepep', got {channels}")
+        raise ValueError(f"logfmt: channels must be a multiple of 512 with variant='deepep', got {channels}")
     return 512 if channels % 1024 else 1024
 
 
@@ -321,7 +324,7 @@ def _as_words(x: npt.ArrayLike) -> tuple[tuple[int, ...], Words]:
     wrong = (patterns & np.uint32(0xFFFF) != 0) & ~np.isnan(values)
     if wrong.any():
         raise ValueError(
-            f"logfmt: x must hold bfloat16 numbers with mode='deepep', got {values[wrong][0]};"
+            f"logfmt: x must hold bfloat16 numbers with variant='deepep', got {values[wrong][0]};"
             " lowprec.round_to(x, 'bfloat16') rounds them"
         )
     words = (patterns >> np.uint32(16)).astype(np.uint16)
@@ -342,15 +345,15 @@ def _from_words(words: Words) -> Floats:
     return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
+def _chunks_fit(amin: Words, amax: Words, channels: int, approx_tables: ApproxTables) -> Flags:
     """Return whether each chunk [rows, chunks] qualifies for 10 bits, from the ends of its tiles."""
-    log2 = units.tables()[0]
+    log2 = approx_tables.tables()[0]
     magnitude = np.uint16(0x7FFF)
     high = log2[amax & magnitude]
     with np.errstate(invalid="ignore"):
         low = np.fmax(log2[amin & magnitude], high - np.float32(32))
         fit = (high < 0) & (low < high)
-    chunk = chunk_of(channels)
+    chunk = chunk_size(channels)
     rows = amax.size // (channels // TILE) if channels else 0
     flags: Flags = np.logical_and.reduce(fit.reshape(rows, channels // chunk, chunk // TILE), axis=2)
     return flags
@@ -358,19 +361,19 @@ def _chunks_fit(amin: Words, amax: Words, channels: int, units: Units) -> Flags:
 
 def _tiles_fit(cast: Flags, channels: int) -> Flags:
     """Return for each tile whether its chunk is encoded in 10 bits."""
-    return np.repeat(cast.reshape(-1), chunk_of(channels) // TILE)
+    return np.repeat(cast.reshape(-1), chunk_size(channels) // TILE)
 
 
-def same_units(units: object) -> Units:
-    """Return `units`, or the correctly rounded functions for None.
+def resolve_tables(approx_tables: object) -> ApproxTables:
+    """Return `approx_tables`, or the correctly rounded functions for None.
 
     Raises
     ------
     TypeError
-        If `units` is neither `Units` nor None.
+        If `approx_tables` is neither `Units` nor None.
     """
-    if units is None:
+    if approx_tables is None:
         return ROUNDED
-    if not isinstance(units, Units):
-        raise TypeError(f"logfmt: units must be a lowprec.logfmt.Units or None, got {units!r}")
-    return units
+    if not isinstance(approx_tables, ApproxTables):
+        raise TypeError(f"logfmt: approx_tables must be a lowprec.logfmt.ApproxTables or None, got {approx_tables!r}")
+    return approx_tables

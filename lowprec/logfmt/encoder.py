@@ -15,7 +15,7 @@ from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
 
 from .arrays import as_rows, exact_float32, from_rows
-from .paper import LogFMT, Meta
+from .paper import LogFMT, RangeFormat
 
 Rounding = Literal["linear", "log", "logmean", "stochastic"]
 
@@ -37,20 +37,20 @@ def encode_paper(
     axis: int,
     rounding: Rounding,
     clamp_octaves: int,
-    meta: Meta | None,
+    range_format: RangeFormat | None,
     fallback: Literal["bf16"] | None,
     nonfinite: Literal["raise", "poison"],
     seed: int,
     offset: int,
 ) -> LogFMT:
-    """Encode an array in mode "paper"; see `lowprec.logfmt.encode`."""
+    """Encode an array in variant "paper"; see `lowprec.logfmt.encode`."""
     bits, tile, octaves = (
         whole("logfmt", "bits", bits, 3, 16),
         whole("logfmt", "tile", tile, 1, LARGEST_TILE),
         whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
     rule = _RULES[one_of("logfmt", "rounding", rounding, tuple(_RULES))]
-    one_of("logfmt", "meta", meta, (None, "bf16", "fp32"))
+    one_of("logfmt", "range_format", range_format, (None, "bf16", "fp32"))
     one_of("logfmt", "fallback", fallback, (None, "bf16"))
     one_of("logfmt", "nonfinite", nonfinite, ("raise", "poison"))
     seed, offset = whole("logfmt", "seed", seed, 0, 2**63 - 1), whole("logfmt", "offset", offset, 0, 2**62)
@@ -67,25 +67,36 @@ def encode_paper(
     def piece(start: int, stop: int) -> None:
         if rule == logfmt_encode.STOCHASTIC:
             found = logfmt_stochastic.encode_tiles_stochastic(
-                flat, rows.shape[1], bits, width, octaves, meta == "bf16", seed, offset, flat_codes, mins, maxs,
+                flat, rows.shape[1], bits, width, octaves, range_format == "bf16", seed, offset, flat_codes, mins, maxs,
                 start, stop,
             )  # fmt: skip
         else:
             found = logfmt_encode.encode_tiles(
-                flat, rows.shape[1], bits, width, octaves, rule, meta == "bf16", flat_codes, mins, maxs, start, stop
+                flat,
+                rows.shape[1],
+                bits,
+                width,
+                octaves,
+                rule,
+                range_format == "bf16",
+                flat_codes,
+                mins,
+                maxs,
+                start,
+                stop,
             )
         if found >= 0:
             bad.append(found)
 
     _threads.run_chunks(piece, amin.size, _GRAIN)
     if bad:
-        _refuse_or_poison(min(bad), rows, tile, amin, amax, nonfinite, meta)
+        _refuse_or_poison(min(bad), rows, tile, amin, amax, nonfinite, range_format)
     shape = values.shape
     result = LogFMT(
         from_rows(codes, shape, axis), from_rows(amin, shape, axis), from_rows(amax, shape, axis),
-        bits, tile, octaves, axis if axis != values.ndim - 1 else -1, meta, fallback,
+        bits, tile, octaves, axis if axis != values.ndim - 1 else -1, range_format, fallback,
     )  # fmt: skip
-    fallen = result.fallen()
+    fallen = result.fallback_mask()
     if fallen is None:
         return result
     wide = codes.astype(np.uint16)
@@ -101,14 +112,14 @@ def encode_paper(
 
 
 def _refuse_or_poison(
-    first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, meta: Meta | None
+    first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, range_format: RangeFormat | None
 ) -> None:
     """Raise for a non-finite tile, unless it is to be poisoned; bfloat16 ends that overflow always raise."""
     overflowed = np.isinf(amax)
     if overflowed.any():
         row, part = (int(i) for i in np.argwhere(overflowed)[0])
         largest = np.abs(rows[row, part * tile : (part + 1) * tile]).max()
-        raise ValueError(f"logfmt: {largest} in row {row}, tile {part} overflows bfloat16; use meta='fp32'")
+        raise ValueError(f"logfmt: {largest} in row {row}, tile {part} overflows bfloat16; use range_format='fp32'")
     if nonfinite == "raise":
         row, part = divmod(first, amax.shape[1])
         ends = rows[row, part * tile : (part + 1) * tile]

@@ -29,7 +29,7 @@ from .wire import (
     to_streams,
 )  # fmt: skip
 
-Meta = Literal["bf16", "fp32"]
+RangeFormat = Literal["bf16", "fp32"]
 
 _GRAIN = 512  # tiles per chunk of work
 TILES_OF_A_CHUNK = 8  # sent as bfloat16 together if one of them does not qualify for LogFMT
@@ -54,7 +54,7 @@ class LogFMT(ByBits):
         Largest ratio of the ends as a power of two: the lower one is at least amax * 2^-octaves.
     axis : int
         Axis of the tiles.
-    meta : {None, "bf16", "fp32"}
+    range_format : {None, "bf16", "fp32"}
         Format of the ends; None: bfloat16 if it holds all of them exactly, else float32.
     fallback : {None, "bf16"}
         Whether chunks of 8 tiles may have fallen back to bfloat16.
@@ -67,7 +67,7 @@ class LogFMT(ByBits):
     tile: int = 128
     octaves: int = 32
     axis: int = -1
-    meta: Meta | None = None
+    range_format: RangeFormat | None = None
     fallback: Literal["bf16"] | None = None
 
     @property
@@ -76,17 +76,17 @@ class LogFMT(ByBits):
         return self.codes.shape
 
     @property
-    def meta_bits(self) -> int:
+    def range_bits(self) -> int:
         """Bits of a tile's (amin, amax) pair: 32 in bfloat16, 64 in float32."""
-        if self.meta is not None:
-            return 32 if self.meta == "bf16" else 64
+        if self.range_format is not None:
+            return 32 if self.range_format == "bf16" else 64
         for ends in (self.amin, self.amax):
             if (np.ascontiguousarray(ends).view(np.uint32) & np.uint32(0xFFFF)).any():
                 return 64
         return 32
 
     @property
-    def cast(self) -> npt.NDArray[np.bool_]:
+    def encoded_chunks(self) -> npt.NDArray[np.bool_]:
         """Whether each chunk of 8 tiles is in LogFMT: bool, the shape of `amax` with `axis` counting chunks.
 
         Without a fallback all are; with it, those whose tiles all have amax < 1 and amin < amax, DeepEP's condition for
@@ -105,10 +105,10 @@ class LogFMT(ByBits):
         """Size of `pack()` in bytes, or the total size of its rows."""
         rows, columns = as_rows(self.codes, self.axis).shape
         if not self.fallback or not self.codes.size:
-            return int(rows * row_bytes(columns, self.bits, self.tile, self.meta_bits))
-        metas = self.amax.size * self.meta_bits // 8
+            return int(rows * row_bytes(columns, self.bits, self.tile, self.range_bits))
+        metas = self.amax.size * self.range_bits // 8
         widths = np.array(_chunk_widths(columns, self.bits, self.tile), np.int64).reshape(-1, 2)
-        chunks = np.where(as_rows(self.cast, self.axis), widths[:, 0], widths[:, 1])
+        chunks = np.where(as_rows(self.encoded_chunks, self.axis), widths[:, 0], widths[:, 1])
         return int(metas) + int(chunks.sum())
 
     @property
@@ -141,7 +141,7 @@ class LogFMT(ByBits):
             codes, amin, amax = (apart(array, out) for array in (codes, amin, amax))
         direct = out is not None and self.axis in (-1, len(self.shape) - 1)
         rows = as_rows(out, -1) if out is not None and direct else np.empty(codes.shape, np.float32)
-        fallen = self.fallen()
+        fallen = self.fallback_mask()
         if fallen is not None:
             words, codes = codes, np.where(fallen, codes.dtype.type(0), codes)
         if self.bits != 8 * codes.itemsize and codes.size and int(codes.max()) >> self.bits:
@@ -168,7 +168,7 @@ class LogFMT(ByBits):
     def pack(self) -> npt.NDArray[np.uint8]:
         """Return the encoded bytes, row by row.
 
-        A row is the (amin, amax) pairs of its tiles, little-endian bfloat16 or float32 according to `meta_bits`, and
+        A row is the (amin, amax) pairs of its tiles, little-endian bfloat16 or float32 according to `range_bits`, and
         then the tiles, each a little-endian stream of its codes from the least significant bit, padded to whole bytes
         (16 * bits bytes for 128 values). A chunk that fell back is stored as its bfloat16 numbers.
 
@@ -179,13 +179,13 @@ class LogFMT(ByBits):
             length, so they are concatenated into one dimension.
         """
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
-        metas = pairs_to_bytes(amin, amax, self.meta_bits)
+        metas = pairs_to_bytes(amin, amax, self.range_bits)
         if self.fallback and not codes.size:
             return np.empty(0, np.uint8)
         if not self.fallback:
             rows = np.concatenate([metas, to_streams(codes, self.bits, self.tile)], axis=1)
             return rows.reshape(*np.moveaxis(self.codes, self.axis, -1).shape[:-1], rows.shape[1])
-        cast, size = as_rows(self.cast, self.axis), TILES_OF_A_CHUNK * self.tile
+        cast, size = as_rows(self.encoded_chunks, self.axis), TILES_OF_A_CHUNK * self.tile
         encoded, raw = [], []
         for c, first in enumerate(range(0, codes.shape[1], size)):
             part = codes[:, first : first + size]
@@ -198,15 +198,15 @@ class LogFMT(ByBits):
         """Return a header with bits, tiles and shape, followed by `pack()`: all that `from_bytes` needs."""
         axis = self.axis % len(self.shape)
         header = Header(
-            0, self.bits, self.octaves, self.meta_bits, self.fallback is not None, axis, self.tile, self.shape
+            0, self.bits, self.octaves, self.range_bits, self.fallback is not None, axis, self.tile, self.shape
         )
         return with_header(header, self.pack().reshape(-1))
 
-    def fallen(self) -> npt.NDArray[np.bool_] | None:
+    def fallback_mask(self) -> npt.NDArray[np.bool_] | None:
         """Return whether each value [rows, columns] is a bfloat16 number, or None without a fallback."""
         if not self.fallback:
             return None
-        cast_chunks = as_rows(self.cast, self.axis)
+        cast_chunks = as_rows(self.encoded_chunks, self.axis)
         columns = self.shape[self.axis]
         return np.repeat(~cast_chunks, min(TILES_OF_A_CHUNK * self.tile, columns), axis=1)[:, :columns]
 
@@ -217,7 +217,7 @@ def unpack(
     bits: int = 8,
     tile: int = 128,
     *,
-    meta_bits: int,
+    range_bits: int,
     clamp_octaves: int = 32,
     fallback: Literal["bf16"] | None = None,
 ) -> LogFMT:
@@ -231,8 +231,8 @@ def unpack(
         Values in a row.
     bits, tile, clamp_octaves, fallback
         Options that `encode` was given.
-    meta_bits : {32, 64}
-        `LogFMT.meta_bits` of the encoded array.
+    range_bits : {32, 64}
+        `LogFMT.range_bits` of the encoded array.
 
     Returns
     -------
@@ -249,7 +249,7 @@ def unpack(
     --------
     >>> from lowprec import logfmt
     >>> z = logfmt.encode(np.linspace(-1, 1, 300, dtype=np.float32))
-    >>> back = logfmt.unpack(z.pack(), 300, meta_bits=z.meta_bits)
+    >>> back = logfmt.unpack(z.pack(), 300, range_bits=z.range_bits)
     >>> np.array_equal(back.codes, z.codes), back.nbytes
     (True, 324)
     """
@@ -258,14 +258,14 @@ def unpack(
         whole("logfmt", "tile", tile, 1, LARGEST_TILE),
         whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
-    columns, meta_bits = whole("logfmt", "columns", columns, 0), one_of("logfmt", "meta_bits", meta_bits, (32, 64))
+    columns, range_bits = whole("logfmt", "columns", columns, 0), one_of("logfmt", "range_bits", range_bits, (32, 64))
     one_of("logfmt", "fallback", fallback, (None, "bf16"))
     data = np.asarray(wire)
-    length = row_bytes(columns, bits, tile, meta_bits)
+    length = row_bytes(columns, bits, tile, range_bits)
     if data.dtype != np.uint8 or data.ndim < 1 or (data.ndim > 1 and fallback is not None):
         raise ValueError(f"logfmt: wire must be uint8 bytes in rows, got {data.dtype} {data.shape}")
     if fallback is not None:
-        return _unpack_varying(data, columns, bits, tile, meta_bits, octaves)
+        return _unpack_varying(data, columns, bits, tile, range_bits, octaves)
     if data.shape[-1] != length:
         raise ValueError(
             f"logfmt: wire must have {length} bytes per row of {columns} values in {bits} bits, got shape {data.shape}"
@@ -273,8 +273,8 @@ def unpack(
     lead = data.shape[:-1]
     rows = np.ascontiguousarray(data).reshape(int(np.prod(lead, dtype=np.int64)), length)
     tiles = -(-columns // tile)
-    amin, amax = pairs_from_bytes(rows[:, : tiles * meta_bits // 8], meta_bits)
-    codes = from_streams(rows[:, tiles * meta_bits // 8 :], columns, bits, tile)
+    amin, amax = pairs_from_bytes(rows[:, : tiles * range_bits // 8], range_bits)
+    codes = from_streams(rows[:, tiles * range_bits // 8 :], columns, bits, tile)
     shape = (*lead, columns)
     axis = len(shape) - 1
     return LogFMT(
@@ -288,11 +288,11 @@ def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
     columns = shape[axis]
     lead = (*shape[:axis], *shape[axis + 1 :])
     rows = int(np.prod(lead, dtype=object))
-    options: dict[str, Any] = {"meta_bits": header.meta_bits, "clamp_octaves": header.octaves}
+    options: dict[str, Any] = {"range_bits": header.range_bits, "clamp_octaves": header.octaves}
     if header.fallback and columns:
         z = unpack(payload, columns, header.bits, header.tile, fallback="bf16", **options)
     else:
-        length = row_bytes(columns, header.bits, header.tile, header.meta_bits)
+        length = row_bytes(columns, header.bits, header.tile, header.range_bits)
         if payload.size != rows * length:
             raise ValueError(
                 f"logfmt: data must have {rows * length} bytes for shape {shape} in {header.bits} bits, got "
@@ -305,7 +305,7 @@ def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
     return LogFMT(
         from_rows(codes, shape, axis), from_rows(z.amin, shape, axis), from_rows(z.amax, shape, axis),
         header.bits, header.tile, header.octaves, axis if axis != len(shape) - 1 else -1,
-        "fp32" if header.meta_bits == 64 else "bf16", "bf16" if header.fallback else None,
+        "fp32" if header.range_bits == 64 else "bf16", "bf16" if header.fallback else None,
     )  # fmt: skip
 
 
@@ -316,22 +316,22 @@ def _chunk_widths(columns: int, bits: int, tile: int) -> list[tuple[int, int]]:
     return [(row_bytes(n, bits, tile, 0), 2 * n) for n in counts]
 
 
-def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, meta_bits: int, octaves: int) -> LogFMT:
+def _unpack_varying(data: Bytes, columns: int, bits: int, tile: int, range_bits: int, octaves: int) -> LogFMT:
     tiles = -(-columns // tile)
     if not tiles and data.size:
         raise ValueError(f"logfmt: wire must be empty for rows of 0 values, got {data.size} bytes")
-    if data.size < tiles * meta_bits // 8:  # checked before any work that grows with the columns
+    if data.size < tiles * range_bits // 8:  # checked before any work that grows with the columns
         if data.size:
             raise ValueError(f"logfmt: wire is cut short: row 0 has {data.size} bytes")
         ends = np.empty((0, tiles), np.float32)
         return LogFMT(np.empty((0, columns), np.uint16), ends, ends, bits, tile, octaves, -1, None, "bf16")
 
     def fit(meta: Bytes) -> Flags:
-        amin, amax = pairs_from_bytes(meta[None], meta_bits)
-        return LogFMT(amin[0], amin[0], amax[0], bits, tile, octaves, fallback="bf16").cast
+        amin, amax = pairs_from_bytes(meta[None], range_bits)
+        return LogFMT(amin[0], amin[0], amax[0], bits, tile, octaves, fallback="bf16").encoded_chunks
 
-    metas, cast, encoded, raw = split_rows(data, tiles * meta_bits // 8, _chunk_widths(columns, bits, tile), fit)
-    amin, amax = pairs_from_bytes(metas, meta_bits)
+    metas, cast, encoded, raw = split_rows(data, tiles * range_bits // 8, _chunk_widths(columns, bits, tile), fit)
+    amin, amax = pairs_from_bytes(metas, range_bits)
     codes = np.empty((len(metas), columns), np.uint16)
     size = TILES_OF_A_CHUNK * tile
     for c, first in enumerate(range(0, columns, size)):

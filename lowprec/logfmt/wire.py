@@ -14,11 +14,11 @@ Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 
-def row_bytes(columns: int, bits: int, tile: int, meta_bits: int) -> int:
+def row_bytes(columns: int, bits: int, tile: int, range_bits: int) -> int:
     """Return the size in bytes of a row without fallback."""
     whole_tiles, rest = divmod(columns, tile)
     streams = whole_tiles * packing.packed_size(tile, bits) + packing.packed_size(rest, bits)
-    return (whole_tiles + (rest > 0)) * meta_bits // 8 + streams
+    return (whole_tiles + (rest > 0)) * range_bits // 8 + streams
 
 
 # --- rows of equal length --------------------------------------------------------------------------------------------
@@ -70,14 +70,14 @@ def from_streams(rows: Bytes, columns: int, bits: int, tile: int) -> Array:
     return codes
 
 
-def pairs_to_bytes(first: Array, second: Array, meta_bits: int) -> Bytes:
+def pairs_to_bytes(first: Array, second: Array, range_bits: int) -> Bytes:
     """Return pairs of float32 numbers [rows, tiles] as little-endian bytes; in bfloat16 if a pair has 32 bits."""
     words = np.stack([first, second], axis=-1).view(np.uint32)
-    halves = (words >> np.uint32(16)).astype("<u2") if meta_bits == 32 else words.astype("<u4")
-    return halves.reshape(-1).view(np.uint8).reshape(len(first), first.shape[1] * meta_bits // 8)
+    halves = (words >> np.uint32(16)).astype("<u2") if range_bits == 32 else words.astype("<u4")
+    return halves.reshape(-1).view(np.uint8).reshape(len(first), first.shape[1] * range_bits // 8)
 
 
-def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
+def pairs_from_bytes(rows: Bytes, range_bits: int) -> tuple[Array, Array]:
     """Return the (amin, amax) pairs from the bytes of `pairs_to_bytes`.
 
     Raises
@@ -85,7 +85,7 @@ def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
     ValueError
         If a pair is not a valid (amin, amax).
     """
-    amin, amax = any_pairs_from_bytes(rows, meta_bits)
+    amin, amax = any_pairs_from_bytes(rows, range_bits)
     # The encoder writes +0 for both ends of a tile of zeros.
     in_order = (amin >= 0) & (amin <= amax) & (amax < np.inf) & ((amin > 0) == (amax > 0))
     in_order &= ~(np.signbit(amin) & np.signbit(amax))
@@ -99,14 +99,14 @@ def pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
     return amin, amax
 
 
-def any_pairs_from_bytes(rows: Bytes, meta_bits: int) -> tuple[Array, Array]:
+def any_pairs_from_bytes(rows: Bytes, range_bits: int) -> tuple[Array, Array]:
     """Return pairs of float32 numbers without validation."""
     raw = np.ascontiguousarray(rows).reshape(-1)
-    words = raw.view("<u4") if meta_bits == 64 else raw.view("<u2").astype(np.uint32) << np.uint32(16)
+    words = raw.view("<u4") if range_bits == 64 else raw.view("<u2").astype(np.uint32) << np.uint32(16)
     pairs = (
         np.ascontiguousarray(words, dtype=np.uint32)
         .view(np.float32)
-        .reshape(len(rows), rows.shape[1] * 8 // meta_bits, 2)
+        .reshape(len(rows), rows.shape[1] * 8 // range_bits, 2)
     )
     return np.ascontiguousarray(pairs[..., 0]), np.ascontiguousarray(pairs[..., 1])
 

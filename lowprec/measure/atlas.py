@@ -15,7 +15,7 @@ from lowprec.cast.casts import round_to
 from lowprec.codec import Codec, codecs
 from lowprec.format.catalogue import Format, formats
 from lowprec.measure.comparison import Comparison, compare
-from lowprec.measure.metrics import gain_bias
+from lowprec.measure.metrics import gain_error
 from lowprec.measure.spread import tile_range
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize
@@ -40,13 +40,13 @@ class FormatErrors:
         Root mean square and maximum of |y - x| / |x| where x is not 0.
     magnitude_bias : float
         mean |y| / mean |x| - 1.
-    gain_bias : float
+    gain_error : float
         sum(y x) / sum(x^2) - 1.
-    flushed : float
+    underflow : float
         Share of the nonzero values that became 0.
     saturated : float
         Share of the values beyond the largest number of their tile that saturated to it.
-    octaves : float
+    tile_range_octaves : float
         Mean over tiles of 128 values of R = log2(largest / smallest non-zero magnitude), a property of the data.
     """
 
@@ -56,10 +56,10 @@ class FormatErrors:
     relative_rms: float
     relative_max: float
     magnitude_bias: float
-    gain_bias: float
-    flushed: float
+    gain_error: float
+    underflow: float
     saturated: float
-    octaves: float
+    tile_range_octaves: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a row of a table."""
@@ -67,7 +67,7 @@ class FormatErrors:
 
 
 @dataclass(frozen=True, eq=False)
-class Passed(ByBits):
+class RoundTrip(ByBits):
     """Result of a round trip: values, the largest magnitude that each could have, and bits per value."""
 
     name: str
@@ -100,25 +100,25 @@ def find_format(name: Any) -> Codec | Quantizer | Format:
         ) from None
 
 
-def pass_through(x: Floats, fmt: str | Codec | Quantizer | Format) -> Passed:
+def round_trip(x: Floats, fmt: str | Codec | Quantizer | Format) -> RoundTrip:
     """Encode and decode an array [..., columns]; an element format has no scales and saturates."""
     found = find_format(fmt)
     if isinstance(found, Format):
         limits = np.broadcast_to(np.float32(found.max), x.shape)
-        return Passed(found.name, round_to(x, found, overflow="saturate"), limits, float(found.bits))
+        return RoundTrip(found.name, round_to(x, found, overflow="saturate"), limits, float(found.bits))
     if isinstance(found, Quantizer):
         q = quantize(x, found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
         by_value = spread(spread(q.scale, rows, x.size // x.shape[-1], 0), columns, x.shape[-1])
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
         limits = (np.float32(q.format.max) * by_value * top).reshape(x.shape)
-        return Passed(found.name, q.dequantize(), limits, q.bits_per_value)
+        return RoundTrip(found.name, q.dequantize(), limits, q.bits_per_value)
     wire = found.encode(x)
-    largest: Any = getattr(found, "limits", lambda _: np.float32(np.inf))(wire)
-    return Passed(found.name, found.decode(wire), np.broadcast_to(largest, x.shape), wire.bits_per_value)
+    largest: Any = getattr(found, "max_magnitudes", lambda _: np.float32(np.inf))(wire)
+    return RoundTrip(found.name, found.decode(wire), np.broadcast_to(largest, x.shape), wire.bits_per_value)
 
 
-def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErrors:
+def measure_errors(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErrors:
     """Return all error measures of a format on an array.
 
     Parameters
@@ -143,42 +143,42 @@ def errors_of(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> FormatErro
     Examples
     --------
     >>> x = np.random.default_rng(0).standard_normal((64, 1024), dtype=np.float32)
-    >>> row = errors_of(x, "fp8_1x128")
+    >>> row = measure_errors(x, "fp8_1x128")
     >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.octaves:.1f} octaves"
     '31.8 dB with 8.25 bits, R = 9.1 octaves'
     """
     values = _measurable(x)
-    return _measured(values, pass_through(values, fmt))[0]
+    return _measured(values, round_trip(values, fmt))[0]
 
 
-def compared(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> tuple[FormatErrors, Comparison]:
-    """Return the result of `errors_of`, and the `Comparison` of the same values.
+def errors_and_comparison(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> tuple[FormatErrors, Comparison]:
+    """Return the result of `measure_errors`, and the `Comparison` of the same values.
 
     Examples
     --------
-    >>> row, all_of_it = compared(np.float32([[1.0, 0.3]]), "e4m3fn")
+    >>> row, all_of_it = errors_and_comparison(np.float32([[1.0, 0.3]]), "e4m3fn")
     >>> row.bits_per_value, round(all_of_it.relative_max, 4)
     (8.0, 0.0417)
     """
     values = _measurable(x)
-    return _measured(values, pass_through(values, fmt))
+    return _measured(values, round_trip(values, fmt))
 
 
 def _measurable(x: ArrayLike) -> Floats:
     """Return rows of finite float32 numbers."""
-    values = as_float32("errors_of", x)
+    values = as_float32("measure_errors", x)
     if values.ndim < 1 or values.size == 0:
-        raise ValueError(f"errors_of: x must have an axis and a value at least, got shape {values.shape}")
+        raise ValueError(f"measure_errors: x must have an axis and a value at least, got shape {values.shape}")
     bad = ~np.isfinite(values)
     if bad.any():
         raise ValueError(
-            f"errors_of: x must be finite, got {int(bad.sum())} of {values.size} values that are NaN or infinite, the "
-            f"first at {tuple(int(i) for i in np.argwhere(bad)[0])}"
+            f"measure_errors: x must be finite, got {int(bad.sum())} of {values.size} values that are NaN or infinite, "
+            f"the first at {tuple(int(i) for i in np.argwhere(bad)[0])}"
         )
     return values
 
 
-def _measured(values: Floats, passed: Passed) -> tuple[FormatErrors, Comparison]:
+def _measured(values: Floats, passed: RoundTrip) -> tuple[FormatErrors, Comparison]:
     outcome = compare(passed.values, values)
     cut = (np.abs(values) > passed.limits) & (np.abs(passed.values) >= passed.limits)
     ranges = tile_range(values)
@@ -189,9 +189,9 @@ def _measured(values: Floats, passed: Passed) -> tuple[FormatErrors, Comparison]
         relative_rms=outcome.relative_rms,
         relative_max=outcome.relative_max,
         magnitude_bias=outcome.magnitude_bias,
-        gain_bias=gain_bias(passed.values, values),
-        flushed=outcome.underflow,
+        gain_error=gain_error(passed.values, values),
+        underflow=outcome.underflow,
         saturated=float(cut.mean()),
-        octaves=float(np.nanmean(ranges)) if np.isfinite(ranges).any() else float("nan"),
+        tile_range_octaves=float(np.nanmean(ranges)) if np.isfinite(ranges).any() else float("nan"),
     )
     return row, outcome

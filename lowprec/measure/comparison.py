@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lowprec._ieee import standard
 from lowprec._show import table
 
-from .metrics import calc_diff, equal_bits, magnitude_bias, relative_error, sqnr, ulp_difference, underflow
+from .metrics import bit_match_fraction, calc_diff, magnitude_bias, relative_error, sqnr, ulp_difference, underflow
 from .pairs import errors, norm, pair, ratio, rms
 
 
@@ -31,7 +31,7 @@ class Comparison:
         Largest ``|a - r|``.
     ulp_max : float
         Largest distance in float32 units in the last place.
-    equal_bits : float
+    bit_match_fraction : float
         Share of elements with the same float32 bits (all NaN count as equal).
     underflow : float
         Share of nonzero reference elements that became 0.
@@ -53,7 +53,7 @@ class Comparison:
     norm_error: float
     absolute_max: float
     ulp_max: float
-    equal_bits: float
+    bit_match_fraction: float
     underflow: float
     magnitude_bias: float
     calc_diff: float
@@ -65,7 +65,7 @@ class Comparison:
     def __repr__(self) -> str:
         return (
             f"Comparison({self.sqnr:.2f} dB, relative error rms {self.relative_rms:.3g} max {self.relative_max:.3g},"
-            f" {100 * self.equal_bits:.4g} % equal bits, up to {self.ulp_max:.6g} ulp,"
+            f" {100 * self.bit_match_fraction:.4g} % equal bits, up to {self.ulp_max:.6g} ulp,"
             f" {100 * self.underflow:.3g} % underflow, magnitude bias {self.magnitude_bias:+.2e})"
         )
 
@@ -110,7 +110,7 @@ def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
         norm_error=ratio(norm(errors(x, r)), norm(r[np.isfinite(r)])),
         absolute_max=float(np.abs(errors(x, r)).max(initial=0.0)),
         ulp_max=float(ulp_difference(x, r).max(initial=0.0)),
-        equal_bits=equal_bits(x, r),
+        bit_match_fraction=bit_match_fraction(x, r),
         underflow=underflow(x, r),
         magnitude_bias=magnitude_bias(x, r),
         calc_diff=calc_diff(x, r),

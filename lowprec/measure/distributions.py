@@ -25,13 +25,13 @@ class Distribution:
         Name in the catalogue.
     draw : callable
         Function that draws values: ``draw(rng, (rows, columns))``.
-    about : str
+    description : str
         Description.
     """
 
     name: str
     draw: Draw
-    about: str
+    description: str
 
     def values(self, shape: tuple[int, int], seed: int = 0) -> NDArray[np.float32]:
         """Return values [rows, columns] in float32, determined by the seed and the shape.

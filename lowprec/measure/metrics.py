@@ -18,12 +18,12 @@ from .pairs import Wide, errors, narrow, norm, pair, place, ratio, share
 
 
 @standard
-def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+def sqnr(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 10 log10(sum r^2 / sum (a - r)^2), the signal to quantization noise ratio in dB.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -43,7 +43,7 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     >>> round(sqnr([1.0, 2.01], [1.0, 2.0]), 2)
     46.99
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     noise, signal = norm(errors(x, r)), norm(r[np.isfinite(r)])
     if noise == 0:
         return math.inf
@@ -52,12 +52,12 @@ def sqnr(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return 20 * (math.log10(signal) - math.log10(noise))
 
 
-def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
+def relative_error(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     """Return ``|a - r| / |r|`` of each element: NaN where only r is 0, 0 where both are.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -77,7 +77,7 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     >>> relative_error([1.5, 0.0, 0.0], [1.0, 0.0, 4.0])
     array([0.5, 0. , 1. ])
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     error = np.abs(errors(x, r))
     size = np.abs(r)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -88,12 +88,12 @@ def relative_error(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     return quotient
 
 
-def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
+def ulp_difference(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     """Return the distance of two values in float32 numbers: 0 if they are equal, 1 if they are neighbours.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers, rounded to float32 first. +0 and -0 count as equal.
 
     Returns
@@ -113,7 +113,7 @@ def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     >>> ulp_difference(np.float32([1, 0.0]), np.float32([1 + 2**-22, -(2.0**-149)]))
     array([2., 1.])
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     distance = np.asarray(np.abs(place(x) - place(r)).astype(np.float64))
     nan_x, nan_r = np.isnan(x), np.isnan(r)
     distance[nan_x | nan_r] = np.inf
@@ -121,12 +121,12 @@ def ulp_difference(a: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     return distance
 
 
-def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+def bit_match_fraction(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return the share of elements that are the same float32 number, sign of zero included; NaN equals NaN.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -143,20 +143,20 @@ def equal_bits(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
     Examples
     --------
-    >>> equal_bits([0.0, 1.0, np.nan, 2.0], [-0.0, 1.0, np.nan, 2.0])
+    >>> bit_match_fraction([0.0, 1.0, np.nan, 2.0], [-0.0, 1.0, np.nan, 2.0])
     0.75
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     same = narrow(x).view(np.uint32) == narrow(r).view(np.uint32)
     return share(same | (np.isnan(x) & np.isnan(r)))
 
 
-def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the share of the nonzero elements of the reference that are 0 in `a`.
+def underflow(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """Return the share of the nonzero elements of the reference that are 0 in `actual`.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -176,16 +176,16 @@ def underflow(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     >>> underflow([0.0, 0.0, 1.0], [0.0, 1e-9, 1.0])
     0.5
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     return share(x[r != 0] == 0)
 
 
-def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> float:
-    """Return the share of elements that saturated: the reference is beyond a limit, and `a` is at it.
+def saturation(actual: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> float:
+    """Return the share of elements that saturated: the reference is beyond a limit, and `actual` is at it.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
     limit : float
         Largest magnitude of the format, 448 for e4m3fn.
@@ -207,17 +207,17 @@ def saturation(a: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> floa
     >>> saturation([448.0, 448.0, 3.0], [500.0, 448.0, 3.0], limit=448.0)
     0.3333333333333333
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     limit = positive("saturation", "limit", limit, zero=True)
     return share((np.abs(r) > limit) & (np.abs(x) == limit))
 
 
-def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+def magnitude_bias(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return ``mean |a| / mean |r| - 1``: whether a rounding shrinks or grows magnitudes on average.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -237,17 +237,17 @@ def magnitude_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     >>> magnitude_bias([0.5, -3.0], [1.0, -3.0])
     -0.125
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     finite = np.isfinite(r)
     return ratio(float(np.abs(x[finite]).sum() - np.abs(r[finite]).sum()), float(np.abs(r[finite]).sum()))
 
 
-def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+def gain_error(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return sum(a r) / sum(r^2) - 1: the gain error, by how much values are amplified on average.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -264,22 +264,22 @@ def gain_bias(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
     Examples
     --------
-    >>> gain_bias([0.5, -3.0], [1.0, -3.0])
+    >>> gain_error([0.5, -3.0], [1.0, -3.0])
     -0.05
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     finite = np.isfinite(r) & np.isfinite(x)
     with np.errstate(over="ignore", invalid="ignore"):
         power, common = float((r[finite] ** 2).sum()), float((x[finite] * r[finite]).sum())
     return ratio(common - power, power)
 
 
-def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+def calc_diff(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 1 - 2 sum(a r) / sum(a^2 + r^2), the acceptance measure of DeepGEMM's tests.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers.
 
     Returns
@@ -299,7 +299,7 @@ def calc_diff(a: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     >>> calc_diff([1.0, 0.0], [1.0, 1.0])
     0.33333333333333337
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     with np.errstate(over="ignore", invalid="ignore"):
         total, common = float((x * x + r * r).sum()), float((x * r).sum())
     return 1.0 - 2.0 * common / total if total else 0.0

@@ -33,7 +33,7 @@ _CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
-class Check:
+class SelfTest:
     """One comparison.
 
     Attributes
@@ -54,7 +54,7 @@ class Check:
     run: Callable[[Progress], int]
 
 
-def checks(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[Check]:
+def self_tests(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[SelfTest]:
     """Return the checks, quick ones (seconds) or all 2^32 float32 inputs of each format (minutes).
 
     Parameters
@@ -78,17 +78,19 @@ def checks(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[Check]
     for name in chosen:
         if exhaustive:
             run = functools.partial(_every_float32, name)
-            found.append(Check(f"encode {name}, every float32", "ml_dtypes", 1 << 32, run))
+            found.append(SelfTest(f"encode {name}, every float32", "ml_dtypes", 1 << 32, run))
             continue
-        found.append(Check(f"encode {name}, every bfloat16", "ml_dtypes", 1 << 16, functools.partial(_bfloat16, name)))
+        found.append(
+            SelfTest(f"encode {name}, every bfloat16", "ml_dtypes", 1 << 16, functools.partial(_bfloat16, name))
+        )
         f = formats[name]
         found.append(
-            Check(f"decode {name}, every code", "ml_dtypes", 1 << f.bits, functools.partial(_every_code, name))
+            SelfTest(f"decode {name}, every code", "ml_dtypes", 1 << f.bits, functools.partial(_every_code, name))
         )
         points = critical(name)
         modes = ("nearest_even", "toward_zero", "up", "to_odd", "stochastic")
         run = functools.partial(_critical, name, points, modes)
-        found.append(Check(f"cast {name}, {len(modes)} roundings", "oracle", points.size * len(modes), run))
+        found.append(SelfTest(f"cast {name}, {len(modes)} roundings", "oracle", points.size * len(modes), run))
     return found
 
 

@@ -1,4 +1,4 @@
-from .format_errors import errors as errors
-from .sums import accumulation as accumulation
+from .format_errors import relative_errors as relative_errors
+from .sums import accumulation_error as accumulation_error
 from .training import losses as losses
-from .value_grid import grid as grid
+from .value_grid import format_values as format_values

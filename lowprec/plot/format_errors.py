@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..codec.wire import Codec
 from ..format.format import Format
-from ..measure.atlas import errors_of, pass_through
+from ..measure.atlas import measure_errors, round_trip
 from ..scaling.quantizer import Quantizer
 from .style import axes_or_new, color, drawn
 
@@ -18,7 +18,7 @@ _FEWEST = 8  # smallest number of values of a plotted binade
 
 
 @drawn
-def errors(
+def relative_errors(
     x: ArrayLike, formats: Sequence[str | Codec | Quantizer | Format] = ("bf16", "fp8_1x128", "mxfp4"), axes: Any = None
 ) -> Any:
     """Plot the relative error of formats on the values of an array, binade by binade.
@@ -50,17 +50,17 @@ def errors(
     --------
     >>> import numpy as np, lowprec as lp
     >>> x = np.random.default_rng(0).standard_normal((64, 1024), dtype=np.float32)
-    >>> axes = lp.plot.errors(x, ["e4m3fn", "fp8_1x128", "nvfp4"])
+    >>> axes = lp.plot.relative_errors(x, ["e4m3fn", "fp8_1x128", "nvfp4"])
     >>> axes.get_legend().get_texts()[1].get_text()
     'fp8_1x128: 31.8 dB, 8.25 bits'
     """
-    rows = [(fmt, errors_of(x, fmt)) for fmt in formats]  # raises for arrays that cannot be measured
+    rows = [(fmt, measure_errors(x, fmt)) for fmt in formats]  # raises for arrays that cannot be measured
     values = np.asarray(x, np.float32)
     magnitude = np.abs(values.astype(np.float64))
     binade = np.frexp(magnitude)[1] - 1
     axes = axes_or_new(axes)
     for place, (fmt, row) in enumerate(rows):
-        passed = pass_through(values, fmt).values.astype(np.float64)
+        passed = round_trip(values, fmt).values.astype(np.float64)
         across, up = [], []
         for exponent in np.unique(binade[magnitude > 0]):
             chosen = (binade == exponent) & (magnitude > 0)

@@ -12,16 +12,16 @@ from .._arrays import as_float32
 from ..cast.casts import encode
 from ..format.catalogue import Format, formats
 from ..tensorcore.accumulator import Accumulator
-from ..tensorcore.catalogue import accumulators
+from ..tensorcore.catalogue import accumulators as catalogue
 from ..tensorcore.mma import mma
 from .style import axes_or_new, color, drawn
 
 
 @drawn
-def accumulation(
+def accumulation_error(
     a: ArrayLike,
     b: ArrayLike,
-    machines: Sequence[str | Accumulator] = ("hopper_fp8", "float32"),
+    accumulators: Sequence[str | Accumulator] = ("hopper_fp8", "float32"),
     fmt: str | Format = "e4m3fn",
     axes: Any = None,
 ) -> Any:
@@ -31,7 +31,7 @@ def accumulation(
     ----------
     a, b : array_like [M, K], [N, K]
         Real numbers; they are rounded to `fmt`, so that only the sums have errors.
-    machines : sequence of str or Accumulator
+    accumulators : sequence of str or Accumulator
         Accumulators; ``lp.accumulators["hopper_fp8"].with_(promote_every=128)`` promotes.
     fmt : str or Format
         Format of the operands.
@@ -55,14 +55,15 @@ def accumulation(
     >>> import numpy as np, lowprec as lp
     >>> x = np.random.default_rng(0).random((16, 4096), dtype=np.float32)
     >>> hopper = lp.accumulators["hopper_fp8"]
-    >>> axes = lp.plot.accumulation(x, x, [hopper, hopper.with_(promote_every=128)])
+    >>> axes = lp.plot.accumulation_error(x, x, [hopper, hopper.with_(promote_every=128)])
     >>> [line.get_label() for line in axes.get_lines()]
     ['hopper_fp8', 'hopper_fp8(promote_every=128)']
     """
-    x, y, found = as_float32("accumulation", a), as_float32("accumulation", b), formats.get(fmt)
+    x, y, found = as_float32("accumulation_error", a), as_float32("accumulation_error", b), formats.get(fmt)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or not x.size or not y.size:
         raise ValueError(
-            f"accumulation: a and b must be matrices [M, K] and [N, K], not empty, got shapes {x.shape} and {y.shape}"
+            f"accumulation_error: a and b must be matrices [M, K] and [N, K], not empty, "
+            f"got shapes {x.shape} and {y.shape}"
         )
     left, right = encode(x, found), encode(y, found)
     magnitudes = encode(np.abs(x), found), encode(np.abs(y), found)
@@ -70,8 +71,8 @@ def accumulation(
     axes = axes_or_new(axes)
     exact = [mma(left[:, :k], right[:, :k], accumulator="exact", a_format=found, b_format=found) for k in ks]
     sizes = [mma(*(m[:, :k] for m in magnitudes), accumulator="exact", a_format=found, b_format=found) for k in ks]
-    for place, name in enumerate(machines):
-        machine = accumulators.get(name)
+    for place, name in enumerate(accumulators):
+        machine = catalogue.get(name)
         up = []
         for k, true, size in zip(ks, exact, sizes, strict=True):
             d = mma(left[:, :k], right[:, :k], accumulator=machine, a_format=found, b_format=found)

@@ -13,7 +13,7 @@ _MOST_BITS = 10  # with more, ticks merge into a black bar
 
 
 @drawn
-def grid(*fmts: str | Format, axes: Any = None) -> Any:
+def format_values(*fmts: str | Format, axes: Any = None) -> Any:
     """Plot the positive values of formats: one row per format, one tick per value, subnormals in vermilion.
 
     Parameters
@@ -38,7 +38,7 @@ def grid(*fmts: str | Format, axes: Any = None) -> Any:
     Examples
     --------
     >>> import lowprec as lp
-    >>> axes = lp.plot.grid("e4m3fn", "e5m2")
+    >>> axes = lp.plot.format_values("e4m3fn", "e5m2")
     >>> [tick.get_text() for tick in axes.get_yticklabels()]
     ['e4m3fn', 'e5m2']
     """

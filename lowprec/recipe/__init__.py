@@ -8,16 +8,34 @@ from lowprec.scaling.spec import TensorSpec
 
 from .binding import BoundRecipe
 from .catalogue import recipes
-from .description import Rule, Storage
+from .description import LayerRule, StorageRule
 from .linears import AS_ACTIVATIONS, BF16_LINEAR, GemmSpec, LinearSpec
 from .operands import NoState, TensorState
 from .operations import LinearOps, SavedInput, SavedLinear, linear_ops
-from .precision import Precision
+from .precision import LayerPrecision
 from .recipe import Recipe, load_recipe
 from .state import LayerState, draw, rounding_seed
 
 __all__ = [
-    "AS_ACTIVATIONS", "BF16_LINEAR", "BoundRecipe", "GemmSpec", "LayerState", "LinearOps", "LinearSpec", "NoState",
-    "Precision", "Recipe", "Rule", "SavedInput", "SavedLinear", "Storage", "TensorSpec", "TensorState", "draw",
-    "linear_ops", "load_recipe", "recipes", "rounding_seed",
+    "AS_ACTIVATIONS",
+    "BF16_LINEAR",
+    "BoundRecipe",
+    "GemmSpec",
+    "LayerPrecision",
+    "LayerRule",
+    "LayerState",
+    "LinearOps",
+    "LinearSpec",
+    "NoState",
+    "Recipe",
+    "SavedInput",
+    "SavedLinear",
+    "StorageRule",
+    "TensorSpec",
+    "TensorState",
+    "draw",
+    "linear_ops",
+    "load_recipe",
+    "recipes",
+    "rounding_seed",
 ]  # fmt: skip

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowprec.cast.casts import round_in_place
-from lowprec.codec.cast import is_cast, keeps
+from lowprec.codec.cast import is_cast, is_lossless_for
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import formats
 from lowprec.scaling.delayed import DelayedScaling
 from lowprec.scaling.quantize import Quantized
 from lowprec.scaling.spec import TensorSpec
 
-from .description import CACHES, DIRECTIONS, Description
+from .description import DIRECTIONS, SAVED_ACTIVATIONS, RecipeFields
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
 from .state import draw, quantize_delayed
@@ -63,7 +63,7 @@ class BoundRecipe:
     [[128.0, 128.0, 128.0], [128.0, 128.0, 128.0]]
     """
 
-    def __init__(self, recipe: Description, seed: int = 0, layers: int | None = None) -> None:
+    def __init__(self, recipe: RecipeFields, seed: int = 0, layers: int | None = None) -> None:
         check_blocks([*(rule.pattern for rule in recipe.rules), *(rule.pattern for rule in recipe.storage)], layers)
         self.recipe = recipe
         self.seed = seed
@@ -85,7 +85,7 @@ class BoundRecipe:
             spec = self.recipe.spec(layer, self.layers)
             cache = self.recipe.input_cache(layer)
             state = _StateInRun(self, layer)
-            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weights)
+            self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weight_source)
         return self._linears[layer]
 
     def draw(self, tensor: str) -> int:
@@ -131,13 +131,13 @@ class BoundRecipe:
         role : {"attention_output", "swiglu_input"}
             Input of the linear layer after attention, or the two inputs of SwiGLU.
         """
-        if role not in CACHES:
-            raise ValueError(f"role must be one of {', '.join(CACHES)}, got {role!r}")
-        if role == CACHES[0]:
+        if role not in SAVED_ACTIVATIONS:
+            raise ValueError(f"role must be one of {', '.join(SAVED_ACTIVATIONS)}, got {role!r}")
+        if role == SAVED_ACTIVATIONS[0]:
             return self.recipe.input_cache("layers.0.attn.wo")
-        codec = self._codec(getattr(self.recipe, f"cache_{role}"))
+        codec = self._codec(getattr(self.recipe, f"saved_{role}"))
         stored = _BF16 if self.recipe.activations == "bfloat16" else _FLOAT32
-        return None if codec is _LOSSLESS or keeps(codec, stored) else codec
+        return None if codec is _LOSSLESS or is_lossless_for(codec, stored) else codec
 
     def changes(self, direction: str) -> bool:
         """Return whether a direction has a codec that can change values, see `codec`."""

@@ -30,12 +30,12 @@ from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
-from .description import CODECS, STATES, Description, Rule, State, Storage
-from .disturbance import Disturbance
+from .description import CODECS, STATES, LayerRule, RecipeFields, State, StorageRule
+from .injected_error import InjectedError
 from .linears import AS_ACTIVATIONS, DEEPGEMM, NEVER, OPERANDS, GemmSpec, LinearSpec
-from .reduction import NONE, Reduction
+from .reduction import NONE, GradientAllReduce
 
-D = TypeVar("D", bound=Description)
+D = TypeVar("D", bound=RecipeFields)
 
 #: Catalogues of the objects that a recipe names, by kind.
 CATALOGUES: dict[str, Registry[Any]] = {
@@ -72,21 +72,21 @@ def gemm_row(gemm: GemmSpec, w: Writer) -> dict[str, Any]:
     row["accumulator"] = w.name("accumulator", gemm.accumulator)
     row["promote_every"] = NEVER if gemm.promote_every is None else gemm.promote_every
     row |= {} if gemm.library == DEEPGEMM else {"library": w.name("library", gemm.library)}
-    return row if gemm.disturbance is None else {**row, "disturbance": str(gemm.disturbance)}
+    return row if gemm.injected_error is None else {**row, "injected_error": str(gemm.injected_error)}
 
 
 def linear_row(spec: LinearSpec, w: Writer) -> dict[str, Any]:
     """Return a linear layer as words, with a mapping for each multiplication."""
     row: dict[str, Any] = {name: gemm_row(getattr(spec, name), w) for name in OPERANDS}
     row["wgrad_input"] = spec.wgrad_input
-    row |= {} if spec.dgrad_weight == "source" else {"dgrad_weight": spec.dgrad_weight}
-    return {**row, "out": AS_ACTIVATIONS if spec.out is None else w.name("format", spec.out)}
+    row |= {} if spec.dgrad_weight == "high_precision" else {"dgrad_weight": spec.dgrad_weight}
+    return {**row, "out_format": AS_ACTIVATIONS if spec.out_format is None else w.name("format", spec.out_format)}
 
 
-def rows(recipe: Description, w: Writer) -> dict[str, Any]:
+def rows(recipe: RecipeFields, w: Writer) -> dict[str, Any]:
     """Return a recipe as words: its fields, with a list of mappings for its rules and one for its storage."""
     found: dict[str, Any] = {"activations": recipe.activations, **_states(recipe, w, STATES)}
-    found["weights"] = recipe.weights
+    found["weight_source"] = recipe.weight_source
     found |= {field: w.name("codec", getattr(recipe, field)) for field in CODECS}
     found["all_reduce"] = NONE if recipe.all_reduce is None else _reduction_words(recipe.all_reduce, w)
     found["linear"] = [{"layers": rule.pattern, **linear_row(rule.linear, w)} for rule in recipe.rules]
@@ -94,11 +94,11 @@ def rows(recipe: Description, w: Writer) -> dict[str, Any]:
     return found
 
 
-def _reduction_words(reduction: Reduction, w: Writer) -> str:
+def _reduction_words(reduction: GradientAllReduce, w: Writer) -> str:
     return f"{reduction.ranks} {w.name('all_reduce', reduction.algorithm)} {w.name('codec', reduction.codec)}"
 
 
-def as_dict(recipe: Description) -> dict[str, Any]:
+def as_dict(recipe: RecipeFields) -> dict[str, Any]:
     """Return a recipe as JSON types: name, hash of the fields that affect results, rows, and all definitions in full.
 
     Examples
@@ -114,7 +114,7 @@ def as_dict(recipe: Description) -> dict[str, Any]:
     return {"about": about, "hash": short_hash(recipe), **found, "definitions": {"version": VERSION, **w.table}}
 
 
-def differences(then: Description, now: Description) -> list[str]:
+def differences(then: RecipeFields, now: RecipeFields) -> list[str]:
     """Return a line for every difference of two recipes, by their definitions, whatever the catalogues contain now.
 
     Examples
@@ -125,20 +125,20 @@ def differences(then: Description, now: Description) -> list[str]:
     """
     no_catalogues = {kind: Registry[Any](kind, entries.type) for kind, entries in CATALOGUES.items()}
 
-    def said(recipe: Description) -> dict[str, Any]:
+    def said(recipe: RecipeFields) -> dict[str, Any]:
         w = Writer(no_catalogues, full=True, reserved=_is_reserved)
         return {**rows(recipe, w), "definitions": w.table}
 
     return [f"{path} was {old}, is {new}" for path, old, new in differing(said(then), said(now))]
 
 
-def moments_as_dict(recipe: Description) -> dict[str, Any]:
+def moments_as_dict(recipe: RecipeFields) -> dict[str, Any]:
     """Return the storage of AdamW's moments in a recipe, as JSON types."""
     w = writer(full=True)
     return {**_states(recipe, w, STATES[:2]), "definitions": {"version": VERSION, **w.table}}
 
 
-def _states(recipe: Description, w: Writer, states: Iterable[str]) -> dict[str, str]:
+def _states(recipe: RecipeFields, w: Writer, states: Iterable[str]) -> dict[str, str]:
     kept = {state: getattr(recipe, state) for state in states}
     return {state: k if isinstance(k, str) else k.words(w.name, w.names) for state, k in kept.items()}
 
@@ -170,9 +170,9 @@ def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
         "accumulator": lambda word: r.find("accumulator", word),
         "library": lambda word: r.find("library", word),
         "promote_every": lambda number: None if number == NEVER else number,
-        "disturbance": Disturbance.parse,
-        "out": lambda word: None if word == AS_ACTIVATIONS else r.find("format", word),
-        "all_reduce": lambda words: Reduction.parse(words, r.names),
+        "injected_error": InjectedError.parse,
+        "out_format": lambda word: None if word == AS_ACTIVATIONS else r.find("format", word),
+        "all_reduce": lambda words: GradientAllReduce.parse(words, r.names),
     }
 
 
@@ -194,14 +194,14 @@ def linear_of(row: Mapping[str, Any], r: Reader) -> LinearSpec:
     return LinearSpec(**found | {name: GemmSpec(**found[name]) for name in OPERANDS if name in found})
 
 
-def rule_of(row: Mapping[str, Any], r: Reader) -> Rule:
+def rule_of(row: Mapping[str, Any], r: Reader) -> LayerRule:
     """Return the rule of a row."""
-    return Rule(row["layers"], linear_of({key: value for key, value in row.items() if key != "layers"}, r))
+    return LayerRule(row["layers"], linear_of({key: value for key, value in row.items() if key != "layers"}, r))
 
 
-def storage_of(row: Mapping[str, Any], r: Reader) -> Storage:
+def storage_of(row: Mapping[str, Any], r: Reader) -> StorageRule:
     """Return the storage rule of a row."""
-    return Storage(row["tensors"], r.find("codec", row["codec"]))
+    return StorageRule(row["tensors"], r.find("codec", row["codec"]))
 
 
 def moments_of(data: Mapping[str, Any], where: str) -> tuple[State, State]:

@@ -30,23 +30,24 @@ from lowprec.scaling.spec import TensorSpec
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
-from .reduction import Reduction
+from .reduction import GradientAllReduce
 
 #: Transfers between tokens and experts, and activations saved for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
-CACHES = ("attention_output", "swiglu_input")
+SAVED_ACTIVATIONS = ("attention_output", "swiglu_input")
 #: Fields of a recipe that are codecs.
-CODECS = (*DIRECTIONS, *(f"cache_{role}" for role in CACHES))
+CODECS = (*DIRECTIONS, *(f"saved_{role}" for role in SAVED_ACTIVATIONS))
 ACTIVATIONS = ("bfloat16", "float32", "float64")
 WEIGHTS = ("bfloat16", "float32")
 #: Storage of moments and master weights between steps.
 State = TensorSpec | Literal["float64"]
-STATES = ("moment_m", "moment_v", "master")
+STATES = ("moment_m", "moment_v", "master_weights")
 #: Fields that `Description.with_` extends, so that a second change does not replace the first.
 _ADDED = ("protect", "quantize", "layers", "storage")
 #: Fields of a recipe that affect only what follows the forward pass.
 _AFTER_FORWARD = (
-    "moment_m", "moment_v", "master", "dispatch_grad", "combine_grad", *(f"cache_{role}" for role in CACHES), "source",
+    "moment_m", "moment_v", "master_weights", "dispatch_grad", "combine_grad",
+    *(f"saved_{role}" for role in SAVED_ACTIVATIONS), "source",
 )  # fmt: skip
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input", "dgrad_weight")
 #: Linear layer whose input is the output of attention.
@@ -89,7 +90,7 @@ def state_of(given: State | str) -> State:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rule(Value):
+class LayerRule(Value):
     """A pattern of names of linear layers (as in a shell, ``*`` for anything) and the precision of these layers."""
 
     pattern: str
@@ -100,7 +101,7 @@ class Rule(Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Storage(Value):
+class StorageRule(Value):
     """A pattern of names of stored tensors, and the codec that these go through when they are stored."""
 
     pattern: str
@@ -112,7 +113,7 @@ class Storage(Value):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Description(Value):
+class RecipeFields(Value):
     """The precision of everything in a training run, as data: the fields of a `Recipe`.
 
     Parameters
@@ -130,9 +131,9 @@ class Description(Value):
         Tensors that are stored in another format than `activations`, with their codecs.
     moment_m, moment_v : TensorSpec or str
         Storage of AdamW's moments: a tensor specification, such as "bfloat16" or "e4m3fn 1x128", or "float64".
-    master : TensorSpec or str
+    master_weights : TensorSpec or str
         Storage of the master weights after every step, also as a specification; "float32" does not round them.
-    weights : {"bfloat16", "float32"}
+    weight_source : {"bfloat16", "float32"}
         Source that is quantized for each multiplication: "bfloat16", the BF16 copy of the master weight, as in mixed
         precision, or "float32", the master weight itself, for weights that exist in the narrow format only.
     dispatch, combine : Codec or str
@@ -140,7 +141,7 @@ class Description(Value):
     dispatch_grad, combine_grad : Codec or str
         Codecs of the two backward directions: `combine_grad` carries output gradients to the experts, and
         `dispatch_grad` the gradients of their inputs back.
-    cache_attention_output, cache_swiglu_input : Codec or str
+    saved_attention_output, saved_swiglu_input : Codec or str
         Codecs of two activations saved for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
     all_reduce : Reduction or str, optional
@@ -167,32 +168,32 @@ class Description(Value):
 
     name: str = field(compare=False)
     description: str = field(default="", compare=False)
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[LayerRule, ...] = ()
     activations: str = "bfloat16"
-    storage: tuple[Storage, ...] = ()
+    storage: tuple[StorageRule, ...] = ()
     moment_m: State = _BF16
     moment_v: State = _BF16
-    master: State = _FLOAT32
-    weights: str = "bfloat16"
+    master_weights: State = _FLOAT32
+    weight_source: str = "bfloat16"
     dispatch: Codec = _BF16_CODEC
     combine: Codec = _BF16_CODEC
     dispatch_grad: Codec = _BF16_CODEC
     combine_grad: Codec = _BF16_CODEC
-    cache_attention_output: Codec = _BF16_CODEC
-    cache_swiglu_input: Codec = _BF16_CODEC
-    all_reduce: Reduction | None = None
+    saved_attention_output: Codec = _BF16_CODEC
+    saved_swiglu_input: Codec = _BF16_CODEC
+    all_reduce: GradientAllReduce | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         put, who = object.__setattr__, f"Recipe {self.name}"
         one_of(who, "activations", self.activations, ACTIVATIONS)
-        one_of(who, "weights", self.weights, WEIGHTS)
+        one_of(who, "weight_source", self.weight_source, WEIGHTS)
         for state in STATES:
             put(self, state, state_of(getattr(self, state)))
         for kept in CODECS:
             put(self, kept, codec_of(getattr(self, kept)))
-        put(self, "all_reduce", Reduction.parse(self.all_reduce))
-        for name, kind in (("rules", Rule), ("storage", Storage)):
+        put(self, "all_reduce", GradientAllReduce.parse(self.all_reduce))
+        for name, kind in (("rules", LayerRule), ("storage", StorageRule)):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
                 raise TypeError(f"{who}: {name} must be a tuple of {kind.__name__}, got {given!r}")
@@ -214,27 +215,29 @@ class Description(Value):
 
         It is None for all layers but the one after attention: their Wgrad reads Fprop's operand.
         """
-        kept = self.cache_attention_output
+        kept = self.saved_attention_output
         if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # the storage format of layers
             return None
         return kept if matches(layer, _AFTER_ATTENTION) else None
 
     @property
-    def forward(self) -> Self:
-        """The fields that a forward pass depends on: recipes with equal `forward` give equal bits there.
+    def forward_fields(self) -> Self:
+        """The fields that a forward pass depends on: recipes with equal `forward_fields` give equal bits there.
 
-        Scales of delayed scaling depend on earlier values, those of backward passes included: see `remembers`.
+        Scales of delayed scaling depend on earlier values, those of backward passes included: see
+        `uses_delayed_scaling`.
 
         Examples
         --------
         >>> import lowprec as lp
-        >>> lp.recipes["dsv3"].with_(dy="e5m2 1x128", moments="float32").forward == lp.recipes["dsv3"].forward
+        >>> dsv3, bf16 = lp.recipes["dsv3"], lp.recipes["bf16"]
+        >>> dsv3.with_(dy="e5m2 1x128", moments="float32").forward_fields == dsv3.forward_fields
         True
-        >>> lp.recipes["dsv3"].forward == lp.recipes["bf16"].forward
+        >>> dsv3.forward_fields == bf16.forward_fields
         False
         """
         without = {name: getattr(BF16_LINEAR, name) for name in ("dgrad", "wgrad", "wgrad_input", "dgrad_weight")}
-        rules = [Rule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
+        rules = [LayerRule(rule.pattern, dataclasses.replace(rule.linear, **without)) for rule in self.rules]
         while rules and rules[-1].linear == BF16_LINEAR:  # the same as layers without a rule
             rules.pop()
         defaults: dict[str, Any] = {item.name: item.default for item in dataclasses.fields(self)}
@@ -247,18 +250,18 @@ class Description(Value):
         return tuple(tensor for rule in self.rules for tensor in rule.linear.tensors("fprop"))
 
     @property
-    def stochastic(self) -> bool:
+    def uses_stochastic_rounding(self) -> bool:
         """Whether a forward pass depends on random bits."""
-        noisy = any((item := rule.linear.fprop.disturbance) is not None and item.noise > 0 for rule in self.rules)
+        noisy = any((item := rule.linear.fprop.injected_error) is not None and item.noise > 0 for rule in self.rules)
         return noisy or any(tensor.random for tensor in self.forward_tensors)
 
     @property
-    def remembers(self) -> bool:
+    def uses_delayed_scaling(self) -> bool:
         """Whether scales of a forward pass depend on earlier values (delayed scaling)."""
         return any(tensor.delayed for tensor in self.forward_tensors)
 
     @property
-    def main(self) -> LinearSpec:
+    def typical_linear(self) -> LinearSpec:
         """The `LinearSpec` of most linear layers: that of attention's first one in a middle block."""
         return self.spec(_MAIN, layers=3)
 
@@ -272,7 +275,7 @@ class Description(Value):
             precede the existing rules; `moments` for both moments. Of all its quantized linear layers, or if none is,
             of those in the blocks but the gate: `x`, `w`, `dy` (a tensor in all its multiplications), `fprop`, `dgrad`,
             `wgrad` (mappings of changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `disturbance`, `wgrad_input`, `dgrad_weight`. Of single layers: `protect`, patterns of layers that run in
+            `injected_error`, `wgrad_input`, `dgrad_weight`. Of single layers: `protect`, patterns of layers that run in
             BF16; `quantize`, patterns of layers that run as most quantized layers do; `layers`, a mapping from patterns
             of names to changes of these layers, applied in order, with the keys above and `out`, the format of y and
             dx. Without a `name` the new one lists the changes.
@@ -290,7 +293,7 @@ class Description(Value):
         >>> unprotected = lp.recipes["dsv3"].with_(quantize=["head"])
         >>> print(unprotected.name, "|", unprotected.spec("head").w)
         dsv3(quantize=head) | e4m3fn 128x128
-        >>> router = {"x": "float32", "w": "float32", "out": "float32"}
+        >>> router = {"x": "float32", "w": "float32", "out_format": "float32"}
         >>> print(lp.recipes["dsv3"].with_(layers={"layers.*.ffn.gate": router}).spec("layers.3.ffn.gate"))
         float32 on float32, y and dx in float32
         """
@@ -302,7 +305,7 @@ class Description(Value):
         protect, quantize = _patterns(changes.pop("protect", ())), _patterns(changes.pop("quantize", ()))
         if protect or quantize:
             main = _spec(rules, _MAIN, 3)
-            rules = (*(Rule(p, BF16_LINEAR) for p in protect), *(Rule(p, main) for p in quantize), *rules)
+            rules = (*(LayerRule(p, BF16_LINEAR) for p in protect), *(LayerRule(p, main) for p in quantize), *rules)
         single = changes.pop("layers", {})
         if not isinstance(single, Mapping) or not all(isinstance(change, Mapping) for change in single.values()):
             raise TypeError(
@@ -311,7 +314,7 @@ class Description(Value):
         for pattern, change in single.items():
             rules = (_changed_rule(rules, pattern, change), *rules)
         if isinstance(changes.get("storage"), Mapping):
-            added = tuple(Storage(pattern, codec) for pattern, codec in changes["storage"].items())
+            added = tuple(StorageRule(pattern, codec) for pattern, codec in changes["storage"].items())
             changes["storage"] = (*added, *self.storage)
         if "moments" in changes:
             changes["moment_m"] = changes["moment_v"] = changes.pop("moments")
@@ -343,11 +346,11 @@ def _label(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}={_label(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "+".join(_label(item.pattern if isinstance(item, Rule | Storage) else item) for item in value)
+        return "+".join(_label(item.pattern if isinstance(item, LayerRule | StorageRule) else item) for item in value)
     return "never" if value is None else str(getattr(value, "name", value))
 
 
-def _with_linears(rules: tuple[Rule, ...], changes: dict[str, Any]) -> tuple[Rule, ...]:
+def _with_linears(rules: tuple[LayerRule, ...], changes: dict[str, Any]) -> tuple[LayerRule, ...]:
     """Return rules with the changes of all quantized layers, which are removed from `changes`."""
     linear = {key: changes.pop(key) for key in _LINEAR_CHANGES if key in changes}
     if not linear:
@@ -364,17 +367,17 @@ def _with_linears(rules: tuple[Rule, ...], changes: dict[str, Any]) -> tuple[Rul
     return tuple(found)
 
 
-def _spec(rules: tuple[Rule, ...], layer: str, layers: int | None) -> LinearSpec:
+def _spec(rules: tuple[LayerRule, ...], layer: str, layers: int | None) -> LinearSpec:
     return next((rule.linear for rule in rules if matches(layer, rule.pattern, layers)), BF16_LINEAR)
 
 
-def _changed_rule(rules: tuple[Rule, ...], pattern: str, change: Mapping[str, Any]) -> Rule:
+def _changed_rule(rules: tuple[LayerRule, ...], pattern: str, change: Mapping[str, Any]) -> LayerRule:
     check_pattern(pattern, LINEARS)
-    if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out")]:
-        known = ", ".join((*_LINEAR_CHANGES, "out"))
+    if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out_format")]:
+        known = ", ".join((*_LINEAR_CHANGES, "out_format"))
         raise TypeError(f"layers {pattern!r}: unknown field {odd[0]!r} of a linear layer: expected one of {known}")
     names = examples([pattern, *(rule.pattern for rule in rules)])
     specs = {_spec(rules, name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
     if len(specs) > 1:
         raise ValueError(f"layers {pattern!r} differ in precision; change them one by one: {', '.join(specs.values())}")
-    return Rule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))
+    return LayerRule(pattern, next(iter(specs), BF16_LINEAR).with_(**change))

@@ -22,13 +22,13 @@ from lowprec.tensorcore.accumulator import FP22, Accumulator
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
-from .disturbance import Disturbance
+from .injected_error import InjectedError
 
 #: Multiplications of a linear layer, and the roles of the two operands of each.
 OPERANDS = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}
 ROLES = ("x", "w", "dy")
 #: Fields that a layer's three multiplications may share, in addition to their operands.
-OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "disturbance")
+OF_ALL_GEMMS = ("accumulator", "promote_every", "library", "injected_error")
 #: Word for outputs in the storage format of activations, where data cannot have None.
 AS_ACTIVATIONS = "activations"
 #: Word for chains that are never promoted, where data cannot have None.
@@ -52,7 +52,7 @@ class GemmSpec(Value):
         Number of products in a chain on the accumulator, see `lowprec.gemm`; None for chains that are never promoted.
     library : Library or str
         GEMM library that defines the order of operations around it, see `lowprec.gemm_libraries`.
-    disturbance : Disturbance or str, optional
+    injected_error : InjectedError or str, optional
         Error injected into the result, such as ``"gain=-0.01 noise=0.02"``.
 
     Raises
@@ -71,7 +71,7 @@ class GemmSpec(Value):
     accumulator: Accumulator = accumulators["float32"]
     promote_every: int | None = None
     library: GemmLibrary = DEEPGEMM
-    disturbance: Disturbance | None = None
+    injected_error: InjectedError | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -79,7 +79,7 @@ class GemmSpec(Value):
             put(self, side, TensorSpec.parse(getattr(self, side)))
         put(self, "accumulator", accumulators.get(self.accumulator))
         put(self, "library", gemm_libraries.get(self.library))
-        put(self, "disturbance", Disturbance.parse(self.disturbance))
+        put(self, "injected_error", InjectedError.parse(self.injected_error))
         put(self, "promote_every", whole_or_none("", "promote_every", self.promote_every, 1))
         self.accumulator.check_inputs(self.a.format, self.b.format)
         if self.a.transform != self.b.transform:
@@ -94,7 +94,7 @@ class GemmSpec(Value):
         return self if new == self else new
 
     @property
-    def place(self) -> str:
+    def accumulator_summary(self) -> str:
         """The accumulator and its use, as words."""
         where = str(self.accumulator) if self.library == DEEPGEMM else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
@@ -102,7 +102,9 @@ class GemmSpec(Value):
         return f"on {where}{', never promoted' if self.accumulator.output_format == FP22 else ''}"
 
     def __str__(self) -> str:
-        return f"{self.a} x {self.b} {self.place}" + (f", disturbed by {self.disturbance}" if self.disturbance else "")
+        return f"{self.a} x {self.b} {self.accumulator_summary}" + (
+            f", disturbed by {self.injected_error}" if self.injected_error else ""
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,14 +115,14 @@ class LinearSpec(Value):
     ----------
     fprop, dgrad, wgrad : GemmSpec
         Multiplications of the layer.
-    wgrad_input : {"cached", "source"}
+    wgrad_input : {"dequantized", "high_precision"}
         Source of Wgrad's x: the quantized x of Fprop, dequantized, transposed and requantized (the DeepSeek-V3 report,
         3.5.2), or the unquantized source, as in TransformerEngine. They are equal for an x without scales. For an x
-        that is recomputed in the backward pass, the report specifies neither: "cached" is dsv3's choice.
-    dgrad_weight : {"source", "cached"}
+        that is recomputed in the backward pass, the report specifies neither: "dequantized" is dsv3's choice.
+    dgrad_weight : {"high_precision", "dequantized"}
         Source of Dgrad's weight: the unquantized weight, or the quantized weight of Fprop, dequantized, transposed and
         requantized.
-    out : Format or str, optional
+    out_format : Format or str, optional
         Format of y and dx, None for that of the recipe's activations; dW is float32.
 
     Raises
@@ -132,18 +134,20 @@ class LinearSpec(Value):
     fprop: GemmSpec = GemmSpec()
     dgrad: GemmSpec = GemmSpec()
     wgrad: GemmSpec = GemmSpec()
-    wgrad_input: Literal["cached", "source"] = "cached"
-    dgrad_weight: Literal["source", "cached"] = "source"
-    out: Format | None = None
+    wgrad_input: Literal["dequantized", "high_precision"] = "dequantized"
+    dgrad_weight: Literal["high_precision", "dequantized"] = "high_precision"
+    out_format: Format | None = None
 
     def __post_init__(self) -> None:
-        one_of("", "wgrad_input", self.wgrad_input, ("cached", "source"))
-        one_of("", "dgrad_weight", self.dgrad_weight, ("source", "cached"))
-        kept = None if self.out is None or str(self.out) == AS_ACTIVATIONS else formats.get(self.out)
-        object.__setattr__(self, "out", kept)
+        one_of("", "wgrad_input", self.wgrad_input, ("dequantized", "high_precision"))
+        one_of("", "dgrad_weight", self.dgrad_weight, ("high_precision", "dequantized"))
+        kept = (
+            None if self.out_format is None or str(self.out_format) == AS_ACTIVATIONS else formats.get(self.out_format)
+        )
+        object.__setattr__(self, "out_format", kept)
 
     @classmethod
-    def of(
+    def from_tensors(
         cls,
         x: TensorSpec | str,
         w: TensorSpec | str,
@@ -157,7 +161,7 @@ class LinearSpec(Value):
 
         Examples
         --------
-        >>> print(LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128).wgrad)
+        >>> print(LinearSpec.from_tensors("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128).wgrad)
         e5m2 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128
         """
         tensors = {role: TensorSpec.parse(given) for role, given in zip(ROLES, (x, w, dy), strict=True)}
@@ -187,9 +191,9 @@ class LinearSpec(Value):
 
     @property
     def stateful(self) -> bool:
-        """Whether bits depend on the step: by stochastic rounding, delayed scaling, or a disturbance."""
+        """Whether bits depend on the step: by stochastic rounding, delayed scaling, or a injected_error."""
         every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
-        disturbed = any(getattr(self, gemm).disturbance is not None for gemm in OPERANDS)
+        disturbed = any(getattr(self, gemm).injected_error is not None for gemm in OPERANDS)
         return disturbed or any(tensor.random or tensor.delayed for tensor in every)
 
     def delayed_tensors(self) -> dict[str, TensorSpec]:
@@ -209,7 +213,7 @@ class LinearSpec(Value):
         ----------
         **changes
             Fields; or `x`, `w`, `dy` (a tensor in all its multiplications), `accumulator`, `promote_every`, `library`,
-            `disturbance` (of all three multiplications). A multiplication may be a mapping of its changes.
+            `injected_error` (of all three multiplications). A multiplication may be a mapping of its changes.
 
         Examples
         --------
@@ -231,18 +235,18 @@ class LinearSpec(Value):
     def __str__(self) -> str:
         first, own = self.fprop, {"x": self.x, "w": self.w, "dy": self.dy}
         alike = [
-            getattr(self, gemm).with_(a=first.a, b=first.b) == first.with_(disturbance=None)
+            getattr(self, gemm).with_(a=first.a, b=first.b) == first.with_(injected_error=None)
             and self.tensors(gemm) == tuple(own[role] for role in roles)
             for gemm, roles in OPERANDS.items()
         ]
         if all(alike):
             tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
-            return f"{tensors} {self.fprop.place}{self.leaves()}"
-        return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.leaves()
+            return f"{tensors} {self.fprop.accumulator_summary}{self.describe_outputs()}"
+        return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.describe_outputs()
 
-    def leaves(self, *tensors: str) -> str:
+    def describe_outputs(self, *tensors: str) -> str:
         """Return the output formats of y and dx as words, if a format is named; of `tensors` only, if given."""
-        return "" if self.out is None else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out}"
+        return "" if self.out_format is None else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out_format}"
 
 
 BF16_LINEAR = LinearSpec()

@@ -36,9 +36,9 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
     """
     if spec.plain:
         return as_quantized(round_to(x, spec.format, **spec.rounding(seed)), spec.format)
-    q = replace(spec.without_history, signs=signs) if spec.fresh else spec.without_history
+    q = replace(spec.without_history, hadamard_signs=signs) if spec.resample_signs else spec.without_history
     if spec.eden:
-        return quantize(x, replace(spec, quantizer=q, fresh=False), seed=seed)
+        return quantize(x, replace(spec, quantizer=q, resample_signs=False), seed=seed)
     return quantize(x, q, **spec.rounding(seed))
 
 
@@ -120,7 +120,7 @@ class TensorOperand:
         gemm, _, role = self.name.partition(".")
         if self.delayed:
             return self.state.delayed(role, spec, x, seed)
-        return quantize_operand(spec, x, seed, self.state.seed(f"{gemm}.signs") if spec.fresh else 0)
+        return quantize_operand(spec, x, seed, self.state.seed(f"{gemm}.signs") if spec.resample_signs else 0)
 
 
 class WeightOperand(TensorOperand):

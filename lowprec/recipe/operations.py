@@ -107,7 +107,7 @@ class _Linear:
     ) -> None:
         self.spec = spec
         stored = formats[activations]
-        self.out = stored if spec.out is None else spec.out
+        self.out = stored if spec.out_format is None else spec.out_format
         self.cache = cache
         self.state = state
         source = master_copy if "float32" in (activations, weights) else bf16_copy
@@ -123,14 +123,14 @@ class _Linear:
             TensorOperand(tensors[name], stored, name, state) for name in ("fprop.x", "dgrad.dy", "wgrad.dy", "wgrad.x")
         )
         self.same_weight = spec.dgrad.b == spec.fprop.b.T and not self.dgrad_w.hadamard
-        self.keeps_row = self.same_weight or spec.dgrad_weight == "cached"
+        self.keeps_row = self.same_weight or spec.dgrad_weight == "dequantized"
         self.same_input = spec.wgrad.b == spec.fprop.a.T and not self.wgrad_x.hadamard and cache is None
 
     @property
     def input_spec(self) -> Hashable:
         if self.spec.fprop.a.random or self.spec.wgrad.b.random:
             return None
-        wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "source" else None
+        wgrad = self.spec.wgrad.b if self.spec.wgrad_input == "high_precision" else None
         return self.spec.fprop.a, wgrad, id(self.cache)  # the object itself: codecs of one name may differ
 
     def input(self, x: Array) -> SavedInput:
@@ -141,7 +141,7 @@ class _Linear:
         """Return the source of Wgrad's operand for x; `row` is Fprop's operand, if already computed."""
         if self.cache is not None:
             return self.cache.encode(x)
-        if self.spec.wgrad_input == "cached" or self.same_input:
+        if self.spec.wgrad_input == "dequantized" or self.same_input:
             return self.fprop_x.rows(x) if row is None else row
         return x if self.spec.wgrad.b.plain else self.wgrad_x.columns(x)
 
@@ -186,10 +186,10 @@ class _Linear:
         return dx, dw
 
     def words(self, gemm: str) -> str:
-        more = {"fprop": self.spec.leaves("y"), "dgrad": self.spec.leaves("dx"), "wgrad": ""}
-        if self.spec.quantized and self.spec.wgrad_input == "source" and self.cache is None:
+        more = {"fprop": self.spec.describe_outputs("y"), "dgrad": self.spec.describe_outputs("dx"), "wgrad": ""}
+        if self.spec.quantized and self.spec.wgrad_input == "high_precision" and self.cache is None:
             more["wgrad"] = ", x from its source"
-        if self.spec.dgrad_weight == "cached":
+        if self.spec.dgrad_weight == "dequantized":
             more["dgrad"] += ", w as Fprop had it"
         return f"{getattr(self.spec, gemm)}{more[gemm]}"
 
@@ -201,14 +201,14 @@ class _Linear:
             return self.wgrad_x.columns(kept)
         if self.same_input:
             return kept.T
-        return kept if self.spec.wgrad_input == "source" else self.wgrad_x.columns(kept.dequantize())
+        return kept if self.spec.wgrad_input == "high_precision" else self.wgrad_x.columns(kept.dequantize())
 
     def _product(self, name: str, a: Operand, b: Operand, out: Format, bias: Array | None = None) -> Array:
         """Return a [M, K] times b [N, K] transposed plus bias [N], rounded to the format `out`."""
         spec: GemmSpec = getattr(self.spec, name)
-        if spec.disturbance is None:
+        if spec.injected_error is None:
             return _multiply(spec, a, b, out, bias)
-        result = spec.disturbance.apply(_multiply(spec, a, b, _FLOAT32), self.state.seed(f"{name}.product"))
+        result = spec.injected_error.apply(_multiply(spec, a, b, _FLOAT32), self.state.seed(f"{name}.product"))
         return _finished(result, out, bias)
 
 

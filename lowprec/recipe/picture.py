@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lowprec._show import box, svg, text
 
-from .description import Description
+from .description import RecipeFields
 from .linears import OPERANDS, GemmSpec
 from .names import DEPTH, LINEARS
-from .table import rows
+from .table import precision_rows
 
 _NAMES, _CELL, _LINE, _TOP = 215, 250, 34, 46
 #: Colors by the bits of the wider operand: up to 4, up to 8, up to 16, more.
@@ -15,7 +15,7 @@ _COLORS = ((4, "warm"), (8, "box"), (16, "in"), (32, "plain"))
 _BLOCK = DEPTH // 2  # a middle block, which no pattern counts
 
 
-def precision_map(recipe: Description) -> str:
+def precision_map(recipe: RecipeFields) -> str:
     """Return the map as an SVG: linear layers of a middle block and the head, then all that is stored or sent.
 
     Examples
@@ -36,7 +36,7 @@ def precision_map(recipe: Description) -> str:
         y += height
     y += 26
     parts.append(text(8, y - 8, "what is kept and sent", "bold"))
-    for row in rows(recipe):
+    for row in precision_rows(recipe):
         if row.what.lower() in OPERANDS:
             continue
         parts.append(text(8, y + 12, f"{row.part}: {row.what}"))
@@ -45,7 +45,7 @@ def precision_map(recipe: Description) -> str:
     return svg(parts, _NAMES + 3 * _CELL + 8, y + 10, f"Precision map of {recipe.name}")
 
 
-def _alike(recipe: Description) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
+def _alike(recipe: RecipeFields) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
     """Return runs of consecutive layers with equal computation, and their three multiplications."""
     found: list[tuple[list[str], tuple[GemmSpec, ...]]] = []
     for layer in LINEARS:
@@ -69,5 +69,5 @@ def _cell(gemm: GemmSpec, x: float, y: float, height: float) -> list[str]:
     return [
         box(x, y, _CELL - 6, height, kind),
         text(x + 6, y + 13, f"{gemm.a.format.name} x {gemm.b.format.name}"),
-        text(x + 6, y + 25, gemm.place, "small"),
+        text(x + 6, y + 25, gemm.accumulator_summary, "small"),
     ]

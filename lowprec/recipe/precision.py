@@ -9,13 +9,13 @@ from typing import NamedTuple
 from lowprec.codec import Codec
 
 from . import data
-from .description import Description
+from .description import RecipeFields
 from .linears import LinearSpec
 from .operands import TensorState
 from .operations import LinearOps, linear_ops
 
 
-class Precision(NamedTuple):
+class LayerPrecision(NamedTuple):
     """The part of a recipe that applies to one layer.
 
     Attributes
@@ -26,50 +26,50 @@ class Precision(NamedTuple):
         Storage format of activations.
     cache : Codec or None
         Codec of the input that is saved for Wgrad.
-    weights : str
+    weight_source : str
         Source of quantized weights, see `lowprec.Recipe`.
 
     Examples
     --------
     >>> import lowprec as lp
-    >>> said = Precision.of(lp.recipes["dsv3"], "layers.0.attn.wo")
-    >>> said.cache.name, Precision.from_key(said.key) == said
+    >>> said = LayerPrecision.of(lp.recipes["dsv3"], "layers.0.attn.wo")
+    >>> said.cache.name, LayerPrecision.from_key(said.key) == said
     ('e5m6_1x128_ue8m0', True)
     """
 
     spec: LinearSpec
     activations: str = "bfloat16"
     cache: Codec | None = None
-    weights: str = "bfloat16"
+    weight_source: str = "bfloat16"
 
     @classmethod
-    def of(cls, recipe: Description, layer: str, layers: int | None = None) -> Precision:
+    def of(cls, recipe: RecipeFields, layer: str, layers: int | None = None) -> LayerPrecision:
         """Return the precision of a layer under a recipe, in a model with `layers` blocks."""
-        return cls(recipe.spec(layer, layers), recipe.activations, recipe.input_cache(layer), recipe.weights)
+        return cls(recipe.spec(layer, layers), recipe.activations, recipe.input_cache(layer), recipe.weight_source)
 
     @property
     def key(self) -> str:
         """The precision as a string: storage format of activations, and JSON of the rest with all definitions."""
         w = data.writer(full=True)
         row, cache = data.linear_row(self.spec, w), None if self.cache is None else w.name("codec", self.cache)
-        said = {"linear": row, "weights": self.weights, "cache": cache, "definitions": w.table}
+        said = {"linear": row, "weight_source": self.weight_source, "cache": cache, "definitions": w.table}
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         return f"{self.activations} {text}"
 
     @classmethod
-    def from_key(cls, key: str) -> Precision:
+    def from_key(cls, key: str) -> LayerPrecision:
         """Return the precision of a key: objects as they were defined when it was made, in other processes too."""
         return _from_key(key)
 
     def ops(self, state: TensorState | None = None) -> LinearOps:
         """Return the multiplications."""
-        return linear_ops(self.spec, self.activations, self.cache, state, self.weights)
+        return linear_ops(self.spec, self.activations, self.cache, state, self.weight_source)
 
 
 @functools.lru_cache(4096)
-def _from_key(key: str) -> Precision:
+def _from_key(key: str) -> LayerPrecision:
     activations, _, text = key.partition(" ")
     said = json.loads(text)
     r = data.reader(said["definitions"], "a layer's precision", check=False)
     cache = None if said["cache"] is None else r.find("codec", said["cache"])
-    return Precision(data.linear_of(said["linear"], r), activations, cache, said["weights"])
+    return LayerPrecision(data.linear_of(said["linear"], r), activations, cache, said["weight_source"])

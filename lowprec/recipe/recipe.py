@@ -11,11 +11,11 @@ from lowprec.registry import Registry
 
 from . import data, toml
 from .binding import BoundRecipe
-from .description import Description
+from .description import RecipeFields
 from .picture import precision_map
 
 
-class Recipe(Description):
+class Recipe(RecipeFields):
     """The precision of everything in a training run.
 
     The parameters are those of `lowprec.recipe.description.Description`; `with_` returns a recipe with changes.

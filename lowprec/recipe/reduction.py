@@ -19,7 +19,7 @@ _CATALOGUES: Mapping[str, Lookup] = {"all_reduce": all_reduces, "codec": codecs}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Reduction(Value):
+class GradientAllReduce(Value):
     """An all-reduce of gradients.
 
     Parameters
@@ -33,7 +33,7 @@ class Reduction(Value):
 
     Examples
     --------
-    >>> print(Reduction(16, "ring", "fp8_1x128"))
+    >>> print(GradientAllReduce(16, "ring", "fp8_1x128"))
     16 ring fp8_1x128
     """
 
@@ -47,7 +47,9 @@ class Reduction(Value):
         object.__setattr__(self, "codec", codecs.get(self.codec))
 
     @classmethod
-    def parse(cls, given: str | Reduction | None, names: Mapping[str, Lookup] | None = None) -> Reduction | None:
+    def parse(
+        cls, given: str | GradientAllReduce | None, names: Mapping[str, Lookup] | None = None
+    ) -> GradientAllReduce | None:
         """Read ``"16 ring fp8_1x128"``; None for ``"none"``.
 
         Parameters
@@ -66,11 +68,11 @@ class Reduction(Value):
 
         Examples
         --------
-        >>> Reduction.parse("16 ring fp8_1x128").ranks, Reduction.parse("none")
+        >>> GradientAllReduce.parse("16 ring fp8_1x128").ranks, GradientAllReduce.parse("none")
         (16, None)
         """
-        if given is None or given == NONE or isinstance(given, Reduction):
-            return given if isinstance(given, Reduction) else None
+        if given is None or given == NONE or isinstance(given, GradientAllReduce):
+            return given if isinstance(given, GradientAllReduce) else None
         found = re.fullmatch(r"([1-9]\d{0,3}) (\S+) (\S+)", given) if isinstance(given, str) else None
         if found is None:
             raise ValueError(

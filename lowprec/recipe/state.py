@@ -75,7 +75,7 @@ def quantize_delayed(scaling: DelayedScaling, spec: TensorSpec, x: Array, seed: 
     """Quantize x with the scale from earlier steps; its amax is recorded for later ones if `observing`."""
     if observing:
         return scaling.quantize(x, **spec.rounding(seed))
-    return quantize(x, spec.without_history, multiplier=float(scaling.multiplier), **spec.rounding(seed))
+    return quantize(x, spec.without_history, inverse_scale=float(scaling.multiplier), **spec.rounding(seed))
 
 
 class LayerState:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowprec.scaling.spec import TensorSpec
 
 from .binding import BoundRecipe
-from .description import CACHES, Description
+from .description import SAVED_ACTIVATIONS, RecipeFields
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
 
@@ -24,7 +24,7 @@ _WIRES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class PrecisionRow:
     """One line of the table.
 
     Attributes
@@ -42,7 +42,7 @@ class Row:
     precision: str
 
 
-def rows(recipe: Description) -> list[Row]:
+def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
     """Return the table: multiplications of linear layers, stored tensors, codecs, optimizer state.
 
     Layers that share a precision share lines; names without a number represent every middle block.
@@ -50,7 +50,7 @@ def rows(recipe: Description) -> list[Row]:
     Examples
     --------
     >>> import lowprec as lp
-    >>> for row in rows(lp.recipes["bf16"])[-8:-5]:
+    >>> for row in precision_rows(lp.recipes["bf16"])[-8:-5]:
     ...     print(row.part, "|", row.what, "|", row.precision)
     wire | dispatch: tokens to their experts | bf16
     wire | combine: experts' outputs back | bf16
@@ -59,33 +59,33 @@ def rows(recipe: Description) -> list[Row]:
     bound = BoundRecipe(recipe, layers=DEPTH)
     table = [*_linears(bound), *_special_blocks(bound)]
     store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
-    table.append(Row("activations", "residual stream, norms, attention", store))
+    table.append(PrecisionRow("activations", "residual stream, norms, attention", store))
     plain = recipe.activations == "float64"  # all storage is float64
-    table += [Row(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]
+    table += [PrecisionRow(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]
     for name, about in _WIRES.items():
         codec = getattr(recipe, name).name if bound.changes(name) else f"as it is, {store}"
-        table.append(Row("wire", f"{name}: {about}", codec))
-    for role in CACHES:
-        kept = f"cache_{role}"
+        table.append(PrecisionRow("wire", f"{name}: {about}", codec))
+    for role in SAVED_ACTIVATIONS:
+        kept = f"saved_{role}"
         codec = getattr(recipe, kept).name if bound.cache(role) is not None else f"as it is, {store}"
-        table.append(Row("kept for backward", role.replace("_", " "), codec))
+        table.append(PrecisionRow("kept for backward", role.replace("_", " "), codec))
     if recipe.activations == "bfloat16" and any(rule.linear.quantized for rule in recipe.rules):
-        source = "their BF16 copy" if recipe.weights == "bfloat16" else "the master weights, float32"
-        table.append(Row("weights", "quantized from", source))
-    table.append(Row("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
-    table.append(Row("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
+        source = "their BF16 copy" if recipe.weight_source == "bfloat16" else "the master weights, float32"
+        table.append(PrecisionRow("weights", "quantized from", source))
+    table.append(PrecisionRow("optimizer", "moments m, v", f"{recipe.moment_m}, {recipe.moment_v}"))
+    table.append(PrecisionRow("optimizer", "master weights, gradients", f"{_master(recipe)}, {bound.dtype}"))
     if recipe.all_reduce is not None:
-        table.append(Row("data parallel", "gradients of ranks", str(recipe.all_reduce)))
+        table.append(PrecisionRow("data parallel", "gradients of ranks", str(recipe.all_reduce)))
     return table
 
 
-def _master(recipe: Description) -> str:
+def _master(recipe: RecipeFields) -> str:
     """Return the storage of master weights: the type of the moments' arithmetic, unless they are rounded."""
     whole = "float64" if recipe.moment_m == "float64" else "float32"
-    return whole if recipe.master in ("float64", _FLOAT32) else str(recipe.master)
+    return whole if recipe.master_weights in ("float64", _FLOAT32) else str(recipe.master_weights)
 
 
-def _linears(bound: BoundRecipe) -> list[Row]:
+def _linears(bound: BoundRecipe) -> list[PrecisionRow]:
     """Return the multiplications of a middle block's layers and of the head, as the bound recipe computes them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in LINEARS:
@@ -94,18 +94,18 @@ def _linears(bound: BoundRecipe) -> list[Row]:
         short = name.replace("layers.0.", "").replace("experts.0.", "experts.")
         groups.setdefault(tuple(ops.words(gemm) for gemm in OPERANDS), []).append(short)
     return [
-        Row(_joined(names), gemm.capitalize(), said)
+        PrecisionRow(_joined(names), gemm.capitalize(), said)
         for words, names in groups.items()
         for gemm, said in zip(OPERANDS, words, strict=True)
     ]
 
 
-def _special_blocks(bound: BoundRecipe) -> list[Row]:
+def _special_blocks(bound: BoundRecipe) -> list[PrecisionRow]:
     """Return a line for each block or expert that differs."""
     if bound.recipe.activations == "float64":
         return []
     counted = [rule for rule in bound.recipe.rules if re.search(r"(layers|experts)\.-?\d", rule.pattern)]
-    return [Row(rule.pattern, "all three", str(rule.linear)) for rule in counted]
+    return [PrecisionRow(rule.pattern, "all three", str(rule.linear)) for rule in counted]
 
 
 def _joined(names: list[str]) -> str:
@@ -119,8 +119,8 @@ def _joined(names: list[str]) -> str:
     return "".join(out)[2:]
 
 
-def as_text(recipe: Description) -> str:
+def to_markdown(recipe: RecipeFields) -> str:
     """Return the table as Markdown."""
     lines = ["| part | what | precision |", "|---|---|---|"]
-    lines += [f"| {row.part} | {row.what} | {row.precision} |" for row in rows(recipe)]
+    lines += [f"| {row.part} | {row.what} | {row.precision} |" for row in precision_rows(recipe)]
     return "\n".join(lines)

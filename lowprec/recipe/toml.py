@@ -20,7 +20,7 @@ and one with changes has a base and the changes that `Recipe.with_` takes::
     promote_every = "never"
 
     [layers."layers.*.ffn.gate"]
-    out = "float32"
+    out_format = "float32"
 
 `to_toml` writes tables that define every name, and a reader refuses the file if a name has another definition there; a
 file without them is read with the names of the catalogues. A custom format is defined by its fields::
@@ -43,16 +43,16 @@ from lowprec.definitions import VERSION, Reader
 from lowprec.registry import Registry
 
 from . import data
-from .description import Description, Rule, Storage
+from .description import LayerRule, RecipeFields, StorageRule
 from .linears import NEVER, OPERANDS, GemmSpec
 
-D = TypeVar("D", bound=Description)
+D = TypeVar("D", bound=RecipeFields)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def to_toml(recipe: Description) -> str:
+def to_toml(recipe: RecipeFields) -> str:
     """Return a recipe as TOML.
 
     Raises
@@ -132,7 +132,7 @@ def _has_base(content: dict[str, Any]) -> bool:
 
 
 def _whole(content: dict[str, Any], kind: type[D], r: Reader) -> D:
-    known = {f.name for f in dataclasses.fields(Description)} - {"rules"} | {"linear"}
+    known = {f.name for f in dataclasses.fields(RecipeFields)} - {"rules"} | {"linear"}
     _only(content, known, "recipe")
     if "name" not in content:
         raise ValueError(
@@ -147,7 +147,7 @@ def _whole(content: dict[str, Any], kind: type[D], r: Reader) -> D:
 
 def _changed(content: dict[str, Any], base: D, r: Reader) -> D:
     """Return the base with changes."""
-    _only(content, {*Description.changes(), "linear"} - {"rules"}, "recipe")
+    _only(content, {*RecipeFields.changes(), "linear"} - {"rules"}, "recipe")
     more: dict[str, Any] = {}
     if "storage" in content:
         more["storage"] = (*(_storage(row, r) for row in _rows(content.pop("storage"), "storage")), *base.storage)
@@ -164,8 +164,8 @@ def _changed(content: dict[str, Any], base: D, r: Reader) -> D:
     return base.with_(**data.objects(content, r), **more)
 
 
-def _rule(row: dict[str, Any], r: Reader) -> Rule:
-    _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out"}, "[[linear]]")
+def _rule(row: dict[str, Any], r: Reader) -> LayerRule:
+    _only(row, {"layers", *OPERANDS, "wgrad_input", "dgrad_weight", "out_format"}, "[[linear]]")
     if "layers" not in row:
         raise ValueError(f"[[linear]] must have 'layers', a pattern of names, got {row!r}")
     _check(row, "[[linear]]", *OPERANDS)
@@ -174,7 +174,7 @@ def _rule(row: dict[str, Any], r: Reader) -> Rule:
     return data.rule_of(row, r)
 
 
-def _storage(row: dict[str, Any], r: Reader) -> Storage:
+def _storage(row: dict[str, Any], r: Reader) -> StorageRule:
     _only(row, {"tensors", "codec"}, "[[storage]]")
     if len(row) < 2:
         raise ValueError(f"[[storage]] must have 'tensors' and 'codec', got {row!r}")

@@ -27,11 +27,11 @@ _OF_POWERS = {
     "max/amax": block_scale.POWER_MULTIPLIER,
 }
 _OF_OTHERS = {
-    "folded": block_scale.E4M3_FOLDED,
-    "plain": block_scale.E4M3_PLAIN,
-    "quotients": block_scale.E4M3_QUOTIENTS,
-    "joint": block_scale.E4M3_JOINT,
-    "alone": block_scale.E4M3_ALONE,
+    "te_folded": block_scale.E4M3_FOLDED,
+    "direct": block_scale.E4M3_PLAIN,
+    "two_quotients": block_scale.E4M3_QUOTIENTS,
+    "one_quotient": block_scale.E4M3_JOINT,
+    "block_scale_only": block_scale.E4M3_ALONE,
 }
 _LARGEST = np.finfo(np.float32).max
 _ONE = np.float32(1)
@@ -64,7 +64,7 @@ def rule_of(q: Quantizer) -> AmaxRule:
 
 def bound_of(q: Quantizer) -> float:
     """Return the block scale that the tensor scale maps the largest block to."""
-    bound = rule_of(q).bound
+    bound = rule_of(q).max_block_scale
     return float(q.scale_format.max) if bound is None else bound
 
 
@@ -73,7 +73,7 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
     largest = np.float32(f.max)
     bound = np.float32(np.float32(bound_of(q)) * largest)
     with np.errstate(all="ignore"):
-        if rule_of(q).arithmetic in ("folded", "plain"):
+        if rule_of(q).scale_calculation in ("te_folded", "direct"):
             inverse = np.minimum(np.float32(bound / amax), _LARGEST)
             inverse = _ONE if amax == 0 or inverse == 0 else inverse
             scale = np.minimum(np.float32(_ONE / inverse), _LARGEST)
@@ -105,27 +105,29 @@ def _fixed_rule(q: Quantizer, f: Format) -> tuple[Any, ...]:
     cap = _LARGEST if rule.amax_floor == 0 else np.float32(min(float(_LARGEST), float(f.max) / rule.amax_floor))
     numbers = (
         largest, np.float32(_ONE / largest), np.float32(rule.amax_floor), np.float32(cap),
-        np.float32(rule.smallest_scale),
+        np.float32(rule.min_scale),
     )  # fmt: skip
-    multiplied = rule.division == "max/amax"  # and then by the float32 floor, as it is computed
+    multiplied = rule.scale_application == "max/amax"  # and then by the float32 floor, as it is computed
     if multiplied and rule.amax_floor:
         with np.errstate(over="ignore"):
             cap = np.minimum(largest / np.float32(rule.amax_floor), _LARGEST)
-    mantissa = {"even": f.mantissa_bits, "even_1bit": 1}.get(rule.arithmetic, 0)
-    add = {"floor": 0, "ceil": 0x7FFFFF}.get(rule.arithmetic, 1 << (22 - mantissa))
+    mantissa = {"even": f.mantissa_bits, "even_1bit": 1}.get(rule.scale_calculation, 0)
+    add = {"floor": 0, "ceil": 0x7FFFFF}.get(rule.scale_calculation, 1 << (22 - mantissa))
     s = E4M3 if q.scale_format == FLOAT32 or are_powers(q.scale_format) else q.scale_format
     words = (
-        np.uint32(add), np.int32(f.emax), np.uint32(rule.smallest_exponent + 127),
+        np.uint32(add), np.int32(f.emax), np.uint32(rule.min_scale_exponent + 127),
         encode_constants(E4M3, _SATURATE.codes(E4M3)), decode_constants(E4M3), bounded_constants(s),
     )  # fmt: skip  # the kernel reads the last of them only
-    cases = [special(case, q.scale_format) for case in (rule.zero, rule.inf, rule.nan)]
+    cases = [special(case, q.scale_format) for case in (rule.zero_block, rule.inf_block, rule.nan_block)]
     specials = tuple(np.float32(number) for pair in cases for number in pair)
-    alone = rule.arithmetic == "alone"
-    asked = rule.division == "divide" and (alone or (q.scale_format == FLOAT32 and rule.arithmetic != "max/amax"))
-    divides = asked or rule.arithmetic == "joint"
+    alone = rule.scale_calculation == "block_scale_only"
+    asked = rule.scale_application == "divide" and (
+        alone or (q.scale_format == FLOAT32 and rule.scale_calculation != "max/amax")
+    )
+    divides = asked or rule.scale_calculation == "one_quotient"
     division = block_scale.DIVIDE if divides else block_scale.RECIPROCAL
-    use_special_zero = rule.zero != "rule" and rule.amax_floor == 0
+    use_special_zero = rule.zero_block != "rule" and rule.amax_floor == 0
     named = _OF_FLOAT32 if q.scale_format == FLOAT32 else _OF_POWERS if are_powers(q.scale_format) else _OF_OTHERS
-    how = block_scale.E4M3_JOINT if alone and divides else named[rule.arithmetic]
+    how = block_scale.E4M3_JOINT if alone and divides else named[rule.scale_calculation]
     how = block_scale.MULTIPLIER if multiplied else how
     return (how, division), numbers, words, specials, use_special_zero

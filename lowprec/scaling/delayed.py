@@ -32,8 +32,8 @@ class DelayedScaling:
 
     Parameters
     ----------
-        Quantizer with a `history`, such as ``"te_delayed"``.
-        An entry with a `history`, such as ``"te_delayed"``.
+        Quantizer with an `amax_history_len`, such as ``"te_delayed"``.
+        An entry with an `amax_history_len`, such as ``"te_delayed"``.
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}
@@ -65,13 +65,13 @@ class DelayedScaling:
         algorithm: Literal["max", "most_recent"] = "max",
     ) -> None:
         self.quantizer = quantizers.get(quantizer)
-        if self.quantizer.history is None:
+        if self.quantizer.amax_history_len is None:
             raise ValueError(
                 f"DelayedScaling: quantizer must have a history, as 'te_delayed' has, got {self.quantizer.name!r}"
             )
         algorithm = one_of("DelayedScaling", "algorithm", algorithm, ("max", "most_recent"))
         self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
-        self.history: NDArray[np.float32] = np.zeros(self.quantizer.history, np.float32)
+        self.history: NDArray[np.float32] = np.zeros(self.quantizer.amax_history_len, np.float32)
         self.multiplier = np.float32(1)
 
     def __copy__(self) -> DelayedScaling:
@@ -84,8 +84,8 @@ class DelayedScaling:
         values = as_float32("DelayedScaling", x)
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))
-        plain = replace(self.quantizer, history=None)
-        return quantize(values, plain, multiplier=float(self.multiplier), **options)
+        plain = replace(self.quantizer, amax_history_len=None)
+        return quantize(values, plain, inverse_scale=float(self.multiplier), **options)
 
     def end_step(self) -> None:
         """Compute the next step's scale and advance the history by one step."""

@@ -38,14 +38,16 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     """
     along_rows = q.granularity.columns == 1
     values = x.T if along_rows else x
-    assert q.hadamard is not None
-    if values.shape[1] % q.hadamard:
-        raise ValueError(f"quantize: x must have a multiple of {q.hadamard} values along its blocks, got {x.shape}")
+    assert q.hadamard_size is not None
+    if values.shape[1] % q.hadamard_size:
+        raise ValueError(
+            f"quantize: x must have a multiple of {q.hadamard_size} values along its blocks, got {x.shape}"
+        )
     z = transformed(values, q, axis=1)
-    groups = z.reshape(len(z), z.shape[1] // q.hadamard, q.hadamard)
+    groups = z.reshape(len(z), z.shape[1] // q.hadamard_size, q.hadamard_size)
     lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)
-    codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard)
-    wanted[np.repeat(lost, q.hadamard // BLOCK, axis=1)] = np.nan
+    codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard_size)
+    wanted[np.repeat(lost, q.hadamard_size // BLOCK, axis=1)] = np.nan
     if along_rows:
         codes, wanted = np.ascontiguousarray(codes.T), np.ascontiguousarray(wanted.T)
     scale = round_to(wanted, E4M3, rounding="stochastic", seed=seed)

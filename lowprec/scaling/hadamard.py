@@ -141,7 +141,7 @@ def hadamard(
 
 def transformed(x: NDArray[np.float32], q: Quantizer, *, axis: int) -> NDArray[np.float32]:
     """Return `x` or, if the quantizer has a transform, its transform rounded to the transform's format."""
-    if q.hadamard is None or x.size == 0:
+    if q.hadamard_size is None or x.size == 0:
         return x
-    y = hadamard(x, q.hadamard, q.signs, axis=axis)
+    y = hadamard(x, q.hadamard_size, q.hadamard_signs, axis=axis)
     return y if q.transform_format is None else round_to(y, q.transform_format, out=y)

@@ -24,7 +24,7 @@ from ..cast.constants import (
     takes_float32,
     word_constants,
 )
-from ..cast.streams import key_of
+from ..cast.streams import random_source
 from ..format.catalogue import Format
 from ..format.policy import Policy
 from ..format.rounding import Rounding, policies, roundings, special_codes
@@ -134,7 +134,7 @@ class BlockJob:
         Quantizer.
     x : ndarray of float32, shape (R, C)
         Contiguous matrix.
-    tensor_amax, multiplier : float, optional
+    tensor_amax, inverse_scale : float, optional
         See `lowprec.quantize`.
     rounding : str or Rounding, optional
         Rounding of elements, by default the quantizer's.
@@ -153,14 +153,16 @@ class BlockJob:
         x: NDArray[np.float32],
         *,
         tensor_amax: float | None = None,
-        multiplier: float | None = None,
+        inverse_scale: float | None = None,
         rounding: str | Rounding | None = None,
         seed: int | None = None,
         offset: int = 0,
     ) -> None:
         self.q, self.granularity = q, q.granularity
         self.mode = roundings.get(q.rounding if rounding is None else rounding)
-        made = q if isinstance(q.signs, str) else replace(q, signs="none")  # constants are the same for all signs
+        made = (
+            q if isinstance(q.hadamard_signs, str) else replace(q, hadamard_signs="none")
+        )  # constants are the same for all signs
         self.policy, self.words, self.random, self.cast, self.by_words = _element(made, self.mode)
         self.format = f = q.format
         shape = (x.shape[0], x.shape[1])
@@ -168,22 +170,22 @@ class BlockJob:
         self.scale_shape = self.granularity.scale_shape(shape)
         along_rows = self.width == 1 and self.rows > 1
         self.x = x = transformed(x, q, axis=0 if along_rows else 1)
-        low, high, self.offset, *_ = key_of("quantize", self.mode, seed, offset)
+        low, high, self.offset, *_ = random_source("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.random_words = seed, offset
-        self.choice = rule_of(q).choice
+        self.choice = rule_of(q).four_over_six
         if self.choice is not None and not self.mode.is_nearest_even:
             raise ValueError(
-                f"quantize: rounding must be 'nearest_even' with choice={self.choice!r}, got {self.mode.name!r}"
+                f"quantize: rounding must be 'nearest_even' with four_over_six={self.choice!r}, got {self.mode.name!r}"
             )
         if self.choice is not None and self.cast.bounded is None:
             raise ValueError(
-                f"quantize: element format must be one such as e2m1fn or e4m3fn with choice={self.choice!r}: "
-                f"floating-point with a negative zero, of values far within float32's, got {f}"
+                f"quantize: element format must be floating-point with a negative zero and values far within "
+                f"float32's, such as e2m1fn or e4m3fn, with four_over_six={self.choice!r}, got {f}"
             )
         self.tensor_scale: np.float32 | None = None
         amax = given_amax(tensor_amax)
-        factor = None if multiplier is None else positive32("quantize", "multiplier", multiplier)
+        factor = None if inverse_scale is None else positive32("quantize", "inverse_scale", inverse_scale)
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.has_tensor_scale:
             check_two_levels(q)
@@ -193,9 +195,9 @@ class BlockJob:
         self.rule = scale_rule(made, f, tensor, factor)
         #: Job that computes the scales, if the codes are computed from other multipliers.
         self.quotients: BlockJob | None = None
-        if rule_of(q).division == "max/amax" and factor is None:
-            plain = replace(rule_of(q), division="divide")
-            self.quotients = BlockJob(replace(q, rule=plain, rounding=_NEAREST_EVEN, hadamard=None), self.x)
+        if rule_of(q).scale_application == "max/amax" and factor is None:
+            plain = replace(rule_of(q), scale_application="divide")
+            self.quotients = BlockJob(replace(q, rule=plain, rounding=_NEAREST_EVEN, hadamard_size=None), self.x)
 
     def codes(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
         """Write codes and scales of the matrix."""
@@ -324,7 +326,7 @@ _STRIP = 1 << 20  # largest number of codes of a strip that is transposed
 def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
     """Return whether `in_one_pass` computes the results of two jobs of one matrix."""
     simple = not any(
-        job.by_words or job.choice is not None or job.q.hadamard is not None or job.quotients is not None
+        job.by_words or job.choice is not None or job.q.hadamard_size is not None or job.quotients is not None
         for job in (rows, columns)
     )
     across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1

@@ -92,8 +92,8 @@ def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float
     if are_powers(q.scale_format) and not q.scale_format.same_codes(E8M0):  # the kernel has E8M0's range
         block = np.clip(block, np.float32(q.scale_format.smallest_subnormal), np.float32(q.scale_format.max))
         factor = np.float32(1) / block
-    if q.rule.division == "max/amax":  # codes use the multiplier, scales the quotient
-        quotients = scale_rule(q.with_(division="divide"), q.format, tensor)
+    if q.rule.scale_application == "max/amax":  # codes use the multiplier, scales the quotient
+        quotients = scale_rule(q.with_(scale_application="divide"), q.format, tensor)
         block_scales(amax.reshape(-1), quotients, block.reshape(-1), np.empty(amax.size, np.float32))
     return Scales(block, factor, rule[1] == DIVIDE, tensor.scale if q.has_tensor_scale else None)
 
@@ -190,7 +190,7 @@ class PassesJob:
         Values.
     tensor_amax : float, optional
         Amax of every row, if rows have scales; otherwise an option of quantizers that have a kernel.
-    multiplier : None
+    inverse_scale : None
         Option of quantizers that have a kernel.
     rounding, seed, offset
         See `lowprec.quantize`.
@@ -202,10 +202,10 @@ class PassesJob:
     """
 
     def __init__(
-        self, q: Quantizer, x: F32, *, tensor_amax: float | None = None, multiplier: float | None = None,
+        self, q: Quantizer, x: F32, *, tensor_amax: float | None = None, inverse_scale: float | None = None,
         rounding: str | Rounding | None = None, seed: int | None = None, offset: int = 0,
     ) -> None:  # fmt: skip
-        for name, value in (("tensor_amax", tensor_amax), ("multiplier", multiplier)):
+        for name, value in (("tensor_amax", tensor_amax), ("inverse_scale", inverse_scale)):
             if value is not None and (name != "tensor_amax" or not q.has_row_scales):
                 how = f"{q.scale_format} scales by {q.rule}"
                 raise ValueError(f"quantize: {name} must be None with {how}, got {value!r}")

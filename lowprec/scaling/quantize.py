@@ -34,7 +34,7 @@ def quantize(
     seed: int | None = None,
     offset: int = 0,
     tensor_amax: float | None = None,
-    multiplier: float | None = None,
+    inverse_scale: float | None = None,
     out: Quantized | None = None,
 ) -> Quantized:
     """Quantize a matrix in blocks that share a scale.
@@ -62,8 +62,8 @@ def quantize(
     tensor_amax : float, optional
         Amax, a number >= 0, from which a two-level quantizer computes the tensor scale, if it was calibrated elsewhere;
         with row scales, the amax of every row.
-    multiplier : float, optional
-        Factor of every value, in place of a scale from its block's amax; the scale is 1 / multiplier.
+    inverse_scale : float, optional
+        Factor of every value, in place of a scale from its block's amax; the scale is 1 / inverse_scale.
     out : Quantized, optional
         Earlier result of the same call on a matrix of the same shape; its arrays are overwritten.
 
@@ -89,7 +89,8 @@ def quantize(
     ((1, 5), 3.0)
     >>> lp.quantize(x, "nvfp4_te")
     Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value)
-    >>> own = lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3", rule=lp.AmaxRule("alone"))
+    >>> rule = lp.AmaxRule("block_scale_only")
+    >>> own = lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3", rule=rule)
     >>> lp.quantize(x, own)
     Quantized(e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value)
     """
@@ -97,11 +98,11 @@ def quantize(
     q = stateless("quantize", made)
     values = as_float32("quantize", x)
     if made.eden:
-        given = {"rounding": rounding, "tensor_amax": tensor_amax, "multiplier": multiplier, "out": out}
+        given = {"rounding": rounding, "tensor_amax": tensor_amax, "inverse_scale": inverse_scale, "out": out}
         return _eden(values, made, q, seed, **given, offset=offset or None)
     rounding = "stochastic" if rounding is None and made.stochastic else rounding
     job = _job(
-        q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
+        q, as_matrix(values), tensor_amax=tensor_amax, inverse_scale=inverse_scale, rounding=rounding, seed=seed,
         offset=offset,
     )  # fmt: skip
     if out is None:
@@ -123,7 +124,7 @@ def quantize_dequantize(
     seed: int | None = None,
     offset: int = 0,
     tensor_amax: float | None = None,
-    multiplier: float | None = None,
+    inverse_scale: float | None = None,
     out: NDArray[np.float32] | None = None,
     like: Any = None,
 ) -> NDArray[np.float32]:
@@ -131,7 +132,7 @@ def quantize_dequantize(
 
     Parameters
     ----------
-    x, spec, rounding, seed, offset, tensor_amax, multiplier
+    x, spec, rounding, seed, offset, tensor_amax, inverse_scale
         See `quantize`.
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, of `x`'s shape.
@@ -158,13 +159,13 @@ def quantize_dequantize(
     values = as_float32("quantize_dequantize", x)
     result = output("quantize_dequantize", out, values.shape, np.float32)
     if made.eden:
-        given = {"rounding": rounding, "tensor_amax": tensor_amax, "multiplier": multiplier}
+        given = {"rounding": rounding, "tensor_amax": tensor_amax, "inverse_scale": inverse_scale}
         _eden(values, made, q, seed, **given, offset=offset or None).dequantize(result)
         return result if like is None else returned("quantize_dequantize", result, like)
     rounding = "stochastic" if rounding is None and made.stochastic else rounding
     values = apart(values, result, in_place=True)
     job = _job(
-        q, as_matrix(values), tensor_amax=tensor_amax, multiplier=multiplier, rounding=rounding, seed=seed,
+        q, as_matrix(values), tensor_amax=tensor_amax, inverse_scale=inverse_scale, rounding=rounding, seed=seed,
         offset=offset,
     )  # fmt: skip
     if values.size:
@@ -173,7 +174,7 @@ def quantize_dequantize(
 
 
 @standard
-def quantize_both(
+def quantize_with_transpose(
     x: ArrayLike, spec: str | Quantizer | TensorSpec, *, tensor_amax: float | None = None, **options: Any
 ) -> tuple[Quantized, Quantized]:
     """Quantize a matrix and its transpose, each in blocks along the columns of its result.
@@ -201,29 +202,29 @@ def quantize_both(
     Examples
     --------
     >>> import lowprec as lp
-    >>> rows, columns = lp.quantize_both(np.ones((200, 300)), "mxfp8")
+    >>> rows, columns = lp.quantize_with_transpose(np.ones((200, 300)), "mxfp8")
     >>> rows.scale.shape, columns.scale.shape
     ((200, 10), (300, 7))
     """
-    values = as_float32("quantize_both", x)
+    values = as_float32("quantize_with_transpose", x)
     if values.ndim != 2:
-        raise ValueError(f"quantize_both: x must be a matrix, got shape {values.shape}")
-    made = specified("quantize_both", spec)
-    q = stateless("quantize_both", made)
+        raise ValueError(f"quantize_with_transpose: x must be a matrix, got shape {values.shape}")
+    made = specified("quantize_with_transpose", spec)
+    q = stateless("quantize_with_transpose", made)
     if values.size and not options and not made.random and has_kernel(q):
         jobs = [BlockJob(each, values, tensor_amax=tensor_amax) for each in (q, made.T.resolved)]
         if fit_one_pass(*jobs):
             return _both(q, *jobs)
     rows = quantize(values, made, tensor_amax=tensor_amax, **options)
     block = q.granularity
-    if block.rows == block.columns and q.hadamard is None:
+    if block.rows == block.columns and q.hadamard_size is None:
         return rows, rows.T
     columns = quantize(values, made.T, tensor_amax=tensor_amax, **options).T
     return rows, replace(columns, quantizer=rows.quantizer)  # blocks run along each result's own columns
 
 
 def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
-    """Return the results of `quantize_both` where strips of rows serve both."""
+    """Return the results of `quantize_with_transpose` where strips of rows serve both."""
     (codes, scales), (turned_codes, turned_scales) = in_one_pass(rows, columns)
     return (
         Quantized(codes, scales, rows.format, rows.granularity, q.scale_format, rows.tensor_scale, q),
@@ -263,9 +264,9 @@ def specified(who: str, spec: Any) -> TensorSpec:
             f"{who}: spec must say which values share a scale, as '{made.format} 1x128' or '{made.format} tensor' does "
             f"(lowprec.encode casts without scales), got {str(spec)!r}"
         )
-    if made.fresh:
+    if made.resample_signs:
         raise ValueError(
-            f"{who}: spec must have signs of its own, as 'fresh' ones come from a recipe, got {str(spec)!r}"
+            f"{who}: spec must have signs of its own, as 'resample_signs' ones come from a recipe, got {str(spec)!r}"
         )
     return made
 

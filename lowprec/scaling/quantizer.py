@@ -43,15 +43,15 @@ class Quantizer(Value):
         Rounding of elements, unless a call passes another one.
     negative_zero : {"keep", "positive"}
         Sign of zeros: kept, or positive for -0 and for negative values that underflow.
-    hadamard : int, optional
+    hadamard_size : int, optional
         Size of the Hadamard transform that is applied first, along the blocks: over the columns, or over the rows where
         a block is a piece of one column (`lowprec.hadamard`). Dequantized values remain transformed.
-    signs : {"te", "none"} or int
+    hadamard_signs : {"te", "none"} or int
         Signs of the transform.
     transform_format : Format or str, optional
         Format that transformed values are rounded to before they are quantized: TransformerEngine's kernels round to
         bfloat16, as if the transform had written a tensor to memory.
-    history : int, optional
+    amax_history_len : int, optional
         Number of steps in delayed scaling's amax history; a quantizer with a history has state, see `DelayedScaling`.
     source : str
         Publication that defines the arithmetic.
@@ -78,10 +78,10 @@ class Quantizer(Value):
     rule: AmaxRule | PythonRule = _AMAX
     rounding: Rounding = roundings["nearest_even"]
     negative_zero: NegativeZero = "keep"
-    hadamard: int | None = None
-    signs: str | int = "te"
+    hadamard_size: int | None = None
+    hadamard_signs: str | int = "te"
     transform_format: Format | None = None
-    history: int | None = None
+    amax_history_len: int | None = None
     source: str = field(default="user-defined", compare=False)
     note: str = field(default="", compare=False)
 
@@ -105,19 +105,22 @@ class Quantizer(Value):
                     "Quantizer: granularity must be 1xN or Nx1 with tensor_scale='row', whose rows run along the "
                     f"blocks, got {self.granularity}"
                 )
-        elif self.history is not None:
-            raise ValueError(f"Quantizer: history must be None with a Python function as rule, got {self.history!r}")
+        elif self.amax_history_len is not None:
+            raise ValueError(
+                "Quantizer: amax_history_len must be None with a Python function as rule, "
+                f"got {self.amax_history_len!r}"
+            )
         one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
-        for size in ("hadamard", "history"):
+        for size in ("hadamard_size", "amax_history_len"):
             whole_or_none("Quantizer", size, getattr(self, size))
-        if isinstance(self.signs, str):
-            one_of("Quantizer", "signs", self.signs, ("te", "none"))
+        if isinstance(self.hadamard_signs, str):
+            one_of("Quantizer", "hadamard_signs", self.hadamard_signs, ("te", "none"))
         else:
-            whole("Quantizer", "signs", self.signs, 0, LARGEST_SEED)
-        if self.hadamard is not None and (self.hadamard < 2 or self.hadamard & (self.hadamard - 1)):
-            raise ValueError(f"Quantizer: hadamard must be a power of two >= 2, got {self.hadamard!r}")
-        if self.history is not None and not 1 <= self.history <= 1 << 20:
-            raise ValueError(f"Quantizer: history must be from 1 to 2^20, got {self.history!r}")
+            whole("Quantizer", "hadamard_signs", self.hadamard_signs, 0, LARGEST_SEED)
+        if self.hadamard_size is not None and (self.hadamard_size < 2 or self.hadamard_size & (self.hadamard_size - 1)):
+            raise ValueError(f"Quantizer: hadamard_size must be a power of two >= 2, got {self.hadamard_size!r}")
+        if self.amax_history_len is not None and not 1 <= self.amax_history_len <= 1 << 20:
+            raise ValueError(f"Quantizer: amax_history_len must be from 1 to 2^20, got {self.amax_history_len!r}")
 
     @property
     def has_tensor_scale(self) -> bool:
@@ -136,7 +139,7 @@ class Quantizer(Value):
         --------
         >>> import lowprec as lp
         >>> mine = lp.quantizers["deepgemm"].with_(name="mine", amax_floor=0.0, source="our kernel")
-        >>> mine.rule.division
+        >>> mine.rule.scale_application
         'reciprocal'
         """
         of_rule = {name: value for name, value in changes.items() if name in _RULE_FIELDS}
@@ -178,7 +181,7 @@ _add(
 )  # fmt: skip
 _DSV32 = _add(
     "dsv32_inference",
-    arithmetic="amax*(1/max)",
+    scale_calculation="amax*(1/max)",
     amax_floor=1e-4,
     source="DeepSeek-V3.2-Exp, inference/kernel.py: act_quant",
 )
@@ -191,13 +194,13 @@ _add(
     source="DeepSeek-V4, inference/model.py: the 448 dimensions of keys and values without a position, in E4M3 1x64",
 )  # fmt: skip
 _DEEPGEMM = _add(
-    "deepgemm", division="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
+    "deepgemm", scale_application="reciprocal", amax_floor=1e-4, source="DeepGEMM, deep_gemm/utils/math.py",
     note="DeepGEMM gives a block with Inf or NaN an infinite or NaN scale; both decode to NaN",
 )  # fmt: skip
 _add("deepgemm_ue8m0", like=_DEEPGEMM, scale_format="e8m0fnu", source=_DEEPGEMM.source + ", use_ue8m0")
 
 _TILEKERNELS = _add(
-    "tilekernels", division="max/amax", amax_floor=1e-4,
+    "tilekernels", scale_application="max/amax", amax_floor=1e-4,
     source="deepseek-ai/TileKernels 36d9e45 (tile-kernels 1.0.0): per-token casts with FP32 scales",
     note="with power-of-two scales equal to deepgemm_ue8m0; lowprec keeps the sign of -0",
 )  # fmt: skip
@@ -207,17 +210,18 @@ _add(
 
 _TE = "TransformerEngine, common/recipe/recipe_common.cuh"
 _CURRENT = _add(
-    "te_current", granularity="tensor", arithmetic="max/amax", inf="one", nan="one", source=_TE + " (current scaling)",
+    "te_current", granularity="tensor", scale_calculation="max/amax", inf_block="one", nan_block="one",
+    source=_TE + " (current scaling)",
     note="if max / amax overflows, TransformerEngine uses the maximum of the input type, lowprec always FLT_MAX",
 )  # fmt: skip
 _add(
-    "te_delayed", like=_CURRENT, history=1024, note="",
+    "te_delayed", like=_CURRENT, amax_history_len=1024, note="",
     source="TransformerEngine, common/recipe/delayed_scaling.cu; Micikevicius et al., arXiv:2209.05433",
 )  # fmt: skip
 _add("te_block_fp32", like=_CURRENT, granularity="1x128", source=_TE + ", NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1")
 _add("te_block", like=_CURRENT, granularity="1x128", scale_format="e8m0fnu", source=_TE + " (Float8BlockScaling)")
 _add(
-    "torchao_fp8", granularity="tensor", arithmetic="max/amax", amax_floor=1e-12,
+    "torchao_fp8", granularity="tensor", scale_calculation="max/amax", amax_floor=1e-12,
     source="torchao 0.18, float8/float8_utils.py: tensorwise and axiswise scaling",
     note="torchao divides max / amax in float64 and rounds twice, with equal results: 53 >= 2 * 24 + 2 bits",
 )  # fmt: skip
@@ -228,9 +232,9 @@ _MX_BASE = _made(
     Quantizer(),
     granularity="1x32",
     scale_format="e8m0fnu",
-    arithmetic="floor",
-    smallest_exponent=-127,
-    zero="smallest",
+    scale_calculation="floor",
+    min_scale_exponent=-127,
+    zero_block="smallest",
     source=_MX,
 )
 _RCEIL = "TransformerEngine, common/util/ptx.cuh: float_to_e8m0; NVIDIA, arXiv:2506.08027"
@@ -249,38 +253,44 @@ _FLAVOURS: dict[str, dict[str, str]] = {
     "even": {"source": "torchao 0.18, ScaleCalculationMode.EVEN; AMD Quark",
              "note": "compressed-tensors rounds amax to one mantissa bit for every element format: even_1bit; "
              f"{_TORCHAO_MX}"},
-    "rceil": {"arithmetic": "amax*(1/max)", "inf": "largest", "source": _RCEIL, "note": _RCEIL_NOTE},
+    "rceil": {"scale_calculation": "amax*(1/max)", "inf_block": "largest", "source": _RCEIL, "note": _RCEIL_NOTE},
     "even_1bit": {"source": "compressed-tensors 0.20"},
 }  # fmt: skip
 for _name, _fields in _FLAVOURS.items():
-    _options = {"arithmetic": _name, **_fields}
+    _options = {"scale_calculation": _name, **_fields}
     _add(f"mxfp8_{_name}", *(["mxfp8"] if _name == "rceil" else []), like=_MX_BASE, **_options)
     _add(f"mxfp8_e5m2_{_name}", like=_MX_BASE, format="e5m2", **_options)
 _add("mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="never -2, to which gfloat and pychop round -1.9999")
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
     _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX, note=_TORCHAO_MX)
     for _flavour in ("ceil", "even", "rceil"):
-        _add(f"{_name}_{_flavour}", like=_MX_BASE, format=_format, **{"arithmetic": _flavour, **_FLAVOURS[_flavour]})
+        _add(
+            f"{_name}_{_flavour}",
+            like=_MX_BASE,
+            format=_format,
+            **{"scale_calculation": _flavour, **_FLAVOURS[_flavour]},
+        )
 
 _V4_FP4 = _add(
-    "dsv4_fp4", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", amax_floor=6 * 2.0**-126,
-    smallest_exponent=-126, zero="one", source="DeepSeek-V4, inference/kernel.py: fp4_act_quant with UE8M0 scales",
+    "dsv4_fp4", like=_MX_BASE, format="e2m1fn", scale_calculation="amax*(1/max)", amax_floor=6 * 2.0**-126,
+    min_scale_exponent=-126, zero_block="one",
+    source="DeepSeek-V4, inference/kernel.py: fp4_act_quant with UE8M0 scales",
     note="equal to mxfp4_rceil except for blocks of zeros and far below float32's normal numbers",
 )  # fmt: skip
 _TIES_TOWARD_ZERO = Rounding("nearest_toward_zero", 0x7FFFFFFF, 0x7FFFFFFF)
 _add(
-    "deepgemm_fp4", like=_V4_FP4, arithmetic="amax/max", amax_floor=1e-4, rounding=_TIES_TOWARD_ZERO,
+    "deepgemm_fp4", like=_V4_FP4, scale_calculation="amax/max", amax_floor=1e-4, rounding=_TIES_TOWARD_ZERO,
     negative_zero="positive", source="DeepGEMM, deep_gemm/utils/math.py: per_token_cast_to_fp4",
     note="unlike DeepSeek-V4, rounds ties toward zero and never to -0; amax >= 1e-4 is too high for gradients",
 )  # fmt: skip
 _MLX = "mlx 0.32, mlx/backend/cpu/quantized.cpp"
 _add(
-    "mxfp8_mlx", like=_MX_BASE, arithmetic="amax*(1/max)", zero="one", inf="largest", source=_MLX,
+    "mxfp8_mlx", like=_MX_BASE, scale_calculation="amax*(1/max)", zero_block="one", inf_block="largest", source=_MLX,
     note="a scale below 2^-126 wraps to NaN or 2^127 in MLX; -0 becomes +0 there",
 )  # fmt: skip
 _add(
-    "mxfp4_mlx", like=_MX_BASE, format="e2m1fn", arithmetic="amax*(1/max)", zero="one", inf="largest",
-    rounding=_TIES_TOWARD_ZERO, negative_zero="positive", source=_MLX,
+    "mxfp4_mlx", like=_MX_BASE, format="e2m1fn", scale_calculation="amax*(1/max)", zero_block="one",
+    inf_block="largest", rounding=_TIES_TOWARD_ZERO, negative_zero="positive", source=_MLX,
     note="the nearest value by argmin: ties toward zero; a scale below 2^-126 wraps to NaN or 2^127 in MLX",
 )  # fmt: skip
 _add(
@@ -289,20 +299,21 @@ _add(
     note="floor(log2 amax) is computed in float32 there, and a scale below 2^-127 wraps to NaN or 2^127",
 )  # fmt: skip
 _add(
-    "mxfp4_modelopt", like=_MX_BASE, format="e2m1fn", arithmetic="amax/max", inf="largest", rounding=_TIES_TOWARD_ZERO,
+    "mxfp4_modelopt", like=_MX_BASE, format="e2m1fn", scale_calculation="amax/max", inf_block="largest",
+    rounding=_TIES_TOWARD_ZERO,
     negative_zero="positive", source="nvidia-modelopt 0.47, torch/quantization/qtensor/mxfp4_tensor.py",
     note="modelopt computes log2 in float32, and every zero is -0 there; its NVFP4 rounds ties to even",
 )  # fmt: skip
 _add(
-    "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="alone",
-    amax_floor=6 * 2.0**-9, smallest_scale=2.0**-9,
+    "dsv41_kv_fp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", scale_calculation="block_scale_only",
+    amax_floor=6 * 2.0**-9, min_scale=2.0**-9,
     source="DeepSeek-V4.1, inference/kernel.py: fp4_act_quant with E4M3 scales, no scale of the tensor",
 )  # fmt: skip
 
 _NV = "TransformerEngine, common/cast/nvfp4/core_nvfp4.cuh; NVIDIA, arXiv:2509.25149"
 _NVFP4 = _add(
-    "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", arithmetic="folded", zero="rule",
-    inf="saturate", source=_NV,
+    "nvfp4_te", "nvfp4", format="e2m1fn", granularity="1x16", scale_format="e4m3fn", scale_calculation="te_folded",
+    zero_block="rule", inf_block="saturate", source=_NV,
     note="one NaN makes the whole tensor NaN in the Python reference, and its block in lowprec; the reference converts "
     "-0 to +0",
 )  # fmt: skip
@@ -318,27 +329,42 @@ _add(
 )  # fmt: skip
 _add("nvfp4_te_2d", like=_NVFP4, granularity="16x16", source=_NV + " (weights)")
 _RHT = _add(
-    "nvfp4_te_rht", like=_NVFP4, hadamard=16, transform_format="bfloat16",
+    "nvfp4_te_rht", like=_NVFP4, hadamard_size=16, transform_format="bfloat16",
     source=_NV + " (Wgrad operands: 16-point Hadamard transform first, rounded to bfloat16: "
     "common/hadamard_transform/hadamard_transform_cast_fusion.cu)",
 )  # fmt: skip
 _add(
-    "nvfp4_te_rht_unsigned", like=_RHT, signs="none",
+    "nvfp4_te_rht_unsigned", like=_RHT, hadamard_signs="none",
     source="arXiv 2509.25149, appendix: the transform without random signs, as an ablation; other sizes take any signs",
 )  # fmt: skip
 _AO = _add(
-    "nvfp4_torchao", like=_NVFP4, arithmetic="quotients", division="reciprocal", smallest_scale=2.0**-6,
-    zero="smallest_normal", inf="nan",
+    "nvfp4_torchao", like=_NVFP4, scale_calculation="two_quotients", scale_application="reciprocal", min_scale=2.0**-6,
+    zero_block="smallest_normal", inf_block="nan",
     source="torchao 0.18, prototype/mx_formats/nvfp4_tensor.py: two-level scaling",
     note="block scales are at least E4M3's smallest normal, 2^-6; torchao gives a tensor of zeros NaN scales",
 )  # fmt: skip
-_add("nvfp4_torchao_one_level", like=_AO, arithmetic="alone", source=_AO.source.replace("two", "one"), note="")
 _add(
-    "nvfp4_modelopt", like=_NVFP4, arithmetic="joint", smallest_scale=2.0**-9, zero="one", inf="nan",
-    source="nvidia-modelopt 0.47, torch/quantization/qtensor/nvfp4_tensor.py",
+    "nvfp4_torchao_one_level",
+    like=_AO,
+    scale_calculation="block_scale_only",
+    source=_AO.source.replace("two", "one"),
+    note="",
+)
+_add(
+    "nvfp4_modelopt", like=_NVFP4, scale_calculation="one_quotient", min_scale=2.0**-9, zero_block="one",
+    inf_block="nan", source="nvidia-modelopt 0.47, torch/quantization/qtensor/nvfp4_tensor.py",
     note="divides by the product of both scales; modelopt gives a tensor of zeros NaN scales",
 )  # fmt: skip
 _4OVER6 = "Cook et al., arXiv:2512.02010; TransformerEngine, custom_recipes/reference_nvfp4.py"
-_add("nvfp4_4over6", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mae", source=_4OVER6)
-_add("nvfp4_4over6_mse", like=_NVFP4, arithmetic="plain", bound=256.0, choice="mse", source=_4OVER6)
+_add(
+    "nvfp4_4over6", like=_NVFP4, scale_calculation="direct", max_block_scale=256.0, four_over_six="mae", source=_4OVER6
+)
+_add(
+    "nvfp4_4over6_mse",
+    like=_NVFP4,
+    scale_calculation="direct",
+    max_block_scale=256.0,
+    four_over_six="mse",
+    source=_4OVER6,
+)
 quantizers.seal()

@@ -5,30 +5,31 @@ the inverse of this "scale"). All computation below is in float32, each operatio
 are taken from the bits, never from a logarithm. `amax` is the largest magnitude of the block, `max` the largest element
 of the format, `emax` its exponent.
 
-Computation of a scale from amax, by scale format (`arithmetics`):
+Computation of a scale from amax, by scale format (`scale_calculations`):
 
-============ ================ =========================================================================================
-scale format arithmetic       s (and the factor of values, if it is not 1 / s)
-============ ================ =========================================================================================
-float32      amax/max         s = amax / max, at least 2^-149
-float32      amax*(1/max)     s = amax * fl(1 / max), at least 2^-149
-float32      max/amax         m = min(max / amax, FLT_MAX); x * m; s = 1 / m
-float32      amax/max         with division "max/amax": s as above, but x * (max / amax)
-e8m0fnu      floor            s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest may saturate
-e8m0fnu      ceil             s = 2^(ceil(log2 amax) - emax)
-e8m0fnu      even             as floor, with amax rounded to the element's mantissa bits, half up
-e8m0fnu      even_1bit        as even, with one mantissa bit for every element format
-e8m0fnu      amax/max         s = the smallest power of two not below amax / max ("round up", RCEIL)
-e8m0fnu      amax*(1/max)     as amax/max, of amax * fl(1 / max)
-e8m0fnu      max/amax         m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
-others       folded           e = bound * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * 1 / (s * g)
-others       plain            e, g as above; s = S(amax / max * e); x * 1 / (s * g)
-others       quotients        g = amax_tensor / (bound * max); s = S(amax / max / g); x * (1 / g / s)
-others       joint            g as above; s = S(amax / (max * g)), S(1) if that is 0; x / (s * g)
-others       alone            s = S(amax / max); x * 1 / s, or x / s; without a scale of the tensor
-============ ================ =========================================================================================
+============ ================= =========================================================================================
+scale format scale_calculation s (and the factor of values, if it is not 1 / s)
+============ ================= =========================================================================================
+float32      amax/max          s = amax / max, at least 2^-149
+float32      amax*(1/max)      s = amax * fl(1 / max), at least 2^-149
+float32      max/amax          m = min(max / amax, FLT_MAX); x * m; s = 1 / m
+float32      amax/max          with scale_application "max/amax": s as above, but x * (max / amax)
+e8m0fnu      floor             s = 2^(floor(log2 amax) - emax): OCP MX v1.0, section 6.3; the largest may saturate
+e8m0fnu      ceil              s = 2^(ceil(log2 amax) - emax)
+e8m0fnu      even              as floor, with amax rounded to the element's mantissa bits, half up
+e8m0fnu      even_1bit         as even, with one mantissa bit for every element format
+e8m0fnu      amax/max          s = the smallest power of two not below amax / max ("round up", RCEIL)
+e8m0fnu      amax*(1/max)      as amax/max, of amax * fl(1 / max)
+e8m0fnu      max/amax          m = min(max / amax, FLT_MAX) with its mantissa cleared; x * m; s = 1 / m
+others       te_folded         e = b * max / amax_tensor, g = 1 / e; s = S(amax * (e * fl(1 / max))); x * 1 / (s * g)
+others       direct            e, g as above; s = S(amax / max * e); x * 1 / (s * g)
+others       two_quotients     g = amax_tensor / (b * max); s = S(amax / max / g); x * (1 / g / s)
+others       one_quotient      g as above; s = S(amax / (max * g)), S(1) if that is 0; x / (s * g)
+others       block_scale_only  s = S(amax / max); x * 1 / s, or x / s; without a scale of the tensor
+============ ================= =========================================================================================
 
-`amax_tensor` and `g` are those of the whole tensor, or of each row with ``tensor_scale="row"``.
+`b` is `max_block_scale`; `amax_tensor` and `g` are those of the whole tensor, or of each row with
+``tensor_scale="row"``.
 
 Where the scale is a power of two, ``x / s`` and ``x * (1 / s)`` are the same number. S(...) rounds to the scale format,
 such as E4M3, and saturates. Inverses that overflow become FLT_MAX, and scales or divisors that underflow 2^-149, so
@@ -54,14 +55,14 @@ from .._values import Value, plain_fields
 from ..definitions.code import hash_of_source
 from ..format.catalogue import Format, formats
 
-Division = Literal["divide", "reciprocal", "max/amax"]
-DIVISIONS: tuple[Division, ...] = get_args(Division)
-Choice = Literal["mae", "mse"]
+ScaleApplication = Literal["divide", "reciprocal", "max/amax"]
+SCALE_APPLICATIONS: tuple[ScaleApplication, ...] = get_args(ScaleApplication)
+FourOverSix = Literal["mae", "mse"]
 SecondLevel = Literal["tensor", "row"]
 FLOAT32, E4M3, E8M0 = formats["float32"], formats["e4m3fn"], formats["e8m0fnu"]
 _OF_FLOAT32 = ("amax/max", "amax*(1/max)", "max/amax")
 _OF_POWERS = ("floor", "ceil", "even", "even_1bit", "amax/max", "amax*(1/max)", "max/amax")
-_OF_OTHERS = ("folded", "plain", "quotients", "joint", "alone")
+_OF_OTHERS = ("te_folded", "direct", "two_quotients", "one_quotient", "block_scale_only")
 SPECIALS: dict[str, tuple[float, float]] = {  # scale, and multiplier (or divisor) of values
     "one": (1.0, 1.0),
     "nan": (np.nan, np.nan),
@@ -83,14 +84,14 @@ def are_powers(scale_format: Format) -> bool:
     return scale_format.mantissa_bits == 0 and not scale_format.is_table
 
 
-def arithmetics(scale_format: Format) -> tuple[str, ...]:
+def scale_calculations(scale_format: Format) -> tuple[str, ...]:
     """Return the arithmetics for scales of a format.
 
     Examples
     --------
-    >>> arithmetics(formats["float32"])
+    >>> scale_calculations(formats["float32"])
     ('amax/max', 'amax*(1/max)', 'max/amax')
-    >>> arithmetics(formats["ue5m3"]) == arithmetics(formats["e4m3fn"])
+    >>> scale_calculations(formats["ue5m3"]) == scale_calculations(formats["e4m3fn"])
     True
     """
     if scale_format == FLOAT32:
@@ -104,29 +105,29 @@ class AmaxRule(Value):
 
     Parameters
     ----------
-    arithmetic : str
+    scale_calculation : str
         Computation of a scale from amax: one of ``arithmetics(scale_format)``, see the module's table; by default the
         first for the scale format.
-    division : {"divide", "reciprocal", "max/amax"}
+    scale_application : {"divide", "reciprocal", "max/amax"}
         How float32 scales are applied: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; for ``amax/max`` also
         ``x * fl(max / amax)``, which differs from both.
     amax_floor : float
         Lower bound of amax. Released kernels use 1e-4, which is harmless for activations and wrong for gradients of
         1e-5 to 1e-8; the default is 0.
-    smallest_exponent : int
+    min_scale_exponent : int
         Lower bound of the exponent of a power-of-two scale: -127, or -126 if it must be a normal float32.
-    smallest_scale : float
+    min_scale : float
         Lower bound of a scale in a format with mantissa bits.
-    bound : float, optional
+    max_block_scale : float, optional
         Block scale that the tensor scale maps the largest block to: by default the largest number of the scale format,
         such as 448; 256 leaves headroom of 1.5 times.
     tensor_scale : {"tensor", "row"}
         Values that share a scale on top of the block scales, if the arithmetic has one: the whole tensor, or a row. A
         row runs along the blocks: it is a column of the matrix if blocks are pieces of columns, such as 16x1.
-    choice : {"mae", "mse"}, optional
+    four_over_six : {"mae", "mse"}, optional
         Error measure of four over six: quantize each block with s and with 1.5 s (which maps its largest value to 4
         instead of 6), and keep the one of smaller error, by sums of magnitudes or of squares in order.
-    zero, inf, nan : str
+    zero_block, inf_block, nan_block : str
         Scale of a block of zeros (only if `amax_floor` is 0), with Inf, with NaN: a key of `SPECIALS`, or ``"rule"``
         for the formula's own result.
 
@@ -136,43 +137,52 @@ class AmaxRule(Value):
         If a field is out of range, or fields contradict each other.
     """
 
-    arithmetic: str = "amax/max"
-    division: Division = "divide"
+    scale_calculation: str = "amax/max"
+    scale_application: ScaleApplication = "divide"
     amax_floor: float = 0.0
-    smallest_exponent: int = -126
-    smallest_scale: float = 0.0
-    bound: float | None = None
+    min_scale_exponent: int = -126
+    min_scale: float = 0.0
+    max_block_scale: float | None = None
     tensor_scale: SecondLevel = "tensor"
-    choice: Choice | None = None
-    zero: str = "one"
-    inf: str = "nan"
-    nan: str = "nan"
+    four_over_six: FourOverSix | None = None
+    zero_block: str = "one"
+    inf_block: str = "nan"
+    nan_block: str = "nan"
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        one_of("AmaxRule", "arithmetic", self.arithmetic, tuple(dict.fromkeys(_OF_FLOAT32 + _OF_POWERS + _OF_OTHERS)))
-        one_of("AmaxRule", "division", self.division, DIVISIONS)
+        one_of(
+            "AmaxRule",
+            "scale_calculation",
+            self.scale_calculation,
+            tuple(dict.fromkeys(_OF_FLOAT32 + _OF_POWERS + _OF_OTHERS)),
+        )
+        one_of("AmaxRule", "scale_application", self.scale_application, SCALE_APPLICATIONS)
         positive32("AmaxRule", "amax_floor", self.amax_floor, zero=True)
-        whole("AmaxRule", "smallest_exponent", self.smallest_exponent, -127, -126)
-        positive("AmaxRule", "smallest_scale", self.smallest_scale, zero=True)
-        if self.bound is not None:
-            positive("AmaxRule", "bound", self.bound)
+        whole("AmaxRule", "min_scale_exponent", self.min_scale_exponent, -127, -126)
+        positive("AmaxRule", "min_scale", self.min_scale, zero=True)
+        if self.max_block_scale is not None:
+            positive("AmaxRule", "max_block_scale", self.max_block_scale)
         one_of("AmaxRule", "tensor_scale", self.tensor_scale, get_args(SecondLevel))
         if self.tensor_scale == "row" and not self.has_tensor_scale:
             raise ValueError(
-                f"AmaxRule: arithmetic must have two levels of scales with tensor_scale='row', got {self.arithmetic!r}"
+                f"AmaxRule: scale_calculation must have two levels of scales with tensor_scale='row', "
+                f"got {self.scale_calculation!r}"
             )
-        if self.choice is not None:
-            one_of("AmaxRule", "choice", self.choice, get_args(Choice))
+        if self.four_over_six is not None:
+            one_of("AmaxRule", "four_over_six", self.four_over_six, get_args(FourOverSix))
             if self.tensor_scale == "row":
-                raise ValueError(f"AmaxRule: choice must be None with tensor_scale='row', got {self.choice!r}")
-            if self.arithmetic != "plain":
                 raise ValueError(
-                    f"AmaxRule: arithmetic must be 'plain' with choice={self.choice!r}, got {self.arithmetic!r}"
+                    f"AmaxRule: four_over_six must be None with tensor_scale='row', got {self.four_over_six!r}"
                 )
-        for case in ("zero", "inf", "nan"):
+            if self.scale_calculation != "direct":
+                raise ValueError(
+                    f"AmaxRule: scale_calculation must be 'direct' with four_over_six={self.four_over_six!r}, "
+                    f"got {self.scale_calculation!r}"
+                )
+        for case in ("zero_block", "inf_block", "nan_block"):
             one_of("AmaxRule", case, getattr(self, case), ("rule", *SPECIALS))
-        for case in ("inf", "nan"):
+        for case in ("inf_block", "nan_block"):
             if getattr(self, case) == "rule":
                 raise ValueError(f"AmaxRule: {case} must be one of {', '.join(SPECIALS)}, got 'rule'")
 
@@ -180,14 +190,22 @@ class AmaxRule(Value):
         """Raise a ValueError unless the rule computes scales of a format."""
         if scale_format.is_table:
             raise ValueError(f"AmaxRule: scale_format must have exponent and mantissa, got the table {scale_format}")
-        one_of(f"AmaxRule with {scale_format} scales", "arithmetic", self.arithmetic, arithmetics(scale_format))
-        if self.division == "max/amax" and (scale_format, self.arithmetic) != (FLOAT32, "amax/max"):
+        one_of(
+            f"AmaxRule with {scale_format} scales",
+            "scale_calculation",
+            self.scale_calculation,
+            scale_calculations(scale_format),
+        )
+        if self.scale_application == "max/amax" and (scale_format, self.scale_calculation) != (FLOAT32, "amax/max"):
             raise ValueError(
-                "AmaxRule: division='max/amax' needs float32 scales and arithmetic='amax/max', "
-                f"got {scale_format} and {self.arithmetic!r}"
+                "AmaxRule: scale_application='max/amax' needs float32 scales and scale_calculation='amax/max', "
+                f"got {scale_format} and {self.scale_calculation!r}"
             )
-        for name in ("smallest_scale", "bound"):
-            if arithmetics(scale_format) == _OF_OTHERS and (value := getattr(self, name) or 0.0) > scale_format.max:
+        for name in ("min_scale", "max_block_scale"):
+            if (
+                scale_calculations(scale_format) == _OF_OTHERS
+                and (value := getattr(self, name) or 0.0) > scale_format.max
+            ):
                 raise ValueError(
                     f"AmaxRule: {name} must be at most {scale_format}'s {scale_format.max:g}, got {value!r}"
                 )
@@ -195,7 +213,7 @@ class AmaxRule(Value):
     @property
     def has_tensor_scale(self) -> bool:
         """Whether the rule computes a tensor scale or row scales in addition, as NVFP4's rules do."""
-        return self.arithmetic in _OF_OTHERS and self.arithmetic != "alone"
+        return self.scale_calculation in _OF_OTHERS and self.scale_calculation != "block_scale_only"
 
     @property
     def has_row_scales(self) -> bool:

@@ -12,10 +12,10 @@ word                         meaning
 ``floor=0.0001``             lower bound on a block's amax
 ``stochastic``               stochastic rounding; in a recipe seed, step, layer and element determine the random bits
 ``hadamard16``               a Hadamard transform along K, applied first
-``fresh``                    signs of the transform are drawn in every step, the same for both operands of a product
+``resample_signs``           signs of the transform are drawn in every step, the same for both operands of a product
 ``eden``                     MS-EDEN (`lowprec.scaling.eden`): stochastic block scales that correct the shrinking of
                              rounding to nearest; with an NVFP4 quantizer and a transform, whose blocks share a factor
-``history16``                length of delayed scaling's amax history (with ``te_delayed``, 1024 by default)
+``amax_history16``           length of delayed scaling's amax history (with ``te_delayed``, 1024 by default)
 ============================ ==========================================================================================
 """
 
@@ -40,11 +40,11 @@ _GRANULARITIES = ("tensor", "row", "column")
 #: Words for formats of scales.
 _SCALES = {"fp32": formats["float32"], "ue8m0": formats["e8m0fnu"]}
 _EDEN_BLOCKS = (Granularity(1, 16), Granularity(16, 1))
-_FLAGS = ("stochastic", "fresh", "eden")
+_FLAGS = ("stochastic", "resample_signs", "eden")
 #: Quantizer of words that name none.
 _PLAIN_QUANTIZER = Quantizer()
 #: Fields of a quantizer, and of its rule, that have words.
-_WORDED = {"format", "granularity", "scale_format", "amax_floor", "hadamard", "history"}
+_WORDED = {"format", "granularity", "scale_format", "amax_floor", "hadamard_size", "amax_history_len"}
 
 
 class Lookup(Protocol):
@@ -72,7 +72,7 @@ class TensorSpec(Value):
         Quantizer, its blocks with the multiplication's K as columns; None for a plain cast.
     stochastic : bool
         Whether elements are rounded stochastically.
-    fresh : bool
+    resample_signs : bool
         Whether the signs of the transform are drawn in every step.
     eden : bool
         Whether MS-EDEN computes block scales and codes.
@@ -80,7 +80,7 @@ class TensorSpec(Value):
     Raises
     ------
     ValueError
-        If `fresh` is set without a transform, or `eden` without a transform or NVFP4 blocks.
+        If `resample_signs` is set without a transform, or `eden` without a transform or NVFP4 blocks.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class TensorSpec(Value):
     format: Format
     quantizer: Quantizer | None = None
     stochastic: bool = False
-    fresh: bool = False
+    resample_signs: bool = False
     eden: bool = False
 
     def __post_init__(self) -> None:
@@ -101,10 +101,10 @@ class TensorSpec(Value):
         put = object.__setattr__
         put(self, "format", formats.get(self.format))
         if self.quantizer is None:
-            if self.fresh or self.eden:
+            if self.resample_signs or self.eden:
                 raise ValueError(
-                    f"{self}: fresh and eden must be False without a quantizer, got fresh={self.fresh} and "
-                    f"eden={self.eden}"
+                    f"{self}: resample_signs and eden must be False without a quantizer, "
+                    f"got resample_signs={self.resample_signs} and eden={self.eden}"
                 )
             return
         put(self, "quantizer", quantizers.get(self.quantizer))
@@ -113,16 +113,16 @@ class TensorSpec(Value):
         self._check_transform(self.resolved)
 
     def _check_transform(self, q: Quantizer) -> None:
-        if (self.fresh or self.eden) and q.hadamard is None:
+        if (self.resample_signs or self.eden) and q.hadamard_size is None:
             raise ValueError(
                 f"{self}: quantizer must have a transform such as 'hadamard128' with "
-                f"{'fresh' if self.fresh else 'eden'}, got none"
+                f"{'resample_signs' if self.resample_signs else 'eden'}, got none"
             )
         if not self.eden:
             return
         one_scale = q.has_tensor_scale and not q.has_row_scales
         fits = one_scale and q.format.same_codes(formats["e2m1fn"]) and q.granularity in _EDEN_BLOCKS
-        if not fits or self.stochastic or (q.hadamard or 0) < 16:
+        if not fits or self.stochastic or (q.hadamard_size or 0) < 16:
             raise ValueError(
                 f"{self}: quantizer must be NVFP4 with blocks of 1x16, a transform of 16 or more and no stochastic "
                 f"rounding of elements with eden, got {q}"
@@ -200,23 +200,23 @@ class TensorSpec(Value):
     @functools.cached_property
     def without_history(self) -> Quantizer:
         """The quantizer without delayed scaling: its scales follow from the values themselves."""
-        return replace(self.resolved, history=None)
+        return replace(self.resolved, amax_history_len=None)
 
     @property
     def transform(self) -> tuple[int, str | int] | None:
         """Size and signs of the Hadamard transform, None without one."""
-        size = 0 if self.plain else self.resolved.hadamard or 0
-        return (size, "fresh" if self.fresh else self.resolved.signs) if size else None
+        size = 0 if self.plain else self.resolved.hadamard_size or 0
+        return (size, "resample_signs" if self.resample_signs else self.resolved.hadamard_signs) if size else None
 
     @property
     def random(self) -> bool:
         """Whether the result depends on random bits."""
-        return self.stochastic or self.fresh or self.eden
+        return self.stochastic or self.resample_signs or self.eden
 
     @property
     def delayed(self) -> bool:
         """Whether the scale follows from the amax of earlier steps."""
-        return not self.plain and self.resolved.history is not None
+        return not self.plain and self.resolved.amax_history_len is not None
 
     def rounding(self, seed: int) -> dict[str, Any]:
         """Return the options of `quantize` and `round_to` for the rounding of elements."""
@@ -275,8 +275,8 @@ def _words_of(q: Quantizer, base: Quantizer, name: Callable[[str, Any], str]) ->
     first += [str(q.granularity)] if plain or "granularity" in changed else []
     first += [word for word, fmt in _SCALES.items() if fmt == q.scale_format] if "scale_format" in changed else []
     first += [f"floor={q.rule.amax_floor!r}"] if isinstance(q.rule, AmaxRule) and "amax_floor" in changed else []
-    last = [f"hadamard{q.hadamard}"] if "hadamard" in changed else []
-    return first, last + ([f"history{q.history}"] if "history" in changed else [])
+    last = [f"hadamard{q.hadamard_size}"] if "hadamard_size" in changed else []
+    return first, last + ([f"amax_history{q.amax_history_len}"] if "amax_history_len" in changed else [])
 
 
 def _means(text: str, names: Mapping[str, Lookup], spec: TensorSpec) -> bool:
@@ -310,7 +310,7 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
             return TensorSpec(said["format"], **flags)
         if "granularity" not in said:
             raise ValueError(f"{text!r} has scales or a transform but no granularity, such as '1x128' or 'tensor'")
-    if "history" in said and base.history is None:
+    if "amax_history_len" in said and base.amax_history_len is None:
         raise ValueError(f"{text!r} has a history, which only delayed scaling ('te_delayed') uses")
     changes = {field: value for field, value in said.items() if getattr(base, field, None) != value}
     q = base.with_(**changes) if changes else base
@@ -339,8 +339,8 @@ def _setting(word: str, text: str) -> tuple[str, Any] | None:
         return "scale_format", _SCALES[word]
     if word in _FLAGS:
         return word, True
-    if number := re.fullmatch(r"(hadamard|history)([1-9]\d*)", word):
-        return number[1], int(number[2])
+    if number := re.fullmatch(r"(hadamard|amax_history)([1-9]\d*)", word):
+        return {"hadamard": "hadamard_size", "amax_history": "amax_history_len"}[number[1]], int(number[2])
     if number := re.fullmatch(r"floor=(\d[\d.e+-]*)", word):
         try:
             return "amax_floor", float(number[1])

@@ -67,7 +67,7 @@ class Accumulator(Value, ABC):
         Number of products after which the sum is promoted: added to a float32 sum outside the accumulator.
     source : str
         Reference for the rule.
-    verified : str
+    validated_against : str
         Evidence for the rule other than the project's oracle, and the field that this evidence does not determine.
 
     Raises
@@ -79,7 +79,7 @@ class Accumulator(Value, ABC):
     --------
     >>> import lowprec as lp
     >>> hopper = lp.accumulators["hopper_fp8"]
-    >>> hopper.group, hopper.fraction_bits, hopper.output_format.name
+    >>> hopper.group_size, hopper.fraction_bits, hopper.output_format.name
     (32, 13, 'fp22')
     >>> hopper.with_(fraction_bits=25, output_format="float32").name
     'hopper_fp8(fraction_bits=25, output_format=float32)'
@@ -89,12 +89,12 @@ class Accumulator(Value, ABC):
     input_formats: tuple[Format, ...] = ()
     promote_every: int | None = None
     source: str = field(default="user-defined", compare=False)
-    verified: str = field(default="not", compare=False)
+    validated_against: str = field(default="not", compare=False)
 
     #: Short description of the summation for pages and tables.
-    words: ClassVar[str]
+    summary: ClassVar[str]
     #: Name of the independent implementation in `lowprec.oracle`.
-    oracle: ClassVar[str]
+    oracle_class: ClassVar[str]
     #: Allowed formats of results, the default first.
     output_formats: ClassVar[tuple[Format, ...]] = (FLOAT32,)
     alignments: ClassVar[tuple[Align, ...]] = ("truncate",)
@@ -110,9 +110,10 @@ class Accumulator(Value, ABC):
     # Defaults that shared code reads from every accumulator; with annotations they would be fields of all kinds.
     output_format = FLOAT32
     align = _TRUNCATE
-    group = 1
-    run = 1
-    product_exponent = 0
+    group_size = 1
+    exact_group = 1
+    lanes = 1
+    product_scale_log2 = 0
     daz_formats = cast("tuple[Format, ...]", ())
     scale_format = cast("Format | None", None)
     scale_block = 0
@@ -165,26 +166,26 @@ class Accumulator(Value, ABC):
         """Format of codes that come without a format."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
-    def lists(self, fmt: Format) -> bool:
+    def accepts(self, fmt: Format) -> bool:
         """Return whether `input_formats` contains a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.input_formats)
 
-    def flushes(self, fmt: Format) -> bool:
+    def is_daz(self, fmt: Format) -> bool:
         """Return whether `daz_formats` contains a format with the same codes."""
         return any(f.same_codes(fmt) for f in self.daz_formats)
 
     def check_inputs(self, *operands: Format) -> None:
         """Raise ValueError if a format is not among the `input_formats`."""
         for fmt in operands:
-            if self.input_formats and not self.lists(fmt):
+            if self.input_formats and not self.accepts(fmt):
                 raise ValueError(
                     f"{self.name}: operands must be of {', '.join(f.name for f in self.input_formats)}, got {fmt.name}"
                 )
 
     def _repr_html_(self) -> str:
         rows = [
-            ("sums", self.words), ("takes", ", ".join(f.name for f in self.input_formats) or "any format"),
-            ("result and C", self.output_format.name), ("source", self.source), ("verified", self.verified),
+            ("sums", self.summary), ("takes", ", ".join(f.name for f in self.input_formats) or "any format"),
+            ("result and C", self.output_format.name), ("source", self.source), ("verified", self.validated_against),
         ]  # fmt: skip
         return table(rows, title=self.name) + self.drawing()
 
@@ -200,7 +201,7 @@ class Accumulator(Value, ABC):
 
     def step(self) -> int:
         """Return the number of products per instruction: scales and promotions apply at instruction boundaries."""
-        return self.group
+        return self.group_size
 
     def steps(self, k: int) -> int:
         """Return the number of roundings in a chain of k products, one per instruction."""
@@ -224,7 +225,7 @@ class Accumulator(Value, ABC):
 
     def multiplied(self, fmt: Format) -> Format:
         """Return the format in which numbers are multiplied: TF32 operands lose the low 13 bits of float32."""
-        return TF32 if fmt.same_codes(FLOAT32) and self.lists(TF32) else fmt
+        return TF32 if fmt.same_codes(FLOAT32) and self.accepts(TF32) else fmt
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         """Return the values that are multiplied: the decoded codes, with zeros for flushed subnormals."""
@@ -262,7 +263,7 @@ class AlignedSum(Accumulator):
         Number of codes along K that share a scale.
     """
 
-    group: int = 32
+    group_size: int = 32
     fraction_bits: int = 13
     output_format: Format = FP22
     align: Align = "truncate"
@@ -270,30 +271,31 @@ class AlignedSum(Accumulator):
     scale_format: Format | None = None
     scale_block: int = 0
 
-    oracle = "Rule"
+    oracle_class = "Rule"
     output_formats = (FP22, FLOAT32, FLOAT16)
     alignments = ALIGNMENTS
 
     def check(self) -> None:
         """Check that promotions occur between groups."""
-        if self.promote_every is not None and self.promote_every % self.group:
+        if self.promote_every is not None and self.promote_every % self.group_size:
             raise ValueError(
-                f"{type(self).__name__} {self.name}: promote_every must be a multiple of the group of {self.group}, "
-                f"got {self.promote_every}"
+                f"{type(self).__name__} {self.name}: promote_every must be a multiple of group_size, "
+                f"{self.group_size}, got {self.promote_every}"
             )
 
 
 def heeded_fields(kind: type[Accumulator]) -> tuple[str, ...]:
     """Return the fields of a kind that affect the bits, except `input_formats`, in the search order of `identify`."""
     own = set(deciding(kind)) - {"input_formats", "promote_every"}
-    first = [name for name in ("group", "fraction_bits", "output_format", "align") if name in own]
+    first = [name for name in ("group_size", "fraction_bits", "output_format", "align") if name in own]
     return (*first, *sorted(own - set(first)), "promote_every")
 
 
 #: Ranges of integer fields that several kinds have.
 _RANGES = {
-    "group": (1, 256), "fraction_bits": (3, 40), "run": (1, 256), "zero_exponent": (-8000, 8000),
-    "scale_block": (0, 256), "product_exponent": (-127, 127), "promote_every": (1, 1 << 30),
+    "group_size": (1, 256), "fraction_bits": (3, 40), "exact_group": (1, 256), "lanes": (1, 256),
+    "zero_exponent": (-8000, 8000), "scale_block": (0, 256), "product_scale_log2": (-127, 127),
+    "promote_every": (1, 1 << 30),
 }  # fmt: skip
 
 

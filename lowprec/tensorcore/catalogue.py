@@ -1,7 +1,7 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
-`verified` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the tests
-repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so it is that of the
+`validated_against` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the
+tests repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so it is that of the
 source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
 """
 
@@ -40,11 +40,12 @@ _ONE = ", one group each"
 
 
 def _add(
-    name: str, group: int, fraction_bits: int, zero: int, inputs: tuple[Format, ...], verified: str,
+    name: str, group_size: int, fraction_bits: int, zero: int, inputs: tuple[Format, ...], validated_against: str,
     kind: Callable[..., Accumulator] = FusedSum, **more: Any,
 ) -> None:  # fmt: skip
-    fields = {"group": group, "fraction_bits": fraction_bits, "zero_exponent": zero, "input_formats": inputs}
-    entry = kind(name, verified=verified, **{"source": _BOTH, "output_format": FLOAT32, **fields, **more})
+    fields = {"group_size": group_size, "fraction_bits": fraction_bits, "zero_exponent": zero, "input_formats": inputs}
+    options = {"source": _BOTH, "output_format": FLOAT32, **fields, **more}
+    entry = kind(name, validated_against=validated_against, **options)
     accumulators.register(name, entry)
 
 
@@ -89,7 +90,7 @@ for _chip, _wide in (("hopper", _recorded("B200", note=" alone")), ("blackwell",
     _add(f"{_chip}_fp8_mma_f16", 16, 25, -21, _FP8, _recorded(*_gpus), kind=SplitF16Sum, source=_HMMA, **_HALF)
 for _chip in ("blackwell", "rtx_blackwell"):
     _mx: dict[str, Any] = {"source": _SIM, "scale_format": formats["e8m0fnu"], "scale_block": 32}
-    _runs = {**_mx, "kind": GroupedFusedSum, "run": 16}
+    _runs = {**_mx, "kind": GroupedFusedSum, "exact_group": 16}
     _add(f"{_chip}_fp8", 32, 25, -133, _NARROW, _NONE, source=_SIM)
     _add(f"{_chip}_fp8_f16", 32, 25, -21, _NARROW, _NONE, source=_SIM, **_HALF)
     _add(f"{_chip}_mxf8", 32, 25, -133, _NARROW, _NONE, **_mx)
@@ -99,17 +100,17 @@ for _chip in ("blackwell", "rtx_blackwell"):
     _runs |= {"scale_format": formats["e4m3fn"]}
     _add(f"{_chip}_nvfp4", 64, 35, -139, _FP4, _NONE, **_runs)
 
-_AMD: dict[str, Any] = {"source": _SIM, "verified": _NONE}
+_AMD: dict[str, Any] = {"source": _SIM, "validated_against": _NONE}
 _MATRIX_CORES: tuple[Accumulator, ...] = (
-    ExactGroupSum("cdna1_f16", group=4, input_formats=_F16, **_AMD),
-    ExactGroupSum("cdna1_bf16", group=2, input_formats=_BF16, **_AMD),
-    PairwiseSum("cdna2_f16", group=4, input_formats=_F16, **_AMD),
-    PairwiseSum("cdna2_bf16", group=2, input_formats=_BF16, **_AMD),
-    PairwiseSum("cdna2_bf16_1k", group=4, input_formats=_BF16, **_AMD),
-    TruncateFloorSum("cdna3_xf32", group=4, fraction_bits=24, input_formats=_TF32, **_AMD),
-    TruncateFloorSum("cdna3_f16", group=8, fraction_bits=24, input_formats=_F16, **_AMD),
-    TruncateFloorSum("cdna3_bf16", group=8, fraction_bits=24, input_formats=_BF16, **_AMD),
-    TruncateFloorSum("cdna3_fp8", group=16, fraction_bits=24, input_formats=_FNUZ, run=2, **_AMD),
+    ExactGroupSum("cdna1_f16", group_size=4, input_formats=_F16, **_AMD),
+    ExactGroupSum("cdna1_bf16", group_size=2, input_formats=_BF16, **_AMD),
+    PairwiseSum("cdna2_f16", group_size=4, input_formats=_F16, **_AMD),
+    PairwiseSum("cdna2_bf16", group_size=2, input_formats=_BF16, **_AMD),
+    PairwiseSum("cdna2_bf16_1k", group_size=4, input_formats=_BF16, **_AMD),
+    TruncateFloorSum("cdna3_xf32", group_size=4, fraction_bits=24, input_formats=_TF32, **_AMD),
+    TruncateFloorSum("cdna3_f16", group_size=8, fraction_bits=24, input_formats=_F16, **_AMD),
+    TruncateFloorSum("cdna3_bf16", group_size=8, fraction_bits=24, input_formats=_BF16, **_AMD),
+    TruncateFloorSum("cdna3_fp8", group_size=16, fraction_bits=24, input_formats=_FNUZ, lanes=2, **_AMD),
     *(SequentialSum(f"cdna{n}_f32", input_formats=_F32, **_AMD) for n in (1, 2, 3)),
 )
 # Dot products of CPUs.
@@ -117,51 +118,51 @@ _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
 _CPUS: tuple[Accumulator, ...] = (
     FlushedFmaSum(
-        "avx512_bf16", group=2, input_formats=_BF16, source="Intel's manual: VDPBF16PS",
-        verified="AMD Zen 5's instruction, on any operands: 0 of 4,194,304 outputs differ",
+        "avx512_bf16", group_size=2, input_formats=_BF16, source="Intel's manual: VDPBF16PS",
+        validated_against="AMD Zen 5's instruction, on any operands: 0 of 4,194,304 outputs differ",
     ),
     LaneChains(
-        "amx_bf16", group=32, run=2, input_formats=_BF16, source=f"{_INTEL}: TDPBF16PS",
-        verified="not run: no CPU with AMX available; tiles with fewer than 32 k are other groups",
+        "amx_bf16", group_size=32, lanes=2, input_formats=_BF16, source=f"{_INTEL}: TDPBF16PS",
+        validated_against="not run: no CPU with AMX available; tiles with fewer than 32 k are other groups",
     ),
     LaneChains(
-        "amx_f16", group=32, run=2, input_formats=_F16, source=f"{_INTEL}: TDPFP16PS",
-        verified="not run: no CPU with AMX available",
+        "amx_f16", group_size=32, lanes=2, input_formats=_F16, source=f"{_INTEL}: TDPFP16PS",
+        validated_against="not run: no CPU with AMX available",
     ),
     PairedLaneChains(
-        "amx_fp8", group=64, run=2, input_formats=_FP8, daz_formats=_formats("e5m2"),
+        "amx_fp8", group_size=64, lanes=2, input_formats=_FP8, daz_formats=_formats("e5m2"),
         source="Bochs 0e27578: TDPBF8PS, TDPHF8PS, TDPBHF8PS, TDPHBF8PS",
-        verified="not run; open: subnormals of E5M2 are zeros in Bochs, see amx_fp8_subnormals",
+        validated_against="not run; open: subnormals of E5M2 are zeros in Bochs, see amx_fp8_subnormals",
     ),
     PairedLaneChains(
-        "amx_fp8_subnormals", group=64, run=2, input_formats=_FP8,
+        "amx_fp8_subnormals", group_size=64, lanes=2, input_formats=_FP8,
         source="as amx_fp8, with E5M2's subnormals as numbers: the other reading",
-        verified="not run; open: see amx_fp8",
+        validated_against="not run; open: see amx_fp8",
     ),
     RoundToOddSum(
-        "arm_bf16", group=2, input_formats=_BF16,
+        "arm_bf16", group_size=2, input_formats=_BF16,
         source="Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 0, and without FEAT_EBF16; QEMU's bfdotadd",
-        verified="qemu-aarch64 7.2's BFDOT: 0 of 4,194,304 outputs differ",
+        validated_against="qemu-aarch64 7.2's BFDOT: 0 of 4,194,304 outputs differ",
     ),
     RoundedGroupSum(
-        "arm_bf16_ebf", group=2, input_formats=_BF16,
+        "arm_bf16_ebf", group_size=2, input_formats=_BF16,
         source="Arm ARM: BFDOT, BFMMLA with FPCR.EBF = 1, to nearest, FZ = 0; QEMU's bfdotadd_ebf",
-        verified="not run on hardware or an emulator; the rule of QEMU's source only",
+        validated_against="not run on hardware or an emulator; the rule of QEMU's source only",
     ),
     ScaledGroupSum(
-        "arm_fp8", group=4, input_formats=_FP8, verified=_QEMU,
+        "arm_fp8", group_size=4, input_formats=_FP8, validated_against=_QEMU,
         source="Arm ARM: FDOT (4-way, to single precision), FMOPA, FMMLA with FPMR.LSCALE = 0, OSM = 0",
     ),
     ScaledGroupSum(
-        "arm_fp8_f16", group=2, input_formats=_FP8, output_format=FLOAT16, verified=_QEMU,
+        "arm_fp8_f16", group_size=2, input_formats=_FP8, output_format=FLOAT16, validated_against=_QEMU,
         source="Arm ARM: FDOT (2-way, to half precision) with FPMR.LSCALE = 0, OSM = 0",
     ),
     ScaledGroupSum(
-        "arm_fp8_fmlall", group=1, input_formats=_FP8, verified=_QEMU,
+        "arm_fp8_fmlall", group_size=1, input_formats=_FP8, validated_against=_QEMU,
         source="Arm ARM: FMLALLBB .. FMLALLTT with FPMR.LSCALE = 0, OSM = 0",
     ),
     ScaledGroupSum(
-        "arm_fp8_fmlal_f16", group=1, input_formats=_FP8, output_format=FLOAT16, verified=_QEMU,
+        "arm_fp8_fmlal_f16", group_size=1, input_formats=_FP8, output_format=FLOAT16, validated_against=_QEMU,
         source="Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
     ),
 )  # fmt: skip
@@ -169,7 +170,9 @@ for _entry in (*_MATRIX_CORES, *_CPUS):
     accumulators.register(_entry.name, _entry)
 accumulators.register(
     "fp64",
-    SequentialSum("fp64", output_format=FLOAT64, input_formats=(FLOAT64,), source=f"IEEE 754; {_SIM}", verified=_NONE),
+    SequentialSum(
+        "fp64", output_format=FLOAT64, input_formats=(FLOAT64,), source=f"IEEE 754; {_SIM}", validated_against=_NONE
+    ),
     aliases=[f"{_n}_fp64" for _n in ("ampere", "hopper", "blackwell", "cdna2", "cdna3")],
 )
 accumulators.register("exact", ExactSum("exact", source="definition"))

@@ -86,7 +86,7 @@ class Checksum:
     >>> rng = np.random.default_rng(0)
     >>> a, b = (lp.quantize(rng.standard_normal((64, 256), np.float32), "e4m3fn 1x128") for _ in range(2))
     >>> d = lp.gemm(a, b)
-    >>> lp.checksum(d, a, b).tripped
+    >>> lp.checksum(d, a, b).failed
     False
     >>> d[3, 5] += 1000
     >>> lp.checksum(d, a, b).suspects()
@@ -104,12 +104,12 @@ class Checksum:
         return (self.column_error, self.column_bound), (self.row_error, self.row_bound)
 
     @property
-    def tripped(self) -> bool:
+    def failed(self) -> bool:
         """Whether any sum deviates by more than rounding can explain."""
         return any(bool(_beyond(*pair).any()) for pair in self._pairs)
 
     @property
-    def worst(self) -> float:
+    def max_error_ratio(self) -> float:
         """Largest ratio of error to bound; above 1 the checksum trips."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = [np.abs(error) / bound for error, bound in self._pairs]
@@ -166,16 +166,16 @@ def checksum(
         If an operand is not `Quantized`.
     """
     accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
-    if not library.fused or library.split_k > 1:
+    if not library.fma_promotion or library.split_k > 1:
         raise ValueError(
-            f"checksum: library must have fused=True and split_k=1, for which there are bounds, got {library}"
+            f"checksum: library must have fma_promotion=True and split_k=1, for which there are bounds, got {library}"
         )
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
     check_product("checksum", a.shape, b.shape)
     result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # C order fixes NumPy's order of summation
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
-    a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_exponent))
+    a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_scale_log2))
     every = interval("checksum", a, b, way_for(accumulator, a.format, b.format), library, promote_every)
     values_alone = every is None and accumulator.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))

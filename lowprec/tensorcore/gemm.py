@@ -37,7 +37,7 @@ from .operands import (
     without_scale,
     without_tensor_scales,
 )
-from .packed import PackedOperand
+from .packed import PackedB
 from .problem import Float32Matrix, canonical_nan
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
@@ -58,7 +58,7 @@ class Order(NamedTuple):
 @standard
 def gemm(
     a: Quantized,
-    b: Quantized | PackedOperand,
+    b: Quantized | PackedB,
     c: ArrayLike | None = None,
     *,
     accumulator: str | Accumulator = "hopper_fp8",
@@ -76,7 +76,7 @@ def gemm(
     ----------
     a : Quantized, shape (M, K) or (batch, M, K)
         First operand, for example activations in 1x128 tiles.
-    b : Quantized, shape (N, K) or (batch, N, K), or PackedOperand
+    b : Quantized, shape (N, K) or (batch, N, K), or PackedB
         Second operand, for example weights in 128x128 blocks. Use ``b.T`` for a transposed operand. See
         `lowprec.prepack_b`.
     c : array_like, shape (M, N) or (batch, M, N), optional
@@ -163,7 +163,7 @@ def gemm(
     """
     accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
     kept = None
-    if isinstance(b, PackedOperand):
+    if isinstance(b, PackedB):
         kept = b.for_accumulator(accumulator)
         b = b.quantized
     check_quantized("a", a, accumulator)
@@ -205,7 +205,7 @@ def _matrix(
     if library.k_order == "interleaved":
         a, b, order = interleaved(a, order.way.step), interleaved(b, order.way.step), order._replace(kept=None)
         k = a.codes.shape[1]
-    if library.scales == "end" and order.way.accumulator.scale_format is None:
+    if library.apply_scales_at == "end" and order.way.accumulator.scale_format is None:
         (a, scale_a), (b, scale_b) = without_scale("a", a, library), without_scale("b", b, library)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
@@ -213,7 +213,7 @@ def _matrix(
     if step >= k:
         total = _sum(a, b, order)
         return _finished(total, scales, addend, factor)
-    total, rounds = np.empty(0, np.float32), library.split_sum == "out"
+    total, rounds = np.empty(0, np.float32), library.split_k_reduction == "out"
     for start in range(0, k, step):
         qa, qb = (along_k(q, start, min(start + step, k)) for q in (a, b))
         part = _sum(qa, qb, order._replace(kept=None))
@@ -231,7 +231,7 @@ def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
     if every is None and way.accumulator.multiplies_values:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
     inside = way.accumulator.scale_format is not None
-    if library.fused or every is None or every >= k or library.scales == "end" or inside:
+    if library.fma_promotion or every is None or every >= k or library.apply_scales_at == "end" or inside:
         p = problem_of(way, a, b, every)
         found = promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
         return found if found.dtype == np.float32 else canonical_nan(found.astype(np.float32))

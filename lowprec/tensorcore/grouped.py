@@ -15,14 +15,14 @@ from .._ieee import standard
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
 from .operands import along_k, ask_quantized, checked_addend, of_rows, pages, row_scales
-from .packed import PackedOperand
+from .packed import PackedB
 from .problem import Float32Matrix
 
 
 @standard
 def grouped_gemm(
     a: Quantized,
-    b: Quantized | Sequence[Quantized | PackedOperand],
+    b: Quantized | Sequence[Quantized | PackedB],
     *,
     expert: ArrayLike | None = None,
     counts: ArrayLike | None = None,
@@ -35,7 +35,7 @@ def grouped_gemm(
     ----------
     a : Quantized, shape (M, K) or (experts, M, K)
         Rows of all experts concatenated ("contiguous"), or M slots per expert ("masked").
-    b : Quantized, shape (experts, N, K), or a sequence of Quantized or PackedOperand, shape (N, K)
+    b : Quantized, shape (experts, N, K), or a sequence of Quantized or PackedB, shape (N, K)
         One matrix per expert.
     expert : array_like of int, shape (M,)
         Contiguous layout: the expert of each row, -1 for padding; the rows of an expert need not be adjacent.
@@ -73,7 +73,7 @@ def grouped_gemm(
     """
     ask_quantized("grouped_gemm", "a", a)
     weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
-    matrices = (Quantized, PackedOperand)
+    matrices = (Quantized, PackedB)
     if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
         raise ValueError(
             f"grouped_gemm: b must be a Quantized of shape (experts, N, K) or a sequence of (N, K), got {got(b)}"
@@ -110,7 +110,7 @@ def grouped_gemm(
     return out
 
 
-def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
+def group_offsets(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     """Return the start of each expert's tokens along K, and the end of the last one's slots.
 
     Parameters
@@ -126,16 +126,16 @@ def run_starts(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> run_starts([130, 0, 5], align=128).tolist()
+    >>> group_offsets([130, 0, 5], align=128).tolist()
     [0, 256, 256, 384]
     """
     array = np.asarray(counts)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-        raise ValueError(f"run_starts: counts must be integers >= 0, one per expert, got {got(array)}")
-    align = whole("run_starts", "align", align, 1)
+        raise ValueError(f"group_offsets: counts must be integers >= 0, one per expert, got {got(array)}")
+    align = whole("group_offsets", "align", align, 1)
     starts = [0, *itertools.accumulate(-(-count // align) * align for count in array.tolist())]
     if starts[-1] >= 1 << 62:
-        raise ValueError(f"run_starts: runs must end below 2^62, got counts {array.tolist()} with align={align}")
+        raise ValueError(f"group_offsets: runs must end below 2^62, got counts {array.tolist()} with align={align}")
     return np.array(starts, np.int64)
 
 
@@ -148,7 +148,7 @@ def grouped_wgrad(
     Parameters
     ----------
     dy : Quantized, shape (N, K)
-        is ``run_starts(counts, align)[e]`` and the `counts[e]` that follow; values between runs are not read.
+        is ``group_offsets(counts, align)[e]`` and the `counts[e]` that follow; values between runs are not read.
     x : Quantized, shape (M, K)
         Inputs, transposed, in the same order of tokens.
     counts : array_like of int, shape (experts,)
@@ -185,7 +185,7 @@ def grouped_wgrad(
     """
     ask_quantized("grouped_wgrad", "dy", dy)
     ask_quantized("grouped_wgrad", "x", x)
-    starts = run_starts(counts, align)
+    starts = group_offsets(counts, align)
     sizes = np.asarray(counts, np.int64)
     if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
         raise ValueError(

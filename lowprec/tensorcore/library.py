@@ -10,12 +10,12 @@ from .._arrays import one_of, whole, whole_or_none
 from .._values import Value, plain_fields
 from ..registry import Registry
 
-ScalesAt = Literal["promotion", "end"]
-SCALES_AT: tuple[ScalesAt, ...] = get_args(ScalesAt)
+ApplyScalesAt = Literal["promotion", "end"]
+APPLY_SCALES_AT: tuple[ApplyScalesAt, ...] = get_args(ApplyScalesAt)
 KOrder = Literal["increasing", "interleaved"]
 K_ORDERS: tuple[KOrder, ...] = get_args(KOrder)
-SplitSum = Literal["float32", "out"]
-SPLIT_SUMS: tuple[SplitSum, ...] = get_args(SplitSum)
+SplitKReduction = Literal["float32", "out"]
+SPLIT_K_REDUCTIONS: tuple[SplitKReduction, ...] = get_args(SplitKReduction)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,20 +26,20 @@ class GemmLibrary(Value):
     ----------
     name : str
         Name in tables and messages.
-    scales : {"promotion", "end"}
+    apply_scales_at : {"promotion", "end"}
         ``promotion``: each chain's result is multiplied by its scales when it is added to the float32 sum, ``D = fma(s,
         chain, D)``; ``end``: chains are added unscaled, ``D = D + chain``, and the scales, which must be constant along
         K, are part of the epilogue's factor.
     promote_every : int or None
         Default length in k of one chain; None: one chain over all of K.
-    fused : bool
+    fma_promotion : bool
         Whether the result of a chain is multiplied by its scales and added with a single rounding, else with two.
     k_order : {"increasing", "interleaved"}
         ``interleaved``: in every pair of instructions, the first takes the products with k % 4 in {0, 1} and the second
         the others, as on chips that issue two narrower instructions.
     split_k : int
         Default number of parts into which K is split, in whole tiles of 128.
-    split_sum : {"float32", "out"}
+    split_k_reduction : {"float32", "out"}
         ``float32``: the parts are added in float32, before the epilogue; ``out``: each part has its own epilogue, with
         C in the first one, and the results are added sequentially, each sum rounded to the result's format.
     source : str
@@ -49,25 +49,25 @@ class GemmLibrary(Value):
     --------
     >>> gemm_libraries["cublaslt_fast"].promote_every is None
     True
-    >>> GemmLibrary("mine", scales="end", promote_every=64).name
+    >>> GemmLibrary("mine", apply_scales_at="end", promote_every=64).name
     'mine'
     """
 
     name: str = dataclasses.field(compare=False)
-    scales: ScalesAt = "promotion"
+    apply_scales_at: ApplyScalesAt = "promotion"
     promote_every: int | None = 128
-    fused: bool = True
+    fma_promotion: bool = True
     k_order: KOrder = "increasing"
     split_k: int = 1
-    split_sum: SplitSum = "float32"
+    split_k_reduction: SplitKReduction = "float32"
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        who = f"Library {self.name}"
-        one_of(who, "scales", self.scales, SCALES_AT)
+        who = f"GemmLibrary {self.name}"
+        one_of(who, "apply_scales_at", self.apply_scales_at, APPLY_SCALES_AT)
         one_of(who, "k_order", self.k_order, K_ORDERS)
-        one_of(who, "split_sum", self.split_sum, SPLIT_SUMS)
+        one_of(who, "split_k_reduction", self.split_k_reduction, SPLIT_K_REDUCTIONS)
         whole_or_none(who, "promote_every", self.promote_every, 1)
         whole(who, "split_k", self.split_k, 1)
 
@@ -76,11 +76,16 @@ gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)
 """Catalogue of GEMM libraries."""
 for _library in (
     GemmLibrary("deepgemm", source="DeepGEMM sm90 1D2D and 1D1D kernels: scales per 128 of k; wgrad adds onto float32"),
-    GemmLibrary("cublaslt", scales="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
+    GemmLibrary("cublaslt", apply_scales_at="end", source="cuBLASLt on H100 without fast accumulation: mmaemu 0.1.0"),
     GemmLibrary(
-        "cublaslt_fast", scales="end", promote_every=None, source="cuBLASLt with fast accumulation: mmaemu 0.1.0"
+        "cublaslt_fast",
+        apply_scales_at="end",
+        promote_every=None,
+        source="cuBLASLt with fast accumulation: mmaemu 0.1.0",
     ),
-    GemmLibrary("cutlass_2xacc", scales="end", source="CUTLASS example 54: four instructions, then a float32 addition"),
+    GemmLibrary(
+        "cutlass_2xacc", apply_scales_at="end", source="CUTLASS example 54: four instructions, then a float32 addition"
+    ),
 ):
     gemm_libraries.register(_library.name, _library)
 gemm_libraries.seal()

@@ -65,9 +65,10 @@ def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) 
     accumulator = way.accumulator
     if accumulator.scale_format is not None:
         (x, fa, inside_a), (y, fb, inside_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
-        if promote_every is not None and promote_every % accumulator.group:
+        if promote_every is not None and promote_every % accumulator.group_size:
             raise ValueError(
-                f"gemm: promote_every must be a multiple of {accumulator}'s group of {accumulator.group}, got "
+                f"gemm: promote_every must be a multiple of {accumulator}'s group_size, "
+                f"{accumulator.group_size}, got "
                 f"{promote_every}"
             )
         return GemmProblem(x, y, fa, fb, np.zeros((len(x), len(y)), accumulator.dtype), inside_a, inside_b)
@@ -167,7 +168,7 @@ def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrar
         return own
     every, k = library.promote_every if own is None else own, a.codes.shape[-1] or 1
     span = min(a.granularity.columns or k, b.granularity.columns or k)
-    if library.scales == "end" or span >= k:  # constant along K
+    if library.apply_scales_at == "end" or span >= k:  # constant along K
         return every if own is not None or every is None or every % step == 0 else max(every // step, 1) * step
     if every is None:
         return None if _can_rescale(accumulator) else span
@@ -223,7 +224,7 @@ def _takers(a: Quantized, b: Quantized, span: int) -> str:
             continue
         fmt = known.scale_format
         held = all(bool((round_to(q.scale, fmt) == q.scale).all()) for q in (a, b))
-        if held and known.lists(a.format) and known.lists(b.format):
+        if held and known.accepts(a.format) and known.accepts(b.format):
             names.append(name)
     return f"; these accumulators take such scales inside: {', '.join(names)}" if names else ""
 

@@ -17,7 +17,7 @@ from .operands import ask_quantized, multiplied
 
 
 @dataclass(frozen=True, eq=False)
-class PackedOperand(ByBits):
+class PackedB(ByBits):
     """Second operand of `lowprec.gemm`, packed for one accumulator.
 
     Attributes
@@ -28,14 +28,14 @@ class PackedOperand(ByBits):
         Accumulator of the products.
     a_format : Format
         Element format of the other operand.
-    kept : Packed or None
+    layout : Packed or None
         The engine's own layout, several times as large as the codes; None without an engine.
     """
 
     quantized: Quantized
     accumulator: Accumulator
     a_format: Format
-    kept: Packed | None = field(compare=False, repr=False)
+    layout: Packed | None = field(compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,20 +52,20 @@ class PackedOperand(ByBits):
         """
         if accumulator != self.accumulator:
             raise ValueError(f"gemm: b must be packed for {accumulator}, got one packed for {self.accumulator}")
-        return self.kept
+        return self.layout
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pack copies again: kernels read addresses that a copy of the arrays does not preserve."""
         return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
-        return f"PackedOperand({self.quantized!r} for {self.accumulator})"
+        return f"PackedB({self.quantized!r} for {self.accumulator})"
 
 
 @standard
 def prepack_b(
     q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
-) -> PackedOperand:
+) -> PackedB:
     """Pack a second operand once for many products: `lowprec.gemm` and `lowprec.grouped_gemm` accept it as `b`.
 
     A weight is used for all batches between two updates, and its transpose for the input gradients. The bits are those
@@ -82,7 +82,7 @@ def prepack_b(
 
     Returns
     -------
-    PackedOperand
+    PackedB
 
     Raises
     ------
@@ -108,5 +108,5 @@ def prepack_b(
     a_format = q.format if a_format is None else formats.get(a_format)
     engine = way_for(accumulator, a_format, q.format).engine
     if 0 in q.shape or engine is None:
-        return PackedOperand(q, accumulator, a_format, None)
-    return PackedOperand(q, accumulator, a_format, Packed(engine, engine.pack(*multiplied("b", q, accumulator))))
+        return PackedB(q, accumulator, a_format, None)
+    return PackedB(q, accumulator, a_format, Packed(engine, engine.pack(*multiplied("b", q, accumulator))))

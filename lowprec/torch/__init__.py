@@ -13,12 +13,27 @@ from .convert import convert, frozen, load_state_dict, report, restore, state_di
 from .disagreement import mismatch
 from .evaluation import evaluate
 from .huggingface import export
-from .linear import Linear, cached, grouped_linear, linear, wire
-from .miniature import Miniature, load_checkpoint
-from .optim import AdamW, StateFormats
+from .linear import Linear, apply_codec, checkpoint_with_codec, grouped_linear, linear
+from .miniature import TrainerModel, load_checkpoint
+from .optim import AdamW, RoundedOptimizerState
 
 __all__ = [
-    "AdamW", "Linear", "Miniature", "StateFormats", "cached", "convert", "evaluate", "export", "frozen",
-    "grouped_linear", "linear", "load_checkpoint", "load_state_dict", "mismatch", "report", "restore", "state_dict",
-    "wire",
+    "AdamW",
+    "Linear",
+    "RoundedOptimizerState",
+    "TrainerModel",
+    "apply_codec",
+    "checkpoint_with_codec",
+    "convert",
+    "evaluate",
+    "export",
+    "frozen",
+    "grouped_linear",
+    "linear",
+    "load_checkpoint",
+    "load_state_dict",
+    "mismatch",
+    "report",
+    "restore",
+    "state_dict",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recipe
+from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_recipe
 from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
@@ -31,8 +31,8 @@ def convert(
     recipe: str | Recipe = "dsv3",
     *,
     skip: Sequence[str] = (),
-    names: Names = "auto",
-    rules: Rules = (),
+    roles: Names = "auto",
+    overrides: Rules = (),
     seed: int = 0,
     strict: bool = False,
 ) -> M:
@@ -49,10 +49,10 @@ def convert(
         Name in `lowprec.recipes`, path of a ``.toml`` file, or a recipe.
     skip : sequence of str
         Patterns of module names that are not converted: ``("lm_head",)``.
-    names : "auto", mapping or function
+    roles : "auto", mapping or function
         Layer of the recipe that each module takes. "auto" derives it from the structure of the model, see
         `lowprec.torch.roles`; a mapping or function sets it, ``{"*.mixer.in_proj": "attn.wq_a"}``.
-    rules : sequence of (pattern, LinearSpec or name of a recipe)
+    overrides : sequence of (pattern, LinearSpec or name of a recipe)
         Rules that override the recipe, by pattern of module names: ``[("*.down_proj", "bf16")]``.
     seed : int
         Seed of random bits, which also depend on step and layer.
@@ -94,7 +94,7 @@ def convert(
             f"lowprec.torch.convert: recipe must compute in float32 or bfloat16, got {recipe.name} in float64"
         )
     modules = {name: module for name, module in model.named_modules() if becomes(module) is not None}
-    for pattern in (*skip, *(pattern for pattern, _ in rules)):
+    for pattern in (*skip, *(pattern for pattern, _ in overrides)):
         if not any(fnmatchcase(name, pattern) for name in modules):
             raise UnknownNameError(_no_match(pattern, list(modules)))
     chosen = {name: module for name, module in modules.items() if not any(fnmatchcase(name, p) for p in skip)}
@@ -110,16 +110,16 @@ def convert(
     shapes: dict[str, tuple[int, int]] = {}
     for name, module in modules.items():
         shapes |= shapes_of(name, module)
-    roles = find_roles(model, shapes, names)
+    role_of = find_roles(model, shapes, roles)
     for name, module in modules.items():
         if name not in chosen:
             _restore(module)
     for name, module in chosen.items():
         module.__class__ = becomes(module)
         assert isinstance(module, Converted)
-        found = [roles[f"{name}{part}"] for part in module.parts_of()]
+        found = [role_of[f"{name}{part}"] for part in module.parts_of()]
         module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
-        module.set_precision([_precision(recipe, name, role.layer, layers, rules) for role in found], seed)
+        module.set_precision([_precision(recipe, name, role.layer, layers, overrides) for role in found], seed)
     notes = _take_slow_path(model)
     model._lowprec = recipe, notes
     described = report(model)
@@ -133,12 +133,12 @@ def convert(
     return model
 
 
-def _precision(recipe: Recipe, name: str, layer: str, layers: int, rules: Rules) -> Precision:
-    for pattern, given in rules:
+def _precision(recipe: Recipe, name: str, layer: str, layers: int, overrides: Rules) -> LayerPrecision:
+    for pattern, given in overrides:
         if fnmatchcase(name, pattern):
             spec = given if isinstance(given, LinearSpec) else load_recipe(given).spec(layer, layers)
-            return Precision.of(recipe, layer, layers)._replace(spec=spec)
-    return Precision.of(recipe, layer, layers)
+            return LayerPrecision.of(recipe, layer, layers)._replace(spec=spec)
+    return LayerPrecision.of(recipe, layer, layers)
 
 
 def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
@@ -262,7 +262,7 @@ def _freeze(module: Converted) -> bool:
     assert slot is not None
     matrices = module.matrices()
     slot.weights = [
-        Precision.from_key(key).ops().weight(values(w)) for key, w in zip(module.keys, matrices, strict=True)
+        LayerPrecision.from_key(key).ops().weight(values(w)) for key, w in zip(module.keys, matrices, strict=True)
     ]
     slot.versions = [w._version for w in matrices]
     return True

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lowprec.format.catalogue import formats
-from lowprec.recipe import LinearSpec, Precision, Recipe, load_recipe
+from lowprec.recipe import LayerPrecision, LinearSpec, Recipe, load_recipe
 from lowprec.tensorcore.catalogue import accumulators
 
 from .convert import convert
@@ -29,30 +29,30 @@ _BF16 = formats["bfloat16"]
 _OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
 
 
-class Group(NamedTuple):
+class PartContribution(NamedTuple):
     """Contribution of one part of the model to the KL.
 
     Attributes
     ----------
     name : str
         Name of the part.
-    alone, alone_error : float
+    kl_alone, kl_alone_error : float
         KL per token with only this part in the rollout's precision, and its standard error.
-    saved, saved_error : float
+    kl_reduction, kl_reduction_error : float
         Decrease of the total KL if this part keeps the trainer's precision, and its standard error; NaN where that
         combination is not possible.
     """
 
     name: str
-    alone: float
-    alone_error: float
-    saved: float
-    saved_error: float
+    kl_alone: float
+    kl_alone_error: float
+    kl_reduction: float
+    kl_reduction_error: float
 
     @property
-    def blamed(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether keeping this part in the trainer's precision lowers the KL by more than two standard errors."""
-        return self.saved > 2 * self.saved_error
+        return self.kl_reduction > 2 * self.kl_reduction_error
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Mismatch:
         ``log p_rollout - log p_train`` of the observed tokens: the logarithm of an importance ratio.
     flips : float
         Fraction of tokens for which the most likely next token differs.
-    floor : float
+    noise_floor : float
         KL between the trainer's precision and the same with sums in another order; NaN if the accumulator has no such
         order.
     by : str
         Kind of the groups.
-    groups : tuple of Group
+    parts : tuple of Group
         Groups, in the order of the model.
     """
 
@@ -83,9 +83,9 @@ class Mismatch:
     kl: Floats = field(repr=False)
     log_ratio: Floats = field(repr=False)
     flips: float
-    floor: float
+    noise_floor: float
     by: str
-    groups: tuple[Group, ...]
+    parts: tuple[PartContribution, ...]
 
     @property
     def mean(self) -> float:
@@ -101,7 +101,7 @@ class Mismatch:
         """Return the groups as a table."""
         import pandas as pd
 
-        return pd.DataFrame(self.groups, columns=Group._fields)
+        return pd.DataFrame(self.parts, columns=PartContribution._fields)
 
     def __str__(self) -> str:
         low, high = np.quantile(self.log_ratio, (0.01, 0.99))
@@ -110,18 +110,19 @@ class Mismatch:
             f"KL            {self.mean:.3e} +- {self.error:.1e} nats per token, largest {self.kl.max():.3e}",
             f"log ratio     SD {self.log_ratio.std():.3e}, 1 to 99 %: {low:+.3e} to {high:+.3e}",
             f"flips         {self.flips:.3%} of the likeliest tokens differ",
-            f"floor         {self.floor:.3e}: the same precision, sums in another order",
+            f"floor         {self.noise_floor:.3e}: the same precision, sums in another order",
         ]
-        if self.groups:
+        if self.parts:
             lines += ["", *self._table()]
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
         whole = self.mean or math.nan
         lines = [f"{self.by:32s} {'KL alone':>10s} {'share':>7s} {'sparing it saves':>17s}"]
-        rows = [(g.name, g.alone, g.saved, " *" if g.blamed else "") for g in self.groups]
+        rows = [(g.name, g.kl_alone, g.kl_reduction, " *" if g.is_significant else "") for g in self.parts]
         alone, saved = (
-            float(np.nansum(column)) for column in ([g.alone for g in self.groups], [g.saved for g in self.groups])
+            float(np.nansum(column))
+            for column in ([g.kl_alone for g in self.parts], [g.kl_reduction for g in self.parts])
         )
         rows.append(("sum (neither adds up)", alone, saved, ""))
         for name, alone, saved, mark in rows:
@@ -194,7 +195,7 @@ def mismatch(
         for name, (alone, spared) in variants.items():
             one = None if alone is None else divergence(reference, passes.log_probabilities(alone))
             rest = None if spared is None else kl - divergence(reference, passes.log_probabilities(spared))
-            groups.append(Group(name, *_with_error(one), *_with_error(rest)))
+            groups.append(PartContribution(name, *_with_error(one), *_with_error(rest)))
         other = _reordered(a)
         floor = math.nan if other is None else float(divergence(reference, passes.log_probabilities(other)).mean())
     said = tokens[:, 1:].reshape(-1, 1)
@@ -241,7 +242,7 @@ def _parts(a: Keys, b: Keys, by: str) -> dict[str, tuple[Keys, Keys]]:
 _INGREDIENTS: Mapping[str, Callable[[LinearSpec, LinearSpec], LinearSpec]] = {
     "operands (formats, scales)": lambda a, b: _with_gemms(a, b, ("a", "b")),
     "accumulator": lambda a, b: _with_gemms(a, b, ("accumulator", "promote_every", "library")),
-    "rounding of the result": lambda a, b: a.with_(out=b.out),
+    "rounding of the result": lambda a, b: a.with_(out_format=b.out_format),
 }
 
 
@@ -257,8 +258,8 @@ def _ingredients(a: Keys, b: Keys) -> dict[str, tuple[Keys | None, Keys | None]]
 
 def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSpec]) -> Keys | None:
     def one(mine: str, other: str) -> str:
-        said = Precision.from_key(mine)
-        return said._replace(spec=change(said.spec, Precision.from_key(other).spec)).key
+        said = LayerPrecision.from_key(mine)
+        return said._replace(spec=change(said.spec, LayerPrecision.from_key(other).spec)).key
 
     try:
         return {name: tuple(map(one, a[name], b[name])) for name in a}
@@ -270,7 +271,7 @@ def _reordered(a: Keys) -> Keys | None:
     """Return the precisions with sums in another order; None if no layer's accumulator has one."""
     found = dict(a)
     for name, keys in a.items():
-        said = [Precision.from_key(key) for key in keys]
+        said = [LayerPrecision.from_key(key) for key in keys]
         if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == _BF16 for s in said):
             found[name] = tuple(
                 s._replace(spec=s.spec.with_(fprop={"accumulator": _OTHER_ORDER[s.spec.fprop.accumulator]})).key

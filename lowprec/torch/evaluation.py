@@ -208,7 +208,7 @@ def _add_layers(sum_: _Sums, here: Any, reference: Any) -> None:
         sum_.moved[block] = moved + np.nan_to_num(sum_.moved[block])
 
 
-def figure(found: Sequence[Evaluation]) -> Figure:
+def plot_evaluation(found: Sequence[Evaluation]) -> Figure:
     """Plot perplexity ratios with two standard errors, and the errors of the blocks.
 
     Raises

@@ -110,17 +110,17 @@ def cannot_be_said(config: MoEConfig) -> list[str]:
     >>> from lowprec.moe.model.config import configs
     >>> [cannot_be_said(configs[name]) for name in ("nano", "pilot", "tiny", "small")]
     [[], [], [], []]
-    >>> cannot_be_said(replace(configs["nano"], groups=1, kept_groups=1, top_k=3, norm_eps=1e-5))
+    >>> cannot_be_said(replace(configs["nano"], expert_groups=1, topk_groups=1, top_k=3, norm_eps=1e-5))
     ['norm_eps is 1e-05, its latent norms have 1e-06']
     """
-    judged = config.top_k // config.kept_groups
+    judged = config.top_k // config.topk_groups
     reasons = [
         (config.norm_eps != _EPS, f"norm_eps is {config.norm_eps:g}, its latent norms have {_EPS:g}"),
         (
-            config.groups > 1 and judged != _JUDGED_BY,
+            config.expert_groups > 1 and judged != _JUDGED_BY,
             f"a group of experts is judged by its best {judged}, there by its best {_JUDGED_BY}",
         ),
-        (config.groups == 1 and config.experts < _JUDGED_BY, "it needs two experts or more"),
+        (config.expert_groups == 1 and config.experts < _JUDGED_BY, "it needs two experts or more"),
         (not config.shared_experts, "it has a shared expert"),
         (config.swiglu_limit > 0, f"SwiGLU's inputs are cut at {config.swiglu_limit:g}, there nowhere"),
     ]
@@ -134,9 +134,10 @@ def _fields(c: MoEConfig) -> dict[str, Any]:
         "num_attention_heads": c.heads, "num_key_value_heads": c.heads, "n_shared_experts": c.shared_experts,
         "n_routed_experts": c.experts, "routed_scaling_factor": c.route_scale, "kv_lora_rank": c.kv_rank,
         "q_lora_rank": c.q_rank, "qk_rope_head_dim": c.rope_dim, "qk_nope_head_dim": c.nope_dim,
-        "v_head_dim": c.value_dim, "n_group": c.groups, "topk_group": c.kept_groups, "num_experts_per_tok": c.top_k,
-        "first_k_dense_replace": c.dense_layers, "norm_topk_prob": True, "hidden_act": "silu",
-        "max_position_embeddings": c.sequence, "rms_norm_eps": c.norm_eps, "tie_word_embeddings": False,
+        "v_head_dim": c.value_dim, "n_group": c.expert_groups, "topk_group": c.topk_groups,
+        "num_experts_per_tok": c.top_k, "first_k_dense_replace": c.dense_layers, "norm_topk_prob": True,
+        "hidden_act": "silu", "max_position_embeddings": c.sequence, "rms_norm_eps": c.norm_eps,
+        "tie_word_embeddings": False,
         "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_theta}, "rope_interleave": True,
         "attention_bias": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "dtype": "float32",
     }  # fmt: skip

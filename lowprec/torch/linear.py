@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lowprec.codec.catalogue import codecs
 from lowprec.codec.wire import Codec
-from lowprec.recipe import LayerState, LinearSpec, Precision, Recipe, load_recipe
+from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_recipe
 
 from .arrays import check, tensor, values
 from .ops import NO_FORWARD_MODE, Slot, add_slot, get_slot, one_by_one, product, stored_type
@@ -38,7 +38,7 @@ def _key(spec: LinearSpec | None, recipe: str | Recipe | None, layer: str) -> st
         raise TypeError(
             f"lowprec.torch.linear: one of spec and recipe must be given, got {'none' if spec is None else 'both'}"
         )
-    said = Precision(spec) if spec is not None else Precision.of(load_recipe(recipe or ""), layer, 1000)
+    said = LayerPrecision(spec) if spec is not None else LayerPrecision.of(load_recipe(recipe or ""), layer, 1000)
     if said.spec.stateful:
         raise ValueError(
             f"lowprec.torch.linear: spec must not depend on the step, got {said.spec}; use lowprec.torch.Linear"
@@ -115,9 +115,9 @@ class Converted(nn.Module):
     @property
     def specs(self) -> list[LinearSpec]:
         """Return the recipe's LinearSpec of each product."""
-        return [Precision.from_key(key).spec for key in self.keys]
+        return [LayerPrecision.from_key(key).spec for key in self.keys]
 
-    def set_precision(self, said: list[Precision], seed: int) -> None:
+    def set_precision(self, said: list[LayerPrecision], seed: int) -> None:
         """Set the precision of each product."""
         self.keys = tuple(p.key for p in said)
         stateful = any(p.spec.stateful for p in said)
@@ -232,7 +232,7 @@ def _coded(x: Tensor, codec: Codec) -> Tensor:
     return tensor(codec.round_trip(values(x)), x.dtype).reshape(x.shape)
 
 
-def wire(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
+def apply_codec(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
     """Encode and decode x, and in the backward pass its gradient: emulation of dispatch or combine.
 
     Parameters
@@ -278,7 +278,7 @@ class _Cached(torch.autograd.Function):
         raise RuntimeError(NO_FORWARD_MODE)
 
 
-def cached(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Tensor:
+def checkpoint_with_codec(fn: Callable[..., Tensor], *inputs: Tensor, codec: str | Codec) -> Tensor:
     """Return ``fn(*inputs)``, saving the inputs encoded; the backward pass recomputes fn on the decoded inputs.
 
     Parameters

@@ -1,6 +1,6 @@
 """The NumPy trainer's model as a torch module, loaded from a checkpoint, with the same parameter names and weights.
 
-After `Miniature.use`, linear layers give the trainer's bits. torch computes the rest in the trainer's order:
+After `TrainerModel.use`, linear layers give the trainer's bits. torch computes the rest in the trainer's order:
 activations are rounded at the same places; norms, SwiGLU and softmax use float64 internally.
 """
 
@@ -22,10 +22,10 @@ from lowprec.recipe import Recipe, load_recipe
 from lowprec.recipe.description import DIRECTIONS
 
 from .convert import convert
-from .linear import cached, wire
+from .linear import apply_codec, checkpoint_with_codec
 
 
-class Store(nn.Module):
+class RoundActivations(nn.Module):
     """Rounding of stored activations and their gradients to the activation format; values remain float32."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Norm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.store = eps, Store()
+        self.eps, self.store = eps, RoundActivations()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return gain * x / rms(x)."""
@@ -59,13 +59,13 @@ class FeedForward(nn.Module):
         self.limit = limit
         self.w1, self.w3 = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.w2 = nn.Linear(hidden, width, bias=False)
-        self.store = Store()
+        self.store = RoundActivations()
         self.cache: Codec | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [T, d] to y [T, d]."""
         a, b = self.w1(x), self.w3(x)
-        return self._down(a, b) if self.cache is None else cached(self._down, a, b, codec=self.cache)
+        return self._down(a, b) if self.cache is None else checkpoint_with_codec(self._down, a, b, codec=self.cache)
 
     def _down(self, a: Tensor, b: Tensor) -> Tensor:
         if self.limit:
@@ -79,7 +79,7 @@ class Attention(nn.Module):
 
     def __init__(self, c: MoEConfig) -> None:
         super().__init__()
-        self.config, self.store = c, Store()
+        self.config, self.store = c, RoundActivations()
         self.wq_a = nn.Linear(c.dim, c.q_rank, bias=False)
         self.wq_b = nn.Linear(c.q_rank, c.heads * c.query_dim, bias=False)
         self.wkv_a = nn.Linear(c.dim, c.kv_rank + c.rope_dim, bias=False)
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         return y
 
 
-class Mixture(nn.Module):
+class MoELayer(nn.Module):
     """Mixture of experts with a shared expert. Codecs of the recipe apply to tokens sent to and from experts.
 
     Attributes
@@ -130,7 +130,7 @@ class Mixture(nn.Module):
 
     def __init__(self, c: MoEConfig) -> None:
         super().__init__()
-        self.config, self.store = c, Store()
+        self.config, self.store = c, RoundActivations()
         self.gate = nn.Linear(c.dim, c.experts, bias=False)
         self.shared = (
             FeedForward(c.dim, c.shared_experts * c.expert_width, c.swiglu_limit) if c.shared_experts else None
@@ -142,14 +142,14 @@ class Mixture(nn.Module):
 
     def _sent(self, x: Tensor, there: str, back: str) -> Tensor:
         ways = [self.wires.get(direction) for direction in (there, back)]
-        return x if ways == [None, None] else wire(x, *(codec or "float32" for codec in ways))
+        return x if ways == [None, None] else apply_codec(x, *(codec or "float32" for codec in ways))
 
     def _choose(self, scores: Tensor) -> Tensor:
         """Return the experts of each token [T, K], best first: the best groups, then the best experts in them."""
         c = self.config
-        by_group = (scores.detach() + self.bias).unflatten(-1, (c.groups, -1))
-        best = by_group.topk(c.top_k // c.kept_groups, -1).values.sum(-1)
-        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, best.topk(c.kept_groups, -1).indices, True)
+        by_group = (scores.detach() + self.bias).unflatten(-1, (c.expert_groups, -1))
+        best = by_group.topk(c.top_k // c.topk_groups, -1).values.sum(-1)
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter(-1, best.topk(c.topk_groups, -1).indices, True)
         allowed = by_group.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(-2)
         return allowed.topk(c.top_k, -1).indices
 
@@ -179,8 +179,8 @@ class Block(nn.Module):
     def __init__(self, c: MoEConfig, *, dense: bool) -> None:
         super().__init__()
         self.attn_norm, self.ffn_norm = Norm(c.dim, c.norm_eps), Norm(c.dim, c.norm_eps)
-        self.attn, self.store = Attention(c), Store()
-        self.ffn = FeedForward(c.dim, c.dense_width, c.swiglu_limit) if dense else Mixture(c)
+        self.attn, self.store = Attention(c), RoundActivations()
+        self.ffn = FeedForward(c.dim, c.dense_width, c.swiglu_limit) if dense else MoELayer(c)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map the residual stream x [B, S, d] to the next block's input."""
@@ -188,7 +188,7 @@ class Block(nn.Module):
         return self.store(x + self.ffn(self.ffn_norm(x).flatten(0, 1)).view_as(x))
 
 
-class Miniature(nn.Module):
+class TrainerModel(nn.Module):
     """Small DeepSeek-V3 as a torch module: a language model over bytes.
 
     Parameters have the trainer's names followed by ``.weight``. Multi-token prediction and the balance loss of experts
@@ -202,7 +202,7 @@ class Miniature(nn.Module):
     Examples
     --------
     >>> from lowprec.moe.model.config import configs
-    >>> model = Miniature(configs["nano"]).use("dsv3")
+    >>> model = TrainerModel(configs["nano"]).use("dsv3")
     >>> print(model.layers[1].ffn.experts[0].w2.spec)
     x e4m3fn 1x128, w e4m3fn 128x128, dy e4m3fn 1x128 ue8m0 on hopper_fp8, promoted every 128
     >>> model(torch.zeros((2, 16), dtype=torch.long)).shape
@@ -214,7 +214,7 @@ class Miniature(nn.Module):
         self.config = config
         self.embed = nn.Embedding(config.vocabulary, config.dim)
         self.layers = nn.ModuleList(Block(config, dense=i < config.dense_layers) for i in range(config.layers))
-        self.norm, self.store = Norm(config.dim, config.norm_eps), Store()
+        self.norm, self.store = Norm(config.dim, config.norm_eps), RoundActivations()
         self.head = nn.Linear(config.dim, config.vocabulary, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class Miniature(nn.Module):
         logits = self(tokens[:, :-1].long()).double()
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
-    def use(self, recipe: str | Recipe, *, seed: int = 0) -> Miniature:
+    def use(self, recipe: str | Recipe, *, seed: int = 0) -> TrainerModel:
         """Apply a recipe to linear layers, stored activations, wires to the experts and SwiGLU's cache; return self.
 
         Raises
@@ -241,13 +241,13 @@ class Miniature(nn.Module):
             If the recipe is ``float64``.
         """
         recipe = load_recipe(recipe)
-        convert(self, recipe, names=lambda name: name, seed=seed)
+        convert(self, recipe, roles=lambda name: name, seed=seed)
         bound = recipe.bind(seed, self.config.layers)
-        cache = None if bound.cache("swiglu_input") is None else recipe.cache_swiglu_input
+        cache = None if bound.cache("swiglu_input") is None else recipe.saved_swiglu_input
         for module in self.modules():
-            if isinstance(module, Store):
+            if isinstance(module, RoundActivations):
                 module.dtype = torch.bfloat16 if recipe.activations == "bfloat16" else torch.float32
-            elif isinstance(module, Mixture):
+            elif isinstance(module, MoELayer):
                 module.wires = {name: getattr(recipe, name) for name in DIRECTIONS if bound.changes(name)}
                 for network in module.modules():
                     if isinstance(network, FeedForward):
@@ -255,8 +255,8 @@ class Miniature(nn.Module):
         return self
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
-    """Load a trainer's checkpoint as a torch module, in float32 until a recipe is applied with `Miniature.use`.
+def load_checkpoint(path: str | os.PathLike[str]) -> TrainerModel:
+    """Load a trainer's checkpoint as a torch module, in float32 until a recipe is applied with `TrainerModel.use`.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Miniature:
     True
     """
     config, weights, biases = read_checkpoint(path)
-    model = Miniature(config)
+    model = TrainerModel(config)
     state = {f"{name}.weight": torch.from_numpy(array) for name, array in weights.items()}
     state |= {f"{name.removesuffix('.gate')}.bias": torch.from_numpy(array) for name, array in biases.items()}
     further = f"layers.{config.layers}."

@@ -30,7 +30,7 @@ from torch.autograd import forward_ad
 
 from lowprec._ieee import is_standard
 from lowprec.format.catalogue import formats
-from lowprec.recipe import LayerState, LinearOps, Precision
+from lowprec.recipe import LayerPrecision, LayerState, LinearOps
 from lowprec.tensorcore.gemm import matmul_f32
 
 from .arrays import tensor, values
@@ -49,14 +49,14 @@ def stored_type(key: str) -> torch.dtype:
 
 def leaving_type(key: str) -> torch.dtype:
     """Return the dtype of y and of dy: float32 if the gradient must not be rounded in between."""
-    spec = Precision.from_key(key).spec
+    spec = LayerPrecision.from_key(key).spec
     exact_dy = _FLOAT32 in (spec.dgrad.a.format, spec.wgrad.a.format)
-    return stored_type(key) if spec.out in (None, _BF16) and not exact_dy else torch.float32
+    return stored_type(key) if spec.out_format in (None, _BF16) and not exact_dy else torch.float32
 
 
 @functools.lru_cache(4096)
 def _stateless(key: str) -> LinearOps:
-    return Precision.from_key(key).ops()
+    return LayerPrecision.from_key(key).ops()
 
 
 class Slot:
@@ -81,7 +81,9 @@ class Slot:
     def ops(self, key: str, part: int) -> LinearOps:
         """Return the multiplications for a key, with the state of a part."""
         if (key, part) not in self._ops:
-            self._ops[key, part] = Precision.from_key(key).ops(self.states[part]) if self.states else _stateless(key)
+            self._ops[key, part] = (
+                LayerPrecision.from_key(key).ops(self.states[part]) if self.states else _stateless(key)
+            )
         return self._ops[key, part]
 
     def __deepcopy__(self, memo: Any) -> Slot:

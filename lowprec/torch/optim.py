@@ -65,7 +65,7 @@ class AdamW(torch.optim.Optimizer):
                 )
         weights = {str(i): values(p) for i, p in enumerate(self._params)}
         self._adamw = optim.AdamW(
-            weights, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master, beta1=betas[0],
+            weights, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master_weights, beta1=betas[0],
             beta2=betas[1], epsilon=eps, weight_decay=weight_decay, clip=clip,
         )  # fmt: skip
         self._recipe = recipe
@@ -98,7 +98,7 @@ class AdamW(torch.optim.Optimizer):
         self._adamw.steps, self.param_groups[0]["lr"] = int(state_dict["steps"]), state_dict["lr"]
 
 
-class StateFormats:
+class RoundedOptimizerState:
     """Round the state of a torch AdamW after every step: torch's arithmetic with a recipe's storage formats.
 
     Parameters
@@ -129,8 +129,8 @@ class StateFormats:
                     continue
                 if odd := [name for name in self._formats if name not in state]:
                     raise ValueError(
-                        f"lowprec.torch.StateFormats: formats must be of states of {type(optimizer).__name__}, got "
-                        f"{odd[0]!r}"
+                        f"lowprec.torch.RoundedOptimizerState: formats must be of states of "
+                        f"{type(optimizer).__name__}, got {odd[0]!r}"
                     )
                 for name, form in self._formats.items():
                     self._store(form, state[name])

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 #: Parts of a recipe other than linear layers: their counterpart in a plain model, and how to apply them to it.
 _ELSEWHERE: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(DIRECTIONS, (codecs["bf16"], "lowprec.torch.wire")),
-    "cache_swiglu_input": (codecs["bf16"], "lowprec.torch.cached"),
-    **dict.fromkeys(STATES, (TensorSpec.parse("float32"), "lowprec.torch.AdamW or StateFormats")),
+    "saved_swiglu_input": (codecs["bf16"], "lowprec.torch.cached"),
+    **dict.fromkeys(STATES, (TensorSpec.parse("float32"), "lowprec.torch.AdamW or RoundedOptimizerState")),
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class ModuleRow:
     """One product, or a module without products.
 
     Attributes
@@ -65,20 +65,20 @@ class Report:
     """
 
     recipe: str
-    rows: tuple[Row, ...]
+    rows: tuple[ModuleRow, ...]
     unreached: tuple[str, ...]
     notes: tuple[str, ...]
     idle: str = ""
 
     @property
-    def guesses(self) -> tuple[Row, ...]:
+    def guesses(self) -> tuple[ModuleRow, ...]:
         """Rows with a guessed role."""
         return tuple(row for row in self.rows if row.guess)
 
     def problems(self) -> list[str]:
         """Return the reasons for which `convert` with `strict=True` refuses the model."""
         guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
-        found = [("", [self.idle] if self.idle else []), ("roles to give by names=", guesses)]
+        found = [("", [self.idle] if self.idle else []), ("roles to give by roles=", guesses)]
         found.append(("without a place", list(self.unreached)))
         return [f"{words}: {', '.join(listed)}".removeprefix(": ") for words, listed in found if listed]
 
@@ -97,7 +97,7 @@ class Report:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             lines.append(f"  {names[0]}{more} as {role}{f' (a guess: {guess})' if guess else ''}: {precision}")
         if self.guesses:
-            lines.append(f"guessed roles: {len(self.guesses)}; give them by names={{{self.guesses[0].name!r}: ROLE}}")
+            lines.append(f"guessed roles: {len(self.guesses)}; give them by roles={{{self.guesses[0].name!r}: ROLE}}")
         if self.unreached:
             lines += ["not reached by the recipe:", *(f"  {what}" for what in self.unreached)]
         return "\n".join([*lines, *(f"note: {note}" for note in (*filter(None, [self.idle]), *self.notes))])
@@ -115,7 +115,7 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
         if isinstance(module, Converted):
             owned |= {id(weight) for weight in module.parameters(recurse=False)}
             rows += [
-                Row(f"{name}{part}", layer, str(spec), guess)
+                ModuleRow(f"{name}{part}", layer, str(spec), guess)
                 for part, layer, spec, guess in zip(
                     module.parts_of(), module.layers, module.specs, module.guesses, strict=True
                 )
@@ -140,7 +140,7 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     return Report(recipe.name, tuple(rows), tuple(unreached), (*notes, *more), idle)
 
 
-def _idle(recipe: Recipe, rows: list[Row]) -> str:
+def _idle(recipe: Recipe, rows: list[ModuleRow]) -> str:
     layers, precisions = (dict.fromkeys(words) for words in zip(*((r.role, r.precision) for r in rows), strict=True))
     return (
         f"recipe {recipe.name} quantizes nothing in this model: {len(rows)} of {len(rows)} products are "

@@ -102,12 +102,12 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
     """
     if not (names == "auto" or isinstance(names, Mapping) or callable(names)):
         raise TypeError(
-            f"lowprec.torch: names must be 'auto', a mapping of patterns to layers or a function, got {names!r}"
+            f"lowprec.torch: roles must be 'auto', a mapping of patterns to layers or a function, got {names!r}"
         )
     if isinstance(names, Mapping):
         for pattern in names:
             if not any(fnmatchcase(name, pattern) for name in shapes):
-                raise UnknownNameError(f"lowprec.torch: names must match a linear layer, got {pattern!r}")
+                raise UnknownNameError(f"lowprec.torch: roles must match a linear layer, got {pattern!r}")
     found = _Structure(model, shapes).roles()
     for name in shapes:
         if (given := _given(name, names)) is not None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lowprec.recipe import Precision
+from lowprec.recipe import LayerPrecision
 
 from .convert import restore
 from .linear import Converted
@@ -52,7 +52,7 @@ def use(model: nn.Module, keys: Keys) -> None:
     """Set the precisions of a converted model's layers, with fresh state."""
     for name, module in model.named_modules():
         if isinstance(module, Converted):
-            module.set_precision([Precision.from_key(key) for key in keys[name]], 0)
+            module.set_precision([LayerPrecision.from_key(key) for key in keys[name]], 0)
 
 
 def log_probabilities(output: Any) -> Tensor:

@@ -42,7 +42,7 @@ def with_tables() -> list[str]:
 
 @functools.cache
 def _table(f: Format) -> Table:
-    return tables.table([f.value(code) for code in range(1 << f.bits)], getattr(f, "beyond", None))
+    return tables.table([f.value(code) for code in range(1 << f.bits)], getattr(f, "next_above_max", None))
 
 
 def _format(name: str, before: tuple[str, ...]) -> str:
@@ -111,7 +111,7 @@ class TableCastFamily(Family):
 
     name = "cast_table"
     choices = (
-        _TABLE, Choice("ROUNDING", fixed_rounding, lambda found: formats[found[0]].usual_rounding), _POLICY,
+        _TABLE, Choice("ROUNDING", fixed_rounding, lambda found: formats[found[0]].default_rounding), _POLICY,
         Choice("SOURCE", SOURCE, "float32", hidden=True),
     )  # fmt: skip
     about = "encode: a number of the source format is rounded once to a code of the table"
@@ -123,7 +123,7 @@ class TableCastFamily(Family):
             f"{self.name}/{f}/{mode}/{p}"
             for f in with_tables()
             for mode in FIXED
-            for p in ([*named, "cann_sat"] if mode == formats[f].usual_rounding else ["ocp_sat", "ocp_nonsat"])
+            for p in ([*named, "cann_sat"] if mode == formats[f].default_rounding else ["ocp_sat", "ocp_nonsat"])
         ]
 
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:

@@ -72,7 +72,9 @@ def examples() -> Iterator[tuple[np.generic, str, str, str, int | None, int]]:
 
 @pytest.mark.parametrize(("x", "fmt", "rounding", "policy", "word", "code"), [*examples()])
 def test_worked_examples(x, fmt, rounding, policy, word, code) -> None:
-    how = {"rounding": rounding, "policy": policy} | ({} if word is None else {"random": np.array([word], np.uint32)})
+    how = {"rounding": rounding, "policy": policy} | (
+        {} if word is None else {"random_words": np.array([word], np.uint32)}
+    )
     assert lp.encode(np.array([x]), fmt, **how).tolist() == [code]
     if word is None:
         assert casts.cast(float(x), oracle.fields(lp.formats[fmt]), rounding, lp.policies[policy].name) == code
@@ -88,7 +90,9 @@ def test_avx10_bias_is_floor_of_quanta(fmt: str) -> None:
     for b in (0, 1, 63, 128, 255):
         value = np.floor(x / q + b / 256) * q
         wanted = lp.encode(np.minimum(value, 1e9), fmt, policy="avx10")
-        ours = lp.encode(x, fmt, rounding="avx10_bias", policy="avx10", random=np.full(x.size, b << 24, np.uint32))
+        ours = lp.encode(
+            x, fmt, rounding="avx10_bias", policy="avx10", random_words=np.full(x.size, b << 24, np.uint32)
+        )
         assert np.array_equal(ours, wanted)
 
 
@@ -112,7 +116,7 @@ def test_amd_instructions_are_stochastic_a(fmt: str, rounding: str) -> None:
     x = (rng.standard_normal(4000) * 2.0 ** rng.integers(-22, 12, 4000)).astype(np.float32)
     seeds = rng.integers(0, 1 << 32, x.size, dtype=np.uint32)
     wanted = [narrowed(v, fmt, int(seed)) for v, seed in zip(x.tolist(), seeds, strict=True)]
-    assert lp.encode(x, fmt, rounding=rounding, policy="amd", random=seeds).tolist() == wanted
+    assert lp.encode(x, fmt, rounding=rounding, policy="amd", random_words=seeds).tolist() == wanted
 
 
 @pytest.mark.parametrize("rounding", ["avx10_bias", "amd_sr_e4m3", "amd_sr_e5m2", "ptx_rs_f16", "ptx_rs_bf16"])
@@ -125,8 +129,8 @@ def test_words_that_are_given_are_the_oracles_r(rounding: str, fmt: str) -> None
     cast, form = (oracle.tables.cast, table) if f.is_table else (casts.cast, oracle.fields(f))
     drawn = zip(x.tolist(), (words >> (32 - bits)).tolist(), strict=True)
     wanted = [cast(v, form, "A", "ocp_sat", r, bits) for v, r in drawn]
-    assert lp.encode(x, fmt, rounding=rounding, policy="ocp_sat", random=words).tolist() == wanted
-    rounded = lp.round_to(x, fmt, rounding=rounding, policy="ocp_sat", random=words)
+    assert lp.encode(x, fmt, rounding=rounding, policy="ocp_sat", random_words=words).tolist() == wanted
+    rounded = lp.round_to(x, fmt, rounding=rounding, policy="ocp_sat", random_words=words)
     assert np.array_equal(rounded, lp.decode(np.array(wanted, lp.formats[fmt].code_dtype), fmt))
 
 

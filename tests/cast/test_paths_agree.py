@@ -37,7 +37,7 @@ ROUNDINGS = (*(lp.roundings[name] for name in lp.roundings), lp.Rounding.stochas
 POLICIES = (
     *(lp.policies[name] for name in lp.policies),
     Policy("keeps", inf="keep"), Policy("signed", overflow="signed", inf="signed", negative_zero="positive"),
-    Policy("nan", overflow="nan", nan="negative", unsigned="round_zero"),
+    Policy("nan", overflow="nan", nan="negative", negative_to_unsigned="round_zero"),
 )  # fmt: skip
 SEED, OFFSET = 7 << 33 | 5, 2**32 - 40
 
@@ -138,7 +138,7 @@ def away_by_words(mode: lp.Rounding) -> casts.Away:
     """Return what the fields of a rounding without chance mean, in fractions."""
 
     def away(nu: Fraction, odd: bool, negative: bool, *_: object) -> bool:
-        word = mode.minus_word if negative else mode.plus_word
+        word = mode.negative_increment if negative else mode.positive_increment
         if word & 1:  # goes on with ones: all but a last one is added, and that too for odd codes
             total = nu + Fraction(word + 1, 1 << 32)
             return total > 1 or (total == 1 and mode.ties_even and odd)

@@ -13,7 +13,9 @@ from lowprec.cast.streams import streams
 
 
 def names() -> dict[str, Any]:
-    strict = lp.Policy("strict", overflow="raise", inf="raise", nan="raise", nan_without_nan="raise", unsigned="raise")
+    strict = lp.Policy(
+        "strict", overflow="raise", inf="raise", nan="raise", nan_fallback="raise", negative_to_unsigned="raise"
+    )
     return {
         "streams": streams, "pack_e5m6": pack_e5m6, "unpack_e5m6": unpack_e5m6, "strict": strict,
         "bytes_": np.zeros(2, np.uint8), "nan": math.nan, "inf": math.inf,
@@ -23,7 +25,7 @@ def names() -> dict[str, Any]:
 
 
 STRICT = [
-    ("e4m3fn", "nan", r"nan at index 1 has no code in e4m3fn, which"), ("e2m1fn", "nan", "nan_without_nan='raise'"),
+    ("e4m3fn", "nan", r"nan at index 1 has no code in e4m3fn, which"), ("e2m1fn", "nan", "nan_fallback='raise'"),
     ("e4m3fn", "-500.0", "-500.0 at index 1 overflows"), ("e5m2", "-inf", "inf='raise'"),
     ("ue5m3", "-1.0", "-1.0 at index 1 is negative and ue5m3 is"), ("bfloat16", "3.4e38", "overflows bfloat16"),
     ("e8m0fnu", "inf", "overflows e8m0fnu"),
@@ -36,9 +38,9 @@ test_refused = refusals(
         ("by_chance(seed=0, offset=-1)", r"encode: offset must be an integer from 0 to 2\^62, got -1"),
         ("lp.Rounding.stochastic(25)", "bits must be an integer from 1 to 24, got 25"),
         ("lp.Rounding.stochastic(4, 'D')", "variant must be one of 'A', 'B', 'C', got 'D'"),
-        *((f"lp.Rounding('mine', odd=True, {field})",
-           "odd=True cannot be combined with plus_word, minus_word, ties_even or random_bits")
-          for field in ("plus_word=1", "minus_word=1 << 31", "ties_even=True", "random_bits=3")),
+        *((f"lp.Rounding('mine', sticky_to_lsb=True, {field})",
+           "sticky_to_lsb=True cannot be combined with positive_increment, negative_increment, ")
+          for field in ("positive_increment=1", "negative_increment=1 << 31", "ties_even=True", "random_bits=3")),
         ("lp.encode([1.0], 'e4m3fn', policy='torch')", "did you mean 'torch_2_1"),
         ("lp.encode([1.0], 'e4m3fn', overflow='wrap')", "overflow must be one of saturate, nonsaturate, signed,"),
         ("lp.encode([[1.0, inf]], 'e4m3fn', overflow='raise')", r"inf at index \(0, 1\) overflows e4m3fn"),
@@ -50,11 +52,12 @@ test_refused = refusals(
         ("lp.encode(np.zeros(2, np.longdouble), 'e5m2')", TypeError, r"x must hold numbers of at most 64 bits, got"),
         ("encode_hybrid(np.ones(3))", TypeError, "x must be float32 or float16, got float64"),
         # Words from elsewhere.
-        ("by_chance(random='philox')", "unknown stream 'philox'.*philox4x32"),
-        ("by_chance(random='triton')", r"encode: seed must be an integer from 0 to 2\^64 - 1 for"),
-        ("by_chance(random=[1, 2, 3])", r"random must have a word for each value, shape \(2,\), got \(3,\)"),
-        ("by_chance(random=[1, 2], seed=1)", "seed must be None with words in random, got 1"),
-        ("by_chance(random=[1, 1 << 32])", "4294967296"),
+        ("by_chance(random_words='philox')", "unknown stream 'philox'.*philox4x32"),
+        ("by_chance(random_words='triton')", r"encode: seed must be an integer from 0 to 2\^64 - 1 for"),
+        ("by_chance(random_words=[1, 2, 3])",
+         r"random_words must have a word for each value, shape \(2,\), got \(3,\)"),
+        ("by_chance(random_words=[1, 2], seed=1)", "seed must be None with given random_words, got 1"),
+        ("by_chance(random_words=[1, 1 << 32])", "4294967296"),
         ("streams['triton'].words(0, (1 << 32) - 1, 2)", r"stream triton: offset must be below 2\^32, as in"),
         # Tables of values.
         ("lp.TableFormat('', [0.0, 1.0])", "TableFormat: name must be a non-empty string, got ''"),
@@ -65,7 +68,7 @@ test_refused = refusals(
         ("table(-1.0, 1.0, 0.0, inf)", r"table must have -Inf if it has Inf and negative values, got \[-1.0, 0.0,"),
         ("table(2.0, 1.0, 0.0, -inf)", r"table has -Inf, so it must have Inf and negative values, got \[0.0, 1.0,"),
         ("table(2.0, 1.0, -0.0, -1.0)", r"TableFormat t: table must have 0 if it has -0, got \[-1.0, -0.0, 1.0, 2.0\]"),
-        ("table(0.0, 1.0, beyond=1.0)", "a number above the largest value 1"),
+        ("table(0.0, 1.0, next_above_max=1.0)", "a number above the largest value 1"),
         ("lp.formats['hif8'].nextafter(17.0, 0.0)", "hif8: x must be a value of the format, got 17.0"),
         ("lp.formats['nf4'].value(16)", r"code must be from 0 to 15, got 16"),
         ("lp.decode([16], 'nf4')", r"codes of nf4 must be from 0 to 15, got 16"),

@@ -198,7 +198,9 @@ def test_onnx_sat_is_clip_and_ml_dtypes(name: str) -> None:
 
 
 def test_a_strict_policy_takes_what_rounds_to_a_number() -> None:
-    strict = lp.Policy("strict", overflow="raise", inf="raise", nan="raise", nan_without_nan="raise", unsigned="raise")
+    strict = lp.Policy(
+        "strict", overflow="raise", inf="raise", nan="raise", nan_fallback="raise", negative_to_unsigned="raise"
+    )
     good = np.array([0.0, -0.0, 464.0, -464.0, 1e-30], np.float32)
     assert lp.encode(good, "e4m3fn", policy=strict).tolist() == lp.encode(good, "e4m3fn").tolist()
 

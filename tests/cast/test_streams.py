@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lowprec as lp
-from lowprec.cast.streams import Philox, philox4x32, streams, threefry2x32
+from lowprec.cast.streams import PhiloxStream, philox4x32, streams, threefry2x32
 from lowprec.kernels.cast.random_bits import fill_words, key_run, key_runs, random_keys, random_word
 
 U = np.uint32
@@ -35,11 +35,11 @@ def test_known_answers(function, counter, key, output):
 def test_philox_counts_as_pytorch_does():
     """at::Philox4_32 with seed 1234, subsequence 5 and offset 0 (in blocks)."""
     known = words("F942741C B7A11B7A 8B27A0CC BD95ACC8 5C5CF6F4 3FC0CE58 32773955 72C26332")
-    thread = Philox("thread", subsequence=5)
+    thread = PhiloxStream("thread", subsequence=5)
     assert thread.words(1234, 0, 8).tolist() == known
     assert thread.words(1234, 3, 4).tolist() == known[3:7]
-    assert Philox("later", subsequence=5, first_block=1).words(1234, 0, 4).tolist() == known[4:]
-    wide = Philox("wide", subsequence=7 << 32 | 5, first_block=(1 << 32) - 1)
+    assert PhiloxStream("later", subsequence=5, first_block=1).words(1234, 0, 4).tolist() == known[4:]
+    wide = PhiloxStream("wide", subsequence=7 << 32 | 5, first_block=(1 << 32) - 1)
     block = philox4x32([[0xFFFFFFFF, 0, 5, 7], [0, 1, 5, 7]], [3, 1])
     assert wide.words(1 << 32 | 3, 0, 8).tolist() == block.reshape(-1).tolist()
 
@@ -72,9 +72,9 @@ def test_casts_take_a_streams_words(name: str, fmt: str) -> None:
     x = np.abs(np.random.default_rng(0).standard_normal((40, 25))).astype(np.float32)
     random = streams[name].words(6, 3, x.size).reshape(x.shape)
     for source in (x, x.astype(np.float64)):
-        codes = lp.encode(source, fmt, rounding="stochastic", seed=6, offset=3, random=name)
-        assert np.array_equal(codes, lp.encode(source, fmt, rounding="stochastic", random=random))
-        values = lp.round_to(source, fmt, rounding="stochastic", seed=6, offset=3, random=name)
+        codes = lp.encode(source, fmt, rounding="stochastic", seed=6, offset=3, random_words=name)
+        assert np.array_equal(codes, lp.encode(source, fmt, rounding="stochastic", random_words=random))
+        values = lp.round_to(source, fmt, rounding="stochastic", seed=6, offset=3, random_words=name)
         assert np.array_equal(values, lp.decode(codes, fmt))
     if name == "lowprec":
         assert np.array_equal(codes, lp.encode(x, fmt, rounding="stochastic", seed=6, offset=3))

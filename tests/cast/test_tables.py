@@ -25,7 +25,7 @@ TABLES = {"hif8": lp.formats["hif8"], "nf4": lp.formats["nf4"], "mine": MINE, "c
 @functools.cache
 def oracle_of(name: str) -> tables.Table:
     f = TABLES[name]
-    return tables.hif8() if name == "hif8" else tables.table(list(f.table), f.beyond)
+    return tables.hif8() if name == "hif8" else tables.table(list(f.table), f.next_above_max)
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def test_hif8_is_its_paper() -> None:
     ours, exact = f.values().astype(float), np.array([float(v) for v in t.values])
     assert np.array_equal(ours, exact, equal_nan=True)
     assert (f.max, f.max_code, f.inf_code, f.nan_code, f.smallest_subnormal) == (2.0**15, 0x6E, 0x6F, 0x80, 2.0**-22)
-    assert (f.lowest_code, f.min, f.has_negative_zero, f.eps, f.emax) == (0xEE, -f.max, False, 0.125, 15)
+    assert (f.min_code, f.min, f.has_negative_zero, f.eps, f.emax) == (0xEE, -f.max, False, 0.125, 15)
     steps = [(15.0, 99.0), (16.0, 0.0), (16.0, 99.0), (0.0, 1.0), (2.0**15, 1e9)]
     assert [f.nextafter(*step) for step in steps] == [16.0, 15.0, 20.0, 2.0**-22, math.inf]
     assert f.ulp([0.0, 1.0, 15.5, 16.0, -16.0, 300.0, 1e9, math.inf]).tolist()[:-1] == [
@@ -117,14 +117,14 @@ def test_a_table_of_a_formats_values_is_that_format(name: str) -> None:
     """Every rounding and policy, stochastic ones by the same words; NaNs may have other codes."""
     f = lp.formats[name]
     last = f.value(f.max_code) - f.value(f.max_code - 1)
-    t = lp.TableFormat("copy", f.values().tolist(), beyond=f.max + last)
+    t = lp.TableFormat("copy", f.values().tolist(), next_above_max=f.max + last)
     values = np.unique(f.values()[np.isfinite(f.values())].astype(np.float64))
     middle = (values[1:] + values[:-1]) / 2
     x = np.concatenate([values, middle, [f.max + last / 2, -f.max - last / 2, 1e30, -1e30, 1e-30]]).astype(np.float32)
     bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 12, dtype=np.uint32)
     x = np.concatenate([x, *(np.nextafter(x, np.float32(end)) for end in (1e38, -1e38)), bits.view(np.float32)])
     for mode, policy in itertools.product(lp.roundings, lp.policies):
-        if lp.policies[policy].saturating:  # names formats, and a table is none of them
+        if lp.policies[policy].always_saturate:  # names formats, and a table is none of them
             continue
         seed = 3 if lp.roundings[mode].is_stochastic else None
         ours, wanted = (lp.encode(x, g, rounding=mode, policy=policy, seed=seed) for g in (t, f))
@@ -192,8 +192,8 @@ def test_codes_and_values_go_round(name: str) -> None:
     again = pickle.loads(pickle.dumps(f))
     assert (again, hash(again)) == (f, hash(f))
     assert f.same_codes(again)
-    assert f.holds(again)
-    assert lp.TableFormat("other", f.table, beyond=f.beyond).same_codes(f)
+    assert f.can_represent_all(again)
+    assert lp.TableFormat("other", f.table, next_above_max=f.next_above_max).same_codes(f)
     assert not lp.formats["bfloat16"].same_codes(f)
 
 
@@ -203,7 +203,7 @@ def test_what_holds_what() -> None:
         ("float16", "hif8", True), ("float16", "nf4", False), ("bfloat16", MINE, True), ("float16", MINE, False),
         ("float32", MINE, True), ("e4m3fn", "hif8", False), (copy, "e2m1fn", True), ("nf4", copy, False),
     ]:  # fmt: skip
-        assert lp.formats.get(wide).holds(lp.formats.get(narrow)) == holds, (wide, narrow)
+        assert lp.formats.get(wide).can_represent_all(lp.formats.get(narrow)) == holds, (wide, narrow)
 
 
 def test_tables_without_a_zero_or_a_sign() -> None:

@@ -129,11 +129,11 @@ def test_logfmt(matrix):
     assert row["sqnr"] > 20
 
 
-def test_logfmt_in_another_mode_and_rounding(tmp_path):
+def test_logfmt_in_another_variant_and_rounding(tmp_path):
     x = np.random.default_rng(0).standard_normal((2, 1024)).astype(np.float32) * np.float32(0.1)
     path, out = tmp_path / "x.npy", tmp_path / "x.logfmt"
     np.save(path, x)
-    assert rows("logfmt", path, "--mode", "deepep")[0]["bits_per_value"] == 10.25
+    assert rows("logfmt", path, "--variant", "deepep")[0]["bits_per_value"] == 10.25
     run("logfmt", path, "--bits", "6", "--rounding", "stochastic", "--seed", "5", "--out", out)
     sent = lowprec.logfmt.encode(x, 6, rounding="stochastic", seed=5)
     assert lowprec.logfmt.from_bytes(out.read_bytes()).decode().tobytes() == sent.decode().tobytes()

@@ -42,9 +42,9 @@ def test_train_on_screen_has_two_tables(config, tmp_path):
 
 def test_memory_counts_bytes_by_policy(config):
     found = csv_rows("bench", "memory", "--rounds", "0", "--kinds", "--recipe", "dsv3", *config)
-    assert [row["policy"] for row in found] == ["keep", "norms", "up_projections", "probabilities", "swiglu", "dsv3"]
+    assert [row["policy"] for row in found] == ["none", "norms", "up_projections", "probabilities", "swiglu", "dsv3"]
     by_policy = {row["policy"]: float(row["bytes_per_token"]) for row in found}
-    assert by_policy["dsv3"] < min(v for k, v in by_policy.items() if k != "dsv3") < by_policy["keep"]
+    assert by_policy["dsv3"] < min(v for k, v in by_policy.items() if k != "dsv3") < by_policy["none"]
     kinds = [name for name in found[0] if name not in list(found[0])[:5]]
     for row in found:
         assert sum(float(row[kind]) for kind in kinds) == pytest.approx(float(row["bytes_per_token"]))

@@ -43,8 +43,8 @@ MISTAKES = [
     ("train --recipe dsv33", "unknown recipe 'dsv33': did you mean 'dsv3'"),
     ("train --config nanu", "unknown model configuration 'nanu': did you mean 'nano'"),
     ("train --config nano --learning-rate nan", "Schedule: learning_rate must be a finite number > 0, got nan"),
-    ("train --memory dsv33", "unknown memory policy 'dsv33': did you mean 'dsv3'"),
-    ("train --memory all", "unknown memory policy 'all': expected one of keep, norms, up_projections"),
+    ("train --recompute dsv33", "unknown recompute policy 'dsv33': did you mean 'dsv3'"),
+    ("train --recompute all", "unknown recompute policy 'all': expected one of none, norms, up_projections"),
     ("train --data missing.txt", "got 'missing.txt', which does not exist"),
     (
         "train --config small.toml --data text.txt --resume",
@@ -78,7 +78,7 @@ MISTAKES = [
     ("costs wire --tokens 0", "--tokens must be >=1, got 0"),
     (
         "error unusual.npy --format bf16",
-        "errors_of: x must be finite, got 1 of 12 values that are NaN or infinite, the first",
+        "measure_errors: x must be finite, got 1 of 12 values that are NaN or infinite, the first",
     ),
     ("error cut.npz", "not a .npy file of numbers"),
     ("check text.npy --values x.npy", "text.npy: not an .npz with the arrays codes and scale"),
@@ -121,7 +121,7 @@ MISTAKES = [
     (f"logfmt x.npy --tile {2**40}", "tile must be an integer from 1 to 2147483647, got 1099511627776"),
     (f"logfmt x.npy --tile {'9' * 40} --out z", f"tile must be an integer from 1 to 2147483647, got {'9' * 40}"),
     ("logfmt x.npy --tile 1.5", "--tile must be a valid integer, got '1.5' (see lowprec logfmt --help)"),
-    ("logfmt x.npy --mode deepep --bits 8", "logfmt: bits must be 10 with mode='deepep', got 8"),
+    ("logfmt x.npy --variant deepep --bits 8", "logfmt: bits must be 10 with mode='deepep', got 8"),
     ("logfmt x.npy --rounding up", "--rounding must be one of 'linear', 'log'"),
     ("mma a.npy", "a single array"),
     ("mma scales.npz", "scales.npz must have arrays a and b, and may have c, d, a_scale and b_scale, got"),

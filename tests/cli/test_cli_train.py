@@ -23,7 +23,7 @@ name = "mine"
 promote_every = "never"
 
 [layers."layers.*.ffn.gate"]
-out = "float32"
+out_format = "float32"
 """
 
 
@@ -133,7 +133,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(files, whole, tmp_path, monkeypa
     ):  # fmt: skip
         refused(*again, "--resume", option, value, match=match, progress=1)
     assert (tmp_path / "checkpoint.npz").read_bytes() == before
-    assert rows(*again, "--resume", "--memory", "dsv3") == [row]
+    assert rows(*again, "--resume", "--recompute", "dsv3") == [row]
     assert bits(tmp_path) == bits(folder)
 
 
@@ -151,7 +151,7 @@ def test_every_phase_is_called_what_it_is(files, tmp_path):
     again = stages("--out", tmp_path / "run", "--resume")
     assert again == ["reading the checkpoint", "evaluating on the held-out text", "saving"]
     said = []
-    train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), stage=said.append)
+    train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), on_stage=said.append)
     assert said == ["reading the text", "the first step", "evaluating on the held-out text"]
 
 

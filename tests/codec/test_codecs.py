@@ -12,7 +12,7 @@ from refusals import refusals
 
 from lowprec import logfmt
 from lowprec.cast import casts as cast
-from lowprec.codec import BlockCodec, CastCodec, Codec, LogFMTCodec, WireError, codecs
+from lowprec.codec import BlockCodec, CastCodec, Codec, DecodeError, LogFMTCodec, codecs
 from lowprec.format.catalogue import formats
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantize import quantize
@@ -85,7 +85,7 @@ def test_every_other_length_is_refused(name):
         lengths -= {len(data) + 2 * 4}  # ends as float32 numbers
     for length in lengths:
         with pytest.raises(
-            WireError, match=rf"{name}: data must have \d+ bytes for shape \(2, {shape[1]}\), got {length}$"
+            DecodeError, match=rf"{name}: data must have \d+ bytes for shape \(2, {shape[1]}\), got {length}$"
         ):
             codec.from_bytes((data + bytes(64))[:length], shape)
 
@@ -106,7 +106,7 @@ def test_random_bytes_are_refused_or_mean_themselves(name, data):
             noise[place // 8] ^= 1 << place % 8
     try:
         wire = codec.from_bytes(bytes(noise), shape)
-    except WireError:
+    except DecodeError:
         return
     assert wire.to_bytes() == bytes(noise)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -161,7 +161,7 @@ HUGE = [(2**64, 0), (0, 2**64), (2**32, 2**32, 4096), (2**60, 0), (2**40, 0), (0
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_that_no_bytes_fill(name):
-    """Nothing of the claimed size is made: what has no values is read as such, all else is a WireError."""
+    """Nothing of the claimed size is made: what has no values is read as such, all else is a DecodeError."""
     codec = codecs[name]
     for shape, data in itertools.product(HUGE, (b"", bytes(7), bytes(512))):
         tracemalloc.start()
@@ -170,7 +170,7 @@ def test_shapes_that_no_bytes_fill(name):
             assert wire.decode().shape == shape
             assert codec.to_bytes(wire) == data
             assert wire.bits_per_value >= 0
-        except WireError as error:
+        except DecodeError as error:
             assert str(error).startswith("codec ")  # noqa: PT017
             assert "reshape" not in str(error)  # noqa: PT017
         finally:
@@ -235,7 +235,7 @@ def test_one_rounding_from_float64():
 @pytest.mark.parametrize("name", ["fp16", "bf16", "float32"])
 def test_what_casts_make_of_numbers_beyond_their_limit(name):
     """The limit is the largest finite number; what rounds beyond it becomes Inf."""
-    limit = codecs[name].limits(codecs[name].encode(np.zeros(1, F))).item()
+    limit = codecs[name].max_magnitudes(codecs[name].encode(np.zeros(1, F))).item()
     found = codecs[name].round_trip(np.float64([limit, 1e300, -1e300, 0.0]))
     assert found.tolist() == [limit, np.inf, -np.inf, 0]
     assert codecs["fp16"].round_trip(F([65519.9, 65520])).tolist() == [65504, np.inf]
@@ -245,7 +245,7 @@ def test_what_casts_make_of_numbers_beyond_their_limit(name):
 def test_every_format_that_has_bytes_is_a_cast(name):
     codec = CastCodec("mine", name)
     wire = codec.encode(np.ones((2, 5), F))
-    assert np.array_equal(codec.from_bytes(wire.to_bytes(), (2, 5)).content.codes, wire.content.codes)
+    assert np.array_equal(codec.from_bytes(wire.to_bytes(), (2, 5)).payload.codes, wire.payload.codes)
 
 
 def test_ones_own_codec_needs_no_registration():
@@ -266,7 +266,7 @@ def test_ones_own_codec_needs_no_registration():
     assert LogFMTCodec("six", 6, tile=64).encode(x).bits_per_value == 6.5
     five = CastCodec("five", "e2m1fn").encode(x)
     assert five.nbytes == x.size / 2
-    assert np.array_equal(five.content.codes, cast.encode(x, "e2m1fn"))
+    assert np.array_equal(five.payload.codes, cast.encode(x, "e2m1fn"))
 
 
 test_no_such_codec = refusals(

@@ -83,7 +83,7 @@ COMBINED = [
 @pytest.mark.parametrize(("name", "sums", "stored"), COMBINED)
 def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
     x, gates, exact = experts
-    wide = sqnr(combine_low_latency(x, gates, name, store="float32"), exact)
+    wide = sqnr(combine_low_latency(x, gates, name, out_format="float32"), exact)
     assert abs(wide - sums) < 0.2
     assert abs(sqnr(combine_low_latency(x, gates, name), exact) - stored) < 0.2
     # Noise and signal add up alike over uncorrelated experts: the sum has the codec's own ratio.
@@ -92,7 +92,7 @@ def test_combine_keeps_the_ratio_of_the_codec(experts, name, sums, stored):
 
 def test_bfloat16_combine(experts):
     x, gates, exact = experts
-    assert sqnr(combine_low_latency(x, gates, store="float32"), exact) > 140
+    assert sqnr(combine_low_latency(x, gates, out_format="float32"), exact) > 140
     assert abs(sqnr(combine_low_latency(x, gates), exact) - 55.62) < 0.2
     # Between nodes a second rounding: 3 dB, and more where sums of two bfloat16 numbers are ties.
     nodes = np.tile(np.arange(8) // 2, (192, 1))
@@ -107,9 +107,9 @@ def test_low_latency_by_hand(experts):
         want = fma(arrived[:, slot], gates[:, slot, None], want)
         plain += arrived[:, slot] * gates[:, slot, None]
     assert combine_low_latency(x, gates, "logfmt8").tobytes() == round_to(want, "bfloat16").tobytes()
-    assert combine_low_latency(x, gates, "logfmt8", store="float32").tobytes() == want.tobytes()
+    assert combine_low_latency(x, gates, "logfmt8", out_format="float32").tobytes() == want.tobytes()
     # The order of the slots is part of the result, and so is the fused rounding.
-    turned = combine_low_latency(x[:, ::-1], gates[:, ::-1], "logfmt8", store="float32")
+    turned = combine_low_latency(x[:, ::-1], gates[:, ::-1], "logfmt8", out_format="float32")
     assert turned.tobytes() != want.tobytes()
     assert plain.tobytes() != want.tobytes()
 
@@ -134,7 +134,7 @@ def test_empty_slots(experts):
     chosen[1, 3:] = -1
     poisoned = x.copy()
     poisoned[0] = poisoned[1, 3:] = np.nan
-    got = combine_low_latency(poisoned, gates, "fp8_1x128", chosen=chosen)
+    got = combine_low_latency(poisoned, gates, "fp8_1x128", topk_idx=chosen)
     assert not got[0].any()
     assert got[1].tobytes() == combine_low_latency(x[1:2, :3], gates[1:2, :3], "fp8_1x128")[0].tobytes()
     normal = combine_normal(poisoned, np.where(chosen < 0, -1, chosen // 4))
@@ -149,7 +149,7 @@ NODES = [
     (4, [0, 0, 1, 1], {}, 1 + 2.0**-7),  # 1 + 2^-8 is a tie and rounds to 1; 2^-8 + 2^-9 stays
     (2, [0, 0], {}, 1), (3, [0, 0, 1], {}, 1),  # a single sum would give 1 + 2^-7
     (3, [0, 0, 0], {}, 1 + 2.0**-7), (2, [0, 0], {"bias": [[2.0**-7]]}, 1 + 2.0**-7),
-    (4, [0, 0, 1, 1], {"store": "float32"}, 1 + 2.0**-8 + 2.0**-9),
+    (4, [0, 0, 1, 1], {"out_format": "float32"}, 1 + 2.0**-8 + 2.0**-9),
 ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_closed_forms():
         "ring": [5.44, 11.9], "tree": [4.77, 6.99], "two_level": [-3.01, 5.44], "one_shot": [0.0, 0.0],
         "two_step": [3.01, 3.01],
     }  # fmt: skip
-    assert [all_reduces["tree"].noise(ranks) for ranks in (1, 2, 3, 4)] == [0, 1, 5 / 3, 2]
+    assert [all_reduces["tree"].noise_gain(ranks) for ranks in (1, 2, 3, 4)] == [0, 1, 5 / 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,8 @@ test_errors = refusals(
     [
         ("low(x[0], gates)", r"combine_low_latency: outputs must have shape \[tokens, slots, columns\], got \(3, 4\)"),
         ("low(x, gates[0])", r"combine_low_latency: weights must have shape \[tokens, slots\] = \(2, 3\), got \(3,\)"),
-        ("low(x, gates, chosen=[[0, 1], [0, 1]])", r"combine_low_latency: chosen must have shape \[tokens, slots\]"),
+        ("low(x, gates, topk_idx=[[0, 1], [0, 1]])",
+         r"combine_low_latency: topk_idx must have shape \[tokens, slots\]"),
         ("low(x, gates, 'fp7')", UnknownNameError, "unknown codec"),
         ("normal(x, gates)", "combine_normal: nodes must be integers, got float32"),
         ("normal(x, gates.astype(int), bias=np.ones(4))", r"combine_normal: bias must have shape \(2, 4\), got \(4,\)"),

@@ -6,7 +6,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec import logfmt
-from lowprec.codec import BlockCodec, CastCodec, WireError, codecs
+from lowprec.codec import BlockCodec, CastCodec, DecodeError, codecs
 from lowprec.codec.split import SplitCodec
 
 F = np.float32
@@ -27,8 +27,8 @@ def test_the_layout_by_hand():
     assert {name: codecs[name].encode(x).to_bytes().hex() for name in sent} == sent
     # Twelve bits, least significant first: e5m6 of 1, -2 and 0.5 is 3c0, c00, 380; the scale is 2^-14.
     narrow = codecs["e5m6_1x128_ue8m0"].encode(np.array([[1, -2, 0.5]], F))
-    stream = sum(code << 12 * i for i, code in enumerate(narrow.content.codes[0].tolist()))
-    assert narrow.to_bytes() == bytes([127 + int(np.log2(narrow.content.scale[0, 0]))]) + stream.to_bytes(5, "little")
+    stream = sum(code << 12 * i for i, code in enumerate(narrow.payload.codes[0].tolist()))
+    assert narrow.to_bytes() == bytes([127 + int(np.log2(narrow.payload.scale[0, 0]))]) + stream.to_bytes(5, "little")
     tile = values(1, 128)
     assert codecs["logfmt10"].encode(tile).to_bytes() == logfmt.encode(tile, 10).pack().tobytes()
 
@@ -37,10 +37,10 @@ def test_nibbles_and_the_scale_of_the_tensor():
     wire = codecs["nvfp4"].encode(values(2, 18))
     data = wire.to_bytes()
     assert len(data) == 4 + 2 * (2 + 9)
-    assert np.frombuffer(data[:4], "<f4")[0] == wire.content.tensor_scale
+    assert np.frombuffer(data[:4], "<f4")[0] == wire.payload.tensor_scale
     nibbles = np.frombuffer(data[4 + 2 : 4 + 11], np.uint8)
-    assert np.array_equal(nibbles & 15, wire.content.codes[0, ::2])
-    assert np.array_equal(nibbles >> 4, wire.content.codes[0, 1::2])
+    assert np.array_equal(nibbles & 15, wire.payload.codes[0, ::2])
+    assert np.array_equal(nibbles >> 4, wire.payload.codes[0, 1::2])
 
 
 # --- messages of varying length, tokens with parts -------------------------------------------------------------------
@@ -105,21 +105,21 @@ SCALES = ("-1.0", "-0.0", "np.inf", "-np.inf")
 ENDS = ("(2.0, 1.0)", "(-1.0, 1.0)", "(0.0, 1.0)", "(1.0, np.inf)", "(np.nan, 1.0)")
 test_damage_is_named = refusals(
     [
-        *((f"read('fp8_1x128', (2, 8), 12, np.float32({scale}).tobytes())", WireError, "row 1, tile 0: scale")
+        *((f"read('fp8_1x128', (2, 8), 12, np.float32({scale}).tobytes())", DecodeError, "row 1, tile 0: scale")
           for scale in SCALES),
-        *((f"read('nvfp4', (2, 16), 0, np.float32({scale}).tobytes())", WireError, "tensor scale must be finite and")
+        *((f"read('nvfp4', (2, 16), 0, np.float32({scale}).tobytes())", DecodeError, "tensor scale must be finite and")
           for scale in SCALES),
-        ("read('nvfp4', (2, 16), 4, b'\\xb8')", WireError, "row 0, tile 0: scale"),
-        ("read('fp8_1x128', (1, 8), 9, b'\\x7f')", WireError, "row 0, value 5: code 0x7f is not finite"),
-        ("read('dsv4_kv_cache', (2, 512), 7, b'\\x7f')", WireError, "not finite"),
-        *((f"read('logfmt8', (1, 8), 0, np.array({ends}, bf16).tobytes())", WireError,
+        ("read('nvfp4', (2, 16), 4, b'\\xb8')", DecodeError, "row 0, tile 0: scale"),
+        ("read('fp8_1x128', (1, 8), 9, b'\\x7f')", DecodeError, "row 0, value 5: code 0x7f is not finite"),
+        ("read('dsv4_kv_cache', (2, 512), 7, b'\\x7f')", DecodeError, "not finite"),
+        *((f"read('logfmt8', (1, 8), 0, np.array({ends}, bf16).tobytes())", DecodeError,
           r"logfmt: row 0, tile 0: \(amin, amax\) must be 0 < amin <= amax, \(0, 0\) or \(0, NaN\), got")
           for ends in ENDS),
-        *((f"read({codec}, (1, 3), {at}, b'\\x80')", WireError, "bits after (3 codes|its last code)")
+        *((f"read({codec}, (1, 3), {at}, b'\\x80')", DecodeError, "bits after (3 codes|its last code)")
           for codec, at in (("own[0]", 1), ("own[1]", 3), ("'logfmt5'", 5))),
-        *((f"DEEPEP.from_bytes(longer[:{length}], (2, 1024))", WireError, "logfmt10_deepep")
+        *((f"DEEPEP.from_bytes(longer[:{length}], (2, 1024))", DecodeError, "logfmt10_deepep")
           for length in ("0", "1", "31", "len(message) // 2", "len(message) - 1", "len(message) + 5")),
-        ("DEEPEP.from_bytes(message, (3, 1024))", WireError, r"codec logfmt10_deepep: data must have 3 rows for"),
+        ("DEEPEP.from_bytes(message, (3, 1024))", DecodeError, r"codec logfmt10_deepep: data must have 3 rows for"),
         *((f"DEEPEP.encode(np.ones((2, {n})))", r"shape must have a multiple of 512 values along its last axis,")
           for n in (1, 576, 1000)),
         *((f"DEEPEP.from_bytes(b'', (2, {n}))", "a multiple of 512") for n in (1, 576, 1000)),

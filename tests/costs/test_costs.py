@@ -32,14 +32,14 @@ SLIPS = {
 # --- what papers print -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("item", costs.published, ids=lambda item: item.what)
+@pytest.mark.parametrize("item", costs.published, ids=lambda item: item.quantity)
 def test_printed_numbers_come_out_but_for_the_slips(item):
-    assert item.agrees == (item.what not in SLIPS), item.compute()
-    assert bool(item.note) == (item.what in SLIPS)
+    assert item.agrees == (item.quantity not in SLIPS), item.compute()
+    assert bool(item.note) == (item.quantity in SLIPS)
 
 
 def test_every_table_is_there():
-    assert Counter(item.where for item in costs.published) == {
+    assert Counter(item.source for item in costs.published) == {
         "arXiv 2505.09343, table 1": 6,
         "arXiv 2505.09343, table 2": 6,
         "arXiv 2505.09343, section 2.3.2": 7,
@@ -102,22 +102,22 @@ def test_exchanges_of_every_format(name, bits, paper_us, paper_rate, real_us, re
         (decode_limit(dispatch=8, combine=bits, dim=7000), paper_us, paper_rate),
         (decode_limit(dispatch="fp8_1x128", combine=bits), real_us, real_rate),
     ):
-        assert abs(limit.exchange_s * 1e6 - time) < 0.006
+        assert abs(limit.all_to_all_s * 1e6 - time) < 0.006
         assert round(limit.tokens_per_s, 1) == rate
 
 
 def test_the_chain_of_decoding():
     limit = decode_limit(dispatch=8, combine=16, dim=7000)
-    assert limit.exchange_s == limit.dispatch_s + limit.combine_s
-    assert limit.layer_s == 2 * limit.exchange_s
+    assert limit.all_to_all_s == limit.dispatch_s + limit.combine_s
+    assert limit.layer_s == 2 * limit.all_to_all_s
     assert math.isclose(limit.tpot_s, 61 * limit.layer_s)
     assert limit.combine_bytes == 2 * limit.dispatch_bytes == 2 * 32 * 9 * 7000
     experts_only = decode_limit(dispatch=8, combine=16, dim=7000, layers=58)
     assert round(experts_only.tpot_s * 1e3, 2) == 14.03
-    reached = decode_limit(dispatch=8, combine=16, dim=7000, effective=True)
+    reached = decode_limit(dispatch=8, combine=16, dim=7000, use_effective_bandwidth=True)
     assert (round(reached.tpot_s * 1e3, 2), round(reached.tokens_per_s, 1)) == (18.45, 54.2)
     slow = Hardware("slow", bandwidth=50e9, latency=10e-6)
-    assert math.isclose(decode_limit(machine=slow).exchange_s, decode_limit().exchange_s + 20e-6)
+    assert math.isclose(decode_limit(machine=slow).all_to_all_s, decode_limit().all_to_all_s + 20e-6)
 
 
 def test_deepep_messages():
@@ -149,7 +149,7 @@ def test_uniform_nodes_by_listing_every_choice(experts, top_k, nodes, kept):
     choices = itertools.combinations(range(used * each), top_k)
     counts = np.bincount([len({expert // each for expert in chosen}) for chosen in choices], minlength=used + 1)
     found = costs.uniform_nodes(experts, top_k, nodes, kept)
-    assert np.allclose(found.shares, counts / counts.sum(), rtol=1e-15, atol=0)
+    assert np.allclose(found.fractions, counts / counts.sum(), rtol=1e-15, atol=0)
     assert math.isclose(found.mean, np.average(np.arange(used + 1), weights=counts))
 
 
@@ -163,12 +163,12 @@ def test_measured_on_the_trainers_router():
     """Groups chosen by their best experts are all used: nearer the limit than uniform choice is."""
     shape = MoEConfig(
         "v3_routing", dim=128, layers=1, dense_layers=0, heads=1, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
-        kv_rank=128, experts=256, top_k=8, groups=8, kept_groups=4, expert_width=128, dense_width=128,
+        kv_rank=128, experts=256, top_k=8, expert_groups=8, topk_groups=4, expert_width=128, dense_width=128,
     )  # fmt: skip
     logits = np.random.default_rng(0).standard_normal((4096, 256)).astype(np.float32)
     routing = route(logits, np.zeros(256, np.float32), shape, sequence=4096)
     limited = costs.measured_nodes(routing.chosen, 256, 8)
-    assert limited.most == 4
+    assert limited.max == 4
     assert abs(limited.mean - 3.967) < 0.01  # against 3.629 for a uniform choice among four nodes
     free = np.argsort(-logits, axis=1)[:, :8]
     assert abs(costs.measured_nodes(free, 256, 8).mean - costs.uniform_nodes(256, 8, 8).mean) < 0.03
@@ -183,8 +183,8 @@ def test_measured_nodes_are_distinct_nodes(data):
     found = costs.measured_nodes(rows, nodes * each, nodes)
     expected = [len({e // each for e in row if e >= 0}) for row in rows]
     assert math.isclose(found.mean, sum(expected) / len(rows), abs_tol=1e-12)
-    assert found.most == max(expected)
-    assert math.isclose(sum(found.shares), 1)
+    assert found.max == max(expected)
+    assert math.isclose(sum(found.fractions), 1)
 
 
 def test_traffic_between_nodes():
@@ -194,7 +194,9 @@ def test_traffic_between_nodes():
     assert four.seconds == four.scale_out_s == 4 * 7168 / 40e9
     assert four.scale_up_s == 8 * 7168 / 160e9
     assert node_traffic(codec=8, nodes_per_token=1, tokens=1).seconds == four.scale_up_s
-    assert node_traffic(codec=8, nodes_per_token=8, tokens=1, effective=False).scale_out_s == 8 * 7168 / 50e9
+    assert (
+        node_traffic(codec=8, nodes_per_token=8, tokens=1, use_effective_bandwidth=False).scale_out_s == 8 * 7168 / 50e9
+    )
 
 
 # --- what users give -------------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ def test_models_and_machines_from_files(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(TOML)
     mine = find_model(str(path))
-    assert (mine.name, mine.moe_layers, mine.copies) == ("mine", 0, 0)
+    assert (mine.name, mine.moe_layers, mine.experts_per_token) == ("mine", 0, 0)
     assert mine.parameters == 24 * (1024 * 64 * 40 + 3 * 1024 * 2816 + 2 * 1024) + 1024 + 2 * 1024 * 32000
     assert kv_cache_bytes(mine) == 24 * 2 * 4 * 64 * 2
     machine = tmp_path / "box.toml"
@@ -227,7 +229,7 @@ def test_models_and_machines_from_files(tmp_path):
     assert [row["model"] for row in rows] == ["mine", "deepseek_v3"]
     latent = dict(kind="latent", heads=1, q_rank=4, kv_rank=4, nope_dim=4, rope_dim=2, value_dim=4)
     same = {"name": "same", "dim": 8, "layers": 1, "vocabulary": 2, "dense_width": 8, "attention": latent}
-    assert find_model(same).attention.cache_rows == (6,)
+    assert find_model(same).attention.kv_widths == (6,)
 
 
 BROKEN_MODELS = [

@@ -18,7 +18,7 @@ from lowprec.scaling.constants import bound_of
 
 STATELESS = [
     name for name in lp.quantizers.names()
-    if lp.quantizers[name].history is None and not lp.quantizers[name].has_row_scales
+    if lp.quantizers[name].amax_history_len is None and not lp.quantizers[name].has_row_scales
 ]  # fmt: skip
 F32 = NDArray[np.float32]
 

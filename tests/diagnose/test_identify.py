@@ -162,9 +162,9 @@ def same_arithmetic(found: Any, machine: lp.Accumulator) -> bool:
 @pytest.mark.parametrize(
     ("base", "changes"),
     [
-        ("hopper_fp8", {"group": 24, "fraction_bits": 11}),
+        ("hopper_fp8", {"group_size": 24, "fraction_bits": 11}),
         ("ada_fp8", {"fraction_bits": 9, "align": "floor", "promote_every": 64}),
-        ("blackwell_fp8", {"group": 8, "fraction_bits": 17}),
+        ("blackwell_fp8", {"group_size": 8, "fraction_bits": 17}),
     ],
     ids=str,
 )
@@ -179,7 +179,7 @@ def test_what_nobody_has_built_is_found(base: str, changes: dict[str, Any], c: b
 
 @pytest.mark.slow
 def test_damaged_outputs_are_listed() -> None:
-    machine = lp.accumulators["hopper_fp8"].with_(group=16, fraction_bits=12)
+    machine = lp.accumulators["hopper_fp8"].with_(group_size=16, fraction_bits=12)
     given = dump(machine, shape=(64, 64, 128))
     rng = np.random.default_rng(5)
     places = sorted({(int(i), int(j)) for i, j in rng.integers(0, 64, (4, 2))})  # 0.1 %
@@ -191,7 +191,7 @@ def test_damaged_outputs_are_listed() -> None:
     assert f"all but {len(places)} of 4096 outputs" in found.sentence
 
 
-SCALED = {"separate": lp.GemmLibrary("mine", fused=False)} | {
+SCALED = {"separate": lp.GemmLibrary("mine", fma_promotion=False)} | {
     name: lp.gemm_libraries[name] for name in ("cublaslt", "deepgemm")
 }
 
@@ -206,10 +206,13 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     made = lp.gemm(qa, qb, library=SCALED[name], out_format=out)
     d = made if out == "float32" else made.astype(ml_dtypes.bfloat16)
     found = lp.identify(qa, qb, None, d)
-    orders = [(c.library.fused, c.library.scales) for c in found.candidates if c.library is not None]
-    assert (SCALED[name].fused, SCALED[name].scales) in orders  # 8 bits of a result may not tell them apart
+    orders = [(c.library.fma_promotion, c.library.apply_scales_at) for c in found.candidates if c.library is not None]
+    assert (
+        SCALED[name].fma_promotion,
+        SCALED[name].apply_scales_at,
+    ) in orders  # 8 bits of a result may not tell them apart
     if out == "float32":
-        assert orders[0] == (SCALED[name].fused, SCALED[name].scales)
+        assert orders[0] == (SCALED[name].fma_promotion, SCALED[name].apply_scales_at)
     assert found.machines[0].name == "hopper_fp8"
     given = {"a": qa.codes, "b": qb.codes, "a_scale": qa.scale, "b_scale": qb.scale}
     assert prints(found, given | {"d": d.astype(np.float32)})
@@ -221,7 +224,7 @@ def test_what_is_done_around_chains(name: str, out: str) -> None:
     {"promote_every": None, "k_order": "interleaved"}, {"promote_every": 64, "split_k": 2}
 ], ids=["interleaved", "split"])  # fmt: skip
 def test_orders_of_k(options: dict[str, Any]) -> None:
-    library = lp.GemmLibrary("mine", scales="end", **options)
+    library = lp.GemmLibrary("mine", apply_scales_at="end", **options)
     given = dump("ampere_f16", "float16", shape=(24, 24, 512))
     qa, qb = (lp.Quantized(given[x], np.ones((1, 1), np.float32), "float16", "tensor") for x in "ab")
     given["d"] = lp.gemm(qa, qb, accumulator="ampere_f16", library=library)
@@ -265,7 +268,7 @@ def test_operands_of_probes_are_codes_of_any_format(fmt: str, k: int) -> None:
 @pytest.mark.ci
 def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     """Almost everything explains the dump; all 64 outputs of the probes are needed to see which kind it is."""
-    machine = lp.accumulators["amx_f16"].with_(input_formats=(), group=114)
+    machine = lp.accumulators["amx_f16"].with_(input_formats=(), group_size=114)
     rng = np.random.default_rng(53)
     sparse = {x: np.where(rng.random((24, 256)) < 0.8, 0, rng.integers(0x30, 0x40, (24, 256))) for x in "ab"}
     codes = {x: rng.integers(0, 0x7E, (8, 256)) for x in "ab"}
@@ -276,15 +279,16 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     search = Search(tuple(dumps), 5, time.monotonic() + 60)
     known = [candidate(name) for name in ("exact", "hopper_fp8", "cdna1_f16")]
     found, _ = find(search, known, known)
-    assert [(type(c.accumulator), c.accumulator.group) for c in found] == [(type(machine), 114)]
+    assert [(type(c.accumulator), c.accumulator.group_size) for c in found] == [(type(machine), 114)]
     assert not search.late
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "c", "one", "other"), [
-    ("hopper_fp8", False, {"fraction_bits": 9, "group": 16, "output_format": "fp22"}, {"output_format": "float32"}),
-    ("hopper_fp8", True, {"fraction_bits": 9, "group": 32, "output_format": "fp22"}, {"output_format": "float32"}),
-    ("hopper_f16_f16", True, {"group": 1, "fraction_bits": 21}, {"fraction_bits": 25}),
+    ("hopper_fp8", False, {"fraction_bits": 9, "group_size": 16, "output_format": "fp22"},
+     {"output_format": "float32"}),
+    ("hopper_fp8", True, {"fraction_bits": 9, "group_size": 32, "output_format": "fp22"}, {"output_format": "float32"}),
+    ("hopper_f16_f16", True, {"group_size": 1, "fraction_bits": 21}, {"fraction_bits": 25}),
 ])  # fmt: skip
 def test_probes_tell_apart_what_a_bit_beside_a_full_group_or_a_tie_shows(
     base: str, c: bool, one: dict[str, Any], other: dict[str, Any]

@@ -78,17 +78,18 @@ def draw(rng: np.random.Generator) -> lp.Accumulator:
 
 
 VALUES: dict[str, Any] = {
-    "group": lambda rng, base: int(2 ** rng.integers(0, 8) if rng.random() < 0.6 else rng.integers(1, 129)),
+    "group_size": lambda rng, base: int(2 ** rng.integers(0, 8) if rng.random() < 0.6 else rng.integers(1, 129)),
     "fraction_bits": lambda rng, base: int(rng.integers(3, 41)),
     "align": lambda rng, base: str(rng.choice(base.alignments)),
     "output_format": lambda rng, base: (some := [o for o in base.output_formats if o != FLOAT64])[
         rng.integers(len(some))
     ],
     "zero_exponent": lambda rng, base: None if rng.random() < 0.3 else int(rng.integers(-140, 8)),
-    "run": lambda rng, base: int(rng.choice([1, 2, 4])),
+    "exact_group": lambda rng, base: int(rng.choice([1, 2, 4])),
+    "lanes": lambda rng, base: int(rng.choice([1, 2, 4])),
     "promote_every": lambda rng, base: None if rng.random() < 0.5 else int(rng.integers(1, 5)),  # of its steps
     "saturate": lambda rng, base: bool(rng.integers(2)),
-    "product_exponent": lambda rng, base: int(rng.integers(-20, 21)),
+    "product_scale_log2": lambda rng, base: int(rng.integers(-20, 21)),
 }
 
 

@@ -49,11 +49,12 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
     """Return an accumulator with fields of edges, and within libraries."""
     found = [MmaCandidate(machine)]
     for changes in (
-        {"promote_every": K}, {"promote_every": machine.step()}, {"promote_every": 2 * K}, {"group": 16},
-        {"group": 32}, {"group": 1}, {"group": 2}, {"group": 4}, {"saturate": True}, {"zero_exponent": -40},
-        {"zero_exponent": None}, {"zero_exponent": -3}, {"fraction_bits": 40}, {"fraction_bits": 39},
-        {"daz_formats": ("e5m2",)}, {"daz_formats": ("e4m3fn",)}, {"run": 1}, {"run": 2}, {"align": "floor"},
-        {"product_exponent": 0}, {"output_format": "float32"},
+        {"promote_every": K}, {"promote_every": machine.step()}, {"promote_every": 2 * K}, {"group_size": 16},
+        {"group_size": 32}, {"group_size": 1}, {"group_size": 2}, {"group_size": 4}, {"saturate": True},
+        {"zero_exponent": -40}, {"zero_exponent": None}, {"zero_exponent": -3}, {"fraction_bits": 40},
+        {"fraction_bits": 39},
+        {"daz_formats": ("e5m2",)}, {"daz_formats": ("e4m3fn",)}, {"lanes": 1}, {"lanes": 2}, {"align": "floor"},
+        {"product_scale_log2": 0}, {"output_format": "float32"},
     ):  # fmt: skip
         try:
             found.append(
@@ -64,8 +65,8 @@ def around(machine: lp.Accumulator) -> list[Candidate]:
     plain = machine.with_(promote_every=None) if "promote_every" in heeded_fields(type(machine)) else machine
     for library in (
         lp.GemmLibrary("x", "end", None), lp.GemmLibrary("x", "end", 8), lp.GemmLibrary("x", k_order="interleaved"),
-        lp.GemmLibrary("x", "promotion", 8, fused=False), lp.GemmLibrary("x", split_k=2),
-        lp.GemmLibrary("x", split_k=2, split_sum="out"),
+        lp.GemmLibrary("x", "promotion", 8, fma_promotion=False), lp.GemmLibrary("x", split_k=2),
+        lp.GemmLibrary("x", split_k=2, split_k_reduction="out"),
     ):  # fmt: skip
         found.append(GemmCandidate(plain, library))
     return found
@@ -98,25 +99,27 @@ def test_what_has_one_form_gives_one_result(fmt: str, out: str, with_c: bool, k:
 
 #: Pairs that have one form without C, and what takes it away: another field.
 PAIRS = [
-    (candidate("cdna1_bf16", group=2, promote_every=2), candidate("arm_bf16_ebf"), {"promote_every": 4}),
-    (candidate("cdna1_bf16", group=4), candidate("arm_fp8", group=4), {"group": 3}),
-    (candidate("arm_fp8"), candidate("arm_fp8", saturate=True), {"product_exponent": -1}),
-    (candidate("cdna1_bf16", group=1), candidate("float32"), {"group": 4}),
-    (candidate("cdna1_bf16", group=16), candidate("exact"), {"group": 8}),
+    (candidate("cdna1_bf16", group_size=2, promote_every=2), candidate("arm_bf16_ebf"), {"promote_every": 4}),
+    (candidate("cdna1_bf16", group_size=4), candidate("arm_fp8", group_size=4), {"group_size": 3}),
+    (candidate("arm_fp8"), candidate("arm_fp8", saturate=True), {"product_scale_log2": -1}),
+    (candidate("cdna1_bf16", group_size=1), candidate("float32"), {"group_size": 4}),
+    (candidate("cdna1_bf16", group_size=16), candidate("exact"), {"group_size": 8}),
     (candidate("hopper_fp8"), candidate("hopper_fp8", promote_every=32), {"fraction_bits": 3}),
-    (candidate("hopper_fp8_mma", group=9, fraction_bits=34, promote_every=8),
-     candidate("turing_f16", group=8, fraction_bits=40, zero_exponent=None, promote_every=8), {"promote_every": 10}),
+    (candidate("hopper_fp8_mma", group_size=9, fraction_bits=34, promote_every=8),
+     candidate("turing_f16", group_size=8, fraction_bits=40, zero_exponent=None, promote_every=8),
+     {"promote_every": 10}),
     (candidate("hopper_fp8", zero_exponent=-30), candidate("hopper_fp8"), {"zero_exponent": 20}),
     (candidate("ada_fp8", fraction_bits=40, align="floor"), candidate("ada_fp8", fraction_bits=39),
      {"fraction_bits": 9}),
     (candidate("cdna3_xf32", promote_every=2 * K), candidate("cdna3_xf32"), {"promote_every": 4}),
-    (candidate("ada_fp8", group=4, fraction_bits=3, zero_exponent=-12),
-     candidate("ada_fp8", group=4, fraction_bits=3, zero_exponent=None), {"zero_exponent": 3}),
-    (candidate("hopper_fp8_mma", group=9, promote_every=18),
-     candidate("turing_f16", group=9, fraction_bits=25, zero_exponent=None, promote_every=18), {"fraction_bits": 15}),
-    (candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output_format="fp22"),
-     candidate("hopper_fp8", group=3, fraction_bits=10, zero_exponent=-34, output_format="float32"),
-     {"group": 12, "fraction_bits": 13}),
+    (candidate("ada_fp8", group_size=4, fraction_bits=3, zero_exponent=-12),
+     candidate("ada_fp8", group_size=4, fraction_bits=3, zero_exponent=None), {"zero_exponent": 3}),
+    (candidate("hopper_fp8_mma", group_size=9, promote_every=18),
+     candidate("turing_f16", group_size=9, fraction_bits=25, zero_exponent=None, promote_every=18),
+     {"fraction_bits": 15}),
+    (candidate("hopper_fp8", group_size=3, fraction_bits=10, zero_exponent=-34, output_format="fp22"),
+     candidate("hopper_fp8", group_size=3, fraction_bits=10, zero_exponent=-34, output_format="float32"),
+     {"group_size": 12, "fraction_bits": 13}),
 ]  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def test_pairs_of_one_form_and_what_takes_it_away(one: Candidate, other: Candida
 
 def test_signs_of_zeros_need_a_proof_where_there_is_a_c() -> None:
     """-0 plus nothing but negative zeros is -0 where a group is rounded by itself, +0 where it starts from +0."""
-    apart, promoted = candidate("arm_bf16_ebf"), candidate("cdna1_bf16", group=2, promote_every=2)
+    apart, promoted = candidate("arm_bf16_ebf"), candidate("cdna1_bf16", group_size=2, promote_every=2)
     assert NormalForms(operands(1)).same(apart, promoted)
     assert not NormalForms(operands(1, with_c=True)).same(apart, promoted)
     zero, one, c = np.full((1, K), 0x80, np.uint8), np.full((1, K), 0x38, np.uint8), np.full((1, 1), -0.0, np.float32)
@@ -148,7 +151,7 @@ def test_the_order_of_operands_is_theirs() -> None:
     same = {}
     for name in ("arm_bf16_ebf", "cdna1_f16"):
         machine = lp.accumulators[name].with_(input_formats=())
-        same[machine.group] = forms.same(GemmCandidate(machine, chain), GemmCandidate(machine, halves))
+        same[machine.group_size] = forms.same(GemmCandidate(machine, chain), GemmCandidate(machine, halves))
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
 
@@ -161,15 +164,15 @@ def test_what_one_rounding_to_float16_hides_iscandidate(with_c: bool, least: int
     c = rng.integers(0, 1 << 16, (256, 256)).astype(np.uint16).view(np.float16) if with_c else None
     d = np.zeros((256, 256), np.float16)
     dump = plain_dump(codes, rng.permutation(codes), c, d)
-    forms, exact = NormalForms(dump), candidate("hopper_f16_f16", group=1, fraction_bits=40, zero_exponent=None)
-    assert forms.same(exact, candidate("arm_fp8_fmlal_f16", group=1)) != with_c, "its zeros have signs"
+    forms, exact = NormalForms(dump), candidate("hopper_f16_f16", group_size=1, fraction_bits=40, zero_exponent=None)
+    assert forms.same(exact, candidate("arm_fp8_fmlal_f16", group_size=1)) != with_c, "its zeros have signs"
     wanted = outputs(exact, dump)
     for bits in range(least, 32):
-        other = candidate("hopper_f16_f16", group=1, fraction_bits=bits, zero_exponent=None)
+        other = candidate("hopper_f16_f16", group_size=1, fraction_bits=bits, zero_exponent=None)
         assert forms.same(exact, other), bits
         np.testing.assert_array_equal(outputs(other, dump), wanted)
-    assert not forms.same(exact, candidate("hopper_f16_f16", group=1, fraction_bits=least - 1, zero_exponent=None))
-    few = candidate("hopper_f16_f16", group=1, fraction_bits=13, zero_exponent=None)
+    assert not forms.same(exact, candidate("hopper_f16_f16", group_size=1, fraction_bits=least - 1, zero_exponent=None))
+    few = candidate("hopper_f16_f16", group_size=1, fraction_bits=13, zero_exponent=None)
     assert (outputs(few, dump) != wanted).any()
 
 
@@ -177,7 +180,7 @@ def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
     """Nine fraction bits: only a last group of many products shows more than FP22's 14 bits."""
     for group, alike in ((14, True), (16, False)):  # of 256 products 4 are the last, or 16
         one, other = (
-            candidate("hopper_fp8", group=group, fraction_bits=9, output_format=out) for out in ("fp22", "float32")
+            candidate("hopper_fp8", group_size=group, fraction_bits=9, output_format=out) for out in ("fp22", "float32")
         )
         assert NormalForms(operands(3, with_c=True, k=256)).same(one, other) == alike
         a = np.full((1, 256), 0x7E, np.uint8)  # 448, the largest
@@ -190,12 +193,14 @@ def test_what_fp22_cuts_between_groups_is_cut_again() -> None:
 def test_bits_and_runs_that_cut_nothing_arecandidate() -> None:
     """E4M3's products lie within 34 binades: what keeps so many bits cuts none, nor the sum so far, without a C."""
     machines = [
-        candidate("cdna3_f16", group=72, fraction_bits=bits, run=run) for bits in (34, 38, 40) for run in (1, 2, 3)
+        candidate("cdna3_f16", group_size=72, fraction_bits=bits, lanes=run)
+        for bits in (34, 38, 40)
+        for run in (1, 2, 3)
     ]
     without, with_c = (NormalForms(operands(1, c, k=256)) for c in (False, True))
     assert len(without.classes(machines)) == 1
     assert len(with_c.classes(machines)) == 6, "a C may lie below the bits, or below what one lane looks at"
-    assert not without.same(machines[0], candidate("cdna3_f16", group=72, fraction_bits=33, run=1))
+    assert not without.same(machines[0], candidate("cdna3_f16", group_size=72, fraction_bits=33, lanes=1))
     for seed in range(3):
         dump = operands(seed, k=256)
         for other in machines[1:]:
@@ -212,7 +217,7 @@ def test_a_pair_of_products_that_cdna3_cuts_is_rounded_to_nearest(run: int, grou
     pairs = np.stack([np.repeat(mantissas, 8), np.tile(mantissas, 8)], axis=1)
     b = np.concatenate([pairs | np.array(fields, np.uint8) << 3 for fields in ((1, 14), (14, 1), (7, 7))])
     b = np.concatenate([b, b ^ np.array([0, 0x80], np.uint8)])
-    machine = lp.accumulators["cdna3_fp8"].with_(input_formats=(), fraction_bits=31, group=group, run=run)
+    machine = lp.accumulators["cdna3_fp8"].with_(input_formats=(), fraction_bits=31, group_size=group, lanes=run)
     got, wanted = mma(machine, a, b), mma("exact", a, b)
     np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
     forms, less = NormalForms(plain_dump(a[:9], b[:9], None, got[:9, :9])), machine.with_(fraction_bits=30)

@@ -193,8 +193,10 @@ def test_the_time_is_kept_and_what_was_not_tried_is_listed() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("changes", [
-    {"group": 64, "fraction_bits": 12, "promote_every": 64}, {"group": 64, "fraction_bits": 12, "promote_every": 128},
-    {"group": 128, "fraction_bits": 11, "align": "floor"}, {"fraction_bits": 9, "align": "floor", "promote_every": 128},
+    {"group_size": 64, "fraction_bits": 12, "promote_every": 64},
+    {"group_size": 64, "fraction_bits": 12, "promote_every": 128},
+    {"group_size": 128, "fraction_bits": 11, "align": "floor"},
+    {"fraction_bits": 9, "align": "floor", "promote_every": 128},
 ], ids=str)  # fmt: skip
 def test_three_fields_at_once(changes: dict[str, Any]) -> None:
     a, b = plain()["a"], plain()["b"]

@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import lowprec.jax as lpj  # noqa: E402
-from lowprec.recipe import LayerState, Precision  # noqa: E402
+from lowprec.recipe import LayerPrecision, LayerState  # noqa: E402
 
 pytestmark = pytest.mark.jax
 PLACE = "layers.1.attn.wq_a"
@@ -24,7 +24,7 @@ OPERANDS = numbers(37, 200), numbers(70, 200, seed=1), numbers(37, 70, seed=2)
 
 
 def reference(name, x, w, dy, step=0):
-    said, state = Precision.of(lp.recipes[name], PLACE, 1000), LayerState(PLACE, 0)
+    said, state = LayerPrecision.of(lp.recipes[name], PLACE, 1000), LayerState(PLACE, 0)
     state.step = step
     if said.activations == "bfloat16":
         x, dy = (lp.round_to(a, "bfloat16") for a in (x, dy))

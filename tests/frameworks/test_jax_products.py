@@ -11,7 +11,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import lowprec as lp  # noqa: E402
 import lowprec.jax as lpj  # noqa: E402
-from lowprec.recipe import Precision  # noqa: E402
+from lowprec.recipe import LayerPrecision  # noqa: E402
 
 pytestmark = pytest.mark.jax
 
@@ -122,7 +122,7 @@ def test_a_report_lists_products_of_recipes_and_of_xla(transform):
     report = lpj.report(transform(two_layers), *OPERANDS)
     ((name, role, precision),) = report.rows
     assert (name.rpartition("/")[2], role) == ("first", "layers.0.ffn.w1")
-    assert precision == str(Precision.of(lp.recipes["mxfp8"], role, 1000).spec)
+    assert precision == str(LayerPrecision.of(lp.recipes["mxfp8"], role, 1000).spec)
     ((where, _, what),) = report.unreached
     assert "second" in where
     assert what == "dot_general float32[4,32] x float32[32,3,2]"

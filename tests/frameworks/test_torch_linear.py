@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import lowprec.torch as lpt  # noqa: E402
-from lowprec.recipe import LayerState, LinearSpec, Precision  # noqa: E402
+from lowprec.recipe import LayerPrecision, LayerState, LinearSpec  # noqa: E402
 from lowprec.registry import UnknownNameError  # noqa: E402
 from lowprec.torch import ops  # noqa: E402
 
@@ -77,8 +77,8 @@ def test_layers_give_the_recipes_bits_over_steps(name, dtype):
     places = "layers.0.attn.wq_a", "layers.0.attn.wo", "layers.0.ffn.gate", "head", "layers.1.ffn.w2"
     for place, (tokens, k, n) in itertools.product(places, ((5, 72, 40), (130, 256, 130))):
         linear = nn.Linear(k, n, bias=False, dtype=dtype)
-        ours = in_four_blocks(linear, recipe, names=dict.fromkeys("03", place), seed=3)
-        said, state = Precision.of(recipe, place, 4), LayerState(place, 3)
+        ours = in_four_blocks(linear, recipe, roles=dict.fromkeys("03", place), seed=3)
+        said, state = LayerPrecision.of(recipe, place, 4), LayerState(place, 3)
         plain, w = said.ops(state), ours.weight.detach().float().numpy()
         for step in range(2):
             x, dy = numbers(tokens, k, seed=step), numbers(tokens, n, seed=9 + step)
@@ -132,7 +132,7 @@ def test_operands_that_are_not_contiguous():
 
 def test_only_what_is_needed_is_computed(monkeypatch):
     module, asked = layer(), []
-    kind = type(Precision.from_key(module.key).ops())
+    kind = type(LayerPrecision.from_key(module.key).ops())
     inner = kind.gradients
     monkeypatch.setattr(kind, "gradients", lambda self, *a: asked.append(a[3]) or inner(self, *a))
     for weight in (False, True):
@@ -147,7 +147,7 @@ def test_nan_and_inf_stay_in_their_rows():
     y = module(x)
     assert torch.isfinite(y[[0, 3]]).all()
     assert torch.isnan(y[1]).all()
-    plain = Precision.from_key(module.key).ops()
+    plain = LayerPrecision.from_key(module.key).ops()
     expected = plain.product(x.bfloat16().float().numpy(), module.weight.detach().numpy(), module.bias.detach().numpy())
     assert np.array_equal(y.detach().numpy(), expected, equal_nan=True)
 
@@ -179,7 +179,7 @@ test_refused = refusals(
          "no linear layer matches 'lm_hed': did you mean 'lm_head'"),
         (f"lpt.convert({SMALL}, 'float64')", TypeError, "recipe must compute in float32 or bfloat16, got float64"),
         (f"lpt.convert({SMALL}.bfloat16(), 'float32')", "lowprec.torch.convert: 0's weight must be float32 with"),
-        (f"lpt.convert({SMALL}, names='bert')", TypeError, "names must be 'auto', a mapping of patterns to layers"),
+        (f"lpt.convert({SMALL}, roles='bert')", TypeError, "roles must be 'auto', a mapping of patterns to layers"),
         (f"lpt.convert({SMALL}, 'dsv3', strict=True)", "strict"),
         ("lpt.report(nn.Linear(2, 2))", "the model has not been converted; call lowprec.torch.convert first"),
         ("lpt.linear(numbers(2, 2), numbers(2, 2))", TypeError, "lowprec.torch.linear: one of spec and recipe must"),
@@ -231,7 +231,7 @@ def test_experts_are_one_linear_each():
 
 def test_wires_code_both_ways():
     x, dy = numbers(4, 256).requires_grad_(), numbers(4, 256, seed=1)
-    y = lpt.wire(x, "fp8_1x128_ue8m0", "fp8_1x128")
+    y = lpt.apply_codec(x, "fp8_1x128_ue8m0", "fp8_1x128")
     y.backward(dy)
     assert np.array_equal(y.detach().numpy(), lp.codecs["fp8_1x128_ue8m0"].round_trip(x.detach().numpy()))
     assert np.array_equal(x.grad.numpy(), lp.codecs["fp8_1x128"].round_trip(dy.numpy()))
@@ -241,7 +241,7 @@ def swiglu(codec=None):
     w2 = layer("dsv3", 256, 64, bias=False)
     a, b = (numbers(8, 256, seed=s).bfloat16().float().requires_grad_() for s in (1, 2))
     fn = lambda a, b: w2(torch.nn.functional.silu(a) * b)  # noqa: E731
-    y = fn(a, b) if codec is None else lpt.cached(fn, a, b, codec=codec)
+    y = fn(a, b) if codec is None else lpt.checkpoint_with_codec(fn, a, b, codec=codec)
     y.sum().backward()
     return y, a.grad, b.grad, w2.weight.grad
 
@@ -337,6 +337,6 @@ def test_export_gives_the_same_bits():
 
 
 def test_a_spec_of_ones_own():
-    spec = LinearSpec.of("e5m2 1x32", "e4m3fn 32x32", "e5m2 1x32", "exact", 32)
+    spec = LinearSpec.from_tensors("e5m2 1x32", "e4m3fn 32x32", "e5m2 1x32", "exact", 32)
     x, w = numbers(4, 64), numbers(8, 64)
     assert torch.isfinite(lpt.linear(x, w, spec=spec)).all()

@@ -21,7 +21,7 @@ from lowprec.torch.folder import load_tokens  # noqa: E402
 from lowprec.torch.huggingface import cannot_be_said, released_name  # noqa: E402
 
 pytestmark = pytest.mark.torch
-CONFIG = replace(golden.MICRO, balance_alpha=0.0, groups=2, kept_groups=1)  # groups as transformers judges them
+CONFIG = replace(golden.MICRO, balance_alpha=0.0, expert_groups=2, topk_groups=1)  # groups as transformers judges them
 RECIPES = ("bf16", "dsv3", "dsv3_ue8m0", "te_current", "mxfp8", "nvfp4")
 
 

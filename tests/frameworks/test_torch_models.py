@@ -54,7 +54,7 @@ def tokens(*shape):
 
 
 def test_names_may_be_given():
-    model = lpt.convert(nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}), names={"b": "head"})
+    model = lpt.convert(nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}), roles={"b": "head"})
     assert [model[n].layer for n in "ab"] == ["layers.0.attn.wq_a", "head"]
     assert str(model["b"].spec) == "bfloat16 on float32"
 
@@ -84,7 +84,7 @@ def test_restored_models_compute_as_before():
 
 def test_converting_again_changes_the_recipe_and_skips():
     model = lpt.convert(Model(), "dsv3")
-    lpt.convert(model, "bf16", skip=["lm_head", "layers.0.*"], rules=[("layers.1.fc1", "mxfp8")])
+    lpt.convert(model, "bf16", skip=["lm_head", "layers.0.*"], overrides=[("layers.1.fc1", "mxfp8")])
     assert type(model.lm_head) is nn.Linear
     assert type(model.layers[0].fc1) is nn.Linear
     assert "mxfp8" in str(model.layers[1].fc1.spec)
@@ -116,7 +116,7 @@ def test_the_path_past_the_linear_layers_is_closed():
 
 
 def test_every_part_of_a_recipe_without_a_place_is_told():
-    changes = {"combine": "logfmt8", "master": "bfloat16", "cache_swiglu_input": "fp8_1x128"}
+    changes = {"combine": "logfmt8", "master_weights": "bfloat16", "saved_swiglu_input": "fp8_1x128"}
     for name, value in (*changes.items(), ("storage", {"embed": "fp8_1x128"})):
         assert name in "\n".join(lpt.report(lpt.convert(Model(), lp.recipes["bf16"].with_(**{name: value}))).unreached)
 
@@ -128,7 +128,7 @@ def test_adamw_is_the_trainers(name):
     arrays = draw()
     params = [nn.Parameter(torch.from_numpy(a.copy())) for a in arrays.values()]
     ours = lpt.AdamW(params, recipe=name, lr=1e-2)
-    theirs = optim.AdamW(arrays, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master)
+    theirs = optim.AdamW(arrays, moment_m=recipe.moment_m, moment_v=recipe.moment_v, master=recipe.master_weights)
     for step in range(3):
         gradients, versions = draw(), [p._version for p in params]
         for p, g in zip(params, gradients.values(), strict=True):
@@ -159,7 +159,7 @@ def test_states_of_torchs_adamw_are_rounded():
     p = nn.Parameter(torch.linspace(-1, 1, 256).reshape(2, 128))
     narrow = lambda t: np.array_equal(t.detach().numpy(), lp.round_to(t.detach().numpy(), "bfloat16"))  # noqa: E731
     optimizer = torch.optim.AdamW([p], lr=1e-2)
-    formats = lpt.StateFormats(optimizer, m="e4m3fn 1x128", v="bfloat16", master="bfloat16")
+    formats = lpt.RoundedOptimizerState(optimizer, m="e4m3fn 1x128", v="bfloat16", master="bfloat16")
     p.grad = torch.sin(torch.arange(256.0)).reshape(2, 128)
     optimizer.step()
     state = optimizer.state[p]
@@ -170,7 +170,7 @@ def test_states_of_torchs_adamw_are_rounded():
     optimizer.step()
     assert not narrow(p)
     wrong = torch.optim.SGD([p], lr=1e-2, momentum=0.9)
-    lpt.StateFormats(wrong)
+    lpt.RoundedOptimizerState(wrong)
     with pytest.raises(ValueError, match="SGD keeps no 'exp_avg'"):
         wrong.step()
 
@@ -190,7 +190,7 @@ def test_the_same_recipe_disagrees_with_itself_in_nothing():
     found = lpt.mismatch(Model(), tokens(2, 16), "dsv3", "dsv3", by="layer")
     assert found.mean == 0
     assert not found.log_ratio.any()
-    assert not any(group.blamed for group in found.groups)
+    assert not any(group.is_significant for group in found.parts)
 
 
 BLAMED = {"layer": "layers.1", "part": "layers.1", "kind": "fc1", "ingredient": "operands (formats, scales)"}
@@ -201,8 +201,8 @@ def test_blame_falls_on_what_was_switched(by, expected):
     model = Model()
     rules = [(pattern, "bf16") for pattern in ("layers.[02].*", "lm_head", "layers.1.fc2", "layers.1.[qo]_proj")]
     found = lpt.mismatch(model, tokens(4, 32), "bf16", lp.recipes["fp4_naive"], by=by, rules=rules)
-    assert [group.name for group in found.groups if group.blamed] == [expected]
-    assert found.mean > 10 * found.floor
+    assert [group.name for group in found.parts if group.is_significant] == [expected]
+    assert found.mean > 10 * found.noise_floor
     assert expected in str(found)
     assert type(model.lm_head) is nn.Linear
 

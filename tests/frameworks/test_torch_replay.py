@@ -9,7 +9,7 @@ from recorded_trainer import recorded
 import lowprec as lp
 
 torch = pytest.importorskip("torch")
-from lowprec.recipe import LayerState, Precision  # noqa: E402
+from lowprec.recipe import LayerPrecision, LayerState  # noqa: E402
 from lowprec.torch import ops  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -25,7 +25,7 @@ class Replay:
 
     def layer(self, name):
         if name not in self.of:
-            said = Precision.of(self.recipe, name, self.layers)
+            said = LayerPrecision.of(self.recipe, name, self.layers)
             state = [LayerState(name, self.seed)] if said.spec.stateful else []
             self.of[name] = said.key, ops.add_slot(ops.Slot(state)) if state else None
         return self.of[name]
@@ -40,7 +40,7 @@ class Replay:
 
 def differing(name, config, monkeypatch):
     """Return how many values were compared, and the calls that differ."""
-    recipe = lp.recipes[name].with_(cache_swiglu_input="bf16")  # which would change what w2's Wgrad reads
+    recipe = lp.recipes[name].with_(saved_swiglu_input="bf16")  # which would change what w2's Wgrad reads
     layers, events = recorded(recipe, config, monkeypatch)
     replay, open_, compared, odd = Replay(recipe, layers, seed=1), {}, 0, []
     for what, call in events:

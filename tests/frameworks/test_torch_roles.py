@@ -243,19 +243,19 @@ def test_one_shape_is_told_apart_by_name_or_guessed(kind, names, output, guesses
 
 def test_a_guess_is_settled_in_one_line():
     model = lpt.convert(
-        nn.ModuleDict({"0": Square("q", "x"), "1": Square("q", "x")}), names={"*.x": "attn.wo", "*.q": "ffn.w1"}
+        nn.ModuleDict({"0": Square("q", "x"), "1": Square("q", "x")}), roles={"*.x": "attn.wo", "*.q": "ffn.w1"}
     )
     assert [row.role for row in lpt.report(model).rows] == [
         f"layers.{b}.{r}" for b in "01" for r in ("ffn.w1", "attn.wo")
     ]
     assert not lpt.report(model).guesses
-    lpt.convert(model, "float32", strict=True, names=lambda name: "attn.wq_b")
+    lpt.convert(model, "float32", strict=True, roles=lambda name: "attn.wq_b")
 
 
 def test_a_report_marks_guesses():
     text = str(lpt.report(lpt.convert(nn.ModuleDict({"0": Square("q")}))))
     assert "(a guess: unknown: taken for a projection before attention, as most linear layers are)" in text
-    assert "names={'0.q': ROLE}" in text
+    assert "roles={'0.q': ROLE}" in text
 
 
 @pytest.mark.parametrize(("recipe", "model", "words"), [
@@ -272,7 +272,7 @@ def test_a_recipe_that_quantizes_nothing_says_so(recipe, model, words):
 
 TWO = "nn.ModuleDict({'a': nn.Linear(2, 2)})"
 test_refused = refusals([
-    (f"lpt.convert({TWO}, names={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: names must match a linear"),
-    (f"lpt.convert({TWO}, names={{'a': 'fnn.w1'}})", UnknownNameError, "did you mean 'layers.0.ffn.w1'"),
-    (f"lpt.convert({TWO}, names=lambda name: 5)", TypeError, "role of a must be a layer's name, got 5"),
+    (f"lpt.convert({TWO}, roles={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: names must match a linear"),
+    (f"lpt.convert({TWO}, roles={{'a': 'fnn.w1'}})", UnknownNameError, "did you mean 'layers.0.ffn.w1'"),
+    (f"lpt.convert({TWO}, roles=lambda name: 5)", TypeError, "role of a must be a layer's name, got 5"),
 ], lambda: {"lpt": lpt, "nn": nn})  # fmt: skip

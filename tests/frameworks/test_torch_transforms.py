@@ -238,7 +238,7 @@ def test_autocast_leaves_a_layer_in_the_type_of_its_input():
 
 
 def test_wires_and_caches_under_transforms():
-    wire = functools.partial(lpt.wire, forward="fp8_1x128_ue8m0", backward="fp8_1x128")
+    wire = functools.partial(lpt.apply_codec, forward="fp8_1x128_ue8m0", backward="fp8_1x128")
     x, dy = numbers(3, 2, 256), numbers(3, 2, 256, seed=1)
     plain = x.clone().requires_grad_()
     each = torch.stack([wire(one) for one in plain])
@@ -251,7 +251,7 @@ def test_wires_and_caches_under_transforms():
 
 
 def test_caches_under_transforms():
-    x, cached = numbers(2, 256), functools.partial(lpt.cached, torch.tanh, codec="bf16")
+    x, cached = numbers(2, 256), functools.partial(lpt.checkpoint_with_codec, torch.tanh, codec="bf16")
     for transform in (func.grad, func.jacfwd):
         with pytest.raises(RuntimeError, match=r"cached keeps its inputs for backward\(\)"):
             transform(lambda x: cached(x).sum())(x)

@@ -24,7 +24,7 @@ MILLISECONDS = {
     "train": 500.0, "Recipe": 5.0, "gemm": 2.5, "mma": 2.5, "quantize": 2.0, "quantize_dequantize": 2.0,
     "grouped_wgrad": 1.8, "Recipe.from_toml": 1.7, "decode": 1.4, "grouped_gemm": 1.2, "hadamard": 1.2, "Policy": 1.1,
     "DelayedScaling.quantize": 1.0, "logfmt.from_bytes": 0.9, "logfmt.encode": 0.9,
-    "codec": 1.5, "codec.from_bytes": 1.2, "prepack_b": 0.8, "Format": 0.7, "quantize_both": 0.7,
+    "codec": 1.5, "codec.from_bytes": 1.2, "prepack_b": 0.8, "Format": 0.7, "quantize_with_transpose": 0.7,
     "logfmt.unpack": 0.7, "checksum": 3.0, "Quantized.requantize": 0.6,
     "check": 600.0, "identify": 900.0, "Quantized.convert": 5.0, "TableFormat": 5.0, "GemmLibrary": 5.0,
 }  # fmt: skip
@@ -89,7 +89,7 @@ class Target:
 WHOLE = {
     "bits": (3, 16), "tile": (1, 200), "axis": (-2, 2), "clamp_octaves": (1, 32), "seed": (0, 2**64 - 1),
     "offset": (0, 2**40), "split_k": (1, 4), "size": (2, 64), "columns": (0, 300), "align": (1, 128), "count": (0, 50),
-    "meta_bits": (32, 64), "tokens": (1, 5000), "dim": (1, 9000), "layers": (1, 80), "header": (0, 64),
+    "range_bits": (32, 64), "tokens": (1, 5000), "dim": (1, 9000), "layers": (1, 80), "header": (0, 64),
     "top_k": (1, 8), "experts": (1, 64), "nodes": (1, 8), "kept": (1, 8), "gpus": (1, 4096), "sequence": (1, 8192),
     "n": (1, 3), "code": (0, 300), "margin": (-3, 3), "magnitude": (0, 100), "random_bits": (0, 32),
 }  # fmt: skip

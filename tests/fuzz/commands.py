@@ -17,7 +17,7 @@ NAMES = {
     "target": lp.formats, "quantizer": lp.quantizers, "accumulator": lp.accumulators, "recipe": lp.recipes,
     "recipes": lp.recipes, "dispatch": lp.codecs, "combine": lp.codecs, "kv": lp.codecs, "names": lp.costs.models,
     "machine": lp.costs.hardware, "config": lp.configs, "rounding": lp.roundings, "policy": lp.policies,
-    "formats": lp.codecs, "memory": lp.configs,
+    "formats": lp.codecs, "recompute": lp.configs,
 }  # fmt: skip
 OF_COMMAND = {name: getattr(lp, name) for name in ("formats", "accumulators", "quantizers", "recipes")}
 WORDS = {"granularity": ("1x128", "row", "tensor", "128x128", "1x32"), "dist": ("gauss", "laplace", "all", "t3"),

@@ -136,11 +136,11 @@ class Draw:
         shape = (rows, columns)
         x = np.asarray(self.values(shape, "f4", special=0.05), np.float32)
         if fmts is None and self.chance(0.4):
-            names = [name for name in lp.quantizers.names() if lp.quantizers[name].history is None]
+            names = [name for name in lp.quantizers.names() if lp.quantizers[name].amax_history_len is None]
             return lp.quantize(x, self.of(names)) if columns % 16 == 0 else lp.quantize(x, "e5m2 1x128")
         fmt = self.of(fmts or ELEMENTS)
         block = blocks or self.one("1x128", "128x128", "tensor", "row", "1x32")
-        rule = lp.AmaxRule("folded" if scale == "e4m3fn" else "amax/max")
+        rule = lp.AmaxRule("te_folded" if scale == "e4m3fn" else "amax/max")
         q = lp.Quantizer(format=fmt, granularity=block, scale_format=scale or "float32", rule=rule)
         return lp.quantize(x, q)
 

@@ -187,7 +187,7 @@ _RANDOM = ("seed", "offset")
 UNREAD: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("encode", "round_to", "quantize", "quantize_dequantize", "logfmt.encode"), _RANDOM),
     "DelayedScaling.quantize": _RANDOM,
-    "logfmt.unpack": ("columns", "tile", "bits", "meta_bits"),  # of a stream that is another one with them
+    "logfmt.unpack": ("columns", "tile", "bits", "range_bits"),  # of a stream that is another one with them
 }
 
 

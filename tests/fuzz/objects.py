@@ -68,7 +68,7 @@ def use_accumulator(accumulator: Any) -> Any:
     fmt = accumulator.default_format
     if accumulator.dtype == np.float64:
         return lp.mma(np.ones((1, 4)), np.ones((1, 4)), accumulator=accumulator)
-    ones = np.full((2, 2 * accumulator.group), lp.encode(1.5, fmt), fmt.code_dtype)
+    ones = np.full((2, 2 * accumulator.group_size), lp.encode(1.5, fmt), fmt.code_dtype)
     given = {"accumulator": accumulator, "a_format": fmt, "b_format": fmt}
     if accumulator.scale_format is not None:
         if ones.shape[1] % accumulator.scale_block:
@@ -100,7 +100,7 @@ def use_codec(codec: Any) -> Any:
         return codec, wire
     data = codec.to_bytes(wire)
     back = codec.from_bytes(data, wire.shape)
-    limits = codec.limits(wire) if hasattr(codec, "limits") else None
+    limits = codec.max_magnitudes(wire) if hasattr(codec, "max_magnitudes") else None
     return codec, data, codec.to_bytes(back) == data, codec.decode(back), codec.bits_per_value, limits
 
 

@@ -10,7 +10,7 @@ from draw import ELEMENTS, Draw, room_for
 
 import lowprec as lp
 from lowprec import logfmt
-from lowprec.scaling.rules import arithmetics
+from lowprec.scaling.rules import scale_calculations
 
 
 def by_rounding(draw: Draw, share: float) -> Arguments:
@@ -79,7 +79,7 @@ def quantize_arguments(draw: Draw) -> Arguments:
     }
     arguments["spec"] = specification(draw)
     arguments |= by_rounding(draw, 0.3)
-    for name in ("multiplier", "tensor_amax"):  # seldom suit the rest
+    for name in ("inverse_scale", "tensor_amax"):  # seldom suit the rest
         arguments[name] = draw.of((0.0, 1e-4, 1.0, 3e38)) if draw.chance(0.12) else None
     return arguments
 
@@ -93,7 +93,7 @@ def specification(draw: Draw) -> Any:
         more = draw.one("", " ue8m0", " floor=1e-4", " stochastic", " hadamard16", " eden", " 1x2")
         return f"{draw.of(lp.formats.names())} {block}{more}"
     stored = draw.one("float32", "e8m0fnu", "e4m3fn", "ue5m3")
-    rule = lp.AmaxRule(draw.of(list(arithmetics(lp.formats[stored]))))
+    rule = lp.AmaxRule(draw.of(list(scale_calculations(lp.formats[stored]))))
     return lp.Quantizer(format=draw.of(lp.formats.names()), granularity=block, scale_format=stored, rule=rule)
 
 
@@ -173,7 +173,7 @@ def gemm_arguments(draw: Draw) -> Arguments:
     if draw.chance(0.4):
         arguments["promote_every"] = draw.one(None, "auto", 32, 64, 128, 256, 16, 8)
     if draw.chance(0.3):
-        arguments["out"] = draw.fmt()
+        arguments["out_format"] = draw.fmt()
     return arguments
 
 
@@ -253,9 +253,9 @@ def identify_arguments(draw: Draw) -> Arguments:
 
 def logfmt_arguments(draw: Draw) -> Arguments:
     if draw.chance(0.15):
-        return {"x": draw.values((draw.one(1, 2), draw.one(128, 512)), "b2", special=0.02), "mode": "deepep"}
+        return {"x": draw.values((draw.one(1, 2), draw.one(128, 512)), "b2", special=0.02), "variant": "deepep"}
     x = draw.values(draw.shape(draw.one(1, 2, 2, 3)), draw.one("f4", "f4", "b2", "f2"), special=0.05)
-    return {"x": x, "mode": "paper", "units": None, "axis": draw.one(-1, -1, 0)}
+    return {"x": x, "variant": "paper", "approx_tables": None, "axis": draw.one(-1, -1, 0)}
 
 
 def encoded(draw: Draw) -> Any:
@@ -268,7 +268,7 @@ def unpack_logfmt_arguments(draw: Draw) -> Arguments:
     wire = z.pack().copy()
     if draw.chance(0.3) and wire.size:
         wire.reshape(-1)[draw.random.randrange(wire.size)] ^= 1 << draw.random.randrange(8)
-    common = {"columns": z.shape[-1], "bits": z.bits, "tile": z.tile, "meta_bits": z.meta_bits}
+    common = {"columns": z.shape[-1], "bits": z.bits, "tile": z.tile, "range_bits": z.range_bits}
     return {"wire": wire, **common, "fallback": z.fallback, "clamp_octaves": z.octaves}
 
 

@@ -42,7 +42,7 @@ class Anywhere:
 def pair(**more: Any) -> Callable[[Draw], Arguments]:
     def drawn(draw: Draw) -> Arguments:
         shape = draw.shape()
-        return {"a": draw.values(shape), "reference": draw.values(shape), **more}
+        return {"actual": draw.values(shape), "reference": draw.values(shape), **more}
 
     return drawn
 
@@ -78,7 +78,7 @@ def a_format(draw: Draw) -> lp.Format:
 
 def targets(folder: Any) -> list[Target]:
     """Return all that is public and can be called."""
-    quantize_both = objects.used(lp.quantize_both, lambda pair: pair, ("x", "spec"))
+    quantize_with_transpose = objects.used(lp.quantize_with_transpose, lambda pair: pair, ("x", "spec"))
     grouped = objects.used(lp.grouped_gemm, lambda d: d, ("a", "b", "expert", "counts", "c", "accumulator"))
     check = objects.used(lp.check, lambda found: (repr(found), found.causes, found.tied))
     identify = objects.used(lp.identify, str, ("a", "b", "c", "d", "a_format", "b_format"))
@@ -91,8 +91,8 @@ def targets(folder: Any) -> list[Target]:
         Target("unpack", sound.unpack_arguments, 2),
         Target("quantize", sound.quantize_arguments, 8),
         Target("quantize_dequantize", sound.quantize_dequantize_arguments, 6),
-        Target("quantize_both", lambda d: {"x": d.values(d.shape(2)), "spec": sound.specification(d)},
-               function=quantize_both),
+        Target("quantize_with_transpose", lambda d: {"x": d.values(d.shape(2)), "spec": sound.specification(d)},
+               function=quantize_with_transpose),
         Target("check", sound.check_arguments, function=check),
         Target("hadamard", sound.hadamard_arguments),
         Target("gemm", sound.gemm_arguments, 8),
@@ -155,13 +155,13 @@ def targets(folder: Any) -> list[Target]:
 
 
 #: What `lp.costs` returns, and nobody makes.
-COST_RESULTS = {"DecodeLimit", "NodeTraffic", "Published"}
+COST_RESULTS = {"DecodeLimit", "NodeTraffic", "PublishedFigure"}
 COSTS: dict[str, Any] = {
     "GroupedAttention": {"heads": 8, "kv_heads": 2, "head_dim": 64},
     "LatentAttention": {"heads": 8, "q_rank": 64, "kv_rank": 32, "nope_dim": 16, "rope_dim": 8, "value_dim": 16},
     "Hardware": objects.fields(costs.hardware, costs.Hardware),
     "ModelShape": objects.fields(costs.models, costs.ModelShape),
-    "NodeCount": {"shares": (0.5, 0.5)},
+    "NodesPerToken": {"shares": (0.5, 0.5)},
     "achieved_flops": {"flops_per_token": 1e9, "tokens_per_day": 1e9, "gpus": 8},
     "deepep_bandwidth": {"seconds": 1e-4, "header": 16},
     "measured_nodes": {"chosen": lambda d: np.arange(16).reshape(4, 4), "experts": 16, "nodes": 4},

@@ -86,7 +86,7 @@ def test_every_bfloat16_magnitude_between_two_ends(rule, ends):
     x = every[(every >= low) & (every <= high)]
     for bits in (4, 8, 10):
         z = encode(x, bits, tile=x.size, rounding=rule)
-        assert (z.amin[0], z.amax[0], z.meta_bits) == (low, high, 32)
+        assert (z.amin[0], z.amax[0], z.range_bits) == (low, high, 32)
         grid = decoded_grid(low, high, bits)
         assert np.array_equal(z.codes, codes_by_counting(x, grid, thresholds(grid, rule)))
 

@@ -1,4 +1,4 @@
-"""Mode `deepep` against a slow model of DeepEP's source, its wire by big integers, and its hazards."""
+"""Variant `deepep` against a slow model of DeepEP's source, its wire by big integers, and its hazards."""
 
 import mpmath
 import numpy as np
@@ -8,7 +8,7 @@ from logfmt_tiles import B, F, nearest_float32, snr, tokens
 import lowprec as lp
 from lowprec import logfmt
 from lowprec.kernels.logfmt import deepep as kernels
-from lowprec.logfmt import Units, deepep, encode
+from lowprec.logfmt import ApproxTables, deepep, encode
 from lowprec.oracle import decode as oracle_decode
 from lowprec.oracle import encode as oracle_encode
 from lowprec.oracle import fma32 as oracle_fma
@@ -61,8 +61,8 @@ TILES = {
 @pytest.mark.parametrize("name", TILES)
 def test_codes_and_values_are_the_models(name):
     tile = TILES[name](np.random.default_rng(1)).astype(B)
-    z = encode(np.concatenate([tile, *(tokens(128, seed=s) for s in range(3))]), mode="deepep")
-    assert (z.cast.tolist(), z.overflows) == ([True], 0)
+    z = encode(np.concatenate([tile, *(tokens(128, seed=s) for s in range(3))]), variant="deepep")
+    assert (z.encoded_chunks.tolist(), z.overflows) == ([True], 0)
     codes, values = model_tile(tile)
     assert (z.codes[:128] & 511).tolist() == codes
     assert np.abs(z.decode()[:128]).tolist() == [float(v) for v in values]
@@ -72,7 +72,7 @@ def test_codes_and_values_are_the_models(name):
 
 def test_nearly_always_the_papers_codes():
     x = tokens(64, 7168)
-    z, paper = encode(x, mode="deepep"), encode(x, 10)
+    z, paper = encode(x, variant="deepep"), encode(x, 10)
     apart = (z.codes & 511).astype(int) - (paper.codes & 511)
     assert np.abs(apart).max() == 1
     assert 0 < (apart != 0).mean() < 3e-4
@@ -90,7 +90,7 @@ def test_nearly_always_the_papers_codes():
 def wire_by_integers(z, chunk):
     """A token's bytes: ends, then 160 bits for sixteen channels, or 16 bfloat16 numbers each."""
     wire = b""
-    for codes, cast, amax, amin in zip(z.codes, z.cast, z.amax, z.amin, strict=True):
+    for codes, cast, amax, amin in zip(z.codes, z.encoded_chunks, z.amax, z.amin, strict=True):
         wire += np.stack([amax, amin], axis=1).astype(B).tobytes()
         for part, flag in zip(codes.reshape(-1, chunk), cast, strict=True):
             if not flag:
@@ -107,17 +107,17 @@ def test_messages(channels, chunk):
     x = tokens(3, channels, sigma=0.2)
     x[1, 5] = 1.0  # its chunk is not fit
     x[2, -1] = np.inf
-    z = encode(x, mode="deepep")
-    assert z.cast.shape == (3, channels // chunk)
-    assert z.cast[0].all()
-    assert not z.cast[1, 0]
-    assert not z.cast[2, -1]
+    z = encode(x, variant="deepep")
+    assert z.encoded_chunks.shape == (3, channels // chunk)
+    assert z.encoded_chunks[0].all()
+    assert not z.encoded_chunks[1, 0]
+    assert not z.encoded_chunks[2, -1]
     wire = z.pack()
     assert wire.tobytes() == wire_by_integers(z, chunk)
     assert wire.size == z.nbytes
     back = deepep.unpack(wire, channels)
-    assert np.array_equal(back.cast, z.cast)
-    fallen = np.repeat(~z.cast, chunk, axis=1)
+    assert np.array_equal(back.encoded_chunks, z.encoded_chunks)
+    fallen = np.repeat(~z.encoded_chunks, chunk, axis=1)
     assert np.array_equal(z.decode()[fallen], x.astype(F)[fallen])
     again = logfmt.from_bytes(z.to_bytes())
     assert isinstance(again, logfmt.DeepEPMessage)
@@ -127,19 +127,19 @@ def test_messages(channels, chunk):
 
 
 def test_sizes_of_a_token():
-    assert encode(tokens(1, 7168), mode="deepep").nbytes == 9184
-    assert encode(tokens(1, 7168, sigma=5.0), mode="deepep").nbytes == 14560
+    assert encode(tokens(1, 7168), variant="deepep").nbytes == 9184
+    assert encode(tokens(1, 7168, sigma=5.0), variant="deepep").nbytes == 14560
     for sigma, share, size in ((0.1, 1.0, 0.641), (0.25, 0.94, 0.662), (0.3, 0.41, 0.861), (0.5, 0.0, 1.016)):
-        z = encode(tokens(256, 7168, sigma=sigma), mode="deepep")
-        assert z.cast.mean() == pytest.approx(share, abs=0.02)
+        z = encode(tokens(256, 7168, sigma=sigma), variant="deepep")
+        assert z.encoded_chunks.mean() == pytest.approx(share, abs=0.02)
         assert z.nbytes / (256 * 14336) == pytest.approx(size, abs=0.01)
-    assert encode(tokens(4, 1024), mode="deepep").bits_per_value == 10.25
+    assert encode(tokens(4, 1024), variant="deepep").bits_per_value == 10.25
 
 
 @pytest.mark.parametrize("shape", [(0, 1024), (2, 0, 1024), (3, 0), (1, 2, 512)])
 def test_shapes(shape):
     x = tokens(*shape)
-    z = encode(x, mode="deepep")
+    z = encode(x, variant="deepep")
     assert z.shape == z.decode().shape == shape
     assert logfmt.from_bytes(z.to_bytes()).decode().tobytes() == z.decode().tobytes()
     assert z.bits_per_value == (8 * z.nbytes / x.size if x.size else 0)
@@ -152,28 +152,28 @@ def test_zeros_count_for_the_minimum():
     rng = np.random.default_rng(0)
     x = tokens(64, 7168)
     x[rng.random(x.shape) < 0.1] = 0
-    assert snr(encode(x, mode="deepep").decode(), x) == pytest.approx(38.35, abs=0.2)
+    assert snr(encode(x, variant="deepep").decode(), x) == pytest.approx(38.35, abs=0.2)
     assert snr(encode(x, 10).decode(), x) == pytest.approx(49.35, abs=0.2)
-    assert (encode(x, mode="deepep").amin == 0).all()
+    assert (encode(x, variant="deepep").amin == 0).all()
 
 
 def test_nan_becomes_zero_and_infinity_stays():
     x = tokens(2, 1024)
     x[0, 3], x[0, 4] = np.nan, -B(np.nan)
     x[1, 7], x[1, 8] = -np.inf, np.nan
-    y = encode(x, mode="deepep").decode()
+    y = encode(x, variant="deepep").decode()
     assert y[0, 3] == y[0, 4] == 0
     assert (np.signbit(y[0, 3]), np.signbit(y[0, 4])) == (np.signbit(x[0, 3]), np.signbit(x[0, 4]))
     assert y[1, 7] == -np.inf
     assert np.isnan(y[1, 8])  # its chunk fell back
-    assert not encode(np.full_like(x, np.nan), mode="deepep").cast.any()
+    assert not encode(np.full_like(x, np.nan), variant="deepep").encoded_chunks.any()
 
 
 @pytest.mark.parametrize("tile", [0.0, 0.25, -0.25])
 def test_equal_magnitudes_are_not_cast(tile):
     x = tokens(2, 1024)
     x[1, 256:384] = tile
-    assert encode(x, mode="deepep").cast.tolist() == [[True], [False]]
+    assert encode(x, variant="deepep").encoded_chunks.tolist() == [[True], [False]]
 
 
 @pytest.mark.parametrize("top", [0x017C, 0x02E2, 0x0F7D, 0x0F80])
@@ -182,7 +182,7 @@ def test_the_tenth_bit_falls_on_the_neighbour(top):
         x = np.full(1024, top - 1, np.uint16)
         x[::128], x[0] = top, top - 1
         x[position] = top
-        z = encode(bfloat16(x), mode="deepep")
+        z = encode(bfloat16(x), variant="deepep")
         others = int(z.codes[1 if position != 1 else 2]) & 511
         assert z.overflows == 8
         assert z.codes[position] & 511 == 0
@@ -197,8 +197,8 @@ def test_the_tenth_bit_falls_on_the_neighbour(top):
 def test_no_other_neighbours_overflow():
     lower = np.arange(1, 0x3F7F, dtype=np.uint16)
     pairs = np.tile(np.stack([lower, lower + np.uint16(1)], axis=1), 256)
-    z = encode(bfloat16(pairs), mode="deepep")
-    assert z.cast.all()
+    z = encode(bfloat16(pairs), variant="deepep")
+    assert z.encoded_chunks.all()
     assert z.overflows == 4 * 256
     assert lower[(z.codes & 511 == 0).any(axis=1)].tolist() == [0x017B, 0x02E1, 0x0F7C, 0x0F7F]
 
@@ -217,7 +217,7 @@ def test_deepeps_own_measure_of_a_combine():
         a, b = sums.astype(B).astype(np.float64) + 1, wanted.astype(np.float64) + 1
         return 1 - 2 * (a * b).sum() / (a * a + b * b).sum()
 
-    assert difference(encode(x, mode="deepep").decode()) == pytest.approx(2.7e-6, rel=0.05)
+    assert difference(encode(x, variant="deepep").decode()) == pytest.approx(2.7e-6, rel=0.05)
     assert difference(encode(x, 8).decode()) == pytest.approx(3.2e-5, rel=0.05)
     assert difference(lp.quantize(x.astype(F), "e4m3fn 1x128").dequantize()) == pytest.approx(1.0e-4, rel=0.05)
 
@@ -231,8 +231,8 @@ def test_tables_of_the_ideal_units_change_nothing():
     log2_table = np.empty(1 << 15, F)
     kernels.fill_log2(log2_table)
     m = (np.arange(1 << 23, dtype=np.uint32) | np.uint32(0x3F800000)).view(F).astype(np.float64)
-    units = Units(log2_table, np.log2(m).astype(F), np.exp2(m - 1).astype(F))
-    ideal, z = encode(x, mode="deepep"), encode(x, mode="deepep", units=units)
+    units = ApproxTables(log2_table, np.log2(m).astype(F), np.exp2(m - 1).astype(F))
+    ideal, z = encode(x, variant="deepep"), encode(x, variant="deepep", approx_tables=units)
     assert np.array_equal(z.codes, ideal.codes)
     assert z.decode().tobytes() == ideal.decode().tobytes()
     back = logfmt.from_bytes(z.to_bytes(), units)
@@ -245,8 +245,8 @@ def test_another_logarithm_changes_few_codes():
     table = np.empty(1 << 15, F)
     kernels.fill_log2(table)
     table[1:0x7F80] += rng.choice([-1, 0, 1], 0x7F7F).astype(F) * np.spacing(np.abs(table[1:0x7F80]))
-    z = encode(x, mode="deepep", units=Units(table))
-    changed = (z.codes != encode(x, mode="deepep").codes).mean()
+    z = encode(x, variant="deepep", approx_tables=ApproxTables(table))
+    changed = (z.codes != encode(x, variant="deepep").codes).mean()
     assert 0 < changed < 1e-4
 
 

@@ -38,16 +38,16 @@ def test_tiles_along_any_axis(axis, rounding):
 
 def test_ends_as_float32_even_if_bfloat16_would_do():
     x = gauss(4, 256).astype(B)
-    narrow, wide = encode(x), encode(x, meta="fp32")
+    narrow, wide = encode(x), encode(x, range_format="fp32")
     assert (narrow.bits_per_value, wide.bits_per_value) == (8.25, 8.5)
     assert narrow.codes.tobytes() == wide.codes.tobytes()
     assert same(from_bytes(wide.to_bytes()), wide)
-    assert from_bytes(wide.to_bytes()).meta_bits == 64
+    assert from_bytes(wide.to_bytes()).range_bits == 64
 
 
 def test_ends_moved_outwards_to_bfloat16():
     x = gauss(8, 1024)
-    z = encode(x, meta="bf16")
+    z = encode(x, range_format="bf16")
     assert z.bits_per_value == 8.25
     tiles = np.abs(x).reshape(8, 8, 128)
     least, most = tiles.min(axis=2), tiles.max(axis=2)
@@ -58,16 +58,16 @@ def test_ends_moved_outwards_to_bfloat16():
     # A tile with these ends in it has the same grid.
     own = np.concatenate([x[0, :128], z.amin[0, :1], z.amax[0, :1]]).astype(F)
     assert np.array_equal(encode(own, 8, 130).codes[:128], z.codes[0, :128])
-    assert same(unpack(z.pack(), 1024, meta_bits=32), z)
-    assert same(encode(x.astype(B), meta="bf16"), encode(x.astype(B)))  # bfloat16 numbers stay what they are
+    assert same(unpack(z.pack(), 1024, range_bits=32), z)
+    assert same(encode(x.astype(B), range_format="bf16"), encode(x.astype(B)))  # bfloat16 numbers stay what they are
 
 
 def test_ends_at_the_edges_of_bfloat16():
-    z = encode(np.full(4, 2.0**-149, F), meta="bf16")
+    z = encode(np.full(4, 2.0**-149, F), range_format="bf16")
     assert z.amin[0] == z.amax[0] == F(2.0**-133)
     assert z.decode().tolist() == [0, 0, 0, 0]  # below half of the smallest that can be sent
-    assert encode(np.zeros(4, F), meta="bf16").decode().tolist() == [0, 0, 0, 0]
-    assert np.isnan(encode(np.array([1, np.nan], F), meta="bf16", nonfinite="poison").decode()).all()
+    assert encode(np.zeros(4, F), range_format="bf16").decode().tolist() == [0, 0, 0, 0]
+    assert np.isnan(encode(np.array([1, np.nan], F), range_format="bf16", nonfinite="poison").decode()).all()
 
 
 # --- fallback --------------------------------------------------------------------------------------------------------
@@ -85,21 +85,26 @@ def test_chunks_fall_back_as_deepeps_do():
     x = mixed()
     z = encode(x, 8, fallback="bf16")
     assert z.codes.dtype == np.uint16
-    assert z.cast.tolist() == [[False, True, True], [True, False, True], [True, True, False], [True, True, True]]
-    fallen = np.repeat(~z.cast, 1024, axis=1)[:, :2500]
+    assert z.encoded_chunks.tolist() == [
+        [False, True, True],
+        [True, False, True],
+        [True, True, False],
+        [True, True, True],
+    ]
+    fallen = np.repeat(~z.encoded_chunks, 1024, axis=1)[:, :2500]
     assert np.array_equal(z.decode(), np.where(fallen, x.astype(B).astype(F), encode(x, 8).decode()))
     wire = z.pack()
     assert wire.ndim == 1
-    assert z.nbytes == wire.size == 4 * 20 * 8 + (np.where(z.cast, 1, 2) * np.array([1024, 1024, 452])).sum()
+    assert z.nbytes == wire.size == 4 * 20 * 8 + (np.where(z.encoded_chunks, 1, 2) * np.array([1024, 1024, 452])).sum()
     assert same(from_bytes(z.to_bytes()), z)
-    assert encode(x, 8).cast.all()
+    assert encode(x, 8).encoded_chunks.all()
 
 
 @pytest.mark.parametrize(("kind", "bits"), [(F, 8), (B, 3), (B, 10), (B, 13), (B, 16)])
 def test_fallback_in_any_number_of_bits(kind, bits):
     z = encode(mixed().astype(kind), bits, fallback="bf16")
-    assert z.meta_bits == (64 if kind is F else 32)
-    assert same(unpack(z.pack(), 2500, bits, meta_bits=z.meta_bits, fallback="bf16"), z)
+    assert z.range_bits == (64 if kind is F else 32)
+    assert same(unpack(z.pack(), 2500, bits, range_bits=z.range_bits, fallback="bf16"), z)
 
 
 def test_what_is_not_finite_falls_back():
@@ -116,9 +121,9 @@ def test_a_fallback_holds_all_that_bfloat16_holds(value):
     """What is larger is refused; without a fallback it is sent."""
     x = gauss(3, 300)
     x[1, 200] = value
-    assert encode(x, 8, meta="fp32").decode()[1, 200] == F(value)
+    assert encode(x, 8, range_format="fp32").decode()[1, 200] == F(value)
     x[1, 200:203] = 3.3895314e38, np.copysign(np.inf, value), np.nan  # bfloat16's largest
-    back = encode(x, 8, fallback="bf16", meta="fp32", nonfinite="poison").decode()
+    back = encode(x, 8, fallback="bf16", range_format="fp32", nonfinite="poison").decode()
     assert np.array_equal(back[1, 200:203], x[1, 200:203], equal_nan=True)
 
 
@@ -133,7 +138,7 @@ def test_a_fallback_holds_all_that_bfloat16_holds(value):
 def test_bytes_come_back(shape, bits, tile, octaves, meta, fallback, data):
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     x = gauss(*shape, sigma=0.2)
-    z = encode(x, bits, tile, axis=axis, clamp_octaves=octaves, meta=meta, fallback=fallback)
+    z = encode(x, bits, tile, axis=axis, clamp_octaves=octaves, range_format=meta, fallback=fallback)
     back = from_bytes(z.to_bytes())
     assert same(back, z)
     assert (back.shape, back.bits, back.tile, back.octaves) == (z.shape, bits, tile, octaves)

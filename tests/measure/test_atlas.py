@@ -12,10 +12,10 @@ from tools import command
 
 import lowprec as lp
 from lowprec.codec import BlockCodec, codecs
-from lowprec.measure.atlas import errors_of, find_format, pass_through
+from lowprec.measure.atlas import find_format, measure_errors, round_trip
 from lowprec.measure.distributions import distributions
 from lowprec.measure.kappa import kappa
-from lowprec.measure.metrics import gain_bias
+from lowprec.measure.metrics import gain_error
 from lowprec.measure.spread import tile_range
 from lowprec.registry import UnknownNameError
 from lowprec.scaling.quantizer import quantizers
@@ -25,16 +25,16 @@ F = np.float32
 
 def test_the_measures_by_hand():
     x = np.array([[1.0, 0.3, -0.002, 0.0, 900.0]], F)
-    row = errors_of(x, "fp16")
+    row = measure_errors(x, "fp16")
     y, wide = x.astype(np.float16).astype(float), x.astype(float)
     error = y - wide
     relative = np.abs(error)[x != 0] / np.abs(wide)[x != 0]
-    assert (row.flushed, row.saturated, row.bits_per_value) == (0, 0, 16)
+    assert (row.underflow, row.saturated, row.bits_per_value) == (0, 0, 16)
     for found, wanted in (
         (row.sqnr, 10 * np.log10((wide**2).sum() / (error**2).sum())),
         (row.relative_rms, np.sqrt((relative**2).mean())),
         (row.relative_max, relative.max()), (row.magnitude_bias, np.abs(y).sum() / np.abs(wide).sum() - 1),
-        (row.gain_bias, (y * wide).sum() / (wide**2).sum() - 1), (row.octaves, np.log2(900 / 0.002)),
+        (row.gain_error, (y * wide).sum() / (wide**2).sum() - 1), (row.tile_range_octaves, np.log2(900 / 0.002)),
     ):  # fmt: skip
         assert found == pytest.approx(wanted, rel=1e-5, abs=1e-8)
 
@@ -42,25 +42,25 @@ def test_the_measures_by_hand():
 def test_flushed_and_saturated():
     tile = np.full((1, 32), 0.5, F)
     tile[0, 0], tile[0, 1] = 480.0, 1e-4  # rounded down the scale is 1: 480 is cut to 448, and 1e-4 flushed
-    row = errors_of(tile, "mxfp8_floor")
-    assert (row.saturated, row.flushed) == (1 / 32, 1 / 32)
-    assert errors_of(tile, "mxfp8").saturated == 0
-    assert errors_of(np.array([[1e6, 1.0]], F), "fp8_1x128").saturated == 0
-    assert errors_of(np.array([[1e9, 1.0]], F), BlockCodec("b", "e4m3fn", 2)).flushed == 0.5
-    assert errors_of(tile, "logfmt8").flushed == 0
+    row = measure_errors(tile, "mxfp8_floor")
+    assert (row.saturated, row.underflow) == (1 / 32, 1 / 32)
+    assert measure_errors(tile, "mxfp8").saturated == 0
+    assert measure_errors(np.array([[1e6, 1.0]], F), "fp8_1x128").saturated == 0
+    assert measure_errors(np.array([[1e9, 1.0]], F), BlockCodec("b", "e4m3fn", 2)).underflow == 0.5
+    assert measure_errors(tile, "logfmt8").underflow == 0
 
 
 def test_quantizers_too():
     x = distributions["gauss"].values((128, 256))
     for name in ("dsv3_inference", "mxfp8_floor", "nvfp4_te"):
-        row = errors_of(x, quantizers[name])
+        row = measure_errors(x, quantizers[name])
         assert row.format == name
         assert row.sqnr > 18
-        assert errors_of(x, quantizers[name]).sqnr == row.sqnr
-    row, same = errors_of(x, "dsv3_inference"), errors_of(x, "fp8_1x128")
+        assert measure_errors(x, quantizers[name]).sqnr == row.sqnr
+    row, same = measure_errors(x, "dsv3_inference"), measure_errors(x, "fp8_1x128")
     assert (row.bits_per_value, row.sqnr) == (same.bits_per_value, same.sqnr)
     tall = quantizers["dsv3_inference"].with_(name="blocks", granularity="128x128")
-    limits = pass_through(x, tall).limits
+    limits = round_trip(x, tall).limits
     assert limits.shape == x.shape
     assert np.isclose(limits[0, 0], np.abs(x[:128, :128]).max())
     assert find_format("mxfp8") is codecs["mxfp8"]  # a codec of that name comes first
@@ -81,7 +81,7 @@ def test_tile_range():
     wanted = [[np.log2(part.max() / part.min()) for part in np.split(row, [128, 256])] for row in x]
     np.testing.assert_allclose(tile_range(x), wanted, rtol=1e-14)
     assert tile_range(np.array([[1, 4]], ml_dtypes.bfloat16)).tolist() == [[2.0]]
-    assert gain_bias([2.0, 2.0], [1.0, 2.0]) == pytest.approx(6 / 5 - 1)
+    assert gain_error([2.0, 2.0], [1.0, 2.0]) == pytest.approx(6 / 5 - 1)
 
 
 # Mean R of tiles of 128 values, octaves.
@@ -122,7 +122,7 @@ def test_element_formats_and_the_columns_of_quantize(tmp_path):
     wanted = lp.compare(lp.round_to(x, "e4m3fn"), x).as_dict()
     wanted |= {"format": "e4m3fn", "bits_per_value": 8.0, "saturated": 0.0}
     assert {key: element[key] for key in wanted} == wanted
-    assert errors_of(x * 1e4, lp.formats["e4m3fn"]).saturated > 0.9
+    assert measure_errors(x * 1e4, lp.formats["e4m3fn"]).saturated > 0.9
 
 
 @pytest.mark.parametrize(
@@ -143,17 +143,17 @@ def test_mistakes_are_one_line(arguments, words, tmp_path, monkeypatch):
 
 
 def test_zeros():
-    zeros = errors_of(np.zeros((2, 4)), "logfmt8")
-    assert np.isnan(zeros.octaves)
+    zeros = measure_errors(np.zeros((2, 4)), "logfmt8")
+    assert np.isnan(zeros.tile_range_octaves)
     assert zeros.sqnr == np.inf
 
 
 test_refused = refusals(
     [
-        ("errors_of([1.0], 'logfmt88')", UnknownNameError, "did you mean 'logfmt8'"),
-        ("errors_of([1.0], 3)", TypeError, "codec must be a name or a Codec, got 3"),
+        ("measure_errors([1.0], 'logfmt88')", UnknownNameError, "did you mean 'logfmt8'"),
+        ("measure_errors([1.0], 3)", TypeError, "codec must be a name or a Codec, got 3"),
         *(
-            (f"errors_of({x}, 'bf16')", "x must have an axis and a value at least, got shape")
+            (f"measure_errors({x}, 'bf16')", "x must have an axis and a value at least, got shape")
             for x in ("[]", "1.0", "np.zeros((3, 0))")
         ),
         *((f"tile_range([1.0], {x})", r"tile_range: tile must be an integer >= 1, got .*") for x in (0, -1, 1.5, True)),
@@ -171,5 +171,5 @@ test_refused = refusals(
             r"compare: both arrays must have the same shape, got \(2,\) and \(3,\)",
         ),
     ],
-    lambda: {"errors_of": errors_of, "tile_range": tile_range, "kappa": kappa},
+    lambda: {"measure_errors": measure_errors, "tile_range": tile_range, "kappa": kappa},
 )

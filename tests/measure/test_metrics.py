@@ -22,7 +22,7 @@ def test_sqnr_is_the_definition():
     assert metrics.sqnr(r, r) == INF
     assert metrics.sqnr([1.0], [0.0]) == -INF
     assert metrics.sqnr([], []) == INF
-    assert compare([], []).equal_bits == 0
+    assert compare([], []).bit_match_fraction == 0
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-300])
@@ -35,11 +35,11 @@ def test_a_value_that_is_not_finite_is_an_infinite_error(bad):
     r, a = np.array([1.0, 2.0, 3.0]), np.array([1.0, bad, 3.0])
     row = compare(a, r)
     assert (row.sqnr, row.relative_max, row.absolute_max, row.norm_error) == (-INF, INF, INF, INF)
-    assert row.equal_bits == 2 / 3
+    assert row.bit_match_fraction == 2 / 3
     # Both the other way round, and where it belongs there.
     assert metrics.sqnr(r, a) == -INF
     row = compare(a, a)
-    assert (row.sqnr, row.relative_max, row.equal_bits, row.ulp_max) == (INF, 0, 1, 0)
+    assert (row.sqnr, row.relative_max, row.bit_match_fraction, row.ulp_max) == (INF, 0, 1, 0)
     assert metrics.sqnr([-INF], [INF]) == -INF
 
 
@@ -71,8 +71,8 @@ def test_last_places_are_counted_across_zero_and_binades():
 
 def test_bits():
     other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
-    assert metrics.equal_bits(other_nan, [NAN]) == 1
-    assert metrics.equal_bits([0.0, 1.0], [-0.0, 1.0]) == 0.5
+    assert metrics.bit_match_fraction(other_nan, [NAN]) == 1
+    assert metrics.bit_match_fraction([0.0, 1.0], [-0.0, 1.0]) == 0.5
     assert compare([0.0], [-0.0]).sqnr == INF  # equal in value all the same
 
 

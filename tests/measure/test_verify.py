@@ -12,7 +12,7 @@ from lowprec.measure import verify
 
 
 def test_quick_checks_of_one_format_find_nothing() -> None:
-    checks = list(verify.checks(names=("float8_e5m2",)))
+    checks = list(verify.self_tests(names=("float8_e5m2",)))
     assert len(checks) == 3
     for check in checks:
         worked: list[int] = []
@@ -59,7 +59,7 @@ def test_cast_takes_rounding_policy_and_seed() -> None:
 @pytest.mark.parametrize("name", verify.EXHAUSTIVE)
 def test_every_float32(name: str) -> None:
     """All 2^32 inputs against ml_dtypes, codes of NaN included."""
-    (check,) = verify.checks(exhaustive=True, names=(name,))
+    (check,) = verify.self_tests(exhaustive=True, names=(name,))
     assert check.run(lambda n: None) == 0
 
 

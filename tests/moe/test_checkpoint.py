@@ -113,11 +113,11 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.slow
 def test_a_branch_may_route_otherwise_and_nothing_else(tmp_path):
     """Groups shape no parameter: a checkpoint goes on with others, and what has other parameters is refused."""
-    corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=4)
+    corpus, schedule = load_corpus("stdlib"), Schedule(peak_lr=1e-3, warmup_steps=1, total_steps=4)
     trainer = Trainer("nano", "bf16", corpus, seed=0, schedule=schedule)
     trainer.step()
     trainer.save(tmp_path / "c.npz")
-    free = replace(trainer.config, groups=1, kept_groups=1)
+    free = replace(trainer.config, expert_groups=1, topk_groups=1)
     other = Trainer.load(tmp_path / "c.npz", data=corpus, config=free)
     assert other.config == free
     assert all(np.array_equal(other.model.params[name], w) for name, w in trainer.model.params.items())
@@ -149,7 +149,7 @@ def test_objects_that_nobody_registered_resume_and_others_of_their_names_do_not(
     short = {"steps": 3, "seed": 1, "data": text, "save_every": 1, "evaluate": False}
     whole = train(MICRO, with_format(OWN), **short)
     with pytest.raises(KeyboardInterrupt):
-        train(MICRO, with_format(OWN), out=tmp_path, progress=interrupt, **short)
+        train(MICRO, with_format(OWN), out=tmp_path, on_step=interrupt, **short)
     other = with_format(OWN.with_(name="own", mantissa_bits=1))
     with pytest.raises(CheckpointError) as raised:
         train(MICRO, other, out=tmp_path, resume=True, **short)
@@ -178,7 +178,7 @@ def test_a_registered_format_that_is_another_one_since(text, tmp_path):
         return recipes["bf16"].with_(name="registered", dy="own")
 
     with lp.formats.scoped(own=OWN), pytest.raises(KeyboardInterrupt):
-        train(MICRO, recipe(), progress=interrupt, **short)
+        train(MICRO, recipe(), on_step=interrupt, **short)
     path = tmp_path / "checkpoint.npz"
     with lp.formats.scoped(own=OWN.with_(name="own", mantissa_bits=1)):
         with pytest.raises(CheckpointError, match=r"own.mantissa_bits was 3, is 1"):
@@ -194,7 +194,7 @@ def test_a_registered_format_that_is_another_one_since(text, tmp_path):
 @pytest.mark.slow
 def test_checkpoints_of_version_2_have_names_alone(text, tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
-    trainer = Trainer(MICRO, "dsv3", text, seed=1, schedule=Schedule(peak=1e-3, warmup_steps=1, total_steps=9))
+    trainer = Trainer(MICRO, "dsv3", text, seed=1, schedule=Schedule(peak_lr=1e-3, warmup_steps=1, total_steps=9))
     trainer.save(path)
 
     def as_version_2(toml):

@@ -116,7 +116,7 @@ test_refused = refusals(
         ("batches(text, 0, 1, 1)[-1]", IndexError, "step -1"),
         ("corpus_from_bytes('x', bytes(200_000), held_out=0)", "corpus 'x': held_out must be >= 1, got 0"),
         ("held_out_windows(small, 100, 1)", "corpus 'x' must have at least 101 bytes held out, one window, got 100"),
-        ("held_out_floor(text, 128, 4096)", "corpus 'x' has no known source distribution; 'synthetic' has one"),
+        ("held_out_entropy(text, 128, 4096)", "corpus 'x' has no known source distribution; 'synthetic' has one"),
         ("load_corpus('bibel')", "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
     ],
     lambda: {
@@ -183,16 +183,16 @@ def written_out(source, symbols):
 
 
 def test_the_filter_is_the_joint_distribution():
-    source = synthetic.chains(3)
+    source = synthetic.markov_tables(3)
     symbols = synthetic.generate(source, 5, 150)
-    np.testing.assert_allclose(synthetic.surprise(source, symbols), written_out(source, symbols), rtol=1e-11)
+    np.testing.assert_allclose(synthetic.surprisal(source, symbols), written_out(source, symbols), rtol=1e-11)
 
 
 def test_chances_add_up_to_one():
-    source = synthetic.chains(3)
+    source = synthetic.markov_tables(3)
     past = synthetic.generate(source, 5, 300)
     nexts = [np.append(past, np.uint8(symbol)) for symbol in range(synthetic.SYMBOLS)]
-    total = sum(math.exp(-synthetic.surprise(source, symbols)[-1]) for symbols in nexts)
+    total = sum(math.exp(-synthetic.surprisal(source, symbols)[-1]) for symbols in nexts)
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
@@ -200,22 +200,22 @@ def test_chances_add_up_to_one():
 def test_the_corpus_is_the_same_everywhere_and_known():
     corpus = sources.load_corpus("synthetic")
     assert corpus.sha256 == "bc77ecd5e99cdc0d8559c5987d56912acb6c3ad419d65bfeb227ef79bb41f600"
-    assert corpus.oracle.shape == corpus.held_out.shape
-    assert corpus.oracle.min() >= 0
+    assert corpus.source_nll.shape == corpus.held_out.shape
+    assert corpus.source_nll.min() >= 0
     # Symbols that the source was sure of are the ones that came: surprises of 1/p in the long run.
-    assert 0.75 < np.exp(-corpus.oracle[corpus.oracle < -math.log(0.5)]).mean() < 1.0
-    assert 1.3 < corpus.oracle.mean() < 1.4
+    assert 0.75 < np.exp(-corpus.source_nll[corpus.source_nll < -math.log(0.5)]).mean() < 1.0
+    assert 1.3 < corpus.source_nll.mean() < 1.4
 
 
 @pytest.mark.slow
 def test_runs_report_what_is_above_the_floor():
     corpus = sources.load_corpus("synthetic")
     trainer = Trainer("nano", "bf16", corpus, seed=0, schedule=Schedule(2e-3, 2, 50))
-    first = trainer.excess(n_bytes=4096)
+    first = trainer.excess_loss(n_bytes=4096)
     for _ in range(5):
         trainer.step()
     loss = trainer.evaluate(n_bytes=4096)
-    assert 0 < trainer.excess(n_bytes=4096) == loss - data.held_out_floor(corpus, 128, 4096) < first
+    assert 0 < trainer.excess_loss(n_bytes=4096) == loss - data.held_out_entropy(corpus, 128, 4096) < first
 
 
 # --- texts of other packages, which are read and never imported -------------------------------------------------------

@@ -83,8 +83,8 @@ class Report:
         affinity = self.linear(f"{name}.gate", x).sigmoid()
         biased = affinity.detach() + self.biases[f"{name}.gate"]
         nodes = biased.unflatten(-1, (c.groups, -1))
-        best = nodes.sort(-1, descending=True).values[..., : c.top_k // c.kept_groups].sum(-1)
-        kept = F.one_hot(best.topk(c.kept_groups).indices, c.groups).sum(-2).bool()
+        best = nodes.sort(-1, descending=True).values[..., : c.top_k // c.topk_groups].sum(-1)
+        kept = F.one_hot(best.topk(c.topk_groups).indices, c.groups).sum(-2).bool()
         chosen = nodes.masked_fill(~kept[..., None], -math.inf).flatten(-2).topk(c.top_k).indices
         gates = torch.zeros_like(affinity).scatter(-1, chosen, affinity.gather(-1, chosen))
         gates = c.route_scale * gates / gates.sum(-1, keepdim=True)
@@ -126,14 +126,14 @@ class Report:
 
 ODD = MoEConfig(
     "odd", dim=18, layers=3, dense_layers=1, heads=3, nope_dim=5, rope_dim=4, value_dim=7, q_rank=11, kv_rank=9,
-    experts=12, top_k=4, groups=4, kept_groups=2, expert_width=7, dense_width=13, vocabulary=29, balance_alpha=1e-4,
-    route_scale=1.7, ragged_inputs=True,
+    experts=12, top_k=4, expert_groups=4, topk_groups=2, expert_width=7, dense_width=13, vocabulary=29,
+    balance_alpha=1e-4, route_scale=1.7, allow_partial_tiles=True,
 )  # fmt: skip
 CONFIGS = {
     "the report's constants": {},
     "a byte further": {"mtp_depth": 1},
     "a byte further and a strong balance loss": {"mtp_depth": 1, "balance_alpha": 0.1, "layers": 2},
-    "one expert a token": {"top_k": 1, "groups": 1, "kept_groups": 1, "balance_alpha": 0.1},
+    "one expert a token": {"top_k": 1, "groups": 1, "topk_groups": 1, "balance_alpha": 0.1},
     "no shared expert": {"shared_experts": 0, "dense_layers": 0, "heads": 1},
     "two shared experts, SwiGLU cut": {"shared_experts": 2, "swiglu_limit": 0.4, "mtp_depth": 1},
 }

@@ -61,10 +61,10 @@ test_refused = refusals([
     ("nano(dense_layers=4)", "MoEConfig 'nano': dense_layers must be at most layers=3, got 4"),
     ("nano(rope_dim=5)", "MoEConfig 'nano': rope_dim must be even, got 5"),
     ("nano(vocabulary=257)", "MoEConfig 'nano': vocabulary must be at most 256, as tokens are bytes, got 257"),
-    ("nano(groups=3)", "MoEConfig 'nano': groups must divide experts=8, got 3"),
-    ("nano(kept_groups=3)", "MoEConfig 'nano': kept_groups must be at most groups=2, got 3"),
-    ("nano(top_k=3, kept_groups=2)", "top_k must be a multiple of kept_groups=2, as each is scored by its best"),
-    ("nano(top_k=5)", "top_k must be at most kept_groups=1 times the 4 experts of a group, got 5"),
+    ("nano(expert_groups=3)", "MoEConfig 'nano': expert_groups must divide experts=8, got 3"),
+    ("nano(topk_groups=3)", "MoEConfig 'nano': topk_groups must be at most expert_groups=2, got 3"),
+    ("nano(top_k=3, topk_groups=2)", "top_k must be a multiple of topk_groups=2, as each is scored by its best"),
+    ("nano(top_k=5)", "top_k must be at most topk_groups=1 times the 4 experts of a group, got 5"),
     ("nano(rope_theta=np.inf)", "MoEConfig 'nano': rope_theta must be a finite number >= 0, got inf"),
     ("lp.configs['pliot']", UnknownNameError, "unknown model configuration 'pliot': did you mean 'pilot'"),
 ], lambda: {"nano": functools.partial(dataclasses.replace, configs["nano"])})  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_base_supplies_what_is_not_given(written):
     ('base = "tiny"\ndim = 1.5', r"mine\.toml'.* dim must be an integer >= 1, got 1\.5"),
     ('base = "tiny"\ndim = "wide"', r"dim must be an integer >= 1, got 'wide'"),
     ('base = "tiny"\nroute_scale = true', "MoEConfig 'mine': route_scale must be a finite number >= 0, got True"),
-    ('base = "tiny"\nragged_inputs = 2', r"ragged_inputs must be True or False, got 2"),
+    ('base = "tiny"\nallow_partial_tiles = 2', r"allow_partial_tiles must be True or False, got 2"),
     ('base = "tiny"\nname = ""', "MoEConfig: name must be a non-empty string, got ''"),
     ('base = "tiny"\nmtp_depth = 2', "MoEConfig 'mine': mtp_depth must be 0 or 1, got 2"),
 ])  # fmt: skip
@@ -149,7 +149,7 @@ def test_inputs_in_part_of_a_tile_are_refused_unless_meant(change, layer):
     with pytest.raises(ValueError, match=f"inputs of {name} must be a multiple of 128 .*, got {count}; or set"):
         Model(config, "dsv3")
     check_tiles(config, lp.recipes["bf16"])
-    check_tiles(dataclasses.replace(config, ragged_inputs=True), lp.recipes["dsv3"])
+    check_tiles(dataclasses.replace(config, allow_partial_tiles=True), lp.recipes["dsv3"])
 
 
 @pytest.mark.parametrize("name", configs.names())

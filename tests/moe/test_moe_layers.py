@@ -126,7 +126,7 @@ def test_rotation_turns_pairs_by_position():
 
 CONFIG = MoEConfig(
     "small", dim=10, layers=1, dense_layers=1, heads=3, nope_dim=6, rope_dim=4, value_dim=5, q_rank=7, kv_rank=9,
-    experts=2, top_k=1, groups=1, kept_groups=1, expert_width=4, dense_width=4,
+    experts=2, top_k=1, expert_groups=1, topk_groups=1, expert_width=4, dense_width=4,
 )  # fmt: skip
 
 

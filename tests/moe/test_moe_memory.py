@@ -8,27 +8,27 @@ from small_models import loss_and_bytes, random_bytes
 
 import lowprec as lp
 from lowprec.moe.model.config import configs
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy, recompute_policies, saved_activation_bytes
 from lowprec.moe.model.model import Model
 
-CONFIG = dataclasses.replace(configs["nano"], layers=2, experts=4, top_k=2, groups=2, kept_groups=1, mtp_depth=1)
+CONFIG = dataclasses.replace(configs["nano"], layers=2, experts=4, top_k=2, expert_groups=2, topk_groups=1, mtp_depth=1)
 
 
 THREE = "float64", "bf16", "dsv3"
-SOME = [(policy, recipe) for policy in memory_policies if policy != "keep" for recipe in THREE]
+SOME = [(policy, recipe) for policy in recompute_policies if policy != "none" for recipe in THREE]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("policy", "recipe"), sorted({*SOME, *(("dsv3", name) for name in lp.recipes)}))
 def test_computing_again_gives_the_same_bits(recipe, policy):
     tokens = random_bytes(2, 32)
-    again, kept = Model(CONFIG, recipe, memory=policy), Model(CONFIG, recipe)
+    again, kept = Model(CONFIG, recipe, recompute=policy), Model(CONFIG, recipe)
     assert loss_and_bytes(again, tokens) == loss_and_bytes(kept, tokens)
 
 
 def test_a_cached_swiglu_input_changes_the_gradients_of_the_experts_alone():
     tokens, exact = random_bytes(2, 32), Model(CONFIG, "bf16")
-    rough = exact.with_recipe(lp.recipes["bf16"].with_(name="mine", cache_swiglu_input="fp8_1x128"))
+    rough = exact.with_recipe(lp.recipes["bf16"].with_(name="mine", saved_swiglu_input="fp8_1x128"))
     (loss, grads), (same_loss, other) = exact.loss_and_grads(tokens), rough.loss_and_grads(tokens)
     assert loss == same_loss
     changed = {name for name in grads if (grads[name] != other[name]).any()}
@@ -36,7 +36,7 @@ def test_a_cached_swiglu_input_changes_the_gradients_of_the_experts_alone():
     assert {"layers.2.ffn.experts.0.w2", "layers.2.ffn.shared.w2", "layers.1.ffn.experts.0.w1"} <= changed
     assert not changed & {"layers.2.norm", "layers.2.ffn.gate", "norm"}
     dense = dataclasses.replace(configs["nano"], layers=1)  # SwiGLU outside of experts is not cached
-    plain, cached = Model(dense, "bf16"), Model(dense, lp.recipes["bf16"].with_(cache_swiglu_input="fp8_1x128"))
+    plain, cached = Model(dense, "bf16"), Model(dense, lp.recipes["bf16"].with_(saved_swiglu_input="fp8_1x128"))
     assert loss_and_bytes(plain, tokens) == loss_and_bytes(cached, tokens)
 
 
@@ -73,16 +73,16 @@ def formula(c, policy, linear):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["nano", "tiny"])
-@pytest.mark.parametrize("policy", memory_policies.names())
+@pytest.mark.parametrize("policy", recompute_policies.names())
 @pytest.mark.parametrize(("recipe", "linear"), [("bf16", 2.0), ("fp8", 1 + 4 / 128)])
 def test_bytes_kept_are_those_of_the_shapes(name, policy, recipe, linear):
     config, tokens = configs[name], random_bytes(2, 128)
     if recipe == "fp8":  # all scales float32, nothing cached in another format
-        plain = {"dispatch": "bf16", "cache_attention_output": "bf16", "cache_swiglu_input": "bf16"}
+        plain = {"dispatch": "bf16", "saved_attention_output": "bf16", "saved_swiglu_input": "bf16"}
         recipe = lp.recipes["dsv3"].with_(name="fp8", x="e4m3fn 1x128", **plain)
-    found = Model(config, recipe, memory=policy).activation_bytes(tokens)
+    found = Model(config, recipe, recompute=policy).activation_bytes(tokens)
     per_sequence = 8 * config.experts * (config.layers - config.dense_layers)  # loads
-    want = formula(config, memory_policies[policy], linear) * 256 + per_sequence
+    want = formula(config, recompute_policies[policy], linear) * 256 + per_sequence
     assert sum(found.values()) == want, found
 
 
@@ -92,14 +92,14 @@ def test_what_waits_in_a_narrow_format_counts_its_own_bytes():
     def kept(**changes):
         return Model(config, lp.recipes["dsv3"].with_(name="mine", **changes)).activation_bytes(tokens)
 
-    plain = kept(cache_attention_output="bf16", cache_swiglu_input="bf16")
-    e5m6 = kept(cache_attention_output="e5m6_1x128_ue8m0", cache_swiglu_input="bf16")
+    plain = kept(saved_attention_output="bf16", saved_swiglu_input="bf16")
+    e5m6 = kept(saved_attention_output="e5m6_1x128_ue8m0", saved_swiglu_input="bf16")
     values = 256 * config.heads * config.value_dim * config.layers
     assert e5m6["input of wo"] == values * 12 // 8 + values // 128
     assert plain["input of wo"] == values + values // 128
     assert plain["output of attention"] == 2 * values
     assert "output of attention" not in e5m6
-    fp8 = kept(cache_attention_output="bf16", cache_swiglu_input="fp8_1x128")
+    fp8 = kept(saved_attention_output="bf16", saved_swiglu_input="fp8_1x128")
     width = 256 * 3 * config.expert_width * (config.layers - config.dense_layers)
     dense = 2 * 2 * 256 * config.dense_width
     assert plain["inputs of SwiGLU"] == 2 * 2 * width + dense
@@ -109,10 +109,10 @@ def test_what_waits_in_a_narrow_format_counts_its_own_bytes():
 
 def test_arrays_that_are_kept_twice_count_once():
     x = np.ones((4, 8), np.float32)
-    assert kept_bytes((x, [x, {"again": x}])) == {"routing": 64}
-    assert kept_bytes(x + np.float32(2**-20)) == {"routing": 128}
+    assert saved_activation_bytes((x, [x, {"again": x}])) == {"routing": 64}
+    assert saved_activation_bytes(x + np.float32(2**-20)) == {"routing": 128}
 
 
 def test_a_policy_says_what_it_does():
-    assert str(KEEP_ALL) == "everything kept"
-    assert str(MemoryPolicy("mine", norms=True, swiglu=True)) == "norms, swiglu again"
+    assert str(SAVE_ALL) == "everything saved"
+    assert str(RecomputePolicy("mine", norms=True, swiglu=True)) == "norms, swiglu again"

@@ -13,8 +13,8 @@ from lowprec.moe.model.model import Model, initial_parameters
 
 SMALL = MoEConfig(
     "small", dim=12, layers=3, dense_layers=1, heads=2, nope_dim=6, rope_dim=4, value_dim=5, q_rank=7, kv_rank=9,
-    experts=8, top_k=4, groups=4, kept_groups=2, expert_width=6, dense_width=10, vocabulary=11, balance_alpha=0.3,
-    route_scale=1.7,
+    experts=8, top_k=4, expert_groups=4, topk_groups=2, expert_width=6, dense_width=10, vocabulary=11,
+    balance_alpha=0.3, route_scale=1.7,
 )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_another_recipe_shares_parameters_and_biases():
 @pytest.mark.slow
 def test_gradients_in_bf16_are_close_to_those_in_float64():
     # Every token uses every expert here: one that changes experts would move its gradients by far more than rounding.
-    model, tokens = Model(dataclasses.replace(configs["nano"], top_k=8, groups=1), "bf16"), random_bytes(2, 64)
+    model, tokens = Model(dataclasses.replace(configs["nano"], top_k=8, expert_groups=1), "bf16"), random_bytes(2, 64)
     (_, rounded), (_, exact) = model.loss_and_grads(tokens), model.with_recipe("float64").loss_and_grads(tokens)
     for name, grad in rounded.items():
         assert (grad.dtype, exact[name].dtype) == (np.float32, np.float64)
@@ -176,7 +176,7 @@ test_refused = refusals(
     + [
         ("Model('nanno', 'bf16')", KeyError, "did you mean 'nano'"),
         ("Model('nano', 'bf61')", KeyError, "did you mean 'bf16'"),
-        ("Model('nano', 'bf16', memory='norm')", KeyError, "did you mean 'norms'"),
+        ("Model('nano', 'bf16', recompute='norm')", KeyError, "did you mean 'norms'"),
     ],
     lambda: {"Model": Model, "model": Model(SMALL, "float64")},
 )

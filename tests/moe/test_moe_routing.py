@@ -22,7 +22,7 @@ from lowprec.recipe import BoundRecipe, recipes
 def make(experts=8, top_k=4, groups=4, kept=2, **changes):
     return MoEConfig(
         "small", dim=6, layers=1, dense_layers=0, heads=1, nope_dim=2, rope_dim=2, value_dim=2, q_rank=2, kv_rank=2,
-        experts=experts, top_k=top_k, groups=groups, kept_groups=kept, expert_width=5, dense_width=4, **changes,
+        experts=experts, top_k=top_k, expert_groups=groups, topk_groups=kept, expert_width=5, dense_width=4, **changes,
     )  # fmt: skip
 
 
@@ -35,11 +35,11 @@ def reference(scores, bias, config):
     """Chosen experts and gates of one token, by the report's equations 13 to 16 and its group limit."""
     scores = [float(s) for s in scores]
     biased = [s + float(b) for s, b in zip(scores, bias, strict=True)]
-    size = config.experts // config.groups
-    members = [range(g * size, (g + 1) * size) for g in range(config.groups)]
-    judges = config.top_k // config.kept_groups
+    size = config.experts // config.expert_groups
+    members = [range(g * size, (g + 1) * size) for g in range(config.expert_groups)]
+    judges = config.top_k // config.topk_groups
     group_score = [sum(biased[e] for e in best(biased, judges, group)) for group in members]
-    kept = best(group_score, config.kept_groups, range(config.groups))
+    kept = best(group_score, config.topk_groups, range(config.expert_groups))
     chosen = best(biased, config.top_k, [e for g in kept for e in members[g]])
     total = sum(scores[e] for e in chosen)
     return chosen, [scores[e] / total * config.route_scale for e in chosen]

@@ -12,7 +12,7 @@ from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import DataParallel, OneRank, bucket, ranks_of, unpacked
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
-from lowprec.recipe.reduction import Reduction
+from lowprec.recipe.reduction import GradientAllReduce
 from lowprec.registry import UnknownNameError
 
 
@@ -23,7 +23,7 @@ def tokens():
 
 def test_a_lossless_reduction_gives_the_mean_of_the_ranks(tokens):
     model = Model("nano", "float32", seed=0)
-    loss, gradients = DataParallel(Reduction(4, "one_shot", "float32"), 4).loss_and_grads(model, tokens)
+    loss, gradients = DataParallel(GradientAllReduce(4, "one_shot", "float32"), 4).loss_and_grads(model, tokens)
     loads = {name: load.tolist() for name, load in model.loads.items()}
     whole, exact = model.loss_and_grads(tokens)
     assert loss == pytest.approx(whole, rel=1e-12)
@@ -36,7 +36,7 @@ def test_a_lossless_reduction_gives_the_mean_of_the_ranks(tokens):
 def test_every_parameter_goes_through_the_codec(tokens):
     model = Model("nano", "bf16", seed=0)
     shards = [model.loss_and_grads(part)[1] for part in np.split(tokens, 4)]
-    _, got = DataParallel(Reduction(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
+    _, got = DataParallel(GradientAllReduce(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
     rows = all_reduce(np.stack([bucket(shard) / np.float32(4) for shard in shards]), "e5m2_1x128", "ring")
     assert all(np.array_equal(gradient, unpacked(rows, got)[name]) for name, gradient in got.items())
     assert sum(g.size for g in got.values()) <= rows.size < sum(g.size + 128 for g in got.values())
@@ -55,7 +55,7 @@ def test_a_bucket_keeps_every_value_and_begins_rows_with_parameters():
 
 @pytest.mark.slow
 def test_a_trainer_reduces_as_its_recipe_says_and_one_rank_has_the_same_bits():
-    corpus, schedule = load_corpus("stdlib"), Schedule(peak=1e-3, warmup_steps=1, total_steps=3)
+    corpus, schedule = load_corpus("stdlib"), Schedule(peak_lr=1e-3, warmup_steps=1, total_steps=3)
 
     def trained(all_reduce):
         recipe = lp.recipes["bf16"].with_(all_reduce=all_reduce) if all_reduce else "bf16"
@@ -79,9 +79,11 @@ def test_what_recipes_say_of_it():
 
 
 test_refused = refusals([
-    ("ranks_of(Reduction.parse('5 ring bf16'), 16)", "all_reduce: ranks must divide the batch of 16 sequences, got 5"),
-    *((f"Reduction.parse({text!r})",
-      "all_reduce must be 'none' or ranks, algorithm") for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
+    ("ranks_of(GradientAllReduce.parse('5 ring bf16'), 16)",
+     "all_reduce: ranks must divide the batch of 16 sequences, got 5"),
+    *((f"GradientAllReduce.parse({text!r})",
+      "all_reduce must be 'none' or ranks, algorithm")
+      for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
     ("lp.recipes['bf16'].with_(all_reduce='16 rung bf16')", UnknownNameError, "did you mean 'ring'"),
-    ("Reduction.parse('16 ring bf61')", UnknownNameError, "unknown codec"),
-], lambda: {"ranks_of": ranks_of, "Reduction": Reduction})  # fmt: skip
+    ("GradientAllReduce.parse('16 ring bf61')", UnknownNameError, "unknown codec"),
+], lambda: {"ranks_of": ranks_of, "GradientAllReduce": GradientAllReduce})  # fmt: skip

@@ -31,7 +31,7 @@ def gradients(codec=None):
 
 
 def kept_in(codec):
-    return recipes["bf16"].with_(cache_attention_output=codec)
+    return recipes["bf16"].with_(saved_attention_output=codec)
 
 
 def test_the_form_in_which_attentions_output_waits_reaches_attentions_own_gradients():
@@ -75,7 +75,7 @@ def test_the_gradient_of_scores_loses_the_sum_of_output_and_its_gradient_as_they
 @pytest.mark.parametrize("name", FROM_DEEPSEEK)
 def test_what_attention_gives_to_wo_has_scales_of_powers_of_two_in_both_directions(name):
     recipe = recipes[name]
-    codec = recipe.cache_attention_output
+    codec = recipe.saved_attention_output
     spec = recipe.spec("layers.1.attn.wo")
     assert (codec.scale_format.name, str(spec.fprop.a)) == ("e8m0fnu", "e4m3fn 1x128 ue8m0")
     assert str(spec.wgrad.b.T) == "e4m3fn 128x1 ue8m0"
@@ -109,7 +109,9 @@ def test_both_combines_are_bf16(name):
 
 
 def test_which_sums_without_promotion_hardware_could_do():
-    never = {name: recipe.main for name, recipe in ((n, recipes[n]) for n in recipes) if "no_promotion" in name}
+    never = {
+        name: recipe.typical_linear for name, recipe in ((n, recipes[n]) for n in recipes) if "no_promotion" in name
+    }
     assert all(spec.fprop.promote_every is None for spec in never.values())
     what_if = {
         name
@@ -131,7 +133,7 @@ def test_the_limit_to_some_groups_of_experts_is_at_work(name):
     logits = np.random.default_rng(0).standard_normal((256, config.experts)).astype(np.float32)
     limited, free = (
         np.sort(route(logits, np.zeros(config.experts, np.float32), shape, 128).chosen, axis=1)
-        for shape in (config, dataclasses.replace(config, groups=1, kept_groups=1))
+        for shape in (config, dataclasses.replace(config, expert_groups=1, topk_groups=1))
     )
     assert np.mean((limited != free).any(axis=1)) > 0.2
 
@@ -150,7 +152,7 @@ def test_the_projection_of_the_module_for_a_byte_further_is_in_bf16(name):
 
 #: dsv3 and, of the reading that quantizes the recomputed input once, what differs.
 TWICE = recipes["dsv3"]
-ONCE = TWICE.with_(layers={"layers.*.ffn.experts.*.w2": {"wgrad_input": "source"}})
+ONCE = TWICE.with_(layers={"layers.*.ffn.experts.*.w2": {"wgrad_input": "high_precision"}})
 
 
 def down_projection(recipe):

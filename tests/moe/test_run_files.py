@@ -12,7 +12,7 @@ import pytest
 from golden_runs import MIXED, golden, short_text
 from small_models import in_bytes
 
-from lowprec.moe.model.memory import memory_policies
+from lowprec.moe.model.memory import recompute_policies
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.files import read_run
@@ -85,7 +85,7 @@ def test_a_run_in_two_parts(text, tmp_path, whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "then"), [("norms", "up_projections"), ("probabilities", "swiglu"), ("dsv3", "keep"), ("keep", "dsv3")]
+    ("first", "then"), [("norms", "up_projections"), ("probabilities", "swiglu"), ("dsv3", "none"), ("none", "dsv3")]
 )
 def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp_path, whole, first, then):
     def stop(record):
@@ -93,13 +93,13 @@ def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(text, tmp_path, progress=stop, memory=first)
-    rest = run(text, tmp_path, memory=memory_policies[then], resume=True)
-    assert rest.trainer.model.memory.name == then
+        run(text, tmp_path, progress=stop, recompute=first)
+    rest = run(text, tmp_path, recompute=recompute_policies[then], resume=True)
+    assert rest.trainer.model.recompute.name == then
     assert bits(tmp_path) == whole[1]
-    for options, expected in (({"memory": first}, first), ({}, "keep")):
+    for options, expected in (({"recompute": first}, first), ({}, "none")):
         loaded = Trainer.load(tmp_path / "checkpoint.npz", data=text, **options)
-        assert loaded.model.memory.name == expected
+        assert loaded.model.recompute.name == expected
 
 
 @pytest.mark.slow
@@ -239,6 +239,6 @@ def test_the_last_stages_move_no_biases_and_weigh_the_further_byte_less(text):
         moved.append(any((bias != before[gate]).any() for gate, bias in trainer.model.biases.items()))
     assert weights == [0.3] * 7 + [0.1] * 3
     assert moved == [True] * 10  # 9 of 10 steps is 90 %
-    assert [Schedule(1.0, 0, 100, "deepseek").bias_share(i) for i in (96, 97)] == [1.0, 0.0]
+    assert [Schedule(1.0, 0, 100, "deepseek").bias_update_factor(i) for i in (96, 97)] == [1.0, 0.0]
     starts = [(Schedule.of_run(1.0, steps, "deepseek").warmup_steps, steps) for steps in (1, 100, 300)]
     assert starts == [(1, 1), (1, 100), (4, 300)]

@@ -27,7 +27,7 @@ from lowprec.registry import UnknownNameError
 from lowprec.study.run.backend import BACKEND
 
 MICRO = golden.MICRO
-STEADY = Schedule(peak=4e-3, warmup_steps=2, total_steps=100)
+STEADY = Schedule(peak_lr=4e-3, warmup_steps=2, total_steps=100)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,9 @@ def test_biases_move_towards_an_even_load(text):
     for gate, bias in model.biases.items():
         loads = model.loads[gate]
         assert loads.sum() == 256 * MICRO.top_k
-        assert np.array_equal(bias, np.float32(MICRO.bias_rate) * np.sign(loads.mean() - loads).astype(np.float32))
+        assert np.array_equal(
+            bias, np.float32(MICRO.bias_update_speed) * np.sign(loads.mean() - loads).astype(np.float32)
+        )
         assert bias.any()
 
 
@@ -404,7 +406,7 @@ test_refused = refusals([
 @pytest.mark.slow
 def test_train(text, tmp_path):
     seen, out = [], tmp_path / "a" / "run"
-    run = train(MICRO, "bf16", 4, 1, data=text, learning_rate=1e-2, out=out, progress=seen.append)
+    run = train(MICRO, "bf16", 4, 1, data=text, learning_rate=1e-2, out=out, on_step=seen.append)
     assert list(run.metrics.columns) == [field.name for field in dataclasses.fields(seen[0])]
     assert run.metrics["loss"].tolist() == [record.loss for record in seen]
     assert run.metrics["step"].tolist() == [1, 2, 3, 4]
@@ -446,7 +448,7 @@ def test_train_without_evaluation(text, tmp_path, monkeypatch):
     ({"seed": -1}, r"corpus: seed must be an integer from 0 to 2\^64 - 1, got -1"),
     ({"data": "no/such/file"}, "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
     ({"learning_rate": -1.0}, "Schedule: learning_rate must be a finite number > 0, got -1.0"),
-    ({"memory": "everything"}, "unknown memory policy 'everything': .*keep, norms, up_projections"),
+    ({"recompute": "everything"}, "unknown recompute policy 'everything': .*none, norms, up_projections"),
 ])  # fmt: skip
 def test_bad_arguments_leave_no_folder(text, tmp_path, changes, message):
     arguments = {"config": MICRO, "recipe": "bf16", "steps": 2, "data": text, "out": tmp_path / "out", **changes}
@@ -461,7 +463,7 @@ def test_bad_arguments_leave_no_folder(text, tmp_path, changes, message):
 def test_a_folder_that_cannot_be_written_is_noticed_before_the_work(text, tmp_path, place, reason):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=f"output folder '.*{reason}"):
-        train(MICRO, "bf16", 2, data=text, out=tmp_path / place, progress=pytest.fail)
+        train(MICRO, "bf16", 2, data=text, out=tmp_path / place, on_step=pytest.fail)
 
 
 def test_default_rates():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.recipe import LinearSpec, Precision, linear_ops
+from lowprec.recipe import LayerPrecision, LinearSpec, linear_ops
 from lowprec.recipe.operands import NoState
 from lowprec.scaling.eden import parts, quantize_eden
 
-SPEC = lp.recipes["quartet2"].main
+SPEC = lp.recipes["quartet2"].typical_linear
 
 
 class Seeds(NoState):
@@ -71,7 +71,7 @@ def test_seeds_decide_and_products_have_signs_of_their_own():
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
     assert SPEC.stateful
-    assert not lp.recipes["quartet2"].stochastic  # nothing of its forward pass is
+    assert not lp.recipes["quartet2"].uses_stochastic_rounding  # nothing of its forward pass is
 
 
 def test_gradients_are_unbiased_where_those_to_nearest_are_not():
@@ -88,7 +88,7 @@ def test_gradients_are_unbiased_where_those_to_nearest_are_not():
 
     mean, error = length(SPEC)
     assert abs(mean - 1) < 4 * error + 1e-4
-    mean, error = length(SPEC.with_(dgrad=dict.fromkeys("ab", "nvfp4_te fresh hadamard128")))
+    mean, error = length(SPEC.with_(dgrad=dict.fromkeys("ab", "nvfp4_te resample_signs hadamard128")))
     assert mean < 1 - 10 * error
 
 
@@ -103,19 +103,19 @@ def test_ragged_sizes_are_filled_up_with_zeros(tokens, n, k):
 
 def test_the_weight_that_fprop_multiplied():
     x, w, dy = matrices(128, 128, 256)
-    spec = LinearSpec.of("e4m3fn 1x128", "e4m3fn 1x128", "e4m3fn 1x128", "hopper_fp8", 128)
-    again, bf16 = spec.with_(dgrad_weight="cached"), LinearSpec()
+    spec = LinearSpec.from_tensors("e4m3fn 1x128", "e4m3fn 1x128", "e4m3fn 1x128", "hopper_fp8", 128)
+    again, bf16 = spec.with_(dgrad_weight="dequantized"), LinearSpec()
     row = lp.quantize(lp.round_to(w, "bfloat16"), "e4m3fn 1x128")
     dy_row, column = (lp.quantize(v, "e4m3fn 1x128") for v in (dy, turned(row.dequantize())))
     wanted = lp.gemm(dy_row, column, accumulator="hopper_fp8", promote_every=128, out_format="bf16")
     ours, plain, of_bf16, cached_bf16 = (
         bits(linear_ops(s, "bfloat16").gradients(dy, x, w)[0])
-        for s in (again, spec, bf16, bf16.with_(dgrad_weight="cached"))
+        for s in (again, spec, bf16, bf16.with_(dgrad_weight="dequantized"))
     )
     assert ours == bits(wanted) != plain
     assert of_bf16 == cached_bf16
-    assert Precision.from_key(Precision(again).key).spec == again
-    assert "dgrad_weight" not in Precision(spec).key
+    assert LayerPrecision.from_key(LayerPrecision(again).key).spec == again
+    assert "dgrad_weight" not in LayerPrecision(spec).key
     assert "w as Fprop had it" in linear_ops(again, "bfloat16").words("dgrad")
 
 
@@ -123,7 +123,7 @@ def test_what_is_not_finite_stays_in_its_group():
     x = np.random.default_rng(5).standard_normal((4, 256)).astype(np.float32)
     clean = x.copy()
     x[1, 3], x[2, 200] = np.nan, np.inf
-    q = lp.Quantizer("", "e2m1fn", "1x16", "e4m3fn", lp.AmaxRule("plain"), hadamard=128, signs=4)
+    q = lp.Quantizer("", "e2m1fn", "1x16", "e4m3fn", lp.AmaxRule("direct"), hadamard_size=128, hadamard_signs=4)
     ours = quantize_eden(x, q, 9)
     lost = np.isnan(ours.scale)
     assert np.argwhere(lost).tolist() == [[1, i] for i in range(8)] + [[2, i] for i in range(8, 16)]

@@ -10,12 +10,12 @@ from refusals import refusals
 import lowprec as lp
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
-from lowprec.recipe import GemmSpec, LinearSpec, Recipe, Rule, Storage, TensorSpec, recipes
+from lowprec.recipe import GemmSpec, LayerRule, LinearSpec, Recipe, StorageRule, TensorSpec, recipes
 from lowprec.recipe.names import LINEARS, matches
 
 LAYERS = [name for name, shape in configs["tiny"].parameter_shapes().items() if len(shape) == 2 and name != "embed"]
 GATE = "layers.*.ffn.gate"
-IN_FLOAT32 = {"x": "float32", "w": "float32", "dy": "float32", "out": "float32"}
+IN_FLOAT32 = {"x": "float32", "w": "float32", "dy": "float32", "out_format": "float32"}
 
 test_refused = refusals(
     [
@@ -26,13 +26,17 @@ test_refused = refusals(
         ("TensorSpec.parse('e4m3fn 1x128 128x128')", "'e4m3fn 1x128 128x128' has two words for granularity; the"),
         ("TensorSpec.parse('e4m3fn 0x128')", "granularity must be rows x columns such as '1x128' or '128x128', or"),
         ("TensorSpec.parse('e4m3fn 1x128 floor=1e')", "'e4m3fn 1x128 floor=1e': floor must be a number, got"),
-        ("TensorSpec.parse('te_current history4')", r"'te_current history4' has a history, which only delayed"),
+        ("TensorSpec.parse('te_current amax_history4')",
+         r"'te_current amax_history4' has a history, which only delayed"),
         ("TensorSpec.parse('bfloat16 hadamard16')", "'bfloat16 hadamard16' has scales or a transform but no"),
         ("TensorSpec.parse('nvfp4_te hadamard15')", "hadamard"),
-        ("TensorSpec.parse('nvfp4_te eden')", "quantizer must have a transform such as 'hadamard128' with eden,"),
-        ("TensorSpec.parse('nvfp4_te fresh')", "quantizer must have a transform such as 'hadamard128' with fresh,"),
+        ("TensorSpec.parse('nvfp4_te eden')",
+         "quantizer must have a transform such as 'hadamard128' with eden,"),
+        ("TensorSpec.parse('nvfp4_te resample_signs')",
+         "quantizer must have a transform such as 'hadamard128' with resample_signs,"),
         ("TensorSpec.parse('e4m3fn 1x128 eden hadamard16')", "e4m3fn 1x128 eden hadamard16: quantizer must be"),
-        ("TensorSpec.parse('bfloat16 eden')", "fresh and eden must be False without a quantizer, got fresh=False"),
+        ("TensorSpec.parse('bfloat16 eden')",
+         "resample_signs and eden must be False without a quantizer, got resample_signs=False"),
         ("TensorSpec.parse('nvfp4_te eden stochastic hadamard32')", "nvfp4_te stochastic eden hadamard32:"),
         ("TensorSpec.parse('nvfp4_te_2d eden hadamard16')", "blocks of 1x16"),
         ("TensorSpec.parse('nvfp4_te eden hadamard8')", "16 or more"),
@@ -40,15 +44,15 @@ test_refused = refusals(
         ("GemmSpec(accumulator='hoper_fp8')", "unknown accumulator 'hoper_fp8': did you mean 'hopper_fp8'"),
         ("GemmSpec(accumulator='hopper_fp8(bits=3)')", r"unknown accumulator 'hopper_fp8\(bits=3\)'"),
         ("GemmSpec(promote_every=0)", "promote_every must be an integer >= 1 or None, got 0"),
-        ("GemmSpec(disturbance='much')", "disturbance must be words such as 'gain=-0.01 noise=0.02', got 'much'"),
-        ("Rule('layers.*.atn.w*', LinearSpec())", r"'layers.\*.atn.w\*' matches no layer.*did you mean"),
-        ("Rule('layers.0.attn.wo_a', LinearSpec())", "did you mean .*'layers.0.attn.wo'"),
-        ("Storage('layers.0.attn.w', 'bf16')", "did you mean"),
-        ("Storage('embed', 'bf17')", "unknown codec 'bf17': did you mean 'bf16'"),
+        ("GemmSpec(injected_error='much')", "injected_error must be words such as 'gain=-0.01 noise=0.02', got 'much'"),
+        ("LayerRule('layers.*.atn.w*', LinearSpec())", r"'layers.\*.atn.w\*' matches no layer.*did you mean"),
+        ("LayerRule('layers.0.attn.wo_a', LinearSpec())", "did you mean .*'layers.0.attn.wo'"),
+        ("StorageRule('layers.0.attn.w', 'bf16')", "did you mean"),
+        ("StorageRule('embed', 'bf17')", "unknown codec 'bf17': did you mean 'bf16'"),
         ("bf16.with_(combine='logfmt99')", "unknown codec 'logfmt99'"),
         ("bf16.with_(moment_m='bfloat61')", "unknown word 'bfloat61'"),
         ("bf16.with_(activations='fp8')", r"Recipe bf16\(activations=fp8\): activations must be one of 'bfloat16',"),
-        ("bf16.with_(weights='float16')", "weights must be 'bfloat16' or 'float32', got 'float16'"),
+        ("bf16.with_(weight_source='float16')", "weight_source must be 'bfloat16' or 'float32', got 'float16'"),
         ("bf16.with_(dispach='bf16')", TypeError, "unknown field 'dispach': expected one of name, description,"),
         ("dsv3.bind().codec('dispach')", "direction must be one of dispatch, combine, dispatch_grad, combine_grad,"),
         ("dsv3.bind().cache('swiglu')", "role must be one of attention_output, swiglu_input, got 'swiglu'"),
@@ -58,15 +62,15 @@ test_refused = refusals(
          r"'layers.\*.ffn.gat' matches no layer of any model: did you mean 'layers.0.ffn.gate'"),
         ("dsv3.with_(layers={GATE: {'y': 'float32'}})", TypeError,
          r"layers 'layers.\*.ffn.gate': unknown field 'y' of a linear layer: expected one of"),
-        ("dsv3.with_(layers={GATE: {'out': 'flaot32'}})", "unknown format 'flaot32': did you mean 'float32'"),
+        ("dsv3.with_(layers={GATE: {'out_format': 'flaot32'}})", "unknown format 'flaot32': did you mean 'float32'"),
         ("dsv3.with_(layers={GATE: 'float32'})", TypeError, "layers must be a mapping from patterns of names to"),
         ("dsv3.with_(layers='float32')", TypeError, "layers must be a mapping from patterns of names to mappings"),
-        ("dsv3.with_(layers={'layers.*.ffn.*': {'out': 'float32'}})",
+        ("dsv3.with_(layers={'layers.*.ffn.*': {'out_format': 'float32'}})",
          r"layers 'layers.\*.ffn.\*' differ in precision; change them one by one:"),
         # the last block of this recipe is in BF16
-        ("lp.recipes['nvfp4'].with_(layers={'layers.*.attn.wo': {'out': 'float32'}})", "differ in precision"),
+        ("lp.recipes['nvfp4'].with_(layers={'layers.*.attn.wo': {'out_format': 'float32'}})", "differ in precision"),
     ],
-    lambda: {cls.__name__: cls for cls in (TensorSpec, GemmSpec, LinearSpec, Rule, Storage)}
+    lambda: {cls.__name__: cls for cls in (TensorSpec, GemmSpec, LinearSpec, LayerRule, StorageRule)}
     | {"GATE": GATE, "bf16": recipes["bf16"], "dsv3": recipes["dsv3"]},
 )  # fmt: skip
 
@@ -76,7 +80,7 @@ test_refused = refusals(
 
 @pytest.mark.parametrize("text", [
     "e4m3fn 1x128", "e5m2 tensor ue8m0", "e2m1fn 16x16 floor=0.0001", "bfloat16", "e4m3fn row", "float32",
-    "nvfp4_te fresh eden hadamard32",
+    "nvfp4_te resample_signs eden hadamard32",
 ])  # fmt: skip
 def test_a_tensor_reads_what_it_prints(text):
     spec = TensorSpec.parse(text)
@@ -97,7 +101,7 @@ def test_names_are_those_of_the_model():
 def test_what_stays_out_of_the_narrow_formats(name):
     recipe, narrow = recipes[name], [layer for layer in LAYERS if layer != "head" and "gate" not in layer]
     assert not any(recipe.spec(layer, 4).quantized for layer in ("head", "layers.2.ffn.gate"))
-    assert not recipe.main.quantized or all(recipe.spec(layer, 9).quantized for layer in narrow)
+    assert not recipe.typical_linear.quantized or all(recipe.spec(layer, 9).quantized for layer in narrow)
 
 
 def test_rules_may_count_from_the_end():
@@ -109,7 +113,7 @@ def test_rules_may_count_from_the_end():
 
 
 def test_storage_by_name():
-    bound = recipes["bf16"].with_(storage=(Storage("layers.*.attn.q", "fp8_1x128"),)).bind()
+    bound = recipes["bf16"].with_(storage=(StorageRule("layers.*.attn.q", "fp8_1x128"),)).bind()
     x = np.random.default_rng(0).standard_normal((4, 2, 96)).astype(np.float32)
     y = x.copy()
     assert bound.storage("layers.2.attn.q")(y) is y
@@ -121,11 +125,11 @@ def test_variations_in_one_line():
     dsv3 = recipes["dsv3"]
     changed = dsv3.with_(promote_every=None)
     assert changed.name == "dsv3(promote_every=never)"
-    assert changed.main == recipes["dsv3_no_promotion"].main
+    assert changed.typical_linear == recipes["dsv3_no_promotion"].typical_linear
     assert changed.spec("head") == dsv3.spec("head")
-    assert dsv3.with_(accumulator="exact").main.wgrad.accumulator == lp.accumulators["exact"]
+    assert dsv3.with_(accumulator="exact").typical_linear.wgrad.accumulator == lp.accumulators["exact"]
     assert dsv3.with_(moments="float32").moment_v == TensorSpec.parse("float32")
-    assert dsv3.with_(quantize="head").spec("head") == dsv3.main
+    assert dsv3.with_(quantize="head").spec("head") == dsv3.typical_linear
     assert not dsv3.with_(protect="layers.*.attn.*").spec("layers.1.attn.wo").quantized
     everywhere = recipes["bf16"].with_(x="e4m3fn 1x128")  # none is quantized: those of the blocks are meant
     assert [everywhere.spec(f"layers.1.ffn.{name}").quantized for name in ("gate", "w1")] == [False, True]
@@ -135,7 +139,7 @@ def test_variations_in_one_line():
 
 
 def test_every_multiplication_has_its_own_machine_and_operands():
-    spec = LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128)
+    spec = LinearSpec.from_tensors("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128", "hopper_fp8", 128)
     changed = spec.with_(fprop={"accumulator": "exact"}, dgrad={"promote_every": 64}, dy="e4m3fn 1x32")
     assert changed.fprop.accumulator == lp.accumulators["exact"]
     assert changed.dgrad.accumulator == lp.accumulators["hopper_fp8"]
@@ -148,7 +152,7 @@ def test_an_accumulator_of_ones_own():
     machine = lp.accumulators["hopper_fp8"].with_(fraction_bits=20, align="nearest")
     spec = GemmSpec("e4m3fn 1x128", "e4m3fn 1x128", machine, 128)
     assert spec.accumulator is machine
-    assert spec.place == "on hopper_fp8(fraction_bits=20, align=nearest), promoted every 128"
+    assert spec.accumulator_summary == "on hopper_fp8(fraction_bits=20, align=nearest), promoted every 128"
     assert GemmSpec(spec.a, spec.b, spec.accumulator, 128) == spec
 
 
@@ -187,14 +191,17 @@ def test_the_choice_of_experts_sees_it():
         _, saved = model._forward(model.params, tokens[:, :-1])
         return [routing.scores.tobytes() for routing in saved.routings if routing]
 
-    as_it_is, same, wider = map(scores, (recipes["bf16"], router("bf16", out="bfloat16"), router("bf16", **IN_FLOAT32)))
+    as_it_is, same, wider = map(
+        scores, (recipes["bf16"], router("bf16", out_format="bfloat16"), router("bf16", **IN_FLOAT32))
+    )
     assert as_it_is == same != wider
 
 
 def test_layers_in_words_and_back():
     recipe = router("dsv3", **IN_FLOAT32)
     assert Recipe.from_toml(recipe.to_toml()) == recipe
-    text = 'base = "dsv3"\nlayers."layers.*.ffn.gate" = {x = "float32", w = "float32", dy = "float32", out = "float32"}'
+    fields = 'x = "float32", w = "float32", dy = "float32", out_format = "float32"'
+    text = f'base = "dsv3"\nlayers."layers.*.ffn.gate" = {{{fields}}}'
     assert Recipe.from_toml(text) == recipe
     text = 'base = "dsv3"\n[layers."layers.*.attn.wo"]\nfprop = {promote_every = "never"}\n'
     output = Recipe.from_toml(text).spec("layers.1.attn.wo")

@@ -8,7 +8,7 @@ from refusals import refusals
 import lowprec as lp
 from lowprec.moe.model.model import Model
 from lowprec.recipe import LinearSpec, Recipe, recipes
-from lowprec.recipe.disturbance import Disturbance
+from lowprec.recipe.injected_error import InjectedError
 from lowprec.recipe.linears import BF16_LINEAR
 
 
@@ -55,7 +55,7 @@ def test_hadamard_transforms_cancel(rows, within):
 
 
 def test_delayed_scales_come_from_earlier_steps():
-    bound, again = (recipes["te_delayed"].with_(x="te_delayed history2").bind() for _ in range(2))
+    bound, again = (recipes["te_delayed"].with_(x="te_delayed amax_history2").bind() for _ in range(2))
     (x, w, dy), scales = operands(), []
     for step in range(4):
         bound.begin_step(step)
@@ -84,12 +84,12 @@ TOKENS = np.frombuffer(b"what of it does a forward pass depend on, and what not?
 BACKWARD = {
     "dgrad": {"a": "e5m2 1x128", "b": "e4m3fn 1x128", "accumulator": "float32"},
     "wgrad": {"a": "e5m2 1x128", "b": "e4m3fn 1x128", "accumulator": "float32"},
-    "wgrad_input": "source",
+    "wgrad_input": "high_precision",
     "moments": "float32",
     "dispatch_grad": "e5m2_1x128",
     "combine_grad": "e5m2_1x128",
-    "cache_swiglu_input": "mxfp4_floor",
-    "cache_attention_output": "mxfp4_floor",
+    "saved_swiglu_input": "mxfp4_floor",
+    "saved_attention_output": "mxfp4_floor",
 }
 
 
@@ -103,7 +103,7 @@ def losses():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", list(recipes))
 def test_the_forward_part_gives_the_bits_of_the_whole(name, losses):
-    assert losses(recipes[name]) == losses(recipes[name].forward)
+    assert losses(recipes[name]) == losses(recipes[name].forward_fields)
 
 
 @pytest.mark.sampled(1)
@@ -113,18 +113,18 @@ def test_what_is_left_out_changes_no_bit_and_no_part(name, losses):
     assert other != recipes[name]
     assert losses(other) == losses(recipes[name])
     if name != "bf16":  # a change of all quantized layers makes some there
-        assert other.forward == recipes[name].forward
+        assert other.forward_fields == recipes[name].forward_fields
 
 
 @pytest.mark.parametrize("change", [{"x": "e5m2 1x128"}, {"dispatch": "bf16"}, {"fprop": {"promote_every": 64}}])
 def test_what_a_forward_pass_does_is_in_it(change):
-    assert recipes["dsv3"].with_(**change).forward != recipes["dsv3"].forward
+    assert recipes["dsv3"].with_(**change).forward_fields != recipes["dsv3"].forward_fields
 
 
 def test_which_recipes_draw_and_which_remember():
-    assert [name for name in recipes if recipes[name].remembers] == ["te_delayed"]
-    assert not any(recipes[name].stochastic for name in recipes)  # nvfp4 rounds gradients alone so
-    assert recipes["nvfp4"].with_(fprop={"a": "nvfp4_te stochastic"}).stochastic
+    assert [name for name in recipes if recipes[name].uses_delayed_scaling] == ["te_delayed"]
+    assert not any(recipes[name].uses_stochastic_rounding for name in recipes)  # nvfp4 rounds gradients alone so
+    assert recipes["nvfp4"].with_(fprop={"a": "nvfp4_te stochastic"}).uses_stochastic_rounding
 
 
 # --- errors put into products -----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def product(seed=0, shape=(64, 96)):
 @pytest.mark.parametrize(("gain", "noise"), [(-0.03, 0.0), (0.0, 0.05), (-0.02, 0.3)])
 def test_errors_have_the_size_and_the_bias_that_was_asked(gain, noise):
     d = product().astype(np.float64)
-    off = Disturbance(gain, noise).apply(product(), 7) - d
+    off = InjectedError(gain, noise).apply(product(), 7) - d
     assert np.sum(off * d) / np.sum(d * d) == pytest.approx(gain, abs=1e-6 + 3 * noise / np.sqrt(d.size))
     across = off - gain * d
     assert np.sqrt(np.sum(across**2) / np.sum(d * d)) == pytest.approx(noise, rel=0.03, abs=1e-6)
@@ -146,7 +146,7 @@ def test_errors_have_the_size_and_the_bias_that_was_asked(gain, noise):
 
 
 def test_bits_follow_from_product_seed_and_place():
-    d, off = product(), Disturbance(-0.01, 0.1).apply
+    d, off = product(), InjectedError(-0.01, 0.1).apply
     before = d.tobytes()
     first = off(d, 3)
     assert d.tobytes() == before
@@ -161,52 +161,52 @@ ODD = [np.zeros((2, 3)), np.empty((0, 3)), np.full((2, 2), np.nan), np.full((2, 
 def test_odd_products_stay_what_they_are():
     pairs = [*((d, d) for d in ODD), (np.array([[1.0, np.inf]]), np.array([[0.5, np.inf]]))]
     for d, expected in pairs:
-        got = Disturbance(-0.5, 0.5).apply(d.astype(np.float32), 0)
+        got = InjectedError(-0.5, 0.5).apply(d.astype(np.float32), 0)
         assert got.shape == d.shape
         assert np.array_equal(got, expected, equal_nan=True)
 
 
 def test_words_and_back():
-    error = Disturbance(-0.03, 1e-05)
-    assert Disturbance.parse(str(error)) == error
-    assert Disturbance.parse("") is None
-    assert Disturbance.parse(Disturbance()) is None
-    assert Disturbance.parse(" noise=2 ") == Disturbance(0.0, 2.0)
+    error = InjectedError(-0.03, 1e-05)
+    assert InjectedError.parse(str(error)) == error
+    assert InjectedError.parse("") is None
+    assert InjectedError.parse(InjectedError()) is None
+    assert InjectedError.parse(" noise=2 ") == InjectedError(0.0, 2.0)
 
 
 test_refused = refusals([
-    (f"Disturbance.parse({text!r})", "disturbance")
+    (f"InjectedError.parse({text!r})", "injected_error")
     for text in (
         "gain", "gain=x", "bias=0.1", "gain=0.1 gain=0.2", "noise=-1", "gain=-1.5", "gain=1e999", "noise=nan",
         "gain=1.2.3", 0.1,
     )
-], lambda: {"Disturbance": Disturbance})  # fmt: skip
+], lambda: {"InjectedError": InjectedError})  # fmt: skip
 
 
 def test_a_recipe_with_errors_goes_through_toml_and_says_so():
-    recipe = lp.recipes["bf16"].with_(wgrad={"disturbance": "gain=-0.01 noise=0.02"})
+    recipe = lp.recipes["bf16"].with_(wgrad={"injected_error": "gain=-0.01 noise=0.02"})
     spec = recipe.spec("layers.0.attn.wo")
-    assert (spec.wgrad.disturbance, spec.fprop.disturbance) == (Disturbance(-0.01, 0.02), None)
-    assert recipe.spec("layers.0.ffn.gate").wgrad.disturbance is None
+    assert (spec.wgrad.injected_error, spec.fprop.injected_error) == (InjectedError(-0.01, 0.02), None)
+    assert recipe.spec("layers.0.ffn.gate").wgrad.injected_error is None
     assert Recipe.from_toml(recipe.to_toml()) == recipe
     assert "disturbed by gain=-0.01 noise=0.02" in str(spec)
-    everywhere = lp.recipes["dsv3"].with_(disturbance="noise=0.1").spec("layers.1.ffn.experts.0.w2")
-    assert {g.disturbance for g in (everywhere.fprop, everywhere.dgrad, everywhere.wgrad)} == {Disturbance(0, 0.1)}
-    assert "disturbance" not in lp.recipes["dsv3"].to_toml()
+    everywhere = lp.recipes["dsv3"].with_(injected_error="noise=0.1").spec("layers.1.ffn.experts.0.w2")
+    assert {g.injected_error for g in (everywhere.fprop, everywhere.dgrad, everywhere.wgrad)} == {InjectedError(0, 0.1)}
+    assert "injected_error" not in lp.recipes["dsv3"].to_toml()
 
 
-@pytest.mark.parametrize("plain", [BF16_LINEAR, LinearSpec(out="float32")], ids=["activations", "float32"])
+@pytest.mark.parametrize("plain", [BF16_LINEAR, LinearSpec(out_format="float32")], ids=["activations", "float32"])
 def test_a_layer_holds_it_before_rounding(plain):
     """A gain smaller than half a step of bfloat16 would vanish if it came after the rounding."""
     x, w, dy = product(1, (32, 128)), product(2, (16, 128)), product(3, (32, 16))
     x, dy = lp.round_to(x, "bfloat16"), lp.round_to(dy, "bfloat16")
 
     def products(spec):
-        ops = lp.recipes["bf16"].with_(name="r", rules=(lp.recipe.Rule("head", spec),)).bind(5).linear("head")
+        ops = lp.recipes["bf16"].with_(name="r", rules=(lp.recipe.LayerRule("head", spec),)).bind(5).linear("head")
         y, saved = ops.fprop(x, w)
         return y.astype(np.float64), ops.dgrad(dy, saved), ops.wgrad(dy, saved)
 
-    gain = plain.with_(fprop={"disturbance": "gain=0.0005"}, wgrad={"disturbance": "gain=-0.25"})
+    gain = plain.with_(fprop={"injected_error": "gain=0.0005"}, wgrad={"injected_error": "gain=-0.25"})
     (y, dx, dw), (y_off, dx_off, dw_off) = products(plain), products(gain)
     assert (y != y_off).mean() > 0.05
     assert np.mean(y_off * y) / np.mean(y**2) == pytest.approx(1.0005, abs=2e-4)
@@ -215,7 +215,7 @@ def test_a_layer_holds_it_before_rounding(plain):
 
 
 def test_noise_differs_by_layer_product_step_and_seed():
-    recipe = lp.recipes["float32"].with_(disturbance="noise=0.1")
+    recipe = lp.recipes["float32"].with_(injected_error="noise=0.1")
     x, w = product(1, (8, 128)), product(2, (8, 128))
 
     def first(seed, step, layer):

@@ -11,12 +11,12 @@ from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.trainer import Schedule, Trainer
 from lowprec.recipe import GemmSpec, recipes
 from lowprec.recipe.operands import quantize_operand
-from lowprec.recipe.table import as_text, rows
+from lowprec.recipe.table import precision_rows, to_markdown
 
 _STORES = {"BF16": "bfloat16", "float32": "float32", "float64": None}
 PLAIN = {"a": "bfloat16", "b": "bfloat16", "accumulator": "float32", "promote_every": None}
 GATE = "layers.*.ffn.gate"
-IN_FLOAT32 = {"x": "float32", "w": "float32", "dy": "float32", "out": "float32"}
+IN_FLOAT32 = {"x": "float32", "w": "float32", "dy": "float32", "out_format": "float32"}
 E4M3 = "e4m3fn 1x128 x e4m3fn 128x128 on hopper_fp8, promoted every 128"
 COLUMNS = "e4m3fn 1x128 x e4m3fn 1x128 on hopper_fp8, promoted every 128"
 BF16, RAW = "bfloat16 x bfloat16 on float32", "float32 x bfloat16 on float32"
@@ -25,19 +25,20 @@ ALL_FLOAT32 = ["float32 x float32 on float32" + out for out in (", y in float32"
 VARIED = [
     ("dsv3", {"dy": "e5m2 1x128", "dgrad": {"promote_every": 32}}, "attn.wq_a",
      [E4M3, "e5m2 1x128 x e4m3fn 128x128 on hopper_fp8, promoted every 32", COLUMNS.replace("e4m3fn", "e5m2", 1)]),
-    ("dsv3", {"wgrad_input": "source"}, "attn.wq_a", [E4M3, E4M3, COLUMNS + ", x from its source"]),
+    ("dsv3", {"wgrad_input": "high_precision"}, "attn.wq_a", [E4M3, E4M3, COLUMNS + ", x from its source"]),
     ("dsv3", {"w": "e4m3fn 1x128"}, "attn.wq_a", [COLUMNS] * 3),  # blocks that are not square, in each direction
-    ("dsv3", {"dgrad": PLAIN, "wgrad": PLAIN, "wgrad_input": "source"}, "attn.wq_a",
+    ("dsv3", {"dgrad": PLAIN, "wgrad": PLAIN, "wgrad_input": "high_precision"}, "attn.wq_a",
      [E4M3, BF16, BF16 + ", x from its source"]),
-    ("dsv3", {"fprop": PLAIN, "wgrad_input": "source"}, "attn.wq_a", [BF16, E4M3, COLUMNS + ", x from its source"]),
-    ("dsv3", {"cache_attention_output": "e5m6_1x128_ue8m0"}, "attn.wq_a", [E4M3, E4M3, COLUMNS]),
+    ("dsv3", {"fprop": PLAIN, "wgrad_input": "high_precision"}, "attn.wq_a",
+     [BF16, E4M3, COLUMNS + ", x from its source"]),
+    ("dsv3", {"saved_attention_output": "e5m6_1x128_ue8m0"}, "attn.wq_a", [E4M3, E4M3, COLUMNS]),
     ("bf16", {"accumulator": "hopper_bf16"}, "attn.wq_a", ["bfloat16 x bfloat16 on hopper_bf16"] * 3),
     ("bf16", {"w": "e4m3fn 128x128"}, "attn.wq_a", [BF16.replace("x bfloat16", "x e4m3fn 128x128")] * 2 + [BF16]),
-    ("bf16", {"weights": "float32"}, "attn.wq_a", [BF16] * 3),
+    ("bf16", {"weight_source": "float32"}, "attn.wq_a", [BF16] * 3),
     ("bf16", {"activations": "float32"}, "ffn.gate", [BF16, RAW, RAW]),
-    ("float32", {"layers": {GATE: {"out": "bfloat16"}}}, "ffn.gate",
+    ("float32", {"layers": {GATE: {"out_format": "bfloat16"}}}, "ffn.gate",
      [words.replace(" in float32", " in bfloat16") for words in ALL_FLOAT32]),
-    *((base, {"layers": {GATE: {"out": "float32"}}}, "ffn.gate",
+    *((base, {"layers": {GATE: {"out_format": "float32"}}}, "ffn.gate",
        [BF16 + ", y in float32", RAW + ", dx in float32", RAW]) for base in ("bf16", "dsv3", "nvfp4")),
     *((base, {"layers": {GATE: IN_FLOAT32}}, "ffn.gate", ALL_FLOAT32) for base in ("bf16", "dsv3", "nvfp4")),
 ]  # fmt: skip
@@ -49,8 +50,8 @@ RECIPES = [
     *(recipes[name] for name in recipes.names()),
     recipes["dsv3"].with_(name="dsv3 in float64", activations="float64", storage={"layers.*.attn.q": "fp8_1x128"}),
     recipes["dsv3"].with_(name="dsv3 in float32", activations="float32"),
-    recipes["float32"].with_(name="fp8 wires in float32", dispatch="fp8_1x128", cache_swiglu_input="fp8_1x128"),
-    recipes["te_block"].with_(name="cached and from the source", cache_attention_output="e5m6_1x128_ue8m0"),
+    recipes["float32"].with_(name="fp8 wires in float32", dispatch="fp8_1x128", saved_swiglu_input="fp8_1x128"),
+    recipes["te_block"].with_(name="cached and from the source", saved_attention_output="e5m6_1x128_ue8m0"),
     recipes["bf16"].with_(name="stochastic weights", w="e4m3fn stochastic"),
     recipes["bf16"].with_(name="whole moments", moments="float64"),
     ONE_BLOCK,
@@ -60,13 +61,13 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: rec
 
 def said(recipe, part=None):
     """Return the table, or of one part what it says of it."""
-    return [row for row in rows(recipe) if part is None or row.part == part]
+    return [row for row in precision_rows(recipe) if part is None or row.part == part]
 
 
 def in_words(layer, recipe):
     """Return what the table says of a layer's three multiplications."""
     of_layer = {}
-    for row in rows(recipe):
+    for row in precision_rows(recipe):
         last = ""
         for group in row.part.split("; "):
             for name in group.split(", "):
@@ -84,8 +85,8 @@ def product(words, a, b, stored, copied):
     words, _, left_in = words.removesuffix(", x from its source").replace(", dx in ", ", y in ").partition(", y in ")
     text, _, place = words.removesuffix(", never promoted").partition(" on ")
     sides = text.split(" x ")
-    drawn = {"stochastic", "fresh", "eden"} & {*text.split()}
-    if drawn or any(lp.quantizers[s.split()[0]].history for s in sides if s.split()[0] in lp.quantizers):
+    drawn = {"stochastic", "resample_signs", "eden"} & {*text.split()}
+    if drawn or any(lp.quantizers[s.split()[0]].amax_history_len for s in sides if s.split()[0] in lp.quantizers):
         return None
     named = re.fullmatch(r"(\S+?)(?: by (\w+))?(?:, promoted every (\d+))?", place)
     accumulator, library, every = named.groups()
@@ -102,7 +103,7 @@ def product(words, a, b, stored, copied):
 def test_a_change_is_printed(base, changes, layer, words):
     recipe = recipes[base].with_(**changes)
     assert in_words(layer, recipe) == words
-    assert all(line in as_text(recipe) for line in words)
+    assert all(line in to_markdown(recipe) for line in words)
 
 
 @pytest.mark.sampled(24)
@@ -133,7 +134,7 @@ def test_what_is_printed_of_the_products_is_what_happens(recipe, layer):
         want = product(words, a, b, stored, copy)
         assert result.dtype == bound.dtype
         if want is None:
-            assert {"stochastic", "te_delayed", "fresh"} & {*words.split()}
+            assert {"stochastic", "te_delayed", "resample_signs"} & {*words.split()}
         else:
             assert np.array_equal(result, want), words
 
@@ -176,7 +177,7 @@ def test_stores_are_what_is_printed(recipe):
     [("bf16", None), ("bf16", "bfloat16"), ("float32", "float64"), ("float64", None), ("dsv3", None)],
 )
 def test_the_optimizer_keeps_what_is_printed(name, master):
-    recipe = recipes[name].with_(master=master) if master else recipes[name]
+    recipe = recipes[name].with_(master_weights=master) if master else recipes[name]
     trainer = Trainer("nano", recipe, load_corpus("synthetic"), seed=0, schedule=Schedule(1e-3, 0, 2))
     trainer.step()
     (m, v), (weights, gradients) = (row.precision.split(", ") for row in said(recipe, "optimizer"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refusals
 
-from lowprec.recipe import Recipe, Storage, load_recipe, recipes
+from lowprec.recipe import Recipe, StorageRule, load_recipe, recipes
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -17,7 +17,7 @@ def test_toml_gives_the_recipe_again(name):
     recipe = recipes[name]
     again = Recipe.from_toml(recipe.to_toml())
     assert (again, again.source, again.to_toml()) == (recipe, recipe.source, recipe.to_toml())
-    changed = recipe.with_(storage=(Storage("embed", "fp8_1x128"),), accumulator="float32", promote_every=None)
+    changed = recipe.with_(storage=(StorageRule("embed", "fp8_1x128"),), accumulator="float32", promote_every=None)
     assert Recipe.from_toml(changed.to_toml()) == changed
 
 
@@ -25,7 +25,7 @@ def test_toml_with_a_base():
     text = 'base = "dsv3"\nname = "mine"\ndy = "e5m2 1x128"\npromote_every = "never"\n'
     text += 'fprop = { accumulator = "exact" }\nprotect = ["layers.0.*"]\n'
     text += '[[storage]]\ntensors = "embed"\ncodec = "fp8_1x128"\n'
-    changes = {"fprop": {"accumulator": "exact"}, "storage": (Storage("embed", "fp8_1x128"),)}
+    changes = {"fprop": {"accumulator": "exact"}, "storage": (StorageRule("embed", "fp8_1x128"),)}
     changes |= {"dy": "e5m2 1x128", "promote_every": None, "protect": ["layers.0.*"]}
     assert Recipe.from_toml(text) == dataclasses.replace(recipes["dsv3"].with_(**changes), name="mine")
 
@@ -45,7 +45,8 @@ test_refused = refusals(
             ("base = 'dsv3'\npromote_every = 0", "promote_every must be an integer >= 1 or None, got 0"),
             ("name = 'a'\ncombin = 'bf16'", "unknown entry of recipe 'combin': did you mean 'combine'"),
             ("name = 'a'\nlinear = 3", r"recipe: linear must be tables \[\[linear\]\], got 3"),
-            ("name = 'a'\n[[linear]]\nout = 'bfloat16'", r"\[\[linear\]\] must have 'layers', a pattern of names,"),
+            ("name = 'a'\n[[linear]]\nout_format = 'bfloat16'",
+             r"\[\[linear\]\] must have 'layers', a pattern of names,"),
             ("name = 'a'\n[[linear]]\nlayers = 'hed'", "'hed' matches no layer of any model: did you mean 'head'"),
             (HEAD + "fprop = { c = 'x' }", "unknown entry of .* fprop 'c'"),
             (HEAD + "fprop = { a = 'fp9' }", "unknown word 'fp9'"),
@@ -69,15 +70,15 @@ def test_plain_data_for_results():
 BASE = "base = 'dsv3'\n"
 
 TEXTS = [f.name for f in dataclasses.fields(Recipe) if f.name not in ("rules", "storage")]
-WORDS = ("x", "w", "dy", "accumulator", "library", "disturbance", "wgrad_input", "dgrad_weight", "moments")
+WORDS = ("x", "w", "dy", "accumulator", "library", "injected_error", "wgrad_input", "dgrad_weight", "moments")
 #: Where a key stands, and what it takes.
 KEYS = {
     **{f"name = 'a'\n{key} =": "a string" for key in TEXTS if key != "name"},
     **{f"{BASE}{key} =": "a string" for key in (*TEXTS, *WORDS)},
-    **{f"{HEAD}{key} =": "a string" for key in ("wgrad_input", "dgrad_weight", "out")},
-    **{f"{HEAD}wgrad.{key} =": "a string" for key in ("a", "b", "accumulator", "library", "disturbance")},
-    **{f"{BASE}dgrad.{key} =": "a string" for key in ("a", "b", "accumulator", "library", "disturbance")},
-    **{f"{BASE}[layers.'head']\n{key} =": "a string" for key in ("x", "out", "accumulator", "fprop.a")},
+    **{f"{HEAD}{key} =": "a string" for key in ("wgrad_input", "dgrad_weight", "out_format")},
+    **{f"{HEAD}wgrad.{key} =": "a string" for key in ("a", "b", "accumulator", "library", "injected_error")},
+    **{f"{BASE}dgrad.{key} =": "a string" for key in ("a", "b", "accumulator", "library", "injected_error")},
+    **{f"{BASE}[layers.'head']\n{key} =": "a string" for key in ("x", "out_format", "accumulator", "fprop.a")},
     **{f"{at}promote_every =": "an integer or 'never'" for at in (BASE, f"{BASE}wgrad.", f"{HEAD}fprop.",
                                                                     f"{BASE}[layers.'head']\nfprop.")},
     **{f"{BASE}{key} =": "a list of strings" for key in ("protect", "quantize")},

@@ -10,15 +10,21 @@ from hypothesis import strategies as st
 
 import lowprec as lp
 from lowprec.definitions import short_hash
-from lowprec.recipe import GemmSpec, LinearSpec, Precision, Recipe, TensorSpec, recipes
+from lowprec.recipe import GemmSpec, LayerPrecision, LinearSpec, Recipe, TensorSpec, recipes
 from lowprec.recipe.catalogue import every_block_linear
 from lowprec.study.run.executors import workers
 
 NARROW = [name for name in lp.formats if lp.formats[name].bits <= 8 and lp.formats[name].signed]
-PLAIN = [name for name in lp.quantizers if lp.quantizers[name].hadamard is None and lp.quantizers[name].history is None]
-OWN_LIBRARY = lp.GemmLibrary("deepgemm", scales="end", promote_every=None)
+PLAIN = [
+    name
+    for name in lp.quantizers
+    if lp.quantizers[name].hadamard_size is None and lp.quantizers[name].amax_history_len is None
+]
+OWN_LIBRARY = lp.GemmLibrary("deepgemm", apply_scales_at="end", promote_every=None)
 #: Names that are taken, or mean something else in words.
-names = st.sampled_from(["mine", "e4m3fn", "deepgemm", "1x128", "fresh", "two words", "a=b", "hopper_fp8(run=2)", ""])
+names = st.sampled_from(
+    ["mine", "e4m3fn", "deepgemm", "1x128", "resample_signs", "two words", "a=b", "hopper_fp8(run=2)", ""]
+)
 bits = st.integers(2, 5)
 
 
@@ -50,11 +56,12 @@ changes = st.fixed_dictionaries(
     optional={
         "x": tensors, "w": tensors, "dy": tensors, "accumulator": st.one_of(st.just("exact"), accumulators),
         "promote_every": st.sampled_from([None, 32]), "library": st.sampled_from(["cublaslt", OWN_LIBRARY]),
-        "moments": st.one_of(st.just("e4m3fn 1x128"), own_quantizers()), "weights": st.just("float32"),
+        "moments": st.one_of(st.just("e4m3fn 1x128"), own_quantizers()), "weight_source": st.just("float32"),
         "dispatch": st.sampled_from(lp.codecs.names()), "storage": st.just({"embed": "fp8_1x128"}),
         "combine": st.builds(lambda name, f: lp.codecs["bf16"].with_(name=name, format=f), names, own_formats()),
-        "all_reduce": st.sampled_from(["none", "4 ring fp8_1x128"]), "disturbance": st.just("gain=-0.25"),
-        "layers": st.just({"layers.*.ffn.gate": {"out": lp.Format("out", 5, 6)}}), "protect": st.just(["layers.0.*"]),
+        "all_reduce": st.sampled_from(["none", "4 ring fp8_1x128"]), "injected_error": st.just("gain=-0.25"),
+        "layers": st.just({"layers.*.ffn.gate": {"out_format": lp.Format("out", 5, 6)}}),
+        "protect": st.just(["layers.0.*"]),
     },
 )  # fmt: skip
 
@@ -85,8 +92,8 @@ def test_what_comes_back_equals_what_went(name, wanted):
         assert other == recipe
         assert (hash(other), short_hash(other)) == (hash(recipe), kept["hash"])
         assert (other.name, other.description, other.source) == (recipe.name, recipe.description, recipe.source)
-    said = Precision.of(recipe, "layers.1.attn.wo", 8)
-    assert Precision.from_key(said.key) == said
+    said = LayerPrecision.of(recipe, "layers.1.attn.wo", 8)
+    assert LayerPrecision.from_key(said.key) == said
 
 
 @pytest.mark.slow
@@ -135,7 +142,9 @@ def test_a_spawned_process_has_the_same_recipe():
 
 def test_rules_of_ones_own():
     """Rules are shared by layers; a change makes each layer's precision once."""
-    recipe = Recipe("mine", rules=every_block_linear(LinearSpec.of("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128")))
+    recipe = Recipe(
+        "mine", rules=every_block_linear(LinearSpec.from_tensors("e4m3fn 1x128", "e4m3fn 128x128", "e5m2 1x128"))
+    )
     changed = recipe.with_(x="e5m2 1x128")
     assert len({id(rule.linear) for rule in changed.rules if rule.linear.quantized}) == 1
     assert recipe.with_(name="other", description="the same") == recipe

@@ -25,7 +25,7 @@ CODES = [
 
 def eden(x: NDArray[np.floating], seed: int) -> lp.Quantized:
     """Quantize by MS-EDEN, runs of 128, with signs of a seed."""
-    q = lp.quantizers["nvfp4_te"].with_(hadamard=128, signs=seed)
+    q = lp.quantizers["nvfp4_te"].with_(hadamard_size=128, hadamard_signs=seed)
     return lp.quantize(x, lp.TensorSpec("e2m1fn", q, eden=True), seed=seed)
 
 

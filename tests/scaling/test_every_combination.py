@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec._arrays import spread
 from lowprec.scaling.constants import bound_of
-from lowprec.scaling.rules import DIVISIONS, SPECIALS, arithmetics
+from lowprec.scaling.rules import SCALE_APPLICATIONS, SPECIALS, scale_calculations
 
 F32 = NDArray[np.float32]
 QUIET_NAN = 0x7FC00000
@@ -29,10 +29,12 @@ FORMATS = [
 GRANULARITIES = ("1x16", "16x1", "1x32", "1x1", "1x128", "7x5", "16x16", "1x7", "row", "column", "tensor")
 ROUNDINGS = ("nearest_even", "nearest_even", "nearest_even", "nearest_away", "stochastic", lp.Rounding("w", 2, 1 << 30))
 FIELDS = [
-    (scale, arithmetic, division)
+    (scale, scale_calculation, scale_application)
     for scale in ("float32", "e8m0fnu", "e4m3fn", "ue5m3")
-    for arithmetic, division in itertools.product(arithmetics(lp.formats[scale]), DIVISIONS)
-    if division != "max/amax" or (scale, arithmetic) == ("float32", "amax/max")
+    for scale_calculation, scale_application in itertools.product(
+        scale_calculations(lp.formats[scale]), SCALE_APPLICATIONS
+    )
+    if scale_application != "max/amax" or (scale, scale_calculation) == ("float32", "amax/max")
 ]
 
 
@@ -69,7 +71,7 @@ def check(x: F32, quantizer: lp.Quantizer, granularity: str | lp.Granularity | N
     fused = lp.quantize_dequantize(x, quantizer, **how)
     f, where = q.format, repr(q.quantizer)
     assert np.array_equal(bits(fused), bits(q.dequantize())), where
-    if quantizer.hadamard is not None:  # what follows is about the values that were transformed
+    if quantizer.hadamard_size is not None:  # what follows is about the values that were transformed
         return q
     with np.errstate(all="ignore"):
         tensor = np.float32(1 if q.tensor_scale is None else q.tensor_scale)
@@ -93,20 +95,20 @@ def check(x: F32, quantizer: lp.Quantizer, granularity: str | lp.Granularity | N
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize(("scale", "arithmetic", "division"), FIELDS, ids=map(" ".join, FIELDS))
-def test_every_combination(scale: str, arithmetic: str, division: str) -> None:
+@pytest.mark.parametrize(("scale", "scale_calculation", "scale_application"), FIELDS, ids=map(" ".join, FIELDS))
+def test_every_combination(scale: str, scale_calculation: str, scale_application: str) -> None:
     """Fused kernels give the codes' values, zeros stay zeros, NaN is one pattern, columns are rows of the transpose."""
-    rng = np.random.default_rng([3, *map(ord, scale + arithmetic + division)])
+    rng = np.random.default_rng([3, *map(ord, scale + scale_calculation + scale_application)])
     for trial in range(22):
         f = lp.formats["e4m3fn"] if trial == 0 else FORMATS[rng.integers(len(FORMATS))]
         granularity = GRANULARITIES[trial % len(GRANULARITIES)]
         rounding = ROUNDINGS[rng.integers(len(ROUNDINGS))]
         q = lp.Quantizer(
             "", f, granularity, scale, lp.AmaxRule(
-                arithmetic, division, amax_floor=(0.0, 0.0, 1e-4, 1e30)[rng.integers(4)],
-                smallest_exponent=(-127, -126)[rng.integers(2)], smallest_scale=(0.0, 2.0**-9)[rng.integers(2)],
-                zero=("rule", "one", "smallest")[rng.integers(3)], inf=[*SPECIALS][rng.integers(6)],
-                nan=("nan", "one")[rng.integers(2)],
+                scale_calculation, scale_application, amax_floor=(0.0, 0.0, 1e-4, 1e30)[rng.integers(4)],
+                min_scale_exponent=(-127, -126)[rng.integers(2)], min_scale=(0.0, 2.0**-9)[rng.integers(2)],
+                zero_block=("rule", "one", "smallest")[rng.integers(3)], inf_block=[*SPECIALS][rng.integers(6)],
+                nan_block=("nan", "one")[rng.integers(2)],
             ), rounding, negative_zero=("keep", "keep", "positive")[rng.integers(3)],
         )  # fmt: skip
         x, how = values(rng), {"seed": 1} if rounding == "stochastic" else {}
@@ -115,7 +117,7 @@ def test_every_combination(scale: str, arithmetic: str, division: str) -> None:
                 continue
             how["tensor_amax"] = (None, 1.0, 0.0, 1e-42, 3e38, np.inf)[rng.integers(6)]
         elif trial % 4 == 3:
-            how["multiplier"] = (1.0, 1e-40, 3e38)[rng.integers(3)]
+            how["inverse_scale"] = (1.0, 1e-40, 3e38)[rng.integers(3)]
         made = check(x, q, **how)
         if not how.get("seed"):
             turned = lp.quantize(x.T, q.with_(granularity=made.granularity.T), **how).T
@@ -125,7 +127,7 @@ def test_every_combination(scale: str, arithmetic: str, division: str) -> None:
 
 def entries() -> list[lp.Quantizer]:
     """Return the catalogue, delayed scaling as it is with a multiplier."""
-    return [lp.quantizers[name].with_(history=None) for name in lp.quantizers]
+    return [lp.quantizers[name].with_(amax_history_len=None) for name in lp.quantizers]
 
 
 @pytest.mark.parametrize("q", entries(), ids=lambda q: q.name)
@@ -135,7 +137,7 @@ def test_the_catalogue(q: lp.Quantizer) -> None:
     x = values(rng, (48, 80))
     for granularity in (None, "1x16", "16x1", "column"):
         for how in ({}, {"rounding": "stochastic", "seed": 3}):
-            if not how or q.rule.choice is None:
+            if not how or q.rule.four_over_six is None:
                 check(x, q, granularity, **how)
 
 
@@ -146,7 +148,7 @@ def given(q: lp.Quantizer) -> dict[str, float]:
     """Return what stands for the tensor where a quantizer looks at all of it."""
     if q.has_tensor_scale:
         return {"tensor_amax": 7.5}
-    return {"multiplier": 3.0} if q.granularity == "tensor" else {}
+    return {"inverse_scale": 3.0} if q.granularity == "tensor" else {}
 
 
 @pytest.mark.sampled(40)
@@ -166,7 +168,7 @@ def test_blocks_do_not_depend_on_their_neighbours(q: lp.Quantizer, filler: str) 
     noise = rng.standard_normal(x.shape).astype(np.float32) * np.float32(1e6)
     other = np.where(kept, x, noise if FILLERS[filler] is None else np.float32(FILLERS[filler]))
     for granularity, how in itertools.product((block, "16x1", "1x16"), ({}, {"rounding": "stochastic", "seed": 3})):
-        if how and q.rule.choice is not None:
+        if how and q.rule.four_over_six is not None:
             continue
         found = []
         for y in (x, other, np.ascontiguousarray(x[rows, columns])):
@@ -179,16 +181,16 @@ def test_blocks_do_not_depend_on_their_neighbours(q: lp.Quantizer, filler: str) 
 
 
 @pytest.mark.sampled(18)
-@pytest.mark.parametrize(("scale", "arithmetic", "division"), FIELDS, ids=map(" ".join, FIELDS))
-def test_zeros_beside_a_block_far_above_stay_zeros(scale: str, arithmetic: str, division: str) -> None:
+@pytest.mark.parametrize(("scale", "scale_calculation", "scale_application"), FIELDS, ids=map(" ".join, FIELDS))
+def test_zeros_beside_a_block_far_above_stay_zeros(scale: str, scale_calculation: str, scale_application: str) -> None:
     """The second block's scale underflows where scales are E4M3; its inverse overflows to FLT_MAX at most."""
     x = np.zeros((1, 32), np.float32)
     x[0, 0], x[0, 16] = 1.0, 1e-12
     for f in FORMATS:
-        q = lp.Quantizer("", f, "1x16", scale, lp.AmaxRule(arithmetic, division))
+        q = lp.Quantizer("", f, "1x16", scale, lp.AmaxRule(scale_calculation, scale_application))
         if q.has_tensor_scale and bound_of(q) * f.max >= 2.0**128:
             continue
-        for how in ({}, {"tensor_amax": 1e30} if q.has_tensor_scale else {"multiplier": 1e-40}):
+        for how in ({}, {"tensor_amax": 1e30} if q.has_tensor_scale else {"inverse_scale": 1e-40}):
             made = check(x, q, **how)
             assert not made.dequantize()[0, [*range(1, 16), *range(17, 32)]].any()
 
@@ -197,7 +199,7 @@ def test_a_tensor_scale_that_is_given_is_all_that_rows_share() -> None:
     """Of what rows share, the catalogue has nothing but the tensor's amax: the largest magnitude alone decides it."""
     x = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
     for q in entries():
-        if q.has_tensor_scale and not q.has_row_scales and q.hadamard is None:
+        if q.has_tensor_scale and not q.has_row_scales and q.hadamard_size is None:
             amax = float(np.abs(x).max())
             both = lp.quantize(x, q), lp.quantize(x, q, tensor_amax=amax)
             assert both[0] == both[1], q.name

@@ -13,7 +13,7 @@ import pytest
 import lowprec as lp
 from lowprec import _values
 from lowprec.format.rounding import Rounding
-from lowprec.scaling.rules import AmaxRule, arithmetics
+from lowprec.scaling.rules import AmaxRule, scale_calculations
 
 RNG = np.random.default_rng(5)
 SCALES = [lp.formats[name] for name in ("float32", "e8m0fnu", "e4m3fn", "ue5m3")]
@@ -22,7 +22,9 @@ OWN = {
     "own fields": lp.Format("own_e3m4", 3, 4, bias=2, specials="fnuz", source="here"),
     "own integer": lp.Format("own_int7", 0, 6, specials="symmetric"),
     "own wide": lp.Format("own_e5m9", 5, 9),
-    "own table": lp.TableFormat("own_thirds", [0.0, 1 / 4, 1 / 2, 1.0, -1.0, -1 / 2, -1 / 4, -1 / 8], beyond=1.75),
+    "own table": lp.TableFormat(
+        "own_thirds", [0.0, 1 / 4, 1 / 2, 1.0, -1.0, -1 / 2, -1 / 4, -1 / 8], next_above_max=1.75
+    ),
     "own table of specials": lp.TableFormat(
         "own_specials", [0.0, 1.0, np.inf, np.nan, -0.0, -1.0, -np.inf, 2.0**-149], rounding="nearest_away"
     ),
@@ -60,7 +62,7 @@ def there_and_back(q, folder):
 def test_every_format_with_every_block_and_scale(fmt, tmp_path):
     for block in BLOCKS:
         for scale in SCALES:
-            quantizer = lp.Quantizer("", fmt, block, scale, AmaxRule(arithmetics(scale)[-1]))
+            quantizer = lp.Quantizer("", fmt, block, scale, AmaxRule(scale_calculations(scale)[-1]))
             for x in inputs()[: 4 if block == "1x32" else 1]:
                 there_and_back(lp.quantize(x, quantizer), tmp_path)
 
@@ -68,16 +70,16 @@ def test_every_format_with_every_block_and_scale(fmt, tmp_path):
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", lp.quantizers.names())
 def test_every_quantizer(name, tmp_path):
-    quantizer = lp.quantizers[name].with_(history=None)
+    quantizer = lp.quantizers[name].with_(amax_history_len=None)
     for x in inputs():
-        if quantizer.hadamard is None or x.shape[-1] % quantizer.hadamard == 0:
+        if quantizer.hadamard_size is None or x.shape[-1] % quantizer.hadamard_size == 0:
             there_and_back(lp.quantize(x, quantizer), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_arithmetic_and_ones_own_rounding(scale, tmp_path):
-    for arithmetic in arithmetics(scale):
+    for arithmetic in scale_calculations(scale):
         for fmt in ("e4m3fn", "float8_e5m2", lp.formats["e2m1fn"], "hif8", OWN["own table"]):
             for rounding in ("nearest_even", "rna", lp.roundings["to_odd"], Rounding("own", 1 << 30, 3 << 30)):
                 mine = lp.Quantizer("mine", fmt, "1x16", scale, AmaxRule(arithmetic), rounding, note="of ours: ü")
@@ -237,7 +239,7 @@ def test_whatever_a_header_says_and_signs_loads_as_such_or_is_refused(saved, tmp
         (("scale_format",), "float32"), (("scale_format", "mantissa_bits"), 9),
         (("granularity",), "1x32"), (("granularity",), 3),
         (("format", "kind"), "table"), (("format", "bits"), 4), (("format", "bias"), True), (("format", "name"), ""),
-        (("format", "source"), 7), (("quantizer", "note"), []), (("quantizer", "hadamard"), 2.0),
+        (("format", "source"), 7), (("quantizer", "note"), []), (("quantizer", "hadamard_size"), 2.0),
         (("quantizer", "scale_format"), "e4m3fn"), (("quantizer", "format", "exponent_bits"), "2"),
         (("quantizer", "rounding", "ties_even"), 7), (("quantizer", "rule", "kind"), "mean"),
         (("quantizer", "rule", "amax_floor"), "0"), (("version",), 3), (("version",), "4"), (("kind",), "x"),

@@ -149,7 +149,7 @@ def test_modelopt_mxfp8_just_above_powers_of_two() -> None:
     amax = np.concatenate([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(np.inf))])
     x = np.repeat(amax[:, None], 32, 1)
     scale = lp.decode(modelopt.mxfp8(x)["scale_codes"], "e8m0fnu")
-    exact = lp.quantize(x, lp.quantizers["mxfp8_rceil"].with_(arithmetic="amax/max"))
+    exact = lp.quantize(x, lp.quantizers["mxfp8_rceil"].with_(scale_calculation="amax/max"))
     wrong = (exact.scale != scale)[:, 0]
     assert wrong.any()
     assert (amax[wrong] > np.repeat(edge[None], 3, 0).reshape(-1)[wrong]).all()
@@ -162,7 +162,7 @@ def test_modelopt_four_over_six() -> None:
     count = rounded = raised = 0
     four_over_six = lp.quantizers["nvfp4_4over6_mse"]
     for x in inputs():
-        q, six = lp.quantize(x, four_over_six), lp.quantize(x, four_over_six.with_(choice=None))
+        q, six = lp.quantize(x, four_over_six), lp.quantize(x, four_over_six.with_(four_over_six=None))
         t = tensor(x)
         amax = t.view(x.shape[0], -1, 16).abs().amax(-1)
         chosen = SimpleNamespace(
@@ -222,6 +222,6 @@ def test_compressed_tensors_scales() -> None:
         (6, "mxfp6_e2m3_floor", "even"),
     ):
         theirs = utils.generate_mx_scales(torch.from_numpy(amax).to(torch.bfloat16), bits).float().numpy()
-        ours = lp.quantize(amax, lp.quantizers[name].with_(granularity="1x1", arithmetic=rule)).scale
+        ours = lp.quantize(amax, lp.quantizers[name].with_(granularity="1x1", scale_calculation=rule)).scale
         assert (ours == np.exp2(theirs - 127)).all(), name
     print(f"compressed-tensors MX scales: {3 * amax.size} compared, 0 differ")  # noqa: T201

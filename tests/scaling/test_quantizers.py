@@ -10,7 +10,7 @@ from tools import command
 
 import lowprec as lp
 from lowprec.scaling.hadamard import TE_SIGNS
-from lowprec.scaling.rules import SPECIALS, arithmetics
+from lowprec.scaling.rules import SPECIALS, scale_calculations
 
 F32 = NDArray[np.float32]
 
@@ -78,7 +78,7 @@ BOTH = ("dsv3_inference", "mxfp8_rceil", "nvfp4_te", "nvfp4_te_rht", "te_current
 @pytest.mark.parametrize("name", BOTH)
 def test_both_directions(name: str) -> None:
     x = normal((96, 160), brain=True)
-    rows, columns = lp.quantize_both(x, name)
+    rows, columns = lp.quantize_with_transpose(x, name)
     assert columns.quantizer == rows.quantizer
     assert rows == lp.quantize(x, name)
     turned = lp.quantize(np.ascontiguousarray(x.T), name)
@@ -122,7 +122,9 @@ def after(state: lp.DelayedScaling, amaxes: list[float]) -> list[float]:
 
 
 def test_delayed_scaling_follows_its_history() -> None:
-    state, other = (lp.DelayedScaling(lp.quantizers["te_delayed"].with_(history=3), margin=1) for _ in range(2))
+    state, other = (
+        lp.DelayedScaling(lp.quantizers["te_delayed"].with_(amax_history_len=3), margin=1) for _ in range(2)
+    )
     f = [float(np.float32(1) / np.float32(np.float32(224) / np.float32(a))) for a in (4.0, 2.0)]
     # The step with Inf changes nothing for three steps.
     assert after(state, [4.0, 1.0, 2.0, 0.5, np.inf, 0.5, 0.5]) == [1.0, f[0], f[0], f[0], f[1], f[1], f[1]]
@@ -137,8 +139,13 @@ def test_the_catalogue_is_whole() -> None:
     """Every arithmetic and every special result is used by some entry, and every entry says where it is from."""
     entries = [lp.quantizers[name] for name in lp.quantizers]
     stored = {q.scale_format for q in entries}
-    assert {(q.scale_format, q.rule.arithmetic) for q in entries} == {(s, a) for s in stored for a in arithmetics(s)}
-    assert {case for q in entries for case in (q.rule.zero, q.rule.inf, q.rule.nan)} == {"rule", *SPECIALS}
+    assert {(q.scale_format, q.rule.scale_calculation) for q in entries} == {
+        (s, a) for s in stored for a in scale_calculations(s)
+    }
+    assert {case for q in entries for case in (q.rule.zero_block, q.rule.inf_block, q.rule.nan_block)} == {
+        "rule",
+        *SPECIALS,
+    }
     assert all(q.source and q.source != "user-defined" for q in entries)
     assert [q.name for q in entries] == lp.quantizers.names()
 

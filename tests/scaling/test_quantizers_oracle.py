@@ -16,12 +16,12 @@ import lowprec as lp
 from lowprec.oracle import quantizers as oracle
 
 F32 = NDArray[np.float32]
-NAMES = [name for name in lp.quantizers if lp.quantizers[name].history is None]
+NAMES = [name for name in lp.quantizers if lp.quantizers[name].amax_history_len is None]
 
 
 def check(x: F32, name: str, granularity: str | None = None) -> None:
     """Compare codes, scales and the tensor's scale; NaN scales compare as NaN, and codes below them as well."""
-    x = x[:, : x.shape[1] // (lp.quantizers[name].hadamard or 1) * (lp.quantizers[name].hadamard or 1)]
+    x = x[:, : x.shape[1] // (lp.quantizers[name].hadamard_size or 1) * (lp.quantizers[name].hadamard_size or 1)]
     spec = f"{name} {granularity or ''}"
     q, fused = lp.quantize(x, spec), lp.quantize_dequantize(x, spec)
     assert np.array_equal(bits(fused), bits(q.dequantize())), name
@@ -140,21 +140,21 @@ def test_block_scales_next_to_midpoints() -> None:
 
 
 MUTANTS = {
-    "divided instead of multiplied": ("deepgemm", {"division": "divide"}),
-    "multiplied instead of divided": ("dsv3_inference", {"division": "reciprocal"}),
-    "scale by the reciprocal of max": ("dsv3_inference", {"arithmetic": "amax*(1/max)"}),
+    "divided instead of multiplied": ("deepgemm", {"scale_application": "divide"}),
+    "multiplied instead of divided": ("dsv3_inference", {"scale_application": "reciprocal"}),
+    "scale by the reciprocal of max": ("dsv3_inference", {"scale_calculation": "amax*(1/max)"}),
     "no floor": ("dsv3_inference", {"amax_floor": 0.0}),
-    "floor for ceil": ("mxfp8_ceil", {"arithmetic": "floor"}),
-    "ceil for round up": ("mxfp8_rceil", {"arithmetic": "ceil"}),
-    "one bit for the element's": ("mxfp8_even", {"arithmetic": "even_1bit"}),
-    "exponents from -126": ("mxfp8_floor", {"smallest_exponent": -126}),
-    "Inf as NaN": ("mxfp8_rceil", {"inf": "nan"}),
-    "reciprocal not folded": ("nvfp4_te", {"arithmetic": "plain"}),
-    "subnormal block scales": ("nvfp4_torchao", {"smallest_scale": 0.0}),
-    "joint scale": ("nvfp4_torchao", {"arithmetic": "joint"}),
-    "squares for magnitudes": ("nvfp4_4over6", {"choice": "mse"}),
-    "bound of 448": ("nvfp4_4over6", {"bound": 448.0}),
-    "multiplier rounded up": ("te_block", {"arithmetic": "amax/max"}),
+    "floor for ceil": ("mxfp8_ceil", {"scale_calculation": "floor"}),
+    "ceil for round up": ("mxfp8_rceil", {"scale_calculation": "ceil"}),
+    "one bit for the element's": ("mxfp8_even", {"scale_calculation": "even_1bit"}),
+    "exponents from -126": ("mxfp8_floor", {"min_scale_exponent": -126}),
+    "Inf as NaN": ("mxfp8_rceil", {"inf_block": "nan"}),
+    "reciprocal not folded": ("nvfp4_te", {"scale_calculation": "direct"}),
+    "subnormal block scales": ("nvfp4_torchao", {"min_scale": 0.0}),
+    "joint scale": ("nvfp4_torchao", {"scale_calculation": "one_quotient"}),
+    "squares for magnitudes": ("nvfp4_4over6", {"four_over_six": "mse"}),
+    "bound of 448": ("nvfp4_4over6", {"max_block_scale": 448.0}),
+    "multiplier rounded up": ("te_block", {"scale_calculation": "amax/max"}),
     "transform not rounded": ("nvfp4_te_rht", {"transform_format": None}),
     "transform in float16": ("nvfp4_te_rht", {"transform_format": "float16"}),
 }
@@ -170,7 +170,7 @@ def test_wrong_rules_are_told_from_right_ones(mutant: str) -> None:
     tiny = inputs("bf16") * np.float32(2.0**-128)
     huge = inputs("wide") * np.float32(2.0**60)
     for x in (inputs("bf16"), inputs("special"), small.astype(np.float32), tiny, huge, many, edges_of_block_scales()):
-        x = x[:, : x.shape[1] // (wrong.hadamard or 1) * (wrong.hadamard or 1)]
+        x = x[:, : x.shape[1] // (wrong.hadamard_size or 1) * (wrong.hadamard_size or 1)]
         q, right = lp.quantize(x, wrong), lp.quantize(x, name)
         if not (np.array_equal(q.codes, right.codes) and np.array_equal(q.scale, right.scale, equal_nan=True)):
             return

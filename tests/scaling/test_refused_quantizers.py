@@ -14,7 +14,7 @@ def names() -> dict[str, Any]:
     x = np.ones((2, 256), np.float32)
     lp.hadamard(x, signs=1)  # a table of what was computed before must not answer for what would be refused
     lp.quantize(x, lp.Quantizer().with_(amax_floor=1))
-    delayed = {steps: lp.DelayedScaling(lp.quantizers["te_delayed"].with_(history=steps)) for steps in (3, 16)}
+    delayed = {steps: lp.DelayedScaling(lp.quantizers["te_delayed"].with_(amax_history_len=steps)) for steps in (3, 16)}
     parts = {"codes": np.full((2, 256), 0x38, np.uint8), "scale": np.ones((2, 2), np.float32)}
     parts |= {"format": "e4m3fn", "granularity": "1x128"}
     own = lp.Quantized(**parts)
@@ -34,9 +34,10 @@ test_refused = refusals(
         ("lp.Quantizer(granularity='1x')", "granularity must be rows x columns such as '1x128' or '128x128', or"),
         ("lp.quantize(x, 'e4m3fn 0x128')", "granularity must be rows x columns such as '1x128' or '128x128', or"),
         ("lp.Quantizer(scale_format='fp17')", "unknown format 'fp17': did you mean 'fp16'"),
-        ("PLAIN.with_(division='shift')", "AmaxRule: division must be one of 'divide', 'reciprocal', 'max/amax',"),
+        ("PLAIN.with_(scale_application='shift')",
+         "AmaxRule: scale_application must be one of 'divide', 'reciprocal', 'max/amax',"),
         ("PLAIN.with_(amax_floor=-1.0)", "AmaxRule: amax_floor must be a finite number >= 0, got -1.0"),
-        *((f"{f}(x, {spec})", message) for f in ("lp.quantize", "lp.quantize_dequantize", "lp.quantize_both")
+        *((f"{f}(x, {spec})", message) for f in ("lp.quantize", "lp.quantize_dequantize", "lp.quantize_with_transpose")
           for spec, message in (
               ("'dsv3_inferenc'", "unknown word 'dsv3_inferenc' in 'dsv3_inferenc': did you mean 'dsv3_inference'"),
               ("'1x16 nvfp4_tee'", "unknown word 'nvfp4_tee' in '1x16 nvfp4_tee': did you mean 'nvfp4_te'"),
@@ -50,20 +51,21 @@ test_refused = refusals(
               ("lp.formats['e5m2']", "spec must say which values share a scale, as 'e5m2 1x128'"),
               ("'1x128'", "'1x128' has no element format, such as 'e4m3fn'"),
               ("''", "spec must be words such as .* got an empty string"),
-              ("'nvfp4_te hadamard16 fresh'", "spec must have signs of its own, as 'fresh' ones come from a recipe"),
+              ("'nvfp4_te hadamard16 resample_signs'", "spec must have signs of its own"),
               ("'e4m3fn 1x128 stochastic'", r"seed must be an integer from 0 to 2\^64 - 1 for"))),
         ("lp.quantize(x, 128)", TypeError, "spec must be words such as 'e4m3fn 1x128', .* got 128"),
         ("lp.quantize(x, EDEN)", "eden must have a matrix and a seed"),
         ("lp.quantize(x, EDEN, seed=-1)", "seed"),
         ("lp.quantize(x[:, :200], EDEN, seed=0)", r"quantize: x must have a multiple of 128 values along its"),
         *((f"lp.quantize(x, EDEN, seed=0, {given})", f"{given.partition('=')[0]} must be left out with eden")
-          for given in ("rounding='up'", "tensor_amax=1.0", "multiplier=1.0", "offset=3", "out=q")),
+          for given in ("rounding='up'", "tensor_amax=1.0", "inverse_scale=1.0", "offset=3", "out=q")),
         *((f"lp.quantize(x, 'nvfp4', {name}={value})", f"{name} must be .*, got {value.removeprefix('np.')}")
-          for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("multiplier", "0.0"))),
+          for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("inverse_scale", "0.0"))),
         ("lp.quantize(x, 'e4m3fn 1x128', out=lp.quantize(x, 'mxfp4_floor'))",
          r"out must have uint8 codes \(2, 256\) and scales \(2, 2\), got Quantized"),
         ("lp.quantize(np.ones((2, 2, 2)), 'e4m3fn 1x128').T", r"Quantized.T: codes must be a matrix, got shape"),
-        ("lp.quantize_both(np.ones((2, 2, 2)), 'e4m3fn 1x128')", r"x must be a matrix, got shape \(2, 2, 2\)"),
+        ("lp.quantize_with_transpose(np.ones((2, 2, 2)), 'e4m3fn 1x128')",
+         r"x must be a matrix, got shape \(2, 2, 2\)"),
         ("q.requantize(3)", TypeError, "spec must be words such as 'e4m3fn 1x128', a Format, .* got 3"),
         ("q.convert('e5m2')", "convert: spec must say a block"),
         ("q[0]", TypeError, r"rows must be a slice, as in q\[:128\], got 0"),
@@ -74,17 +76,20 @@ test_refused = refusals(
         ("lp.formats.register('mine', 3)", TypeError, "format 'mine' must be a Format, got 3"),
         # Quantizers of one's own, and matrices of one's own codes and scales.
         ("lp.Quantizer(scale_format='fp16')", "scale_format must be float32 or a .* of up to 8 bits, got float16"),
-        ("lp.Quantizer(rule=lp.AmaxRule('floor'))", r"AmaxRule with float32 scales: arithmetic must be one of"),
-        ("lp.Quantizer(scale_format='e4m3fn')", "AmaxRule with e4m3fn scales: arithmetic must be one of 'folded',"),
-        ("lp.AmaxRule(bound=-1.0)", "AmaxRule: bound must be a finite number > 0, got -1.0"),
-        ("lp.AmaxRule(zero='two')", "zero must be one of 'rule', 'one', 'nan', 'largest', 'smallest',"),
-        ("lp.Quantizer(hadamard=12)", "Quantizer: hadamard must be a power of two >= 2, got 12"),
+        ("lp.Quantizer(rule=lp.AmaxRule('floor'))",
+         r"AmaxRule with float32 scales: scale_calculation must be one of"),
+        ("lp.Quantizer(scale_format='e4m3fn')",
+         "AmaxRule with e4m3fn scales: scale_calculation must be one of 'te_folded',"),
+        ("lp.AmaxRule(max_block_scale=-1.0)", "AmaxRule: max_block_scale must be a finite number > 0, got -1.0"),
+        ("lp.AmaxRule(zero_block='two')", "zero_block must be one of 'rule', 'one', 'nan', 'largest', 'smallest',"),
+        ("lp.Quantizer(hadamard_size=12)", "Quantizer: hadamard_size must be a power of two >= 2, got 12"),
         ("lp.Quantizer(transform_format='bf17')", "unknown format 'bf17'"),
         ("lp.Quantizer(transform_format=16)", TypeError, "format must be a name or a Format, got 16"),
-        ("lp.Quantizer(history=0)", r"Quantizer: history must be from 1 to 2\^20, got 0"),
-        ("lp.AmaxRule(smallest_exponent=-130)", "smallest_exponent must be an integer from -127 to -126, got -130"),
-        *((f"lp.Quantizer(signs={signs}{more})", "Quantizer: signs must be") for signs in SIGNS
-          for more in ("", ", hadamard=16")),
+        ("lp.Quantizer(amax_history_len=0)", r"Quantizer: amax_history_len must be from 1 to 2\^20, got 0"),
+        ("lp.AmaxRule(min_scale_exponent=-130)", "min_scale_exponent must be an integer from -127 to -126, got -130"),
+        *((f"lp.Quantizer(hadamard_signs={signs}{more})", "Quantizer: hadamard_signs must be")
+          for signs in SIGNS
+          for more in ("", ", hadamard_size=16")),
         ("made(format='e4m3fx')", "unknown format 'e4m3fx': did you mean 'e4m3fn'"),
         ("made(granularity='1x')", "granularity must be rows x columns such as '1x128' or '128x128', or one of"),
         ("made(scale_format='fp33')", "unknown format 'fp33'"),

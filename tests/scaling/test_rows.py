@@ -82,7 +82,7 @@ def test_transposed_turned_and_reshaped():
     assert q.T.granularity == lp.Granularity(16, 1)
     assert q == q.T.T
     assert bits(q.T.dequantize().T) == bits(q.dequantize())
-    rows, columns = lp.quantize_both(x, NAME)
+    rows, columns = lp.quantize_with_transpose(x, NAME)
     assert rows == q
     assert replace(columns, quantizer=q.quantizer) == lp.quantize(np.ascontiguousarray(x.T), NAME)
     batch = lp.quantize(x.reshape(2, 3, 80), NAME)
@@ -205,11 +205,11 @@ def test_checksums_see_a_wrong_element_of_any_row(scaled):
     a, b = operands(scaled)
     for accumulator in ("blackwell_nvfp4", "float32"):
         d = lp.gemm(a, b, accumulator=accumulator)
-        assert not lp.checksum(d, a, b, accumulator=accumulator).tripped
+        assert not lp.checksum(d, a, b, accumulator=accumulator).failed
         for i in range(len(d)):
             wrong = d.copy()
             wrong[i, 3] += np.abs(d[i]).max()
-            assert lp.checksum(wrong, a, b, accumulator=accumulator, tile=1).tripped
+            assert lp.checksum(wrong, a, b, accumulator=accumulator, tile=1).failed
 
 
 def test_functions_return_scales_of_rows_or_columns():
@@ -262,19 +262,25 @@ def names():
 
 test_refused = refusals(
     [
-        ("AmaxRule('folded', tensor_scale='column')", "AmaxRule: tensor_scale must be 'tensor' or 'row', got 'column'"),
         (
-            "AmaxRule('alone', tensor_scale='row')",
-            "arithmetic must have two levels of scales with tensor_scale='row', got 'alone'",
+            "AmaxRule('te_folded', tensor_scale='column')",
+            "AmaxRule: tensor_scale must be 'tensor' or 'row', got 'column'",
         ),
-        ("AmaxRule('plain', tensor_scale='row', choice='mae')", "choice must be None with tensor_scale='row'"),
+        (
+            "AmaxRule('block_scale_only', tensor_scale='row')",
+            "scale_calculation must have two levels of scales with tensor_scale='row', got 'block_scale_only'",
+        ),
+        (
+            "AmaxRule('direct', tensor_scale='row', four_over_six='mae')",
+            "four_over_six must be None with tensor_scale='row'",
+        ),
         ("row.with_(granularity='16x16')", "granularity must be 1xN or Nx1 with tensor_scale='row', .* got 16x16"),
         (
             "lp.quantize(x, f'{N} bfloat16')",
             "element format must be one such as e2m1fn with two levels of scales, got bfloat16,",
         ),
         ("lp.quantize(x, N, tensor_amax=-1.0)", "quantize: tensor_amax must be a number >= 0 or Inf, got -1.0"),
-        ("lp.quantize(x, N, multiplier=1.0)", "multiplier must be None with e4m3fn scales by .*'row'"),
+        ("lp.quantize(x, N, inverse_scale=1.0)", "inverse_scale must be None with e4m3fn scales by .*'row'"),
         ("replace(q, tensor_scale=q.tensor_scale[:4])", r"of shape \(6, 1\) or \(1, 80\) .* got shape \(4, 1\)"),
         ("replace(q, tensor_scale=np.float32([1]))", r"must be a number or of shape \(6, 1\) or \(1, 80\)"),
         ("replace(q, tensor_scale=np.ones((6, 1)))", TypeError, "a number or an ndarray of float32, got float64"),

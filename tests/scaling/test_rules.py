@@ -15,12 +15,12 @@ import lowprec as lp
 from lowprec.definitions import code
 from lowprec.scaling.job import largest_magnitude
 from lowprec.scaling.passes import amax_of, cast, has_kernel, scales_by_amax
-from lowprec.scaling.rules import AmaxRule, PythonRule, are_powers, arithmetics
+from lowprec.scaling.rules import AmaxRule, PythonRule, are_powers, scale_calculations
 
 F32 = NDArray[np.float32]
 WITH_KERNELS = [
     name for name in lp.quantizers
-    if (q := lp.quantizers[name]).history is None and q.rule.choice is None and has_kernel(q)
+    if (q := lp.quantizers[name]).amax_history_len is None and q.rule.four_over_six is None and has_kernel(q)
 ]  # fmt: skip
 #: Formats that scales can have: with a mantissa, and of powers of two.
 MANTISSAS = [
@@ -44,7 +44,7 @@ def test_the_kernels_are_three_passes(name):
     q = lp.quantizers[name]
     x = matrix()
     found = lp.quantize(x, q)
-    values = x if q.hadamard is None else lp.hadamard(x, q.hadamard, q.signs)
+    values = x if q.hadamard_size is None else lp.hadamard(x, q.hadamard_size, q.hadamard_signs)
     values = values if q.transform_format is None else lp.round_to(values, q.transform_format)
     scales = scales_by_amax(q, amax_of(values, q.granularity), largest_magnitude(values))
     codes = np.empty_like(found.codes)
@@ -57,7 +57,12 @@ def test_the_kernels_are_three_passes(name):
 def test_scales_in_any_format_with_a_mantissa(name):
     x = np.random.default_rng(1).standard_normal((64, 4096)).astype(np.float32)
     amax = np.abs(x.reshape(64, 256, 16)).max(-1)
-    q = lp.quantize(x, lp.Quantizer().with_(format="e2m1fn", granularity="1x16", scale_format=name, arithmetic="alone"))
+    q = lp.quantize(
+        x,
+        lp.Quantizer().with_(
+            format="e2m1fn", granularity="1x16", scale_format=name, scale_calculation="block_scale_only"
+        ),
+    )
     assert (q.scale == lp.round_to(amax / np.float32(6), name, overflow="saturate")).all()
     assert q.bits_per_value == 4 + lp.formats[name].bits / 16
     two = lp.quantize(x, lp.quantizers["nvfp4_te"].with_(scale_format=name))
@@ -65,15 +70,18 @@ def test_scales_in_any_format_with_a_mantissa(name):
     assert two.scale.max() == lp.formats[name].max
 
 
-@pytest.mark.parametrize("arithmetic", arithmetics(POWERS["e8m0fnu"]))
-def test_powers_of_two_stay_within_their_format(arithmetic):
+@pytest.mark.parametrize("calculation", scale_calculations(POWERS["e8m0fnu"]))
+def test_powers_of_two_stay_within_their_format(calculation):
     x = matrix()
     wide = lp.quantize(
-        x, lp.Quantizer().with_(format="e4m3fn", granularity="1x32", scale_format="e8m0fnu", arithmetic=arithmetic)
+        x,
+        lp.Quantizer().with_(
+            format="e4m3fn", granularity="1x32", scale_format="e8m0fnu", scale_calculation=calculation
+        ),
     )
     few = POWERS["e5m0"]
     narrow = lp.quantize(
-        x, lp.Quantizer().with_(format="e4m3fn", granularity="1x32", scale_format=few, arithmetic=arithmetic)
+        x, lp.Quantizer().with_(format="e4m3fn", granularity="1x32", scale_format=few, scale_calculation=calculation)
     )
     assert are_powers(few)
     want = np.clip(wide.scale, np.float32(few.smallest_subnormal), np.float32(few.max))
@@ -257,7 +265,10 @@ test_refused = refusals(
             TypeError,
             "must be an AmaxRule or a Python function, got <scale_rules.Callab",
         ),
-        ("Q(rule=rules.rms, history=16)", "Quantizer: history must be None with a Python function as rule, got 16"),
+        (
+            "Q(rule=rules.rms, amax_history_len=16)",
+            "Quantizer: amax_history_len must be None with a Python function as rule, got 16",
+        ),
         (
             "Q(rule=rules.rms).with_(amax_floor=1.0)",
             TypeError,
@@ -267,18 +278,21 @@ test_refused = refusals(
         ("Q(scale_format='bfloat16')", "scale_format must be float32 or a floating-point format of up to 8 bits"),
         ("Q(scale_format='hif8')", "AmaxRule: scale_format must have exponent and mantissa, got the table hif8"),
         (
-            "Q(scale_format='e8m0fnu', rule=AmaxRule('folded'))",
-            "AmaxRule with e8m0fnu scales: arithmetic must be one of 'floor', 'ceil', 'even',",
-        ),
-        ("AmaxRule(choice='mae')", "AmaxRule: arithmetic must be 'plain' with choice='mae', got 'amax/max'"),
-        ("AmaxRule(inf='rule')", "AmaxRule: inf must be one of one, nan, .* got 'rule'"),
-        (
-            "AmaxRule(division='max/amax').check(lp.formats['e8m0fnu'])",
-            "needs float32 scales and arithmetic='amax/max'",
+            "Q(scale_format='e8m0fnu', rule=AmaxRule('te_folded'))",
+            "AmaxRule with e8m0fnu scales: scale_calculation must be one of 'floor', 'ceil', 'even',",
         ),
         (
-            "Q(scale_format='e4m3fn', rule=AmaxRule('plain', bound=500.0))",
-            "bound must be at most e4m3fn's 448, got 500",
+            "AmaxRule(four_over_six='mae')",
+            "AmaxRule: scale_calculation must be 'direct' with four_over_six='mae', got 'amax/max'",
+        ),
+        ("AmaxRule(inf_block='rule')", "AmaxRule: inf_block must be one of one, nan, .* got 'rule'"),
+        (
+            "AmaxRule(scale_application='max/amax').check(lp.formats['e8m0fnu'])",
+            "needs float32 scales and scale_calculation='amax/max'",
+        ),
+        (
+            "Q(scale_format='e4m3fn', rule=AmaxRule('direct', max_block_scale=500.0))",
+            "max_block_scale must be at most e4m3fn's 448, got 500",
         ),
         (
             "lp.check(of(rules.rms), x)",

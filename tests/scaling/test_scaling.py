@@ -94,7 +94,9 @@ def test_codes_are_casts_of_quotients(fmt: str, granularity: str) -> None:
         for scale, division in itertools.product(SCALES, ("divide", "reciprocal")):
             q = lp.quantize(
                 x,
-                lp.Quantizer().with_(format=fmt, granularity=granularity, scale_format=scale, division=division),
+                lp.Quantizer().with_(
+                    format=fmt, granularity=granularity, scale_format=scale, scale_application=division
+                ),
                 **how,
             )
             rows, columns = q.granularity.block(x.shape)
@@ -117,7 +119,7 @@ def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
 
     x, table = numbers(32, 256), lp.formats["nf4"].values()
     nf4 = tables.table(table.tolist())
-    q = lp.quantize(x, lp.Quantizer().with_(format="nf4", granularity="1x64", division="reciprocal"))
+    q = lp.quantize(x, lp.Quantizer().with_(format="nf4", granularity="1x64", scale_application="reciprocal"))
     middles = [np.float32((a + b) / 2) for a, b in itertools.pairwise(sorted(table.tolist()))]
     for at, part in blocks(q):
         block = [Fraction(float(v)) for v in x[part].ravel()]
@@ -132,7 +134,10 @@ def test_nf4_with_absmax_is_bitsandbytes_rule() -> None:
     values = table[q.codes] * np.repeat(q.scale, 64, axis=1)
     assert np.array_equal(q.dequantize(), values)
     assert np.array_equal(
-        lp.quantize_dequantize(x, lp.Quantizer().with_(format="nf4", granularity="1x64", division="reciprocal")), values
+        lp.quantize_dequantize(
+            x, lp.Quantizer().with_(format="nf4", granularity="1x64", scale_application="reciprocal")
+        ),
+        values,
     )
 
 
@@ -144,7 +149,7 @@ def test_tables_and_what_is_not_finite(name: str) -> None:
     assert np.isnan(values[:2]).all()
     assert (values[2] == 1).all()
     assert lp.quantize(np.zeros((0, 64)), f"{name} 1x64").shape == (0, 64)
-    given = lp.quantize(x[2:], f"{name} 1x64", multiplier=0.5)
+    given = lp.quantize(x[2:], f"{name} 1x64", inverse_scale=0.5)
     assert (given.scale.item(), given.codes[0, 0]) == (2.0, lp.encode(0.5, name))
 
 

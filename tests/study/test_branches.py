@@ -42,7 +42,7 @@ from lowprec.study.run.store import StudyError
 
 SCRATCH = Setting("nano", checkpoint_steps=0, branch_steps=20, checkpoints=2, seeds=1, warmup_steps=4)
 ONE_STEP = Setting("nano", checkpoint_steps=2, branch_steps=1, checkpoints=1, seeds=1, warmup_steps=0)
-UNBALANCED = Arm("none", config={"bias_rate": 0.0})
+UNBALANCED = Arm("none", config={"bias_update_speed": 0.0})
 LATE = Arm("late", tail=PrecisionSwitch(0.5))
 UNKNOWN = "unknown arm 'dsv4' in expectation 'x': expected one of bf16, again, perturb, dsv3,"
 
@@ -163,7 +163,7 @@ def test_arms_from_scratch_have_no_checkpoint_but_pairs(finished, study):
     ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
     assert (ours.work.weights_seed, ours.seed) == (theirs.work.weights_seed, theirs.seed) == (1, 2000)
     assert ours.work.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
-    assert [task.fingerprint["config"]["bias_rate"] for task in (ours, theirs)] == [0.0, 0.003]
+    assert [task.fingerprint["config"]["bias_update_speed"] for task in (ours, theirs)] == [0.0, 0.003]
     assert study.arm("again").verdict == "bit-identical"
     assert "from scratch, 2 pairs (2 initial weights x 1 data seed)" in study.size
     assert str(SCRATCH) == "nano: 2 x 20 steps per arm from scratch"
@@ -172,9 +172,9 @@ def test_arms_from_scratch_have_no_checkpoint_but_pairs(finished, study):
     assert results(finished) == before
 
 
-@pytest.mark.parametrize(("key", "value"), [("batch", 8), ("bias_rate", 0.5)])
+@pytest.mark.parametrize(("key", "value"), [("batch", 8), ("bias_update_speed", 0.5)])
 def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(copied, key, value):
-    config = TOY.plan(copied).arms[0].fingerprint["config"] | {"bias_rate": 0.0}
+    config = TOY.plan(copied).arms[0].fingerprint["config"] | {"bias_update_speed": 0.0}
     edited("none/c0-s0/run.json", {"fingerprint": {"config": config | {key: value}}})(copied)
     with pytest.raises(StudyError, match=f"config.{key}: "):
         summarize(copied)
@@ -182,16 +182,16 @@ def test_configurations_may_differ_where_an_arm_says_so_and_nowhere_else(copied,
 
 def test_the_backend_has_the_trainer_and_changes_fields_of_a_configuration():
     assert BACKEND.trainer is Trainer
-    assert BACKEND.configuration("nano", {"bias_rate": 0.0}) == replace(configs["nano"], bias_rate=0.0)
+    assert BACKEND.configuration("nano", {"bias_update_speed": 0.0}) == replace(configs["nano"], bias_update_speed=0.0)
 
 
 @pytest.mark.slow
 def test_from_scratch_is_the_trainer_from_scratch(tmp_path):
     setting = Setting("nano", checkpoint_steps=0, branch_steps=2, checkpoints=1, seeds=1, warmup_steps=1)
     tasks = real(tmp_path, setting, UNBALANCED)
-    schedule = Schedule(peak=2e-3, warmup_steps=1, total_steps=2, kind="linear_to_zero")
+    schedule = Schedule(peak_lr=2e-3, warmup_steps=1, total_steps=2, curve="linear_to_zero")
     for task, rate in ((tasks["bf16"], 3e-3), (tasks["none"], 0.0)):
-        config = replace(configs["nano"], bias_rate=rate)
+        config = replace(configs["nano"], bias_update_speed=rate)
         trainer = Trainer(config, "bf16", load_corpus("stdlib"), seed=0, schedule=schedule, data_seed=1000)
         records = [trainer.step(), trainer.step()]
         columns = task.folder.columns()
@@ -348,7 +348,7 @@ test_refused = refusals([
       for share in ("0.0", "1.0", "-0.5", "math.nan", "'half'", "True")],
     *[(f"Arm('a', calibration={count})", "arm 'a': calibration must be an integer >= 0, got .*")
       for count in ("-1", "1.5", "True")],
-    ("ablation(UNBALANCED)", "config of a branch must change groups, kept_groups, route_scale only, got"),
+    ("ablation(UNBALANCED)", "config of a branch must change expert_groups, topk_groups, route_scale only, got"),
     ("same_weights(UNBALANCED)", "tail and config must be empty for a measurement of one batch, got None and"),
     ("same_weights(LATE)", "tail and config must be empty for a measurement of one batch, got bf16 for the last"),
     ("replace(SCRATCH, warmup_steps=30)", "warmup_steps must be at most branch_steps=20, got 30"),

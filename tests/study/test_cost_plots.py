@@ -62,9 +62,9 @@ def test_every_choice_is_counted_where_it_is_made():
     whole = nvfp4.with_(quantize=["layers.-1.attn.w*", "layers.-1.ffn.[!g]*"])
     assert bits(nvfp4)["operands"] > bits(whole)["operands"] > 4.0
     assert bits(bf16.with_(combine="logfmt8"))["wires"] < 16.0
-    narrow, wide = (bits(bf16.with_(cache_swiglu_input=name))["kept"] for name in ("mxfp4_floor", "fp8_1x128"))
+    narrow, wide = (bits(bf16.with_(saved_swiglu_input=name))["kept"] for name in ("mxfp4_floor", "fp8_1x128"))
     assert narrow < wide
-    assert bits(bf16.with_(master="e4m3fn tensor", moments="float32"))["states"] == 8 + 32 + 32
+    assert bits(bf16.with_(master_weights="e4m3fn tensor", moments="float32"))["states"] == 8 + 32 + 32
     assert bits(bf16.with_(moment_m="float64"))["states"] == 32 + 64 + 16
     assert {name for name, value in bits(bf16).items() if value != bits(bf16.with_(dy="e5m2"))[name]} == {"operands"}
 

@@ -99,7 +99,7 @@ def trainer():
     from lowprec.moe.run.trainer import Trainer
 
     return Trainer(
-        "nano", "bf16", load_corpus("stdlib"), seed=0, schedule=Schedule(peak=1e-3, warmup_steps=0, total_steps=2)
+        "nano", "bf16", load_corpus("stdlib"), seed=0, schedule=Schedule(peak_lr=1e-3, warmup_steps=0, total_steps=2)
     )
 
 

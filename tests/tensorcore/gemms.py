@@ -21,7 +21,7 @@ def operands(
     rng = np.random.default_rng([seed, m, n, k])
     granularity, formats = ((x, x) if isinstance(x, str) else x for x in (granularity, formats))
     rows = [rng.standard_normal((count, k)) * 2.0 ** rng.integers(-3, 4, (count, 1)) for count in (m, n)]
-    rule = lp.AmaxRule("alone" if scale == "e4m3fn" else "amax/max")
+    rule = lp.AmaxRule("block_scale_only" if scale == "e4m3fn" else "amax/max")
     a, b = (
         lp.quantize(x.astype(np.float32), lp.Quantizer(format=f, granularity=block, scale_format=scale, rule=rule))
         for x, f, block in zip(rows, formats, granularity, strict=True)

@@ -146,7 +146,7 @@ def test_cases_contain_what_their_names_say() -> None:
 
 @pytest.mark.parametrize(("name", "case", "wrong", "enough"), [
     *((FP8, "ladder, C near", wrong, 100)
-      for wrong in ({"group": 16}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"output_format": "float32"})),
+      for wrong in ({"group_size": 16}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"output_format": "float32"})),
     *((f"wgmma.{name}", None, {"zero_exponent": zeros}, 20)  # the first question
       for name, zeros in (("f16.f16.f16", -22), ("f16.f16.f16", None), ("f32.bf16.bf16", -134), ("f32.bf16.bf16", None),
                           ("f32.tf32.tf32", -134))),

@@ -44,8 +44,8 @@ EXAMPLES: list[Example] = [
     ("arm_fp8", [448.0] * 4, [448.0] * 4, 0.0, 802816.0),
     ("arm_fp8_f16", [448.0], [448.0], 0.0, INF),
     # LSCALE multiplies products before the only rounding
-    ("arm_fp8", [2.0**-6] * 4, [2.0**-9] * 4, 1.0, 1 + 2.0**-22, {"product_exponent": -9}),
-    ("arm_fp8", [1.0] * 4, [1.0] * 4, BF16_ONE, BF16_ONE, {"product_exponent": -2}),
+    ("arm_fp8", [2.0**-6] * 4, [2.0**-9] * 4, 1.0, 1 + 2.0**-22, {"product_scale_log2": -9}),
+    ("arm_fp8", [1.0] * 4, [1.0] * 4, BF16_ONE, BF16_ONE, {"product_scale_log2": -2}),
     # OSM saturates what overflows, and no infinity
     ("arm_fp8_f16", [448.0], [448.0], 0.0, 65504, SATURATES),
     ("arm_fp8_f16", [448.0], [-448.0], 0.0, -65504, SATURATES),
@@ -84,12 +84,12 @@ def test_checksums_hold(name: str) -> None:
     rng = np.random.default_rng(1)
     machine = lp.accumulators[name]
     if isinstance(machine, ScaledGroupSum):
-        machine = machine.with_(product_exponent=-7)
+        machine = machine.with_(product_scale_log2=-7)
     q = [
         lp.quantize(rng.standard_normal((48, 96), dtype=np.float32), f"{machine.default_format} 1x128")
         for _ in range(2)
     ]
     d = lp.gemm(*q, accumulator=machine, promote_every=None)
-    assert not lp.checksum(d, *q, accumulator=machine, promote_every=None).tripped
+    assert not lp.checksum(d, *q, accumulator=machine, promote_every=None).failed
     d[3, 5] += np.abs(d).max()
     assert lp.checksum(d, *q, accumulator=machine, promote_every=None).suspects() == [(3, 5)]

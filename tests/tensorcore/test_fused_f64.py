@@ -31,7 +31,7 @@ Codes = NDArray[np.unsignedinteger]
 def machine(
     group: int, fraction_bits: int, output: str = "float32", zero: int | None = -133, align: Align = "truncate"
 ) -> FusedSum:
-    fields = {"group": group, "fraction_bits": fraction_bits, "zero_exponent": zero, "align": align}
+    fields = {"group_size": group, "fraction_bits": fraction_bits, "zero_exponent": zero, "align": align}
     return FusedSum("test", output_format=output, **fields)
 
 
@@ -260,7 +260,7 @@ def test_sums_at_float16s_ends(name):
 
 
 def test_what_is_not_plain_is_left_to_the_reference():
-    machine = lp.accumulators["hopper_fp8_mma"].with_(group=6)
+    machine = lp.accumulators["hopper_fp8_mma"].with_(group_size=6)
     rng = np.random.default_rng(3)
     a, b = (lp.encode(rng.standard_normal((rows, 50)), "e4m3fn") for rows in (4, 5))
     agree(lambda: lp.mma(a, b, accumulator=machine), kernels=[*NAMES, "auto"])

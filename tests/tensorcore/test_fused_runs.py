@@ -64,13 +64,13 @@ def drawn(rng: Rng, unit: Accumulator, shape: tuple[int, int, int], kind: str) -
 
 
 @pytest.mark.parametrize("change", [
-    {"fraction_bits": 3}, {"fraction_bits": 20, "output_format": "fp22"}, {"fraction_bits": 37}, {"group": 16},
-    {"group": 256}, {"zero_exponent": None}, {"zero_exponent": -126, "fraction_bits": 8}, {"scale_block": 64},
+    {"fraction_bits": 3}, {"fraction_bits": 20, "output_format": "fp22"}, {"fraction_bits": 37}, {"group_size": 16},
+    {"group_size": 256}, {"zero_exponent": None}, {"zero_exponent": -126, "fraction_bits": 8}, {"scale_block": 64},
 ], ids=str)  # fmt: skip
 def test_machines_nobody_has_built(change: dict[str, Any]) -> None:
     rng = np.random.default_rng(17)
     unit = MXF4_16.with_(**change)
-    if unit.group == 256:
+    if unit.group_size == 256:
         unit = unit.with_(fraction_bits=34)
     for kind in ("near", "spread", "subnormal"):
         check(unit, *drawn(rng, unit, (9, 37, 640), kind), None, rng.standard_normal((9, 37)).astype(np.float32))
@@ -90,7 +90,7 @@ def test_the_sum_stays_below_its_limit(sign: int) -> None:
     check(unit, a, b, scales, c)
     b[:, 1::2] ^= 8
     check(unit, a, b, scales, c)
-    for beyond in (unit.with_(fraction_bits=38), unit.with_(group=128)):
+    for beyond in (unit.with_(fraction_bits=38), unit.with_(group_size=128)):
         assert not any(Runs.find(beyond, FP4, FP4, name) for name in NAMES)
 
 
@@ -173,7 +173,7 @@ def test_the_trial_notices_a_wrong_factor(name: str, factor: float) -> None:
 def test_what_is_refused() -> None:
     e3m2 = formats["e3m2fn"]
     for unit in (
-        NVFP4.with_(align="floor"), NVFP4.with_(run=8), NVFP4.with_(output_format="float16"),
+        NVFP4.with_(align="floor"), NVFP4.with_(exact_group=8), NVFP4.with_(output_format="float16"),
         NVFP4.with_(zero_exponent=-120),
     ):  # fmt: skip
         assert way_for(unit, FP4, FP4).engine is None

@@ -17,7 +17,7 @@ from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 # Orders of operations
 
 #: Libraries of the catalogue, so that a new one is compared too, that multiply scales in at the end.
-AT_END = [name for name in gemm_libraries if gemm_libraries[name].scales == "end"]
+AT_END = [name for name in gemm_libraries if gemm_libraries[name].apply_scales_at == "end"]
 
 
 @pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8", "blackwell_fp8_f16", "blackwell_fp8", "exact"])
@@ -38,7 +38,7 @@ def test_alpha_beta_and_c(library, alpha, beta):
     """``D = fma(alpha * s, T, float32(beta * C))``."""
     qa, qb = operands(4, 5, 300)
     c = normal(1, 4, 5) * 100
-    if gemm_libraries[library].scales == "promotion":
+    if gemm_libraries[library].apply_scales_at == "promotion":
         factor, total = np.float32(alpha), lp.gemm(qa, qb, library=library)  # without C: `test_split_k` has it by hand
     else:
         factor = both_scales(qa, qb) * np.float32(alpha)
@@ -66,7 +66,7 @@ def test_libraries_differ():
 def test_split_k(library, k, split_k, runs):
     """Whole tiles of 128, the last run shorter, added one after the other before scales that come at the end."""
     qa, qb = operands(5, 6, k)
-    at_end, s = gemm_libraries[library].scales == "end", both_scales(qa, qb)
+    at_end, s = gemm_libraries[library].apply_scales_at == "end", both_scales(qa, qb)
     total = np.zeros((5, 6), np.float32)
     for start, stop in itertools.pairwise(np.cumsum([0, *runs])):
         part = np.zeros((5, 6), np.float32)
@@ -90,7 +90,7 @@ def test_split_k_with_scales_along_k():
 
 def test_whose_promotion_comes_first():
     """What is said, the machine's own, the library's."""
-    mine = GemmLibrary("mine", scales="end", promote_every=64)
+    mine = GemmLibrary("mine", apply_scales_at="end", promote_every=64)
     qa, qb = operands(4, 4, 256)
     for every, options in ((64, {}), (32, {"promote_every": 32})):
         right = both_scales(qa, qb) * summed(qa, qb, "hopper_fp8", every)
@@ -246,7 +246,7 @@ def test_a_separate_addition_at_promotion(machine, every):
     total = np.zeros((5, 4), np.float32)
     for k in range(0, 640, every):
         total = total + both_scales(qa, qb, k) * chain(qa, qb, k, k + every, machine)
-    separate = GemmLibrary("separate", fused=False, promote_every=every)
+    separate = GemmLibrary("separate", fma_promotion=False, promote_every=every)
     assert_same(lp.gemm(qa, qb, accumulator=machine, library=separate), total)
     assert not np.array_equal(total, lp.gemm(qa, qb, accumulator=machine, promote_every=every))
 
@@ -279,7 +279,7 @@ def test_splits_that_are_rounded_before_they_are_added(out):
         part = summed(qa, qb, "hopper_fp8", None, start, stop)
         own = rounded(fma(both_scales(qa, qb), part, c if start == 0 else np.float32(0)), out)
         total = own if total is None else rounded(total + own, out)
-    library = GemmLibrary("rounds", scales="end", promote_every=None, split_k=3, split_sum="out")
+    library = GemmLibrary("rounds", apply_scales_at="end", promote_every=None, split_k=3, split_k_reduction="out")
     assert_same(lp.gemm(qa, qb, c, library=library, out_format=out), total)
 
 
@@ -341,9 +341,12 @@ test_refused = refusals([
     ("grouped(qx, qx, expert=[0] * 3)", r"b must be a Quantized of shape \(experts, N, K\) or a sequence of \(N,"),
     ("grouped(qx, [alone[0], qx], expert=[0] * 3)", "matrices of one shape"),
     ("grouped(qx, alone, expert=[0] * 3, c=np.zeros(3))", r"grouped_gemm: c must have shape \(3, 128\), got \(3,\)"),
-    ("GemmLibrary('odd', scales='middle')", "Library odd: scales must be 'promotion' or 'end', got 'middle'"),
-    ("GemmLibrary('odd', k_order='odd')", "Library odd: k_order must be 'increasing' or 'interleaved', got 'odd'"),
-    ("GemmLibrary('odd', split_sum='tree')", "Library odd: split_sum must be 'float32' or 'out', got 'tree'"),
-    ("GemmLibrary('odd', split_k=0)", "Library odd: split_k must be an integer >= 1, got 0"),
-    ("GemmLibrary('odd', fused='yes')", "GemmLibrary: fused must be True or False, got 'yes'"),
+    ("GemmLibrary('odd', apply_scales_at='middle')",
+     "GemmLibrary odd: apply_scales_at must be 'promotion' or 'end', got 'middle'"),
+    ("GemmLibrary('odd', k_order='odd')",
+     "GemmLibrary odd: k_order must be 'increasing' or 'interleaved', got 'odd'"),
+    ("GemmLibrary('odd', split_k_reduction='tree')",
+     "GemmLibrary odd: split_k_reduction must be 'float32' or 'out', got 'tree'"),
+    ("GemmLibrary('odd', split_k=0)", "GemmLibrary odd: split_k must be an integer >= 1, got 0"),
+    ("GemmLibrary('odd', fma_promotion='yes')", "GemmLibrary: fma_promotion must be True or False, got 'yes'"),
 ], names)  # fmt: skip

@@ -9,7 +9,7 @@ from gemms import assert_same
 from refusals import refusals
 
 import lowprec as lp
-from lowprec.tensorcore.grouped import grouped_wgrad, run_starts
+from lowprec.tensorcore.grouped import group_offsets, grouped_wgrad
 
 COUNTS = [130, 0, 1, 128, 77]
 # machine, granularity, quantizer options
@@ -24,7 +24,7 @@ def operands(machine: str, align: int, gap: float = 0.0) -> tuple[lp.Quantized, 
     """Tokens laid out by expert, and each expert's own [tokens, N] and [tokens, M]."""
     spec = KINDS[machine]
     rng = np.random.default_rng(5)
-    starts, total = run_starts(COUNTS, align), int(run_starts(COUNTS, align)[-1])
+    starts, total = group_offsets(COUNTS, align), int(group_offsets(COUNTS, align)[-1])
     dy, x = (np.full((rows, total), gap, np.float32) for rows in (20, 36))
     parts = []
     for start, count in zip(starts, COUNTS, strict=False):
@@ -53,7 +53,7 @@ def test_what_lies_between_runs_is_not_read() -> None:
     want = grouped_wgrad(dy, x, COUNTS)
     for q in (dy, x):
         outside = np.ones(q.shape[1], bool)
-        for start, count in zip(run_starts(COUNTS), COUNTS, strict=False):
+        for start, count in zip(group_offsets(COUNTS), COUNTS, strict=False):
             outside[start : start + count] = False
         assert outside.any()
         q.codes[:, outside] = 0x7F
@@ -64,14 +64,14 @@ def test_what_lies_between_runs_is_not_read() -> None:
 def names():
     dy, x, _ = operands("hopper_fp8", 128)
     short = replace(x, codes=x.codes[:, :-1])
-    return {"dy": dy, "x": x, "short": short, "counts": COUNTS, "wgrad": grouped_wgrad, "run_starts": run_starts}
+    return {"dy": dy, "x": x, "short": short, "counts": COUNTS, "wgrad": grouped_wgrad, "group_offsets": group_offsets}
 
 
 test_refused = refusals([
     ("wgrad(dy, x, [10_000])", "grouped_wgrad: runs must end within K=640, got 10000 with align=128"),
     ("wgrad(dy, x, [5, 5], align=32)", "grouped_wgrad: runs must begin at dy's blocks of 128, got align=32"),
     ("wgrad(dy, x, counts, c=np.zeros((1, 2)))", r"grouped_wgrad: c must have shape \(5, 20, 36\), got \(1, 2\)"),
-    ("wgrad(dy, x, [1.5])", r"run_starts: counts must be integers >= 0, one per expert, got array\(\[1.5\]\)"),
-    ("run_starts([1], align=0)", "run_starts: align must be an integer >= 1, got 0"),
+    ("wgrad(dy, x, [1.5])", r"group_offsets: counts must be integers >= 0, one per expert, got array\(\[1.5\]\)"),
+    ("group_offsets([1], align=0)", "group_offsets: align must be an integer >= 1, got 0"),
     ("wgrad(dy, short, counts)", r"dy and x must be matrices \[N, K\] and \[M, K\], got shapes \(20, 640\) and"),
 ], names)  # fmt: skip

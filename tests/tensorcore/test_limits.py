@@ -215,7 +215,7 @@ def machines(limits: Any) -> list[tuple[Unit, tuple[lp.Format, lp.Format]]]:
     long = [lp.Format("long", exponent_bits=3, mantissa_bits=m, specials="finite") for m in (3, 4)]
     bare = lp.Format("bare", exponent_bits=4, mantissa_bits=0, has_zero=False, specials="finite")
     return [
-        *((hopper.with_(group=g), (e4m3, e5m2)) for g in (limits.group, limits.group + 4)),
+        *((hopper.with_(group_size=g), (e4m3, e5m2)) for g in (limits.group_size, limits.group_size + 4)),
         *((wide.with_(fraction_bits=b), (e4m3, e5m2)) for b in (3, limits.fraction_bits, limits.fraction_bits + 1)),
         *((hopper.with_(zero_exponent=z), (e4m3, e5m2)) for z in (limits.zero_exponent, limits.zero_exponent + 1)),
         *((wide.with_(fraction_bits=13), (f, f)) for f in (*ends, *long, bare)),
@@ -231,10 +231,10 @@ def test_machines_at_the_limits_of_float32_lanes(kernel: str) -> None:
 
 #: Machines that nobody has built with the kernels of CDNA1 and CDNA3.
 AMD: list[tuple[str, str, dict[str, Any]]] = [
-    ("cdna1_f16", "float16", {"group": 2}), ("cdna1_bf16", "bfloat16", {"group": 4}),
-    ("cdna3_fp8", "e4m3fnuz", {"group": 1, "run": 1}), ("cdna3_fp8", "e5m2fnuz", {"group": 21, "run": 3}),
+    ("cdna1_f16", "float16", {"group_size": 2}), ("cdna1_bf16", "bfloat16", {"group_size": 4}),
+    ("cdna3_fp8", "e4m3fnuz", {"group_size": 1, "lanes": 1}), ("cdna3_fp8", "e5m2fnuz", {"group_size": 21, "lanes": 3}),
     ("cdna3_f16", "float16", {"fraction_bits": 3}), ("cdna3_f16", "float16", {"fraction_bits": 32}),
-    ("cdna3_bf16", "bfloat16", {"group": 256}), ("cdna3_bf16", "bfloat16", {"group": 3, "run": 8}),
+    ("cdna3_bf16", "bfloat16", {"group_size": 256}), ("cdna3_bf16", "bfloat16", {"group_size": 3, "lanes": 8}),
 ]  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def test_groups_of_zeros_are_not_left_to_the_reference(name: str, fmt: str) -> N
 #: Limits beyond which palettes find a wrong bit: one step, but where sums stay far from what the lanes hold. Nothing is
 #: here of shorter operands and longer products, whose limits are those of the proof.
 LOOSER: dict[str, Callable[[Any], Any]] = {
-    "group": lambda most: most + 4,
+    "group_size": lambda most: most + 4,
     "fraction_bits": lambda most: most + 1,
     "operand": lambda most: (most[0], most[1] + 1),
     "zero_exponent": lambda most: most + 1,
@@ -279,7 +279,7 @@ LOOSER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("field", LOOSER)
 def test_palettes_find_looser_limits(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KERNELS[0]
-    if (kernel, field) == ("portable", "group"):
+    if (kernel, field) == ("portable", "group_size"):
         pytest.skip("counts nothing in words of 32 bits")
     before = LIMITS[kernel]
     monkeypatch.setitem(LIMITS, kernel, before._replace(**{field: LOOSER[field](getattr(before, field))}))

@@ -76,9 +76,9 @@ def test_recorded_bits(recording: Recording) -> None:
 @needs_recordings
 @pytest.mark.parametrize("name", sorted({r.accumulator for r in RECORDINGS}))
 def test_no_recording_decides_what_zeros_count_as(name: str) -> None:
-    """`verified` says so of this field; one recording of each accumulator."""
+    """`validated_against` says so of this field; one recording of each accumulator."""
     recording = next(r for r in RECORDINGS if r.accumulator == name)
-    assert "not zero_exponent" in CATALOGUE[name].verified
+    assert "not zero_exponent" in CATALOGUE[name].validated_against
     for other in (None, CATALOGUE[name].zero_exponent + 8):
         with lp.accumulators.scoped({name: replace(CATALOGUE[name], zero_exponent=other)}):
             assert differing(Path(FOLDER), recording) == (OUTPUTS, 0)
@@ -90,7 +90,7 @@ def test_no_recording_is_left_out() -> None:
 
 
 def test_what_is_said_to_be_recorded_is() -> None:
-    told = {name for name, machine in CATALOGUE.items() if machine.verified.startswith("recordings")}
+    told = {name for name, machine in CATALOGUE.items() if machine.validated_against.startswith("recordings")}
     assert told == {r.accumulator for r in RECORDINGS} | {"hopper_fp8_mma"}
 
 
@@ -181,7 +181,7 @@ def test_a_changed_machine_says_so() -> None:
     machine = lp.accumulators["hopper_fp8"].with_(align="floor", promote_every=128)
     assert machine.name == "hopper_fp8(align=floor, promote_every=128)"
     assert machine == lp.accumulators["hopper_fp8"].with_(promote_every=128).with_(align="floor")
-    assert machine.verified == "not"
+    assert machine.validated_against == "not"
     assert machine.source == "what-if of hopper_fp8"
 
 
@@ -223,7 +223,7 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("mma('fp64')", TypeError, "fp64: operands must be float64 or their bits as uint64, got uint8"),
     ("mma('blackwell_mxf8', a_scale=np.ones((2, 1)), b_scale=scale)", TypeError,
      "codes of e8m0fnu must be unsigned integers, got float64"),
-    ("change('hopper_fp8', group=0)", "group must be an integer from 1 to 256, got 0"),
+    ("change('hopper_fp8', group_size=0)", "group_size must be an integer from 1 to 256, got 0"),
     ("change('hopper_fp8', fraction_bits=41)", "fraction_bits must be an integer from 3 to 40, got 41"),
     ("change('hopper_fp8', align='up')", "align must be one of 'truncate', 'floor', 'nearest', got 'up'"),
     ("change('hopper_fp8', output_format='float64')",
@@ -235,12 +235,12 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("change('blackwell_mxf8', scale_block=0)",
      "scale_format and scale_block must be given together, got e8m0fnu and 0"),
     ("change('blackwell_mxf8', scale_format='e4m3fn')", "scale_format must have no mantissa bits .* got e4m3fn"),
-    ("change('blackwell_nvfp4', group=24)", "run must divide group=24 and scale_block=16, got 16"),
+    ("change('blackwell_nvfp4', group_size=24)", "exact_group must divide group_size=24 and scale_block=16, got 16"),
     ("change('cdna3_f16', scale_format='e8m0fnu', scale_block=32)", TypeError, "unknown field 'scale_format':"),
     ("change('hopper_fp8', saturate=True)", TypeError, "FusedSum.with_: unknown field 'saturate'"),
-    ("change('amx_fp8', group=6)", "group must be a multiple of 4, 2 for each of 2 lanes, got 6"),
-    ("change('amx_bf16', group=5)", "group must be a multiple of 2, 1 for each of 2 lanes, got 5"),
-    ("change('arm_fp8', product_exponent=200)", "product_exponent must be an integer from -127 to 127, got 200"),
+    ("change('amx_fp8', group_size=6)", "group_size must be a multiple of 4, 2 for each of 2 lanes, got 6"),
+    ("change('amx_bf16', group_size=5)", "group_size must be a multiple of 2, 1 for each of 2 lanes, got 5"),
+    ("change('arm_fp8', product_scale_log2=200)", "product_scale_log2 must be an integer from -127 to 127, got 200"),
     ("change('hopper_fp8', input_formats=3)", TypeError,
      "input_formats must be a format, a name of one or a sequence of them, got 3"),
     ("change('hopper_fp8', input_formats=('e9m9',))", "unknown format 'e9m9'"),
@@ -259,15 +259,16 @@ ENTRIES = [lp.accumulators[name] for name in lp.accumulators.names()]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_tells_its_words_and_its_oracle(kind: type[Accumulator]) -> None:
-    assert 10 < len(kind.words) < 120
-    assert hasattr(oracle, kind.oracle), f"{kind.__name__}: lowprec.oracle has no {kind.oracle}"
+    assert 10 < len(kind.summary) < 120
+    assert hasattr(oracle, kind.oracle_class), f"{kind.__name__}: lowprec.oracle has no {kind.oracle_class}"
     assert any(type(entry) is kind for entry in ENTRIES), f"no accumulator is a {kind.__name__}"
 
 
 #: Other values of fields.
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "group": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"),
-    "output_format": ("float16", "float32"), "zero_exponent": (3, -1), "run": (2, 4, 1), "promote_every": (64, 128),
+    "group_size": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"),
+    "output_format": ("float16", "float32"), "zero_exponent": (3, -1), "exact_group": (2, 4, 1), "lanes": (2, 4, 1),
+    "promote_every": (64, 128),
 }  # fmt: skip
 
 

@@ -25,9 +25,9 @@ NAMES = list(ACCUMULATORS)
 def test_every_accumulator_has_its_oracle(name: str) -> None:
     """The slow truth about it stands in `lowprec.oracle.accumulators`, by the rule that its kind names."""
     kind = type(lp.accumulators[name])
-    assert name in ACCUMULATORS, f"lowprec/oracle/accumulators.py has no line for {name}: a {kind.oracle}"
+    assert name in ACCUMULATORS, f"lowprec/oracle/accumulators.py has no line for {name}: a {kind.oracle_class}"
     rule = type(ACCUMULATORS[name].rule).__name__
-    assert rule == kind.oracle, f"{name} is a {kind.__name__}, whose oracle is {kind.oracle}, not {rule}"
+    assert rule == kind.oracle_class, f"{name} is a {kind.__name__}, whose oracle is {kind.oracle_class}, not {rule}"
 
 
 def test_the_oracle_has_no_accumulator_more() -> None:
@@ -147,8 +147,8 @@ def what_if(name: str, **changes: Any) -> tuple[Any, Accumulator]:
     words = {
         "float32": "f32",
         "float16": "f16",
-        "product_exponent": "exponent",
-        "run": "lanes",
+        "product_scale_log2": "exponent",
+        "group_size": "group",
         "output_format": "output",
     }
     own = {words.get(key, key): words.get(value, value) for key, value in changes.items()}
@@ -161,17 +161,18 @@ LONG = (*SHORT, "two ladders", "least", "zeros", "largest")
 ALL = tuple(FAMILIES)
 FP8_CHANGES: list[dict[str, Any]] = [
     {"fraction_bits": 25, **F32}, {"fraction_bits": 12}, {"fraction_bits": 14}, {"fraction_bits": 25},
-    {**F32}, {"group": 8, "fraction_bits": 24, **F32}, {"group": 64}, {"group": 3},
+    {**F32}, {"group_size": 8, "fraction_bits": 24, **F32}, {"group_size": 64}, {"group_size": 3},
     {"fraction_bits": 35, **F32}, {"fraction_bits": 3},
 ]  # fmt: skip
 CPU_CHANGES: list[tuple[str, dict[str, Any]]] = [
-    ("avx512_bf16", {"group": 1}), ("avx512_bf16", {"group": 5}), ("amx_bf16", {"group": 8}),
-    ("amx_bf16", {"group": 6}), ("amx_bf16", {"run": 1}), ("amx_f16", {"run": 4}), ("amx_fp8", {"group": 16}),
-    ("amx_fp8", {"group": 12, "run": 3}),
-    ("arm_bf16", {"group": 1}), ("arm_bf16", {"group": 4}), ("arm_bf16_ebf", {"group": 7}), ("arm_fp8", {"group": 9}),
-    ("arm_fp8", {"product_exponent": -127}), ("arm_fp8", {"product_exponent": 100, "saturate": True}),
-    ("arm_fp8_fmlall", {"product_exponent": -120}), ("arm_fp8_fmlall", {"product_exponent": 127}),
-    ("arm_fp8_f16", {"product_exponent": -15}), ("arm_fp8_f16", {"saturate": True}),
+    ("avx512_bf16", {"group_size": 1}), ("avx512_bf16", {"group_size": 5}), ("amx_bf16", {"group_size": 8}),
+    ("amx_bf16", {"group_size": 6}), ("amx_bf16", {"lanes": 1}), ("amx_f16", {"lanes": 4}),
+    ("amx_fp8", {"group_size": 16}), ("amx_fp8", {"group_size": 12, "lanes": 3}),
+    ("arm_bf16", {"group_size": 1}), ("arm_bf16", {"group_size": 4}), ("arm_bf16_ebf", {"group_size": 7}),
+    ("arm_fp8", {"group_size": 9}), ("arm_fp8", {"product_scale_log2": -127}),
+    ("arm_fp8", {"product_scale_log2": 100, "saturate": True}),
+    ("arm_fp8_fmlall", {"product_scale_log2": -120}), ("arm_fp8_fmlall", {"product_scale_log2": 127}),
+    ("arm_fp8_f16", {"product_scale_log2": -15}), ("arm_fp8_f16", {"saturate": True}),
 ]  # fmt: skip
 #: Machine, families, and what is changed.
 WHAT_IFS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
@@ -180,7 +181,7 @@ WHAT_IFS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     *((name, families, {"fraction_bits": count, **more}) for count in range(3, 41) for name, families, more in (
         ("hopper_fp8", SHORT, {}), ("hopper_fp8", SHORT[:1], {**F32}),
         ("hopper_bf16", ("two ladders", "least"), {}), ("hopper_f16_f16", ("two ladders", "subnormal"), {}))),
-    *((name, families, {"group": group})
+    *((name, families, {"group_size": group})
       for group in (1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 100, 127, 128, 255, 256) for name, families in (
         ("hopper_fp8", SHORT), ("blackwell_fp8", SHORT[:1]), ("ampere_f16", ("two ladders",)),
         ("hopper_fp8_f16", ("narrow",)))),
@@ -188,9 +189,9 @@ WHAT_IFS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
         ("hopper_fp8", "hopper_fp8_f16", "blackwell_fp8", "hopper_bf16", "volta_f16"), ("fp22", "float32", "float16"),
         ("truncate", "floor", "nearest"))),
     *((name, SHORT, changes) for name in ("ada_fp8", "blackwell_mxf8", "turing_f16", "ampere_tf32") for changes in (
-        {"fraction_bits": 20, **F32, "align": "floor", "group": 24}, {"fraction_bits": 40, "group": 256},
-        {"fraction_bits": 3, "group": 1, "align": "nearest"}, {"fraction_bits": 30, **F16, "group": 6})),
-    *(("ada_fp8", SHORT, {"group": group, "align": align, "fraction_bits": bits})
+        {"fraction_bits": 20, **F32, "align": "floor", "group_size": 24}, {"fraction_bits": 40, "group_size": 256},
+        {"fraction_bits": 3, "group_size": 1, "align": "nearest"}, {"fraction_bits": 30, **F16, "group_size": 6})),
+    *(("ada_fp8", SHORT, {"group_size": group, "align": align, "fraction_bits": bits})
       for group, align, bits in product((12, 16), ("truncate", "floor", "nearest"), (5, 13))),
 ]  # fmt: skip
 
@@ -219,7 +220,7 @@ def test_machines_at_random(data: st.DataObject) -> None:
     runs = ["blackwell_nvfp4", "blackwell_mxf4", "blackwell_mxf4_16"]
     name = data.draw(st.sampled_from([*fused, *runs]))
     fields = {
-        "group": st.integers(1, 80),
+        "group_size": st.integers(1, 80),
         "fraction_bits": st.integers(3, 40),
         "align": st.sampled_from(["truncate", "floor", "nearest"]),
         "output_format": st.sampled_from(["fp22", "float32", "float16"]),

@@ -134,7 +134,14 @@ def _product(x: Exact, y: Exact) -> Exact:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"group": 1}, {"group": 5}, {"group": 8, "run": 4}, {"saturate": True}, {"output_format": "float16"}],
+    [
+        {},
+        {"group_size": 1},
+        {"group_size": 5},
+        {"group_size": 8, "lanes": 4},
+        {"saturate": True},
+        {"output_format": "float16"},
+    ],
 )
 @pytest.mark.parametrize("kind", COMPUTED, ids=lambda kind: kind.__name__)
 def test_a_tree_computes_the_bits(kind: type, changes: dict) -> None:
@@ -171,7 +178,7 @@ def test_a_tree_computes_the_bits(kind: type, changes: dict) -> None:
 
 @pytest.mark.parametrize("group", [1, 2, 3, 6, 16])
 def test_halves_take_their_products_as_the_tree_says(group: int) -> None:
-    machine = lp.accumulators["hopper_fp8_mma"].with_(input_formats=(), group=group)
+    machine = lp.accumulators["hopper_fp8_mma"].with_(input_formats=(), group_size=group)
     step = machine.step()
     k = 3 * step
     ks = [place for tree in machine.chain(k) for item in tree.products() for place in item.ks]

@@ -10,7 +10,7 @@ from gemms import assert_same
 from refusals import refusals
 
 import lowprec as lp
-from lowprec.tensorcore.packed import PackedOperand
+from lowprec.tensorcore.packed import PackedB
 
 # machine -> formats of a and b, granularity of a and of b, scales
 KINDS = {
@@ -92,7 +92,7 @@ def test_options_and_groups():
 def test_an_operand_without_rows():
     qa, _, packed = operands("hopper_fp8")
     empty = lp.prepack_b(lp.quantize(np.ones((0, 300)), "e4m3fn 128x128"))
-    assert isinstance(empty, PackedOperand)
+    assert isinstance(empty, PackedB)
     assert lp.gemm(qa, empty).shape == (33, 0)
     assert repr(packed).endswith("for hopper_fp8)")
 

@@ -84,7 +84,7 @@ class Instruction:
         self.machine = "fp64" if self.a == "f64" else f"{chip}_{operand}{'_f16' * (self.d == 'f16')}"
         # An instruction shorter than the unit is not filled with zeros, which would take part in the alignment.
         group = getattr(ACCUMULATORS[self.machine].rule, "group", 1)
-        self.changes = {"group": self.k} if self.k < group else {}
+        self.changes = {"group_size": self.k} if self.k < group else {}
 
     @property
     def types(self) -> str:
@@ -253,7 +253,7 @@ def test_the_instructions_are_read_right() -> None:
     x = Instruction("MFMA", "CDNA3", "f32_16x16x32_bf8_fp8")
     assert (x.machine, x.formats, x.k) == ("cdna3_fp8", ("e5m2fnuz", "e4m3fnuz"), 32)
     x = Instruction("MMA", "Hopper", "m16n8k4.f32.tf32.tf32.f32")
-    assert (x.machine, x.changes, dtype_of(x.c_format)) == ("hopper_tf32", {"group": 4}, np.dtype(np.uint32))
+    assert (x.machine, x.changes, dtype_of(x.c_format)) == ("hopper_tf32", {"group_size": 4}, np.dtype(np.uint32))
 
 
 # --- mmaemu -----------------------------------------------------------------------------------------------------------

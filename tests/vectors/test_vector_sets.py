@@ -91,7 +91,7 @@ def block(s: VectorSet, name: str) -> np.ndarray:
 
 
 def gemm(s: VectorSet, library: str, accumulator: str) -> np.ndarray:
-    kind, d = "1x128" if lp.gemm_libraries[library].scales == "promotion" else "tensor", []
+    kind, d = "1x128" if lp.gemm_libraries[library].apply_scales_at == "promotion" else "tensor", []
     for i in range(len(s)):
         scales = (np.atleast_1d(s[f"{x}_scale"][i]).view(np.float32)[None] for x in "ab")
         sides = [lp.Quantized(s[x][i][None], scale, "e4m3fn", kind) for x, scale in zip("ab", scales, strict=True)]

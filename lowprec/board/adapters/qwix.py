@@ -25,7 +25,7 @@ OPERATIONS = [
     Operation("mxfp4", quantize, "blocks/32", "mxfp4_rceil", {"kind": "mxfp4", "width": 32}, options=_MX, causes="BIN",
               issue="jax-ml/jax#40419"),
     Operation("nvfp4", quantize, "blocks/16", "dsv41_kv_fp4", {"kind": "nvfp4", "width": 16},
-              options={"amax_floor": 0.0, "smallest_scale": 0.0, "zero": "rule"}, causes="IMN"),
+              options={"amax_floor": 0.0, "min_scale": 0.0, "zero": "rule"}, causes="IMN"),
     Operation("float8_e4m3fn 1x128", quantize, "blocks/128", "dsv32_inference",
               {"kind": "float8_e4m3fn", "width": 128}, options={"amax_floor": 0.0}, causes="IN"),
 ]  # fmt: skip

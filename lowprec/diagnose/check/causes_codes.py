@@ -201,7 +201,7 @@ add("NaN or Inf replaced first", "making", "pass the original values; NaN and In
 
 def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str, Expected]]:
     """Yield what the quantizer makes of permuted values; the order is read off the values that were found."""
-    if axis and made.q.hadamard is not None:
+    if axis and made.q.hadamard_size is not None:
         return
     expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)
     orders: dict[bytes, str] = {}

@@ -13,7 +13,7 @@ from ...format.catalogue import formats
 from ...scaling.constants import bound_of, rule_of, tensor_scale
 from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
-from ...scaling.rules import FLOAT32, SPECIALS, are_powers, arithmetics
+from ...scaling.rules import FLOAT32, SPECIALS, are_powers, scale_calculations
 from .causes import add
 from .expected import F32, Expected, Observed, amax_of, quotient_of, scales_of
 
@@ -48,9 +48,9 @@ def _has_mantissa(q: Quantizer) -> bool:
 @add("scale from another arithmetic", "making", "compute the scale with the quantizer's formula")
 def _arithmetic(made: Expected, found: Observed) -> Forms:
     q = made.q
-    own = rule_of(q).arithmetic
-    others = [name for name in arithmetics(q.scale_format) if name not in (own, "alone")]
-    yield from _changed(made, {f"{name} instead of {own}": {"arithmetic": name, "choice": None}
+    own = rule_of(q).scale_calculation
+    others = [name for name in scale_calculations(q.scale_format) if name not in (own, "block_scale_only")]
+    yield from _changed(made, {f"{name} instead of {own}": {"scale_calculation": name, "four_over_six": None}
                                for name in others})  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def _arithmetic(made: Expected, found: Observed) -> Forms:
 )
 def _one_level(made: Expected, found: Observed) -> Forms:
     if made.q.has_tensor_scale:
-        yield from _changed(made, {"": {"arithmetic": "alone", "choice": None}})
+        yield from _changed(made, {"": {"scale_calculation": "block_scale_only", "four_over_six": None}})
 
 
 @add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal adds a rounding")
@@ -69,7 +69,7 @@ def _divided(made: Expected, found: Observed) -> Forms:
     own = quotient_of(made.q)
     g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
     for how in sorted(g if made.q.has_tensor_scale else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
-        if how != own and rule_of(made.q).choice is None:
+        if how != own and rule_of(made.q).four_over_six is None:
             yield f"{how} instead of {own}", made.with_scale(made.scale, how=how)
 
 
@@ -99,7 +99,7 @@ def _read_bounds(made: Expected, found: Observed) -> set[float]:
 
 @add("epsilon added", "making", "omit the epsilon: a lower bound on amax handles zeros without changing other scales")
 def _epsilon(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard is not None or rule_of(made.q).choice is not None:
+    if made.q.hadamard_size is not None or rule_of(made.q).four_over_six is not None:
         return
     floored = made.floored
     for epsilon in map(np.float32, _EPSILONS):
@@ -181,10 +181,10 @@ def _maximum(made: Expected, found: Observed) -> Forms:
     own = made.format
     for name in _TOPS:
         other = formats[name]
-        if other.max == own.max or made.q.hadamard is not None:
+        if other.max == own.max or made.q.hadamard_size is not None:
             continue
         try:
-            scales = _from(made, made.q.with_(format=other, choice=None), made.floored)
+            scales = _from(made, made.q.with_(format=other, four_over_six=None), made.floored)
         except ValueError:
             continue
         yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
@@ -245,7 +245,7 @@ def _blocks(made: Expected, found: Observed) -> Forms:
     1.1,
 )
 def _calibrated(made: Expected, found: Observed) -> Forms:
-    if not made.q.has_tensor_scale or made.tensor is None or made.q.hadamard is not None:
+    if not made.q.has_tensor_scale or made.tensor is None or made.q.hadamard_size is not None:
         return
     own = _top(made)
     for amax in _amaxes(made, found):
@@ -270,30 +270,33 @@ def _bounds(made: Expected, found: Observed) -> Forms:
     q, rule, bound = made.q, rule_of(made.q), bound_of(made.q)
     if _has_mantissa(q):
         changes: dict[str, dict[str, Any]] = {
-            f"{b:g} instead of {bound:g}": {"bound": b} for b in (448.0, 256.0, 240.0, 1.0) if b != bound
+            f"{b:g} instead of {bound:g}": {"max_block_scale": b} for b in (448.0, 256.0, 240.0, 1.0) if b != bound
         }
         lows = {"0": 0.0, "2^-9": 2.0**-9, "2^-6": 2.0**-6}
-        changes |= {f"at least {at}": {"smallest_scale": low} for at, low in lows.items() if low != rule.smallest_scale}
-        if rule.choice is not None:
-            changes["one choice instead of four or six"] = {"choice": None}
-            changes |= {f"{c} decides": {"choice": c} for c in ("mae", "mse") if c != rule.choice}
+        changes |= {f"at least {at}": {"min_scale": low} for at, low in lows.items() if low != rule.min_scale}
+        if rule.four_over_six is not None:
+            changes["one choice instead of four or six"] = {"four_over_six": None}
+            changes |= {f"{c} decides": {"four_over_six": c} for c in ("mae", "mse") if c != rule.four_over_six}
         elif q.has_tensor_scale:
             changes |= {
-                f"four over six, {c}": {"arithmetic": "plain", "bound": 256.0, "choice": c} for c in ("mae", "mse")
+                f"four over six, {c}": {"scale_calculation": "direct", "max_block_scale": 256.0, "four_over_six": c}
+                for c in ("mae", "mse")
             }
         yield from _changed(made, changes)
     elif are_powers(q.scale_format):
-        other = -253 - rule.smallest_exponent
-        yield from _changed(made, {f"2^{other} at least": {"smallest_exponent": other}})
+        other = -253 - rule.min_scale_exponent
+        yield from _changed(made, {f"2^{other} at least": {"min_scale_exponent": other}})
 
 
 @add("blocks of zeros, Inf or NaN otherwise", "making", "give them the quantizer's scale", needs_majority=False)
 def _special(made: Expected, found: Observed) -> Forms:
     changes: dict[str, dict[str, Any]] = {}
-    tests: dict[str, Callable[[F32], Any]] = {"zero": lambda a: a == 0, "inf": np.isinf, "nan": np.isnan}
+    tests: dict[str, Callable[[F32], Any]] = {
+        "zero_block": lambda a: a == 0, "inf_block": np.isinf, "nan_block": np.isnan,
+    }  # fmt: skip
     for case, test in tests.items():
         if test(made.amax).any():
-            for name in (*SPECIALS, *(("rule",) if case == "zero" else ())):
+            for name in (*SPECIALS, *(("rule",) if case == "zero_block" else ())):
                 if name != (own := getattr(rule_of(made.q), case)):
                     changes[f"{case}: {name} instead of {own}"] = {case: name}
     yield from _changed(made, changes)
@@ -301,12 +304,12 @@ def _special(made: Expected, found: Observed) -> Forms:
 
 @add("Hadamard transform", "making", "transform both operands or neither, with the same size and signs")
 def _transform(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard is not None:
-        yield from _changed(made, {"left out": {"hadamard": None}, "other signs": {
-            "signs": "none" if made.q.signs == "te" else "te"}})  # fmt: skip
+    if made.q.hadamard_size is not None:
+        yield from _changed(made, {"left out": {"hadamard_size": None}, "other signs": {
+            "hadamard_signs": "none" if made.q.hadamard_signs == "te" else "te"}})  # fmt: skip
     elif _has_mantissa(made.q):
-        yield from _changed(made, {"of 16 with TransformerEngine's signs": {"hadamard": 16, "signs": "te"},
-                                   "of 16 without signs": {"hadamard": 16, "signs": "none"}})  # fmt: skip
+        signs = {"of 16 with TransformerEngine's signs": "te", "of 16 without signs": "none"}
+        yield from _changed(made, {k: {"hadamard_size": 16, "hadamard_signs": each} for k, each in signs.items()})
 
 
 @add("another quantizer", "making", "compare with the quantizer that was used", 1.4)
@@ -314,7 +317,7 @@ def _another(made: Expected, found: Observed) -> Forms:
     for name in quantizers.names():
         other = quantizers[name]
         if (
-            other.history is None
+            other.amax_history_len is None
             and not other.has_row_scales
             and other.scale_format == made.q.scale_format
             and other != made.q

@@ -120,7 +120,7 @@ def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> li
             if q.scale_format == like.scale_format and q.granularity == own and q.format.same_codes(like.format)
         ]  # fmt: skip
         entries = fits or list(given.like)
-    fits = [q for q in entries if q.history is None and q.format.code_dtype == given.dump.codes.dtype]
+    fits = [q for q in entries if q.amax_history_len is None and q.format.code_dtype == given.dump.codes.dtype]
     if given.format is not None:
         said = formats[given.format]
         fits = [q for q in fits if q.format.same_codes(said)] or fits

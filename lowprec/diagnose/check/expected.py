@@ -74,14 +74,14 @@ def quotient_of(q: Quantizer) -> str:
     """
     rule = rule_of(q)
     if q.scale_format == FLOAT32:
-        if "max/amax" in (rule.arithmetic, rule.division):
+        if "max/amax" in (rule.scale_calculation, rule.scale_application):
             return "x * (max / amax)"
-        return "x / s" if rule.division == "divide" else "x * (1 / s)"
+        return "x / s" if rule.scale_application == "divide" else "x * (1 / s)"
     if are_powers(q.scale_format):
         return "x * (1 / s)"
-    alone = "x / s" if rule.division == "divide" else "x * (1 / s)"
-    special = {"quotients": "x * (1 / g / s)", "joint": "x / (s * g)", "alone": alone}
-    return special.get(rule.arithmetic, "x * (1 / (s * g))")
+    alone = "x / s" if rule.scale_application == "divide" else "x * (1 / s)"
+    special = {"two_quotients": "x * (1 / g / s)", "one_quotient": "x / (s * g)", "block_scale_only": alone}
+    return special.get(rule.scale_calculation, "x * (1 / (s * g))")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
 
     A matrix with one element a block is quantized: the arithmetic is the quantizer's own.
     """
-    alone = q.with_(granularity="1x1", hadamard=None, choice=None)
+    alone = q.with_(granularity="1x1", hadamard_size=None, four_over_six=None)
     top = tensor_amax if q.has_tensor_scale else None
     return quantize(np.ascontiguousarray(amax), alone, tensor_amax=top).scale
 

@@ -14,7 +14,7 @@ from ..._files.npy import Archive, read_npy
 from ...cast.arrays import said_format
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer
-from ...scaling.rules import AmaxRule, arithmetics
+from ...scaling.rules import AmaxRule, scale_calculations
 from .expected import F32, Observed
 
 _NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
@@ -80,7 +80,7 @@ def _from_quantized(q: Quantized) -> ParsedInput:
     blocks = f"{q.format.name} {q.granularity} {q.scale_format}"
     like = (
         Quantizer(f"{blocks}, {a}", q.format, q.granularity, q.scale_format, AmaxRule(a))
-        for a in arithmetics(q.scale_format)
+        for a in scale_calculations(q.scale_format)
     )
     return ParsedInput(dump, None, tuple(like))
 

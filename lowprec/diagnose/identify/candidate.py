@@ -91,7 +91,7 @@ class Candidate(ABC):
         """Return what decides its bits: two with the same key do the same arithmetic, whatever they multiply."""
         m = self.accumulator
         fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
-        return type(m), fields, m.lists(TF32), self.library
+        return type(m), fields, m.accepts(TF32), self.library
 
     def applies(self, part: Part) -> bool:
         """Tell whether it takes such operands and makes such outputs."""
@@ -110,7 +110,7 @@ class Candidate(ABC):
                 continue
             heeded = heeded_fields(type(machine))
             changes = {n: getattr(machine, n) for n in heeded if getattr(machine, n) != getattr(other, n)}
-            if machine.lists(TF32) != other.lists(TF32):
+            if machine.accepts(TF32) != other.accepts(TF32):
                 changes["input_formats"] = machine.input_formats
             elif not takes(other, dump):
                 changes["input_formats"] = ()
@@ -286,4 +286,4 @@ def takes(machine: Accumulator, dump: GemmDump) -> bool:
     """Tell whether an accumulator multiplies a dump's formats."""
     if FLOAT64 in (dump.fa, dump.fb):
         return machine.dtype == np.float64
-    return not machine.input_formats or all(map(machine.lists, (dump.fa, dump.fb)))
+    return not machine.input_formats or all(map(machine.accepts, (dump.fa, dump.fb)))

@@ -181,7 +181,7 @@ def _of_rows(q: Quantized, rows: Array) -> Quantized:
 
 
 def _layout(fmt: Format) -> Any:
-    return "float64" if fmt == FLOAT64 else fmt.layout
+    return "float64" if fmt == FLOAT64 else fmt.encoding_key
 
 
 def word_of(fmt: Format) -> np.dtype[Any]:

@@ -16,8 +16,8 @@ from .search import Search, Values, plain_fields_of
 
 Alike = dict[str, tuple[Any, ...]]
 _PAIRS = (
-    ("group", "promote_every"), ("group", "fraction_bits"), ("fraction_bits", "align"),
-    ("fraction_bits", "zero_exponent"), ("run", "group"),
+    ("group_size", "promote_every"), ("group_size", "fraction_bits"), ("fraction_bits", "align"),
+    ("fraction_bits", "zero_exponent"), ("exact_group", "group_size"), ("lanes", "group_size"),
 )  # fmt: skip
 _OF_EACH = 12  # pairs of two fields that are listed
 _LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
@@ -80,7 +80,7 @@ def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Can
     for value in values:
         other = candidate.changed(**{field: value})
         if other is None and field == "group" and every is not None:
-            plain = candidate.changed(group=value, promote_every=None)
+            plain = candidate.changed(group_size=value, promote_every=None)
             if plain is not None:
                 step = plain.accumulator.step()
                 other = plain.changed(promote_every=-(-every // step) * step)
@@ -101,7 +101,7 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
             continue
         bits = fields.get("fraction_bits", ())
         more: list[dict[str, Any]] = [{}]
-        more += [{"run": 1}] if 1 in fields.get("run", ()) else []
+        more += [{part: 1} for part in ("exact_group", "lanes") if 1 in fields.get(part, ())]
         more += [{"fraction_bits": max(bits)}] if bits else []
         good: dict[Any, Candidate] = {}
         for alone in search.space.starts[kind]:
@@ -124,12 +124,13 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
 def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
     """Return groups, intervals and results that another kind's accumulator may have beside a candidate."""
     named = heeded_fields(type(start.accumulator))
-    groups = [c.value_of("group") for c in (start, candidate)]
+    groups = [c.value_of("group_size") for c in (start, candidate)]
     every = [c.promote_every for c in (start, candidate)]
     both = [*itertools.product(groups, every), (every[1] or k, None), (k, None)]
     outputs = [c.accumulator.output_format for c in (start, candidate)] if "output_format" in named else [None]
     chosen = [
-        {name: value for name, value in zip(("group", "promote_every", "output_format"), (*pair, output), strict=True)
+        {name: value
+         for name, value in zip(("group_size", "promote_every", "output_format"), (*pair, output), strict=True)
          if name == "promote_every" or name in named}
         for pair in both for output in outputs
     ]  # fmt: skip
@@ -170,8 +171,8 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
     """
     fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
     if candidate.library is None and candidate.promote_every is not None:
-        for group in fields.get("group", ()):
-            other = candidate.changed(group=group, promote_every=None)
+        for group in fields.get("group_size", ()):
+            other = candidate.changed(group_size=group, promote_every=None)
             if other is not None and _far(other, dump) <= _far(candidate, dump) and search.is_as_good(other, wrong):
                 candidate = other
                 break

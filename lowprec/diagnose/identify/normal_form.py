@@ -66,7 +66,7 @@ class NormalForms:
     >>> one = np.ones((1, 1), np.float32)
     >>> found = lp.identify(ones, ones, None, 64 * one, a_format="e4m3fn", b_format="e4m3fn")
     >>> forms = NormalForms(found.dumps[0])
-    >>> groups = MmaCandidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group=2, promote_every=2))
+    >>> groups = MmaCandidate(lp.accumulators["cdna1_bf16"].with_(input_formats=(), group_size=2, promote_every=2))
     >>> forms.same(groups, MmaCandidate(lp.accumulators["arm_bf16_ebf"].with_(input_formats=())))
     True
     """
@@ -118,7 +118,7 @@ class NormalForms:
         m, library = candidate.accumulator, candidate.library
         around = None if library is None else replace(library, promote_every=None)
         fields = tuple(plain_fields_of(candidate, self.dump).items())
-        return self._number(("as it is", type(m), m.lists(formats["tf32"]), around, fields))
+        return self._number(("as it is", type(m), m.accepts(formats["tf32"]), around, fields))
 
 
 def _sides(m: Accumulator, dump: GemmDump) -> tuple[_Operands, _Operands] | None:
@@ -192,7 +192,7 @@ class _Chain:
         every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)
         step = max(-(-tiles // library.split_k), 1) * _TILE
         parts = [self.promoted(ks[i : i + step], every, self.zero) for i in range(0, len(ks), step)]
-        rounds = library.split_sum == "out" and len(parts) > 1
+        rounds = library.split_k_reduction == "out" and len(parts) > 1
         total = parts[0]
         if rounds:
             total = self.sum(out, (self.sum(Rounded(), (total, addend)),))

@@ -225,7 +225,7 @@ def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -
     tried = 0
     machines = [c.accumulator for c in candidates]
     bits = sorted({m.fraction_bits for m in machines if hasattr(m, "fraction_bits")})
-    groups = sorted({m.group for m in machines if "group" in heeded_fields(type(m))})
+    groups = sorted({m.group_size for m in machines if "group_size" in heeded_fields(type(m))})
     for label, arrays in operands(dump, seed, tuple(bits), tuple(groups)):
         if not left:
             break

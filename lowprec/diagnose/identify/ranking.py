@@ -99,7 +99,7 @@ def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
 def _standing(candidate: Candidate) -> tuple[Any, ...]:
     """Order what explains the same: no library, then recorded accumulators, then those for few formats."""
     machine = candidate.accumulator
-    return candidate.library is not None, "recordings" not in machine.verified, not machine.input_formats
+    return candidate.library is not None, "recordings" not in machine.validated_against, not machine.input_formats
 
 
 def with_first_apart(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:

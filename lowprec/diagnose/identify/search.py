@@ -42,15 +42,17 @@ _FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
 Values = tuple[Any, ...]
 #: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
 FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
-    "group": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
+    "group_size": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
     "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
     "align": lambda kind, dump: tuple(kind.alignments),
     "output_format": lambda kind, dump: tuple(o for o in kind.output_formats if _fits(o, dump)),
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
-    "run": lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n))),
+    **dict.fromkeys(
+        ("exact_group", "lanes"), lambda kind, dump: tuple(sorted(range(1, 33), key=lambda n: (n & (n - 1) != 0, n)))
+    ),
     "promote_every": lambda kind, dump: (None, *range(1, dump.k + (256 if dump.c is not None else 0))),
     "daz_formats": lambda kind, dump: ((), tuple(dict.fromkeys((dump.fa, dump.fb)))),
-    "product_exponent": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
+    "product_scale_log2": lambda kind, dump: tuple(sorted(range(-127, 128), key=abs)),
     "saturate": lambda kind, dump: (False, True),
     "scale_format": lambda kind, dump: (None,) if dump.scales is None else (formats["e8m0fnu"], formats["e4m3fn"]),
     "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
@@ -100,9 +102,9 @@ def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
             continue
         for k_order in ("increasing", "interleaved"):
             for n in sorted(splits.values()):
-                for split_sum in ("float32", "out") if n > 1 and rounds else ("float32",):
+                for split_k_reduction in ("float32", "out") if n > 1 and rounds else ("float32",):
                     found.append(
-                        GemmLibrary("found", scales, None, fused, k_order, n, split_sum)  # type: ignore[arg-type]
+                        GemmLibrary("found", scales, None, fused, k_order, n, split_k_reduction)  # type: ignore[arg-type]
                     )
     first = GemmLibrary("found", "end", None)
     if plain and dump.c is None:
@@ -113,7 +115,7 @@ def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
 
 def _changes(x: GemmLibrary) -> int:
     """Return in how many ways an order is not the plainest."""
-    return (x.split_sum != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fused)
+    return (x.split_k_reduction != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fma_promotion)
 
 
 def _longest(dump: GemmDump) -> int:
@@ -133,7 +135,7 @@ def _starts(kind: Kind, dump: GemmDump) -> tuple[MmaCandidate, ...]:
     for name in accumulators:
         machine = accumulators[name]
         if type(machine) is kind and _fits(machine.output_format, dump):
-            tf32 = machine.lists(TF32) and FLOAT32 in (dump.fa, dump.fb)
+            tf32 = machine.accepts(TF32) and FLOAT32 in (dump.fa, dump.fb)
             free = MmaCandidate(replace(machine, name="found", input_formats=_TF32_READING if tf32 else ()))
             found.setdefault(free.key(), free)
     return tuple(found.values())

@@ -20,21 +20,24 @@ from .search import FAILED, Kind, Score, Search, Values
 
 #: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
 CHANGES: tuple[tuple[str, ...], ...] = (
-    ("output_format",), ("align",), ("run",), ("daz_formats",), ("saturate",), ("input_formats",), ("fraction_bits",),
-    ("group",), ("steps",), ("promote_every",), ("zero_exponent",), ("product_exponent",), ("scale_format",),
-    ("group", "steps"),
+    ("output_format",), ("align",), ("exact_group",), ("lanes",), ("daz_formats",), ("saturate",), ("input_formats",),
+    ("fraction_bits",), ("group_size",), ("steps",), ("promote_every",),
+    ("zero_exponent",), ("product_scale_log2",), ("scale_format",),
+    ("group_size", "steps"),
     ("fraction_bits", "align", "output_format"),
     ("binary group", "fraction_bits"),
-    ("short run", "binary group", "steps"),
-    ("short run", "binary group", "fraction_bits"),
-    ("product_exponent", "output_format", "saturate"),  # an exponent out of range hides the other two
+    ("short exact_group", "binary group", "steps"),
+    ("few lanes", "binary group", "steps"),
+    ("short exact_group", "binary group", "fraction_bits"),
+    ("few lanes", "binary group", "fraction_bits"),
+    ("product_scale_log2", "output_format", "saturate"),  # an exponent out of range hides the other two
     ("fraction_bits", "large zero_exponent"),
-    ("group", "align"),
+    ("group_size", "align"),
     ("binary group", "large zero_exponent"),
-    ("binary group", "product_exponent", "output_format", "saturate"),
+    ("binary group", "product_scale_log2", "output_format", "saturate"),
     ("binary group", "fraction_bits", "align", "output_format"),
-    ("group", "fraction_bits"),
-    ("group", "many steps"),
+    ("group_size", "fraction_bits"),
+    ("group_size", "many steps"),
 )  # fmt: skip
 #: Changes of three fields, which starts try early: no change of one of them, or of two, brings a start nearer.
 THREE: tuple[tuple[str, ...], ...] = (
@@ -47,8 +50,9 @@ THREE: tuple[tuple[str, ...], ...] = (
 ORDERS: tuple[tuple[str, ...], ...] = (("order",), ("order", "steps"))
 #: Lists with some values of a field.
 _SOME: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "binary group": ("group", lambda n: n & (n - 1) == 0),
-    "short run": ("run", lambda n: n in (1, 2, 4, 8, 16)),
+    "binary group": ("group_size", lambda n: n & (n - 1) == 0),
+    "short exact_group": ("exact_group", lambda n: n in (1, 2, 4, 8, 16)),
+    "few lanes": ("lanes", lambda n: n in (1, 2, 4, 8, 16)),
     "large zero_exponent": ("zero_exponent", lambda e: e is None or e > -32),
 }
 #: Promotion intervals in steps of the candidate: None is no promotion, 0 one promotion after all of K.
@@ -236,7 +240,7 @@ def expand(c: Candidate, change: tuple[str, ...], values: dict[str, Values], k: 
         fields = {_SOME[name][0] if name in _SOME else name: value for name, value in chosen.items()}
         if base is None:
             continue
-        if "group" in fields and not of_steps and every is not None:
+        if "group_size" in fields and not of_steps and every is not None:
             other = base.changed(**fields)
             if other is not None and every % _step(other) == 0:
                 yield other

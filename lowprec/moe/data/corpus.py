@@ -40,7 +40,7 @@ class Corpus:
         Text of the two parts, read-only.
     origin : str
         Origin of the text, such as "standard library of CPython 3.11.7, 452 files".
-    oracle : float64 array, optional
+    source_nll : float64 array, optional
         For a source with known probabilities: -log of that of each held-out byte, given all before it, in nats.
 
     Examples
@@ -56,19 +56,19 @@ class Corpus:
     train: Bytes = field(repr=False)
     held_out: Bytes = field(repr=False)
     origin: str = ""
-    oracle: Floats | None = field(default=None, repr=False)
+    source_nll: Floats | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         sizes = f"{self.train.size} bytes to train on, {self.held_out.size} held out"
         return f"<Corpus {self.name}: {sizes}, sha256 {self.sha256[:16]}>"
 
 
-def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, oracle: Floats | None = None) -> Corpus:
+def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, source_nll: Floats | None = None) -> Corpus:
     """Return the corpus of a training text and a held-out text."""
     # Lengths first, so that no two splits of one text have the same hash.
     digest = hashlib.sha256(f"{len(train)} {len(held_out)}\n".encode() + train + held_out).hexdigest()
     parts = [np.frombuffer(part, dtype=np.uint8) for part in (train, held_out)]
-    return Corpus(name, len(train) + len(held_out), digest, parts[0], parts[1], origin, oracle)
+    return Corpus(name, len(train) + len(held_out), digest, parts[0], parts[1], origin, source_nll)
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
@@ -201,7 +201,7 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
     return np.stack([corpus.held_out[a : a + sequence + 1] for a in _held_out_starts(corpus, sequence, total)])
 
 
-def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
+def held_out_entropy(corpus: Corpus, sequence: int, total: int) -> float:
     """Return the mean of -log of the source's probability over the bytes predicted in `held_out_windows`, in nats.
 
     Raises
@@ -209,10 +209,10 @@ def held_out_floor(corpus: Corpus, sequence: int, total: int) -> float:
     ValueError
         If the source's probabilities are not known.
     """
-    if corpus.oracle is None:
+    if corpus.source_nll is None:
         raise ValueError(f"corpus {corpus.name!r} has no known source distribution; 'synthetic' has one")
     starts = _held_out_starts(corpus, sequence, total)
-    return float(np.mean([corpus.oracle[a + 1 : a + sequence + 1] for a in starts]))
+    return float(np.mean([corpus.source_nll[a + 1 : a + sequence + 1] for a in starts]))
 
 
 def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:

@@ -25,10 +25,10 @@ TRAIN_BYTES, HELD_OUT_BYTES = 4_000_000, 131_072
 #: Byte of symbol 0.
 FIRST = ord("0")
 
-Chains = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]
+MarkovTables = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]
 
 
-def chains(seed: int) -> Chains:
+def markov_tables(seed: int) -> MarkovTables:
     """Return the successors of every context [domain, earlier, before] and cumulative thresholds of probabilities.
 
     Probabilities are proportional to cubes of uniform numbers: one or two successors are likely, the others rare.
@@ -44,14 +44,14 @@ def chains(seed: int) -> Chains:
     return (first >> np.uint32(26)).astype(np.uint8), shares.astype(np.uint32)
 
 
-def generate(source: Chains, seed: int, length: int) -> npt.NDArray[np.uint8]:
+def generate(source: MarkovTables, seed: int, length: int) -> npt.NDArray[np.uint8]:
     """Return symbols, numbered from 0."""
     symbols = np.empty(length, np.uint8)
     kernels.generate(*source, np.uint32(seed), np.uint32(2), SWITCH, START, STOP, symbols)
     return symbols
 
 
-def surprise(source: Chains, symbols: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+def surprisal(source: MarkovTables, symbols: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     """Return -log of the source's probability of each symbol given all before it, in nats."""
     losses = np.empty(symbols.size)
     room = np.empty((DOMAINS, REACH + 1))
@@ -65,13 +65,13 @@ def synthetic(seed: int = 0) -> Corpus:
     Examples
     --------
     >>> corpus = synthetic()
-    >>> corpus.train.size, round(float(corpus.oracle.mean()), 2)
+    >>> corpus.train.size, round(float(corpus.source_nll.mean()), 2)
     (4000000, 1.33)
     """
-    source = chains(seed)
+    source = markov_tables(seed)
     train = generate(source, 2 * seed, TRAIN_BYTES)
     held_out = generate(source, 2 * seed + 1, HELD_OUT_BYTES)
-    oracle = surprise(source, held_out)
+    oracle = surprisal(source, held_out)
     parts = [(symbols + FIRST).astype(np.uint8).tobytes() for symbols in (train, held_out)]
-    origin = f"8 chains of order 2 and copies, seed {seed}; {oracle.mean():.4f} nats a byte"
+    origin = f"8 markov_tables of order 2 and copies, seed {seed}; {oracle.mean():.4f} nats a byte"
     return make_corpus("synthetic", parts[0], parts[1], origin, oracle)

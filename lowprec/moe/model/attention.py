@@ -26,7 +26,7 @@ from lowprec.kernels.model import attention as plain_kernels
 from lowprec.kernels.model import attention_f32
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, Grads, Linear, Params, RMSNorm
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe
@@ -84,13 +84,15 @@ class LatentAttention:
     recipe : BoundRecipe
         Precision of the GEMMs of the five linear layers, and of stored activations. The products of attention itself
         are BF16 times BF16 summed in float32, as in all the reports.
-    memory : MemoryPolicy
+    recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     """
 
-    def __init__(self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+    def __init__(
+        self, name: str, config: MoEConfig, recipe: BoundRecipe, recompute: RecomputePolicy = SAVE_ALL
+    ) -> None:
         self.config = config
-        self.memory = memory
+        self.recompute = recompute
         self.store = recipe.store
         self.stored = {part: recipe.storage(f"{name}.{part}") for part in ("q", "k", "v", "probs", "output")}
         self.linears = {w: Linear(f"{name}.{w}", recipe) for w in ("wq_a", "wq_b", "wkv_a", "wkv_b", "wo")}
@@ -127,12 +129,12 @@ class LatentAttention:
         output = out if self.keep_output else None
         if not keep_input:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_a", "wkv_a")}
-        if self.memory.norms:
+        if self.recompute.norms:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_b", "wkv_b")}
         kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, output, angles)
-        if self.memory.up_projections:
+        if self.recompute.up_projections:
             kept = kept._replace(k_rope=k_rope, q=None, k=None, v=None)
-        return y, kept._replace(probs=None) if self.memory.probabilities else kept
+        return y, kept._replace(probs=None) if self.recompute.probabilities else kept
 
     def _heads(
         self, params: Params, saved: dict[str, Any], q_latent: Array, kv_latent: Array, k_rope: Array,
@@ -158,7 +160,7 @@ class LatentAttention:
     def _remade(self, params: Params, saved: _Saved) -> tuple[dict[str, Any], Array, Array, Array, Array]:
         """Return the linear layers' saved data, queries, keys, values and probabilities: as saved, or recomputed."""
         linears, q, k, v = dict(saved.linears), saved.q, saved.k, saved.v
-        if self.memory.norms or self.memory.up_projections:
+        if self.recompute.norms or self.recompute.up_projections:
             q_latent = self.q_norm.again(params, saved.q_norm)
             kv_latent = self.kv_norm.again(params, saved.kv_norm)
             if saved.k_rope is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lowprec.moe.model.attention import LatentAttention
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, FeedForward, Grads, Params, RMSNorm
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 from lowprec.moe.model.routing import MixtureOfExperts, Routing
 
 if TYPE_CHECKING:
@@ -32,23 +32,27 @@ class Block:
         Sizes.
     recipe : BoundRecipe
         Precision of the whole block.
-    memory : MemoryPolicy
+    recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     """
 
-    def __init__(self, index: int, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+    def __init__(
+        self, index: int, config: MoEConfig, recipe: BoundRecipe, recompute: RecomputePolicy = SAVE_ALL
+    ) -> None:
         name = f"layers.{index}"
-        self.keep_input = not memory.norms
+        self.keep_input = not recompute.norms
         self.store = recipe.store
         self.attn_norm = RMSNorm(f"{name}.attn_norm", config.norm_eps, recipe)
-        self.attn = LatentAttention(f"{name}.attn", config, recipe, memory)
+        self.attn = LatentAttention(f"{name}.attn", config, recipe, recompute)
         self.ffn_norm = RMSNorm(f"{name}.ffn_norm", config.norm_eps, recipe)
         self.ffn: FeedForward | MixtureOfExperts
         if index < config.dense_layers:
-            self.ffn = FeedForward(f"{name}.ffn", recipe, memory, limit=config.swiglu_limit)
+            self.ffn = FeedForward(f"{name}.ffn", recipe, recompute, limit=config.swiglu_limit)
         else:
             # The k-th module after the last block predicts no byte from the last k positions (equation 22: 1:T-k).
-            self.ffn = MixtureOfExperts(f"{name}.ffn", config, recipe, memory, idle=max(0, index - config.layers + 1))
+            self.ffn = MixtureOfExperts(
+                f"{name}.ffn", config, recipe, recompute, idle=max(0, index - config.layers + 1)
+            )
         self.gate_name = f"{name}.ffn.gate"
         # A branch is consumed at once by the addition: its gradient is the stream's, whatever its codec.
         self.branches = [recipe.storage(f"{name}.{part}", passing=True) for part in ("attn_branch", "ffn_branch")]

@@ -38,8 +38,8 @@ class MoEConfig:
         Widths of the two compressed latents.
     experts, top_k : int
         Number of routed experts, and of those that a token uses.
-    groups, kept_groups : int
-        Experts form `groups` equal groups; a token's experts come from `kept_groups` of them (section 2.1.2).
+    expert_groups, topk_groups : int
+        Experts form `expert_groups` equal groups; a token's experts come from `topk_groups` of them (section 2.1.2).
     shared_experts : int
         Experts that every token uses, computed as one expert of that multiple of the width.
     expert_width, dense_width : int
@@ -54,7 +54,7 @@ class MoEConfig:
         Sum of the normalised gates of a token (2.5 in DeepSeek-V3, 1 in its small predecessor).
     balance_alpha : float
         Weight of the sequence-wise balance loss.
-    bias_rate : float
+    bias_update_speed : float
         Update speed of the load-balancing bias. The original's 0.001 is for thousands of steps; these models run for
         hundreds.
     mtp_depth : int
@@ -64,7 +64,7 @@ class MoEConfig:
     swiglu_limit : float
         Limit of SwiGLU's inputs, W1 x from above and W3 x on both sides, without gradient beyond it; 0 for no limit.
         DeepSeek-V4 has 10.
-    ragged_inputs : bool
+    allow_partial_tiles : bool
         Whether the inputs of a linear layer may end in part of a quantization tile; see `check_tiles`.
 
     Raises
@@ -85,8 +85,8 @@ class MoEConfig:
     kv_rank: int
     experts: int
     top_k: int
-    groups: int
-    kept_groups: int
+    expert_groups: int
+    topk_groups: int
     expert_width: int
     dense_width: int
     shared_experts: int = 1
@@ -97,11 +97,11 @@ class MoEConfig:
     norm_eps: float = 1e-6
     route_scale: float = 1.0
     balance_alpha: float = 1e-4
-    bias_rate: float = 3e-3
+    bias_update_speed: float = 3e-3
     mtp_depth: int = 0
     mtp_weight: float = 0.3
     swiglu_limit: float = 0.0
-    ragged_inputs: bool = False
+    allow_partial_tiles: bool = False
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -127,20 +127,23 @@ class MoEConfig:
         )
         require(self.rope_dim % 2 == 0, f"rope_dim must be even, got {self.rope_dim}")
         require(self.vocabulary <= 256, f"vocabulary must be at most 256, as tokens are bytes, got {self.vocabulary}")
-        require(self.experts % self.groups == 0, f"groups must divide experts={self.experts}, got {self.groups}")
         require(
-            self.kept_groups <= self.groups, f"kept_groups must be at most groups={self.groups}, got {self.kept_groups}"
+            self.experts % self.expert_groups == 0,
+            f"expert_groups must divide experts={self.experts}, got {self.expert_groups}",
         )
         require(
-            self.top_k % self.kept_groups == 0,
-            f"top_k must be a multiple of kept_groups={self.kept_groups}, as each is scored by its best top_k / "
-            f"kept_groups experts, got {self.top_k}",
+            self.topk_groups <= self.expert_groups,
+            f"topk_groups must be at most expert_groups={self.expert_groups}, got {self.topk_groups}",
         )
         require(
-            self.top_k <= self.kept_groups * self.experts // self.groups,
-            f"top_k must be at most kept_groups={self.kept_groups} times the {self.experts // self.groups} experts "
-            "of a "
-            f"group, got {self.top_k}",
+            self.top_k % self.topk_groups == 0,
+            f"top_k must be a multiple of topk_groups={self.topk_groups}, as each is scored by its best top_k / "
+            f"topk_groups experts, got {self.top_k}",
+        )
+        require(
+            self.top_k <= self.topk_groups * self.experts // self.expert_groups,
+            f"top_k must be at most topk_groups={self.topk_groups} times the {self.experts // self.expert_groups} "
+            f"experts of a group, got {self.top_k}",
         )
         require(self.mtp_depth <= 1, f"mtp_depth must be 0 or 1, got {self.mtp_depth}")
 
@@ -248,19 +251,19 @@ configs: Registry[MoEConfig] = Registry("model configuration", MoEConfig)
 for _config in [
     MoEConfig(  # continuous integration
         "nano", dim=128, layers=3, dense_layers=1, heads=2, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
-        kv_rank=128, experts=8, top_k=2, groups=2, kept_groups=1, expert_width=128, dense_width=384,
+        kv_rank=128, experts=8, top_k=2, expert_groups=2, topk_groups=1, expert_width=128, dense_width=384,
     ),
     MoEConfig(  # the workhorse of ablations
         "pilot", dim=256, layers=2, dense_layers=1, heads=4, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
-        kv_rank=128, experts=8, top_k=2, groups=2, kept_groups=1, expert_width=128, dense_width=384,
+        kv_rank=128, experts=8, top_k=2, expert_groups=2, topk_groups=1, expert_width=128, dense_width=384,
     ),
     MoEConfig(  # the default of reports
         "tiny", dim=256, layers=4, dense_layers=1, heads=4, nope_dim=64, rope_dim=32, value_dim=64, q_rank=128,
-        kv_rank=128, experts=16, top_k=4, groups=4, kept_groups=2, expert_width=128, dense_width=640,
+        kv_rank=128, experts=16, top_k=4, expert_groups=4, topk_groups=2, expert_width=128, dense_width=640,
     ),
     MoEConfig(  # over night
         "small", dim=384, layers=6, dense_layers=1, heads=6, nope_dim=64, rope_dim=32, value_dim=64, q_rank=256,
-        kv_rank=128, experts=32, top_k=4, groups=8, kept_groups=2, expert_width=128, dense_width=640,
+        kv_rank=128, experts=32, top_k=4, expert_groups=8, topk_groups=2, expert_width=128, dense_width=640,
     ),
 ]:  # fmt: skip
     configs.register(_config.name, _config)

@@ -98,7 +98,7 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     A tile shares one scale. The last one of a row may be shorter, and sometimes must be: the backward products sum over
     a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the original.
     Inputs that end in part of a tile are usually a mistake: they cost no accuracy, but speed on all hardware.
-    `ragged_inputs` allows them.
+    `allow_partial_tiles` allows them.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     Traceback (most recent call last):
         ...
     ValueError: configuration 'odd' with recipe 'dsv3': inputs of layers.0.attn.wkv_b must be a multiple of 128
-    (x in 1x128), got 200; or set ragged_inputs = true
+    (x in 1x128), got 200; or set allow_partial_tiles = true
     """
-    if config.ragged_inputs:
+    if config.allow_partial_tiles:
         return
     for name, shape in config.parameter_shapes().items():
         if len(shape) != 2 or name == "embed":
@@ -134,5 +134,5 @@ def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
             if tile is not None and shape[1] % tile:
                 raise ValueError(
                     f"configuration {config.name!r} with recipe {recipe.name!r}: inputs of {name} must be a multiple of"
-                    f" {tile} ({operand} in {tensor.granularity}), got {shape[1]}; or set ragged_inputs = true"
+                    f" {tile} ({operand} in {tensor.granularity}), got {shape[1]}; or set allow_partial_tiles = true"
                 )

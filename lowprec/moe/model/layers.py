@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lowprec._threads import run_chunks
 from lowprec.kernels.model import nn
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 
 if TYPE_CHECKING:
     from lowprec.codec import Codec
@@ -151,7 +151,7 @@ class FeedForward:
         Prefix of the linear layers `name`.w1, .w3 and .w2.
     recipe : BoundRecipe
         Precision of their GEMMs, and of stored activations.
-    memory : MemoryPolicy
+    recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     cache : Codec, optional
         Codec of the saved inputs of SwiGLU, from which the backward pass then recomputes its output.
@@ -160,14 +160,14 @@ class FeedForward:
     """
 
     def __init__(
-        self, name: str, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, cache: Codec | None = None,
+        self, name: str, recipe: BoundRecipe, recompute: RecomputePolicy = SAVE_ALL, cache: Codec | None = None,
         limit: float = 0.0,
     ) -> None:  # fmt: skip
         self.w1, self.w3, self.w2 = (Linear(f"{name}.{w}", recipe) for w in ("w1", "w3", "w2"))
         self.store = recipe.store
         self.cache = cache
         self.limit = limit
-        self.remake = memory.swiglu or cache is not None
+        self.remake = recompute.swiglu or cache is not None
 
     def forward(self, params: Params, x: Array, *, keep_input: bool = True) -> tuple[Array, _SavedFeedForward]:
         """Map x [T, d] to y [T, d]; an x that is not saved is passed to `backward`."""

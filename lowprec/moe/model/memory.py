@@ -17,7 +17,7 @@ from lowprec.registry import Registry
 
 
 @dataclass(frozen=True)
-class MemoryPolicy:
+class RecomputePolicy:
     """Activations that the backward pass recomputes.
 
     Attributes
@@ -36,7 +36,7 @@ class MemoryPolicy:
 
     Examples
     --------
-    >>> str(memory_policies["dsv3"])
+    >>> str(recompute_policies["dsv3"])
     'norms, up_projections, probabilities, swiglu again'
     """
 
@@ -48,23 +48,23 @@ class MemoryPolicy:
 
     def __str__(self) -> str:
         again = [field.name for field in fields(self) if getattr(self, field.name) is True]
-        return f"{', '.join(again)} again" if again else "everything kept"
+        return f"{', '.join(again)} again" if again else "everything saved"
 
 
 #: Policy that recomputes nothing.
-KEEP_ALL = MemoryPolicy("keep")
+SAVE_ALL = RecomputePolicy("none")
 
-memory_policies: Registry[MemoryPolicy] = Registry("memory policy", MemoryPolicy)
+recompute_policies: Registry[RecomputePolicy] = Registry("recompute policy", RecomputePolicy)
 """Policies by name: each measure alone, and all that the reports use together."""
 for _policy in (
-    KEEP_ALL,
-    MemoryPolicy("norms", norms=True),
-    MemoryPolicy("up_projections", up_projections=True),
-    MemoryPolicy("probabilities", probabilities=True),
-    MemoryPolicy("swiglu", swiglu=True),
-    MemoryPolicy("dsv3", norms=True, up_projections=True, probabilities=True, swiglu=True),
+    SAVE_ALL,
+    RecomputePolicy("norms", norms=True),
+    RecomputePolicy("up_projections", up_projections=True),
+    RecomputePolicy("probabilities", probabilities=True),
+    RecomputePolicy("swiglu", swiglu=True),
+    RecomputePolicy("dsv3", norms=True, up_projections=True, probabilities=True, swiglu=True),
 ):
-    memory_policies.register(_policy.name, _policy)
+    recompute_policies.register(_policy.name, _policy)
 
 #: Kinds of saved tensors, by the last field names of their path; the first match applies.
 _KINDS = (
@@ -78,7 +78,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-def kept_bytes(saved: Any) -> dict[str, int]:
+def saved_activation_bytes(saved: Any) -> dict[str, int]:
     """Return the bytes that a forward pass saves, by kind; a tensor that is saved twice counts once.
 
     Codes and scales count in their storage formats. A float32 array of bfloat16 values counts two bytes per value, its

@@ -28,7 +28,7 @@ from lowprec.moe.model.layers import (
     cross_entropy,
     token_cross_entropy,
 )
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy, kept_bytes, memory_policies
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy, recompute_policies, saved_activation_bytes
 from lowprec.moe.model.mtp import MultiTokenPrediction
 from lowprec.moe.model.routing import Routing
 from lowprec.recipe import BoundRecipe, Recipe, load_recipe
@@ -74,7 +74,7 @@ class Model:
         file.
     seed : int
         Seed of the initial parameters.
-    memory : MemoryPolicy or str
+    recompute : RecomputePolicy or str
         Activations that the backward pass recomputes, or the name of a policy; it does not affect any bit.
     rounding_seed : int, optional
         Seed of the recipe's random bits, by default `seed`.
@@ -115,7 +115,7 @@ class Model:
         config: MoEConfig | str | os.PathLike[str],
         recipe: Recipe | str,
         seed: int = 0,
-        memory: MemoryPolicy | str = KEEP_ALL,
+        recompute: RecomputePolicy | str = SAVE_ALL,
         rounding_seed: int | None = None,
     ) -> None:
         self.config = get_config(config)
@@ -124,7 +124,7 @@ class Model:
         gates = [name for name in self.params if name.endswith(".gate")]
         self.biases: dict[str, Array] = {name: np.zeros(self.config.experts, dtype=np.float32) for name in gates}
         self.rounding_seed = seed if rounding_seed is None else rounding_seed
-        self.memory = memory_policies.get(memory)
+        self.recompute = recompute_policies.get(recompute)
         self.mtp_weight = self.config.mtp_weight
         self._bind(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
@@ -136,10 +136,10 @@ class Model:
         self.balance_loss = self.mtp_loss = 0.0
         self._dtype = recipe.dtype
         self._embed = Embedding("embed", recipe)
-        self._blocks = [Block(i, config, recipe, self.memory) for i in range(config.layers)]
+        self._blocks = [Block(i, config, recipe, self.recompute) for i in range(config.layers)]
         self._norm = RMSNorm("norm", config.norm_eps, recipe)
         self._head = Linear("head", recipe)
-        self._mtp = MultiTokenPrediction(config, recipe, self.memory) if config.mtp_depth else None
+        self._mtp = MultiTokenPrediction(config, recipe, self.recompute) if config.mtp_depth else None
 
     def with_recipe(self, recipe: Recipe | str) -> Model:
         """Return this model under another recipe; parameters and biases are shared, not copied."""
@@ -213,11 +213,12 @@ class Model:
         Examples
         --------
         >>> tokens = np.zeros((1, 129), np.uint8)
-        >>> {m: sum(Model("nano", "dsv3", memory=m).activation_bytes(tokens).values()) // 128 for m in ("keep", "dsv3")}
-        {'keep': 16268, 'dsv3': 9360}
+        >>> models = {name: Model("nano", "dsv3", recompute=name) for name in ("none", "dsv3")}
+        >>> {name: sum(model.activation_bytes(tokens).values()) // 128 for name, model in models.items()}
+        {'none': 16268, 'dsv3': 9360}
         """
         _check_tokens(tokens, self.config.vocabulary)
-        return kept_bytes(self._forward(self._parameters(), tokens[:, :-1])[1])
+        return saved_activation_bytes(self._forward(self._parameters(), tokens[:, :-1])[1])
 
     def loss_and_grads(self, tokens: npt.NDArray[np.uint8]) -> tuple[float, dict[str, Array]]:
         """Return the mean cross-entropy in nats and the gradient of every parameter.

@@ -21,7 +21,7 @@ import numpy as np
 from lowprec.moe.model.block import Block
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, Grads, Linear, Params, RMSNorm
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 from lowprec.moe.model.routing import Routing
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ class MultiTokenPrediction:
         Sizes; the module's block comes after `config.layers` others.
     recipe : BoundRecipe
         Precision of the whole module.
-    memory : MemoryPolicy
+    recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     """
 
-    def __init__(self, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL) -> None:
+    def __init__(self, config: MoEConfig, recipe: BoundRecipe, recompute: RecomputePolicy = SAVE_ALL) -> None:
         name = f"layers.{config.layers}"
         self.hidden_norm = RMSNorm(f"{name}.hidden_norm", config.norm_eps, recipe)
         self.embed_norm = RMSNorm(f"{name}.embed_norm", config.norm_eps, recipe)
         self.projection = Linear(f"{name}.projection", recipe)
-        self.block = Block(config.layers, config, recipe, memory)
+        self.block = Block(config.layers, config, recipe, recompute)
         self.norm = RMSNorm(f"{name}.norm", config.norm_eps, recipe)
         self.gate_name = self.block.gate_name
 

@@ -15,7 +15,7 @@ from lowprec._threads import run_chunks
 from lowprec.kernels.model import routing as kernels
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, FeedForward, Grads, Linear, Params, over_rows
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 
 if TYPE_CHECKING:
     from lowprec.recipe import BoundRecipe
@@ -58,7 +58,7 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     bias : float32 array [E]
         Bias added to the scores for the choice only.
     config : MoEConfig
-        Configuration with top_k, groups, kept_groups, route_scale, balance_alpha.
+        Configuration with top_k, groups, topk_groups, route_scale, balance_alpha.
     sequence : int
         Tokens in one sequence.
     idle : int
@@ -85,8 +85,8 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
         tokens,
         logits,
         bias,
-        config.groups,
-        config.kept_groups,
+        config.expert_groups,
+        config.topk_groups,
         config.route_scale,
         scores,
         chosen,
@@ -181,14 +181,14 @@ class MixtureOfExperts:
         Sizes and routing constants.
     recipe : BoundRecipe
         Precision of the GEMMs, of stored activations, and codecs.
-    memory : MemoryPolicy
+    recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     idle : int
         Tokens at the end of a sequence that load balancing ignores, see `route`.
     """
 
     def __init__(
-        self, name: str, config: MoEConfig, recipe: BoundRecipe, memory: MemoryPolicy = KEEP_ALL, idle: int = 0
+        self, name: str, config: MoEConfig, recipe: BoundRecipe, recompute: RecomputePolicy = SAVE_ALL, idle: int = 0
     ) -> None:
         self.config = config
         self.idle = idle
@@ -197,7 +197,7 @@ class MixtureOfExperts:
         cache = recipe.cache("swiglu_input")
 
         def network(name: str) -> FeedForward:
-            return FeedForward(name, recipe, memory, cache, config.swiglu_limit)
+            return FeedForward(name, recipe, recompute, cache, config.swiglu_limit)
 
         self.shared = network(f"{name}.shared") if config.shared_experts else None
         self.experts = [network(f"{name}.experts.{e}") for e in range(config.experts)]

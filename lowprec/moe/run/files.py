@@ -89,7 +89,7 @@ def what_is_there(folder: str | os.PathLike[str]) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class KeptRun:
+class SavedRun:
     """A saved run, as read from its folder.
 
     Attributes
@@ -112,7 +112,7 @@ def is_run(folder: Path) -> bool:
     return (folder / METRICS).is_file() and (folder / SUMMARY).is_file()
 
 
-def read_run(folder: Path) -> KeptRun:
+def read_run(folder: Path) -> SavedRun:
     """Read a saved run: summary and metrics.
 
     Raises
@@ -132,7 +132,7 @@ def read_run(folder: Path) -> KeptRun:
             raise ValueError(f"{SUMMARY} lacks {missing[0]!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{os.fspath(folder)!r} holds a damaged run: {error}") from None
-    return KeptRun(folder.resolve().name, summary, metrics)
+    return SavedRun(folder.resolve().name, summary, metrics)
 
 
 def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:
@@ -171,7 +171,7 @@ class RunFiles:
             "status": status,
             "steps": trainer.steps,
             "seed": int(trainer.seed),
-            "learning_rate": trainer.schedule.peak,
+            "learning_rate": trainer.schedule.peak_lr,
             "corpus": {
                 "name": trainer.corpus.name,
                 "origin": trainer.corpus.origin,
@@ -203,7 +203,7 @@ class RunFiles:
         place = f"checkpoint {os.fspath(path)!r}"
         trainer = saving.load(
             Trainer, path, recipe=None, schedule=None, data_seed=None, data=planned.corpus,
-            memory=planned.model.memory, config=None, check=False,
+            recompute=planned.model.recompute, config=None, check=False,
         )  # fmt: skip
         for what in ("config", "recipe", "schedule", "seed", "data_seed"):
             if getattr(trainer, what) != getattr(planned, what):

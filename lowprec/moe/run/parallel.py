@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lowprec.codec.reductions import all_reduce
 from lowprec.moe.model.model import Model
-from lowprec.recipe.reduction import Reduction
+from lowprec.recipe.reduction import GradientAllReduce
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ class DataParallel:
         If the batch does not divide evenly among the ranks.
     """
 
-    def __init__(self, reduction: Reduction, batch: int) -> None:
+    def __init__(self, reduction: GradientAllReduce, batch: int) -> None:
         if batch % reduction.ranks:
             raise ValueError(f"all_reduce: ranks must divide the batch of {batch} sequences, got {reduction.ranks}")
         self.reduction = reduction
@@ -106,7 +106,7 @@ def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def ranks_of(reduction: Reduction | None, batch: int) -> Ranks:
+def ranks_of(reduction: GradientAllReduce | None, batch: int) -> Ranks:
     """Return the `Ranks` for a recipe's `all_reduce` and batches of `batch` sequences.
 
     Raises

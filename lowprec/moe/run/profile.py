@@ -20,7 +20,7 @@ from lowprec.moe.model.attention import LatentAttention
 from lowprec.moe.model.block import Block
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Embedding, FeedForward, RMSNorm
-from lowprec.moe.model.memory import MemoryPolicy, memory_policies
+from lowprec.moe.model.memory import RecomputePolicy, recompute_policies
 from lowprec.moe.model.model import Model
 from lowprec.moe.model.routing import MixtureOfExperts
 from lowprec.moe.run.optim import AdamW
@@ -206,7 +206,7 @@ def training_speed(
 
 
 def _trainer(config: MoEConfig, recipe: Recipe, corpus: Corpus) -> Trainer:
-    return Trainer(config, recipe, corpus, seed=0, schedule=Schedule(peak=1e-3, warmup_steps=5, total_steps=1000))
+    return Trainer(config, recipe, corpus, seed=0, schedule=Schedule(peak_lr=1e-3, warmup_steps=5, total_steps=1000))
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class ActivationMemory:
 def activation_memory(
     config: MoEConfig,
     recipes: Sequence[Recipe],
-    policies: Sequence[MemoryPolicy | str] | None = None,
+    policies: Sequence[RecomputePolicy | str] | None = None,
     *,
     rounds: int = 3,
 ) -> list[ActivationMemory]:
@@ -247,7 +247,7 @@ def activation_memory(
         Shape of the model.
     recipes : sequence of Recipe
         Recipes to measure.
-    policies : sequence of MemoryPolicy or str, optional
+    policies : sequence of RecomputePolicy or str, optional
         Policies to measure, by default all of the catalogue.
     rounds : int
         Number of timed passes; 0 for none, seconds being NaN.
@@ -257,12 +257,12 @@ def activation_memory(
     list of ActivationMemory
         Results, recipe by recipe and policy by policy.
     """
-    chosen = [memory_policies.get(policy) for policy in policies or memory_policies.names()]
+    chosen = [recompute_policies.get(policy) for policy in policies or recompute_policies.names()]
     tokens = np.random.default_rng(0).integers(
         0, config.vocabulary, (config.batch, config.sequence + 1), dtype=np.uint8
     )
     size = config.batch * config.sequence
-    models = [(recipe, policy, Model(config, recipe, memory=policy)) for recipe in recipes for policy in chosen]
+    models = [(recipe, policy, Model(config, recipe, recompute=policy)) for recipe in recipes for policy in chosen]
     kept = [model.activation_bytes(tokens) for *_, model in models]
     seconds: list[list[float]] = [[] for _ in models]
     for _ in range(rounds):

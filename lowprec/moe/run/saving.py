@@ -13,7 +13,7 @@ from lowprec.definitions.code import code_hash
 from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
-from lowprec.moe.model.memory import MemoryPolicy
+from lowprec.moe.model.memory import RecomputePolicy
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import checkpoint
 from lowprec.moe.run.checkpoint import CheckpointError
@@ -83,7 +83,7 @@ def load(
     schedule: Schedule | None,
     data_seed: int | None,
     data: Corpus | None,
-    memory: MemoryPolicy | str,
+    recompute: RecomputePolicy | str,
     config: MoEConfig | None,
     check: bool = True,
 ) -> T:
@@ -115,7 +115,7 @@ def load(
             schedule=Schedule(**header["schedule"]) if schedule is None else schedule,
             data_seed=header["data_seed"] if data_seed is None else data_seed,
             ema=header["ema"],
-            memory=memory,
+            recompute=recompute,
         )
         trainer.steps = header["steps"]
         trainer.schedule_start = header["schedule_start"] if schedule is None else header["steps"]

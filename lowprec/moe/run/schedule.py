@@ -20,23 +20,23 @@ MOST_STEPS = 10**9
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScheduleCurve:
     """Course of a schedule after its warm-up.
 
     Attributes
     ----------
-    share : callable
+    lr_factor : callable
         Share of the peak, as a function of the step and the numbers of warm-up steps and of all steps.
     warmup : callable
         Default number of warm-up steps, as a function of the number of steps.
-    bias_stops, further_falls : float
+    bias_freeze_at, mtp_drop_at : float
         Shares of the steps after which the load-balancing bias is constant, and the MTP loss weight is a third.
     """
 
-    share: Callable[[int, int, int], float]
+    lr_factor: Callable[[int, int, int], float]
     warmup: Callable[[int], int]
-    bias_stops: float = math.inf
-    further_falls: float = math.inf
+    bias_freeze_at: float = math.inf
+    mtp_drop_at: float = math.inf
 
 
 def _constant(step: int, warmup: int, total: int) -> float:
@@ -62,9 +62,9 @@ def _tenth(steps: int) -> int:
 
 #: Curves by name.
 CURVES = {
-    "constant": Curve(_constant, _tenth),
-    "linear_to_zero": Curve(_linear_to_zero, _tenth),
-    "deepseek": Curve(_stages, lambda steps: max(1, int(0.015 * steps)), _TAIL, _CONSTANT),
+    "constant": ScheduleCurve(_constant, _tenth),
+    "linear_to_zero": ScheduleCurve(_linear_to_zero, _tenth),
+    "deepseek": ScheduleCurve(_stages, lambda steps: max(1, int(0.015 * steps)), _TAIL, _CONSTANT),
 }
 
 
@@ -74,13 +74,13 @@ class Schedule:
 
     Attributes
     ----------
-    peak : float
+    peak_lr : float
         Peak learning rate.
     warmup_steps : int
         Number of warm-up steps: step i, from 0, has (i + 1) / warmup_steps of the peak.
     total_steps : int
         Number of steps of the schedule.
-    kind : str
+    curve : str
         Curve: "constant"; "linear_to_zero", a straight line that would reach 0 one step after the last; or "deepseek",
         DeepSeek-V3's stages as shares of its tokens (arXiv 2412.19437, section 4.2): constant to 67.6 %, a cosine down
         to a tenth at 96.6 %, a tenth to 98.9 %, a thirtieth to the end.
@@ -92,21 +92,21 @@ class Schedule:
 
     Examples
     --------
-    >>> schedule = Schedule(peak=1.0, warmup_steps=2, total_steps=6, kind="linear_to_zero")
+    >>> schedule = Schedule(peak_lr=1.0, warmup_steps=2, total_steps=6, curve="linear_to_zero")
     >>> [schedule.rate(step) for step in range(7)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
-    peak: float
+    peak_lr: float
     warmup_steps: int
     total_steps: int
-    kind: str = "constant"
+    curve: str = "constant"
 
     def __post_init__(self) -> None:
         plain_fields(self)
-        if self.kind not in CURVES:
-            raise ValueError(f"unknown schedule {self.kind!r}: {suggest(str(self.kind), CURVES)}")
-        positive("Schedule", "learning_rate", self.peak)
+        if self.curve not in CURVES:
+            raise ValueError(f"unknown schedule {self.curve!r}: {suggest(str(self.curve), CURVES)}")
+        positive("Schedule", "learning_rate", self.peak_lr)
         whole("Schedule", "warmup_steps", self.warmup_steps, 0)
         whole("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
         if self.warmup_steps > self.total_steps:
@@ -125,20 +125,20 @@ class Schedule:
         """
         return cls(peak, CURVES[kind].warmup(total_steps) if kind in CURVES else 0, total_steps, kind)
 
-    def bias_share(self, step: int) -> float:
+    def bias_update_factor(self, step: int) -> float:
         """Return the factor on the load-balancing bias's step size: 1, or 0 after 96.6 % of "deepseek"."""
-        return 0.0 if step >= CURVES[self.kind].bias_stops * self.total_steps else 1.0
+        return 0.0 if step >= CURVES[self.curve].bias_freeze_at * self.total_steps else 1.0
 
-    def further_share(self, step: int) -> float:
+    def mtp_weight_factor(self, step: int) -> float:
         """Return the factor on the MTP loss weight: 1, or 1/3 after 67.6 % of "deepseek" (0.3 to 0.1 there)."""
-        return 1 / 3 if step >= CURVES[self.kind].further_falls * self.total_steps else 1.0
+        return 1 / 3 if step >= CURVES[self.curve].mtp_drop_at * self.total_steps else 1.0
 
     def rate(self, step: int) -> float:
         """Return the rate of a step, counted from 0; a float32 value, the same on every machine."""
         # Rounding to float32 hides the last bits of the C library's cosine.
-        return float(np.float32(self.peak * self._share(step)))
+        return float(np.float32(self.peak_lr * self._share(step)))
 
     def _share(self, step: int) -> float:
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
-        return CURVES[self.kind].share(step, self.warmup_steps, self.total_steps)
+        return CURVES[self.curve].lr_factor(step, self.warmup_steps, self.total_steps)

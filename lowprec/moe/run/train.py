@@ -16,7 +16,7 @@ from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 from lowprec.moe.run.files import RunFiles, interruptible, refuse_to_overwrite, run_files
 from lowprec.moe.run.schedule import MOST_STEPS, Schedule
 from lowprec.moe.run.step import Diverged, StepRecord
@@ -45,7 +45,7 @@ class Run:
     status : {"done", "diverged"}
         Whether all steps were made, or one had a loss or gradient that was not finite; the trainer keeps the state
         before that step.
-    reason : str
+    divergence_reason : str
         Reason of the divergence.
     excess_loss : float, optional
         Validation loss minus the entropy of the source, if both are known.
@@ -55,7 +55,7 @@ class Run:
     validation_loss: float | None
     trainer: Trainer = field(repr=False)
     status: str = "done"
-    reason: str = ""
+    divergence_reason: str = ""
     excess_loss: float | None = None
 
     def __repr__(self) -> str:
@@ -86,14 +86,14 @@ def train(
     learning_rate: float | None = None,
     schedule: str = "linear_to_zero",
     ema: float | None = None,
-    memory: MemoryPolicy | str = KEEP_ALL,
+    recompute: RecomputePolicy | str = SAVE_ALL,
     out: str | os.PathLike[str] | None = None,
     save_every: int = 50,
     resume: bool = False,
     fresh: bool = False,
     evaluate: bool = True,
-    progress: Callable[[StepRecord], object] | None = None,
-    stage: Callable[[str], object] | None = None,
+    on_step: Callable[[StepRecord], object] | None = None,
+    on_stage: Callable[[str], object] | None = None,
 ) -> Run:
     """Train a model from scratch; by default the rate falls linearly to zero after a short warm-up.
 
@@ -115,7 +115,7 @@ def train(
         Learning rate schedule: "linear_to_zero", "constant" or "deepseek", see `Schedule`.
     ema : float, optional
         Decay of an exponential moving average of the weights.
-    memory : MemoryPolicy or str
+    recompute : RecomputePolicy or str
         Recompute policy: activations that the backward pass recomputes, "dsv3" for example; results do not change.
     out : path, optional
         Folder for metrics.csv, run.json and checkpoint.npz.
@@ -128,9 +128,9 @@ def train(
         a folder with a run is refused.
     evaluate : bool
         Evaluate the final weights on the held-out text, which takes as long as a few training steps.
-    progress : callable, optional
+    on_step : callable, optional
         Function called with the record of every step.
-    stage : callable, optional
+    on_stage : callable, optional
         Function called with the name of each stage: "reading the text", "reading the checkpoint", "the first step",
         "evaluating on the held-out text", "saving".
 
@@ -163,14 +163,14 @@ def train(
         refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again once the folder is locked
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = Schedule.of_run(rate, steps, schedule)
-    tell = (lambda _: None) if stage is None else stage
+    tell = (lambda _: None) if on_stage is None else on_stage
     if not isinstance(data, Corpus):
         tell("reading the text")
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
-    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, memory=memory)
+    trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, recompute=recompute)
     folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
     with folder as files:
-        return _train(trainer, steps, files, save_every, resume, evaluate, progress, tell)
+        return _train(trainer, steps, files, save_every, resume, evaluate, on_step, tell)
 
 
 def _train(
@@ -213,7 +213,7 @@ def _train(
     if status == "done" and evaluate:
         tell("evaluating on the held-out text")
         loss = trainer.evaluate()
-        excess = trainer.excess(loss=loss) if trainer.corpus.oracle is not None else None
+        excess = trainer.excess_loss(loss=loss) if trainer.corpus.source_nll is not None else None
     if files is not None:
         tell("saving")
         results = {

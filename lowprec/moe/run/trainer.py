@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec._ieee import standard
-from lowprec.moe.data.corpus import Corpus, batches, held_out_floor, held_out_windows
+from lowprec.moe.data.corpus import Corpus, batches, held_out_entropy, held_out_windows
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
-from lowprec.moe.model.memory import KEEP_ALL, MemoryPolicy
+from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 from lowprec.moe.model.model import Model
 from lowprec.moe.model.routing import update_bias
 from lowprec.moe.run import saving
@@ -55,7 +55,7 @@ class Trainer:
         `lowprec.recipe.rounding_seed`.
     ema : float, optional
         Decay of an exponential moving average of the weights, for `evaluate`; none by default.
-    memory : MemoryPolicy or str
+    recompute : RecomputePolicy or str
         Activations that the backward pass recomputes; results do not change.
 
     Attributes
@@ -68,7 +68,7 @@ class Trainer:
     Examples
     --------
     >>> from lowprec.moe.data.sources import load_corpus
-    >>> schedule = Schedule(peak=4e-3, warmup_steps=10, total_steps=100)
+    >>> schedule = Schedule(peak_lr=4e-3, warmup_steps=10, total_steps=100)
     >>> trainer = Trainer("nano", "bf16", load_corpus("stdlib"), seed=0, schedule=schedule)
     >>> record = trainer.step()
     >>> record.step, record.tokens, 5.4 < record.loss < 5.8
@@ -86,7 +86,7 @@ class Trainer:
         schedule: Schedule,
         data_seed: int | None = None,
         ema: float | None = None,
-        memory: MemoryPolicy | str = KEEP_ALL,
+        recompute: RecomputePolicy | str = SAVE_ALL,
     ) -> None:
         self.config = get_config(config)
         self.recipe = load_recipe(recipe)
@@ -98,14 +98,14 @@ class Trainer:
         self.schedule_start = 0
         self._ranks = ranks_of(self.recipe.all_reduce, self.config.batch)
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
-        self.model = Model(self.config, self.recipe, seed, memory, rounding_seed(seed, self.data_seed))
+        self.model = Model(self.config, self.recipe, seed, recompute, rounding_seed(seed, self.data_seed))
         if self.recipe.moment_m == "float64":  # then the master weights are float64 too
             self.model.params.update({name: w.astype(np.float64) for name, w in self.model.params.items()})
         self.optimizer = AdamW(
             self.model.params,
             moment_m=self.recipe.moment_m,
             moment_v=self.recipe.moment_v,
-            master=self.recipe.master,
+            master=self.recipe.master_weights,
         )
         self.ema = None if ema is None else ParameterEMA(self.model.params, ema)
 
@@ -126,7 +126,7 @@ class Trainer:
         begin = time.perf_counter()
         here = self.steps - self.schedule_start
         rate = self.schedule.rate(here)
-        self.model.mtp_weight = self.config.mtp_weight * self.schedule.further_share(here)
+        self.model.mtp_weight = self.config.mtp_weight * self.schedule.mtp_weight_factor(here)
         before = self.model.recipe.state_dict()
         try:
             self.model.recipe.begin_step(self.steps)
@@ -138,9 +138,9 @@ class Trainer:
         except FloatingPointError as error:
             self.model.recipe.load_state_dict(before)
             raise Diverged(f"step {self.steps + 1}: {error}{self._where()}") from None
-        bias_rate = self.config.bias_rate * self.schedule.bias_share(here)
+        bias_update_speed = self.config.bias_update_speed * self.schedule.bias_update_factor(here)
         for gate, bias in self.model.biases.items():
-            update_bias(bias, self.model.loads[gate], bias_rate)
+            update_bias(bias, self.model.loads[gate], bias_update_speed)
         if self.ema is not None:
             self.ema.update(self.model.params)
         self.steps += 1
@@ -245,7 +245,7 @@ class Trainer:
                     found.append(math.fsum(losses) / losses.size)
         return np.array(found)
 
-    def excess(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
+    def excess_loss(self, *, n_bytes: int = EVALUATION_BYTES, loss: float | None = None) -> float:
         """Return the loss on the held-out windows minus the entropy of the source, nats per byte.
 
         The source's own probabilities of the same bytes are subtracted, so the rest is due to the model.
@@ -262,7 +262,7 @@ class Trainer:
         ValueError
             If the source's probabilities are not known.
         """
-        floor = held_out_floor(self.corpus, self.config.sequence, n_bytes)
+        floor = held_out_entropy(self.corpus, self.config.sequence, n_bytes)
         return (self.evaluate(n_bytes=n_bytes) if loss is None else loss) - floor
 
     def _evaluated(self, recipe: Recipe | str | None, mean_weights: bool) -> Model:
@@ -343,7 +343,7 @@ class Trainer:
         schedule: Schedule | None = None,
         data_seed: int | None = None,
         data: Corpus | None = None,
-        memory: MemoryPolicy | str = KEEP_ALL,
+        recompute: RecomputePolicy | str = SAVE_ALL,
         config: MoEConfig | None = None,
     ) -> Trainer:
         """Continue from a checkpoint, exactly, or branch off from it.
@@ -360,7 +360,7 @@ class Trainer:
             Seed of other windows and, if the recipe draws any, other random bits in the following steps.
         data : Corpus, optional
             Corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
-        memory : MemoryPolicy or str
+        recompute : RecomputePolicy or str
             Activations that the backward pass recomputes in the following steps; results do not change.
         config : MoEConfig, optional
             Another configuration with the same parameters, such as one with other routing.
@@ -381,5 +381,12 @@ class Trainer:
             If another version of the code wrote the checkpoint, so that the next steps may have other bits.
         """
         return saving.load(
-            cls, path, recipe=recipe, schedule=schedule, data_seed=data_seed, data=data, memory=memory, config=config
+            cls,
+            path,
+            recipe=recipe,
+            schedule=schedule,
+            data_seed=data_seed,
+            data=data,
+            recompute=recompute,
+            config=config,
         )

@@ -174,7 +174,7 @@ def _kept(recipe: Recipe, shape: MoEConfig) -> float:
     attention = blocks * shape.heads * shape.value_dim
     used = (shape.top_k + shape.shared_experts) * shape.expert_width
     swiglu = 2 * (shape.dense_layers * shape.dense_width + (blocks - shape.dense_layers) * used)
-    bits = recipe.cache_attention_output.bits_per_value, recipe.cache_swiglu_input.bits_per_value
+    bits = recipe.saved_attention_output.bits_per_value, recipe.saved_swiglu_input.bits_per_value
     return (attention * bits[0] + swiglu * bits[1]) / (attention + swiglu)
 
 

@@ -115,8 +115,9 @@ class Arm:
     tail : PrecisionSwitch, optional
         Another precision for the last steps of the branch.
     config : mapping
-        Changes to the model configuration: ``{"bias_rate": 0.0}``. For branches, only fields that affect the routing
-        and leave the parameters as they are, such as ``{"kept_groups": 1}``; training from scratch allows others.
+        Changes to the model configuration: ``{"bias_update_speed": 0.0}``. For branches, only fields that affect the
+        routing and leave the parameters as they are, such as ``{"topk_groups": 1}``; training from scratch allows
+        others.
     calibration : int
         Number of batches in forward passes before the first step, to fill the amax histories of delayed scaling, which
         a BF16 checkpoint does not have. At most the steps of the checkpoint, so 0 from scratch.

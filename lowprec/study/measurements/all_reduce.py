@@ -46,9 +46,9 @@ class ReducedGradients(Measurement):
         from lowprec.codec import codecs
         from lowprec.codec.reductions import all_reduce, all_reduces
         from lowprec.moe.run.parallel import bucket, unpacked
-        from lowprec.recipe.reduction import Reduction
+        from lowprec.recipe.reduction import GradientAllReduce
 
-        way = recipe.all_reduce or Reduction(1, all_reduces["one_shot"], codecs["float32"])
+        way = recipe.all_reduce or GradientAllReduce(1, all_reduces["one_shot"], codecs["float32"])
         if len(tokens) % max(self.ranks):
             raise ValueError(f"ranks must divide the batch of {len(tokens)} sequences, got {max(self.ranks)}")
         several = model.with_recipe(recipe)

@@ -163,7 +163,9 @@ class Fault:
         elif self.place == "scale of x":
             flip(x.scales, tile, self.bit)
         at = (tile, self.bit) if self.place in ("FP22 register", "float32 sum") else None
-        step = int(self.rng.integers(1, TILE // spec.accumulator.group + 1)) if self.place == "FP22 register" else 0
+        step = (
+            int(self.rng.integers(1, TILE // spec.accumulator.group_size + 1)) if self.place == "FP22 register" else 0
+        )
         return emulated_product(x, y, spec, at, step), np.asarray(left), np.asarray(right)
 
 
@@ -225,7 +227,7 @@ def emulated_product(
     for tile in range(a.scales.shape[1]):
         at, stop = tile * TILE, min((tile + 1) * TILE, a.codes.shape[1])
         here = fault is not None and fault[0] == tile
-        middle = min(at + step * spec.accumulator.group, stop) if here and step else stop
+        middle = min(at + step * spec.accumulator.group_size, stop) if here and step else stop
         chain = lp.mma(a.codes[:, at:middle], b.codes[:, at:middle], **options)
         if here and step and fault is not None:
             flip(chain, 0, fault[1])
@@ -260,8 +262,8 @@ class _FaultyOps(Proxy):
         a, b = saved.x.row, saved.w
         options: dict[str, Any] = {"accumulator": spec.accumulator, "promote_every": spec.promote_every}
         whole = lp.gemm(a, b, library=spec.library, **options)
-        self._fault.false_alarm = lp.checksum(whole, a, b, **options).tripped
+        self._fault.false_alarm = lp.checksum(whole, a, b, **options).failed
         found, rows, columns = self._fault.product(a, b, spec)
         whole[np.ix_(rows, columns)] = found
-        self._fault.detected = lp.checksum(whole, a, b, **options).tripped
+        self._fault.detected = lp.checksum(whole, a, b, **options).failed
         return lp.round_to(whole, self._bound.recipe.activations), saved

@@ -88,7 +88,7 @@ def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None
         spec = bound.recipe.spec(layer, bound.layers)
         # After a Hadamard transform, quantized values do not correspond to values of the tensor and cannot be counted.
         specs = {
-            role: None if (tensor := getattr(spec, role)).plain or tensor.resolved.hadamard else tensor
+            role: None if (tensor := getattr(spec, role)).plain or tensor.resolved.hadamard_size else tensor
             for role in ROLES
         }
         if layer == "head" and factors is not None:
@@ -185,7 +185,7 @@ def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
     """Count values with the largest code that exceed it by more than half an ulp, beyond the effect of rounding."""
     form = quantized.format
     if form.is_table:
-        largest = np.isin(quantized.codes, (form.max_code, form.lowest_code))
+        largest = np.isin(quantized.codes, (form.max_code, form.min_code))
     else:
         magnitude = np.array(form.sign_mask ^ ((1 << form.bits) - 1), quantized.codes.dtype)
         largest = quantized.codes & magnitude == form.max_code

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._files import make_folder
-from ...moe.run.files import KeptRun, is_run, read_run
+from ...moe.run.files import SavedRun, is_run, read_run
 from . import sheet
 from .parts import Table, number, percent, warning
 from .results import Results
@@ -72,7 +72,7 @@ def compare_runs(folders: Sequence[Path], out: Path) -> Results:
     return Results(_Comparison(), out, runs, [_verdict(runs), table, losses], shown=[table])
 
 
-def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
+def _rows(runs: Sequence[SavedRun]) -> list[dict[str, str]]:
     first: Any = runs[0].summary.get("validation_loss")
     table = []
     for run in runs:
@@ -89,7 +89,7 @@ def _rows(runs: Sequence[KeptRun]) -> list[dict[str, str]]:
     return table
 
 
-def _verdict(runs: Sequence[KeptRun]) -> str:
+def _verdict(runs: Sequence[SavedRun]) -> str:
     """Return a note on the validity of the comparison: settings that differ in addition to the recipe."""
     first = runs[0].summary
     differ = {key for run in runs[1:] for key in _ALIKE if run.summary.get(key) != first.get(key)}

@@ -50,9 +50,9 @@ class Forward:
 
 def forward_of(recipe: Recipe, given: str | Recipe) -> Forward:
     """Return the forward pass of a recipe; `given` is the recipe as passed to backends."""
-    remembers = CALIBRATION if recipe.remembers else 0
-    key = short_hash(recipe if remembers else recipe.forward)  # amax histories depend on all of it
-    return Forward(key, given, STOCHASTIC_SEEDS if recipe.stochastic else 1, remembers)
+    remembers = CALIBRATION if recipe.uses_delayed_scaling else 0
+    key = short_hash(recipe if remembers else recipe.forward_fields)  # amax histories depend on all of it
+    return Forward(key, given, STOCHASTIC_SEEDS if recipe.uses_stochastic_rounding else 1, remembers)
 
 
 class Trainer(Protocol):

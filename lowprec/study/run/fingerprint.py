@@ -81,7 +81,7 @@ def check_mixture(
 ) -> None:
     """Refuse a report over runs with different code, packages, data or model, or with two versions of an arm's recipe.
 
-    `varied` lists entries, such as ``"config.bias_rate"``, in which arms differ on purpose.
+    `varied` lists entries, such as ``"config.bias_update_speed"``, in which arms differ on purpose.
 
     Raises
     ------

@@ -194,7 +194,7 @@ class ErrorOutcome(ClaimResults):
 
 def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
     """Measure every format on every distribution."""
-    from lowprec.measure.atlas import errors_of
+    from lowprec.measure.atlas import measure_errors
 
     errors: dict[tuple[str, str], list[FormatErrors]] = {}
     done, total = 0, len(study.data) * setting.seeds
@@ -202,7 +202,7 @@ def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int
         for seed in range(setting.seeds):
             values = distributions[data].values((setting.rows, setting.columns), seed)
             for arm in study.arms:
-                errors.setdefault((arm.name, data), []).append(errors_of(values, arm.name))
+                errors.setdefault((arm.name, data), []).append(measure_errors(values, arm.name))
             done += 1
             if progress is not None:
                 progress(done, total)

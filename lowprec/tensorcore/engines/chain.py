@@ -68,15 +68,15 @@ class ScaledChain(Engine):
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ScaledChain | None:
         """Return the engine for single products, if float32 represents B's values times the power of two."""
-        factor = 2.0**accumulator.product_exponent
+        factor = 2.0**accumulator.product_scale_log2
         stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
-        plain = accumulator.group == 1 and accumulator.output_format == FLOAT32 and short(fa, fb)
+        plain = accumulator.group_size == 1 and accumulator.output_format == FLOAT32 and short(fa, fb)
         return cls(accumulator, fa, fb, "") if plain and stays else None
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
         """Store the values of B."""
         with np.errstate(invalid="ignore"):  # signalling NaNs
-            return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_exponent)
+            return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_scale_log2)
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
         """Run the kernel; non-finite results are outside its limits."""

@@ -36,9 +36,9 @@ class Columns(Engine):
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
         """Run the kernel on some columns of the result at a time; limits: products below 2^128, finite results."""
         a, (m, n, k) = self.accumulator, p.shape
-        depth = -(-a.group // (a.run * kernels.STEP)) * kernels.STEP
-        rule = kernels.Floors(a.run, depth, a.fraction_bits, 2.0 ** min(a.window, 900))
-        per_row = max(-(-k // a.group), 1) * a.run * depth
+        depth = -(-a.group_size // (a.lanes * kernels.STEP)) * kernels.STEP
+        rule = kernels.Floors(a.lanes, depth, a.fraction_bits, 2.0 ** min(a.window, 900))
+        per_row = max(-(-k // a.group_size), 1) * a.lanes * depth
         with np.errstate(invalid="ignore"):  # signalling NaNs
             out = np.array(p.start, np.float32)
 
@@ -46,7 +46,7 @@ class Columns(Engine):
             shape = len(codes), per_row
             parts = (scratch(f"floors_{side}_{of}", len(codes) * per_row, np.float64) for of in ("values", "powers"))
             found = kernels.Dealt(*(part.reshape(shape) for part in parts))
-            kernels.deal(_decoded(codes, fmt), 2.0**fmt.emin, a.group, rule, found)
+            kernels.deal(_decoded(codes, fmt), 2.0**fmt.emin, a.group_size, rule, found)
             return found
 
         for first in range(0, n, _COLUMNS_AT_ONCE):

@@ -70,7 +70,7 @@ class Dots(Engine):
         y = self.accumulator.values(b, fmt)
         columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
         panels = allocate("dots_b", columns * self._depth(b.shape[1])[1], dtype)
-        loop.pack_panels(y, dtype(2.0**self.accumulator.product_exponent), panels)
+        loop.pack_panels(y, dtype(2.0**self.accumulator.product_scale_log2), panels)
         return LaidOut(panels, Spread.of(y, fmt.emin))
 
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
@@ -84,7 +84,7 @@ class Dots(Engine):
                 out += np.float32(0)
         left, bounds = Spread.of(x, p.fa.emin), self._bounds_normal if form.element is F32 else self._bounds_exact
         beyond = bounds(left, right, k, p.start)
-        dots, steps = loop.dots[form], self.accumulator.group // form.products if form.lanes else 0
+        dots, steps = loop.dots[form], self.accumulator.group_size // form.products if form.lanes else 0
 
         def some_rows(first: int, stop: int) -> None:
             quads = scratch("dots_a", -(-(stop - first) // ROWS) * ROWS * depth, panels.dtype)
@@ -96,7 +96,7 @@ class Dots(Engine):
 
     def _depth(self, k: int) -> tuple[int, int]:
         """Return K zero-padded to whole groups, and to whole iterations of a tile."""
-        group, products = self.accumulator.group, self.form.products
+        group, products = self.accumulator.group_size, self.form.products
         whole = -(-max(k, 1) // group) * group
         every = group if self.form.lanes else products * _STEPS
         return whole, -(-whole // every) * every
@@ -116,7 +116,7 @@ class Dots(Engine):
     def _bounds_exact(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
         """Return rows and columns to exclude so that every sum of a group and C is exact in float64."""
         bits = self.fa.mantissa_bits + self.fb.mantissa_bits
-        shift, more = self.accumulator.product_exponent, 3 + max(k, 1).bit_length()
+        shift, more = self.accumulator.product_scale_log2, 3 + max(k, 1).bit_length()
         low = left.low + right.low.min() + (shift - bits)
         if (c.view(np.uint32) & np.uint32(0x7FFFFFFF)).any():
             of_c = Spread.of(np.ascontiguousarray(c, np.float32), -126)

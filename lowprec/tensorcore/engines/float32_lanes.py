@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     for C; scales within their limits have a normal product.
     """
 
-    group: int = 32  # products per group, a multiple of four
+    group_size: int = 32  # products per group, a multiple of four
     fraction_bits: int = 14
     significant_bits: int = 8  # of a product
     operand: tuple[int, int] = (-16, 15)
@@ -45,7 +45,7 @@ class Limits(NamedTuple):
     binades: int = 24  # range of the scales of a row or column, if a chain runs through several
 
 
-LIMITS = {"avx512": Limits(), "fma": Limits(), "portable": Limits(group=64, fraction_bits=13)}
+LIMITS = {"avx512": Limits(), "fma": Limits(), "portable": Limits(group_size=64, fraction_bits=13)}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Float32Lanes(Engine):
 
     whole = True
     trial = Trial(
-        {"group": 32, "fraction_bits": 13, "output_format": FP22}, formats["e4m3fn"], formats["e5m2"]
+        {"group_size": 32, "fraction_bits": 13, "output_format": FP22}, formats["e4m3fn"], formats["e5m2"]
     )  # fmt: skip
 
     @classmethod
@@ -74,8 +74,8 @@ class Float32Lanes(Engine):
         a, limits, form = accumulator, LIMITS[machine], product.FORMS[machine].get(accumulator.align)
         if (
             form is not None
-            and a.group % 4 == 0
-            and a.group <= limits.group
+            and a.group_size % 4 == 0
+            and a.group_size <= limits.group_size
             and a.fraction_bits <= min(limits.fraction_bits, a.output_bits)
             and a.output_format != FLOAT16
             and a.scale_format is None
@@ -93,7 +93,7 @@ class Float32Lanes(Engine):
     def run(self, p: GemmProblem, parts: Any = None) -> Computed:
         """Run the kernel; A is packed some rows at a time, and B with them if the product is small."""
         a, b, c = p.a, p.b, p.c
-        (m, k), n, group = a.shape, b.shape[0], self.accumulator.group
+        (m, k), n, group = a.shape, b.shape[0], self.accumulator.group_size
         special_a, special_b = self._specials
         at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // (k or 1))
         panels, columns = parts or (None, None)
@@ -135,7 +135,7 @@ class Float32Lanes(Engine):
         """The compiled kernel, its constant arguments, and whether it reads signs."""
         a, form = self.accumulator, self.form
         readings = _reading(self.fa, form.counts), _reading(self.fb, form.counts)
-        return form.run, (*readings, form.factor, a.group, a.fraction_bits, a.output_bits), form.counts
+        return form.run, (*readings, form.factor, a.group_size, a.fraction_bits, a.output_bits), form.counts
 
     @functools.cached_property
     def _specials(self) -> tuple[_Specials, _Specials]:
@@ -143,7 +143,7 @@ class Float32Lanes(Engine):
 
     def _panels(self, b: Matrix, allocate: Allocate) -> Signed:
         """Pack B [N, K]."""
-        group, packed = self.accumulator.group, self._room(b, allocate)
+        group, packed = self.accumulator.group_size, self._room(b, allocate)
         depth = _up(max(b.shape[1], 1), group)
         options = group, depth, self._kernel[1][1], np.float32(self.form.factor), packed
         grain = max(1, (1 << 20) // (64 * depth)) * 64
@@ -151,7 +151,7 @@ class Float32Lanes(Engine):
         return packed
 
     def _room(self, b: Matrix, allocate: Allocate) -> Signed:
-        (n, k), group = b.shape, self.accumulator.group
+        (n, k), group = b.shape, self.accumulator.group_size
         columns, depth = -(-n // pack.COLUMNS) * pack.COLUMNS, (-(-k // group) or 1) * group
         return Signed(
             allocate("b_values", columns * depth, np.float32),

@@ -129,12 +129,12 @@ class Panels(Engine):
 
     def _some_columns(self, p: GemmProblem, panel: Panel, out: Float32Matrix, onto: int) -> None:
         a, (m, n, k), sums, scale_a, scale_b = self.sums, p.shape, self.sums, p.scale_a, p.scale_b
-        groups, first, last = -(-max(k, 1) // a.group), panel.first, panel.first + panel.columns
-        block = p.length // a.group
+        groups, first, last = -(-max(k, 1) // a.group_size), panel.first, panel.first + panel.columns
+        block = p.length // a.group_size
         if scale_a is None or scale_b is None:
             scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
         lowest = NO_ZERO_EXPONENT if a.zero_exponent is None else a.zero_exponent
-        numbers = Sums(a.group, a.fraction_bits, a.output_bits, lowest)
+        numbers = Sums(a.group_size, a.fraction_bits, a.output_bits, lowest)
         halves = a.output_format == FLOAT16
         promote = int(p.promote) + int(bool(onto) and halves)
         chains = Chains(groups, block, promote, onto, int(p.c is not None), first, panel.columns)
@@ -164,7 +164,7 @@ class Float64Lanes(Panels):
     """Fused sums for operands of up to 11 significant bits; scales inside are multiplied into the operands."""
 
     trial = Trial(
-        {"group": 8, "fraction_bits": 25, "output_format": FLOAT32, "zero_exponent": -133}, FLOAT16, FLOAT16
+        {"group_size": 8, "fraction_bits": 25, "output_format": FLOAT32, "zero_exponent": -133}, FLOAT16, FLOAT16
     )  # fmt: skip
     _WORTH = 1 << 20
 
@@ -176,7 +176,7 @@ class Float64Lanes(Panels):
 
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
         """Pack values, exponents and sign masks."""
-        (n, k), group = b.shape, self.sums.group
+        (n, k), group = b.shape, self.sums.group_size
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row, (shifts, block) = groups * depth, self._shifts(inside, n)
         at_once = max(_COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE // per_row // COLUMNS * COLUMNS)
@@ -197,7 +197,7 @@ class Float64Lanes(Panels):
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
         """Pack values, exponents and sign masks."""
-        (m, k), group = a.shape, self.sums.group
+        (m, k), group = a.shape, self.sums.group_size
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         padded, (shift, block) = -(-m // ROWS) * ROWS, self._shifts(inside, m)
         x = _decoded(a, fmt)
@@ -228,7 +228,7 @@ def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) ->
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
         and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
         and all(f.has_zero for f in (fa, fb))
-        and (a.scale_format is None or (_multiplies_in(a.scale_format) and a.group % 4 == 0))
+        and (a.scale_format is None or (_multiplies_in(a.scale_format) and a.group_size % 4 == 0))
     ):
         return Form(kernels, 1.0 if machine == "portable" else tile.ALIGNED[a.align].factor)
     return None

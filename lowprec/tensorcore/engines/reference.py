@@ -108,7 +108,7 @@ def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
     """Return the constants of a fused sum of products with significands that end at 2^-low_bits."""
     zero = aligned.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
     align = (aligned.TRUNCATE, aligned.FLOOR, aligned.NEAREST)[ALIGNMENTS.index(accumulator.align)]
-    return Rule(low_bits, accumulator.group, accumulator.fraction_bits, align, zero)
+    return Rule(low_bits, accumulator.group_size, accumulator.fraction_bits, align, zero)
 
 
 def bits_of(c: Matrix) -> NDArray[np.uint32]:

@@ -30,8 +30,8 @@ class Runs(Panels):
 
     trial = Trial(
         {
-            "group": 64, "fraction_bits": 35, "output_format": FLOAT32, "zero_exponent": -139,
-            "scale_format": formats["e4m3fn"], "scale_block": 16, "run": 16,
+            "group_size": 64, "fraction_bits": 35, "output_format": FLOAT32, "zero_exponent": -139,
+            "scale_format": formats["e4m3fn"], "scale_block": 16, "exact_group": 16,
         },
         formats["e2m1fn"], formats["e2m1fn"],
     )  # fmt: skip
@@ -45,7 +45,7 @@ class Runs(Panels):
         assert scale is not None
         term = 4 * runs_tile.MAX_SUM * fa.smallest_subnormal * fb.smallest_subnormal * 2**a.fraction_bits
         if (
-            a.run == runs_pack.RUN
+            a.exact_group == runs_pack.RUN
             and a.align == "truncate"
             and all(_is_small(f) for f in (fa, fb))
             and scale.bits <= 8
@@ -54,7 +54,7 @@ class Runs(Panels):
             and scale.emax <= 128
             and a.output_format != FLOAT16
             and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= -126)
-            and a.group // a.run * (term + 1) + 2 ** (a.fraction_bits + 1) + 1 < 2**51
+            and a.group_size // a.exact_group * (term + 1) + 2 ** (a.fraction_bits + 1) + 1 < 2**51
             and term < 2**48.5
         ):
             factor = 1.0 if machine == "portable" else runs_tile.FACTOR
@@ -65,7 +65,7 @@ class Runs(Panels):
         """Pack records of elements and scales."""
         assert inside is not None
         (n, k), a, scales = b.shape, self.accumulator, self._scales
-        runs = -(-max(k, 1) // a.group) * (a.group // runs_pack.RUN)
+        runs = -(-max(k, 1) // a.group_size) * (a.group_size // runs_pack.RUN)
         tables = runs_pack.Tables(_elements_of(fmt), *scales, self.form.factor * fmt.smallest_subnormal)
         for first in range(0, n, _COLUMNS_AT_ONCE):
             columns = slice(first, min(first + _COLUMNS_AT_ONCE, n))
@@ -77,7 +77,7 @@ class Runs(Panels):
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
         """Pack records of elements and scales."""
         assert inside is not None
-        (m, k), group, scales = a.shape, self.accumulator.group, self._scales
+        (m, k), group, scales = a.shape, self.accumulator.group_size, self._scales
         runs = -(-max(k, 1) // group) * (group // runs_pack.RUN)
         tables = runs_pack.Tables(_elements_of(fmt), *scales, fmt.smallest_subnormal)
         records = scratch("runs_a", -(-m // ROWS) * runs * runs_pack.A_BYTES, np.uint8)

@@ -24,10 +24,10 @@ _ODD = Rounded(rounding="odd", flushes="odd")
 class RoundToOddSum(DotSum):
     """Every product and every sum is rounded to odd, with subnormals flushed: BFDOT with FPCR.EBF = 0."""
 
-    group: int = 2
+    group_size: int = 2
 
-    words = "products, their sum, and the sum with C each rounded to odd, subnormals flushed to zero"
-    oracle = "Odd"
+    summary = "products, their sum, and the sum with C each rounded to odd, subnormals flushed to zero"
+    oracle_class = "Odd"
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         """Return the values, with float32 subnormals flushed."""
@@ -36,37 +36,37 @@ class RoundToOddSum(DotSum):
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return sequential additions of the products, then of C."""
         found: Sum | Products = Products((start,))
-        for k in range(start + 1, start + self.group):
+        for k in range(start + 1, start + self.group_size):
             found = Sum(("+ rounded to odd",), (found, Products((k,))), _ODD)
         return Sum(("+ rounded to odd",), (state, found), _ODD)
 
     def step_error(self) -> StepError:
         """Return the bound for a product's roundings, each below one ulp, and for flushes."""
-        return StepError((1 + 2.0**-23) ** (self.group + 1) - 1, 2 * (2 * self.group + 1) * 2.0**-126)
+        return StepError((1 + 2.0**-23) ** (self.group_size + 1) - 1, 2 * (2 * self.group_size + 1) * 2.0**-126)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu.odd_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: cpu.odd_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
         """Return the form for pairs."""
-        return tile.Odd if self.group == 2 else None
+        return tile.Odd if self.group_size == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RoundedGroupSum(DotSum):
     """Exact sum of a group, rounded to float32 and added to C: BFDOT with FPCR.EBF = 1."""
 
-    group: int = 2
+    group_size: int = 2
 
-    words = "exact sum of a group, rounded, then added to C and rounded"
-    oracle = "RoundedGroups"
+    summary = "exact sum of a group, rounded, then added to C and rounded"
+    oracle_class = "RoundedGroups"
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return an exact sum of the group, rounded, then the addition of C."""
-        products = Products(tuple(range(start, start + self.group)))
+        products = Products(tuple(range(start, start + self.group_size)))
         group = Sum(("exact sum", "rounded to nearest even, float32"), (products,), Rounded())
         return Sum(("+ in float32",), (state, group), Rounded())
 
@@ -77,12 +77,12 @@ class RoundedGroupSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu.rounded_groups_dot(x, y, self.group, state, start, stop), p)
+        by_rows(lambda start, stop: cpu.rounded_groups_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
         """Return the form for pairs."""
-        return tile.RoundedPairs if self.group == 2 else None
+        return tile.RoundedPairs if self.group_size == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -95,32 +95,32 @@ class ScaledGroupSum(DotSum):
         Products per sum, 1 to 256.
     output_format : Format or str
         Format of results: ``float32`` or ``float16``.
-    product_exponent : int
+    product_scale_log2 : int
         Power of two that multiplies the products, -127 to 127 (minus FPMR.LSCALE).
     saturate : bool
         Whether a finite sum above the largest number saturates to it instead of giving Inf (FPMR.OSM).
     """
 
-    group: int = 4
+    group_size: int = 4
     output_format: Format = FLOAT32
-    product_exponent: int = 0
+    product_scale_log2: int = 0
     saturate: bool = False
 
-    words = "exact sum of a group times a power of two, plus C, one rounding"
-    oracle = "ScaledGroups"
+    summary = "exact sum of a group times a power of two, plus C, one rounding"
+    oracle_class = "ScaledGroups"
     engines = (Dots, ScaledChain)
     output_formats = (FLOAT32, FLOAT16)
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return an exact sum of the group, times the power of two, and C."""
         a = self
-        products = Products(tuple(range(start, start + a.group)), a.product_exponent)
+        products = Products(tuple(range(start, start + a.group_size)), a.product_scale_log2)
         how = Rounded(a.output_format.name, saturates=a.saturate)
         return Sum(("exact sum", f"rounded to nearest even, {a.output_format}"), (state, products), how)
 
     def step_error(self) -> StepError:
         """Return half an ulp, relative to the products before their multiplication by the power of two."""
-        least = self.output_format.smallest_subnormal * 2.0**-self.product_exponent
+        least = self.output_format.smallest_subnormal * 2.0**-self.product_scale_log2
         return StepError(2.0 ** -(self.output_bits + 1), least)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -130,11 +130,11 @@ class ScaledGroupSum(DotSum):
             state = p.start.astype(np.float64)
         beyond = float(stored.max) if self.saturate else np.inf
         layout = float(stored.smallest_normal), stored.mantissa_bits, float(stored.max), beyond
-        factor, group = 2.0**self.product_exponent, self.group
+        factor, group = 2.0**self.product_scale_log2, self.group_size
         by_rows(lambda start, stop: cpu.scaled_groups_dot(x, y, group, factor, layout, state, start, stop), p)
         with np.errstate(invalid="ignore"):
             return canonical_nan(state.astype(self.dtype))
 
     def dots_form(self) -> type[tile.Form] | None:
         """Return the form for four products and float32 sums."""
-        return tile.ScaledGroups if self.group == 4 and self.output_format == FLOAT32 else None
+        return tile.ScaledGroups if self.group_size == 4 and self.output_format == FLOAT32 else None

@@ -28,8 +28,8 @@ def _sum(state: Sum | str, k: int) -> Sum:
 class ExactSum(Accumulator):
     """The exact sum of all products and C, rounded to float32 once."""
 
-    words = "exact sum of all products, one rounding to float32"
-    oracle = "ExactSum"
+    summary = "exact sum of all products, one rounding to float32"
+    oracle_class = "ExactSum"
     has_running_sum = False
 
     def check_formats(self, fa: Format, fb: Format) -> None:

@@ -65,7 +65,7 @@ def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
 class FusedSum(AlignedSum):
     """Sums of a group and C in one operation, as on NVIDIA's tensor cores; scales inside are powers of two."""
 
-    words = "a group of products and C aligned, truncated and summed at once"
+    summary = "a group of products and C aligned, truncated and summed at once"
     engines = (Float32Lanes, Float64Lanes)
 
     def check(self) -> None:
@@ -79,17 +79,17 @@ class FusedSum(AlignedSum):
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return one sum of the group and C."""
-        products = Products(tuple(range(start, start + self.group)))
+        products = Products(tuple(range(start, start + self.group_size)))
         scaled = () if self.scale_format is None else (f"exponents of {self.scale_format} scales added",)
         return Sum((*scaled, *aligned_words(self)), (state, products), aligned(self))
 
     def step_error(self) -> StepError:
         """Return the bound for a group's products and C."""
-        return aligned_error(self, self.group + 1)
+        return aligned_error(self, self.group_size + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, computed in integers."""
-        group = self.group
+        group = self.group_size
         scaling = self.scale_format, self.scale_block
         left = take_apart(p.a, p.fa, group, p.inside_a, *scaling)
         right = take_apart(p.b, p.fb, group, p.inside_b, *scaling).T
@@ -109,35 +109,35 @@ class GroupedFusedSum(AlignedSum):
 
     Parameters
     ----------
-    run : int
-        Products per exact sum; it divides `group` and `scale_block`. Scales are required.
+    exact_group : int
+        Products per exact sum; it divides `group_size` and `scale_block`. Scales are required.
     """
 
-    run: int = 1
+    exact_group: int = 1
 
-    words = "as `FusedSum`, for exact sums of short runs of products, each scaled"
+    summary = "as `FusedSum`, for exact sums of short runs of products, each scaled"
     engines = (Runs,)
 
     def check(self) -> None:
-        """Check that there are scales, and that `run` divides their blocks and the group."""
+        """Check that there are scales, and that `exact_group` divides their blocks and the group."""
         super().check()
         a = self
         if a.scale_format is None:
             raise ValueError(f"GroupedFusedSum {a.name}: scale_format must be a format, got None")
-        if a.scale_block % a.run or a.group % a.run:
+        if a.scale_block % a.exact_group or a.group_size % a.exact_group:
             raise ValueError(
-                f"GroupedFusedSum {a.name}: run must divide group={a.group} and scale_block={a.scale_block}, "
-                f"got {a.run}"
+                f"GroupedFusedSum {a.name}: exact_group must divide group_size={a.group_size} and "
+                f"scale_block={a.scale_block}, got {a.exact_group}"
             )
 
     def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise ValueError if a partial sum can exceed 64 bits."""
-        largest = self.run * self.group * fa.max * fb.max * 2.0 ** (self.fraction_bits + 2)
+        largest = self.exact_group * self.group_size * fa.max * fb.max * 2.0 ** (self.fraction_bits + 2)
         units = fa.smallest_subnormal * fb.smallest_subnormal
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
         if special or max(largest, largest / units) > 2.0**61:
             raise ValueError(
-                f"{self.name}: products must be narrow enough for exact sums of {self.run}, got {fa} x {fb}"
+                f"{self.name}: products must be narrow enough for exact sums of {self.exact_group}, got {fa} x {fb}"
             )
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
@@ -145,16 +145,16 @@ class GroupedFusedSum(AlignedSum):
         runs = [
             Sum(
                 (f"exact sum, times two {self.scale_format} scales",),
-                (Products(tuple(range(k, k + self.run))),),
-                Particular("exact run", (self.run, self.scale_block)),
+                (Products(tuple(range(k, k + self.exact_group))),),
+                Particular("exact run", (self.exact_group, self.scale_block)),
             )
-            for k in range(start, start + self.group, self.run)
+            for k in range(start, start + self.group_size, self.exact_group)
         ]
         return Sum(aligned_words(self), (state, *runs), aligned(self))
 
     def step_error(self) -> StepError:
         """Return the bound for a group's partial sums, with their scales' exponents (at most the products'), and C."""
-        return aligned_error(self, self.group // self.run + 1)
+        return aligned_error(self, self.group_size // self.exact_group + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, computed in integers."""
@@ -166,7 +166,7 @@ class GroupedFusedSum(AlignedSum):
         parts = _whole(p.b, p.fb), *scale_parts(p.inside_b, fs)
         right = ScaledParts(*(np.ascontiguousarray(part.T) for part in parts))
         low_bits = p.fa.mantissa_bits - p.fa.emin + p.fb.mantissa_bits - p.fb.emin + 2 * fs.mantissa_bits
-        rule, spans = group_rule(self, low_bits), (self.run, self.scale_block)
+        rule, spans = group_rule(self, low_bits), (self.exact_group, self.scale_block)
         state, layout = bits_of(p.start), result_layout(self)
 
         def piece(start: int, stop: int) -> None:
@@ -191,13 +191,13 @@ class SplitF16Sum(Accumulator):
         Parameters of each fused sum, see `FusedSum`.
     """
 
-    group: int = 16
+    group_size: int = 16
     fraction_bits: int = 25
     output_format: Format = FLOAT32
     zero_exponent: int | None = None
 
-    words = "two fused sums of float16 operands, the first from +0, the second from the first; then C is added"
-    oracle = "Halves"
+    summary = "two fused sums of float16 operands, the first from +0, the second from the first; then C is added"
+    oracle_class = "Halves"
     output_formats = (FLOAT32, FLOAT16)
     reference_is_compiled = False
     engines = (HalvesInFloat64Lanes,)
@@ -206,12 +206,12 @@ class SplitF16Sum(Accumulator):
         """Raise ValueError unless float16 represents all values: the chip first converts them to it."""
         for fmt in (fa, fb):
             whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
-            if not (FLOAT16.holds(fmt) or (whole and -fmt.min <= FLOAT16.max)):
+            if not (FLOAT16.can_represent_all(fmt) or (whole and -fmt.min <= FLOAT16.max)):
                 raise ValueError(f"{self.name}: operands must be of formats whose values float16 has, got {fmt}")
 
     def step(self) -> int:
         """Return the products of both groups."""
-        return 2 * self.group
+        return 2 * self.group_size
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return sums of both halves from +0, then the addition of C."""
@@ -224,7 +224,7 @@ class SplitF16Sum(Accumulator):
 
     def step_error(self) -> StepError:
         """Return the bound for two chained groups and the addition of C, which rounds to nearest."""
-        inner = aligned_error(self.half, self.group + 1)
+        inner = aligned_error(self.half, self.group_size + 1)
         both = 2 * inner.relative * (1 + inner.relative) ** 2
         last = 2.0 ** -(self.output_bits + 1)
         least = self.stored_format.smallest_subnormal
@@ -250,7 +250,7 @@ class SplitF16Sum(Accumulator):
     def half(self) -> FusedSum:
         """Accumulator of each float16 instruction."""
         return FusedSum(
-            self.name, group=self.group, fraction_bits=self.fraction_bits, output_format=self.output_format,
+            self.name, group_size=self.group_size, fraction_bits=self.fraction_bits, output_format=self.output_format,
             zero_exponent=self.zero_exponent,
         )  # fmt: skip
 

@@ -18,8 +18,8 @@ class SequentialSum(Accumulator):
 
     output_format: Format = FLOAT32
 
-    words = "fused multiply-adds in increasing k"
-    oracle = "Sequential"
+    summary = "fused multiply-adds in increasing k"
+    oracle_class = "Sequential"
     output_formats = (FLOAT32, FLOAT64)
     multiplies_values = True
 

@@ -35,7 +35,7 @@ class _X86Sum(DotSum):
         Formats whose subnormals are read as zeros, in addition to those that are subnormal in float32.
     """
 
-    group: int = 2
+    group_size: int = 2
     daz_formats: tuple[Format, ...] = ()
 
     form: ClassVar[type[tile.Form]]
@@ -50,7 +50,7 @@ class _X86Sum(DotSum):
 
     def step_error(self) -> StepError:
         """Return the bound for `roundings` roundings; every product and sum may be flushed."""
-        flushes = 2 * self.group + self.run + 2
+        flushes = 2 * self.group_size + self.lanes + 2
         return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST)
 
     @abstractmethod
@@ -67,7 +67,7 @@ class _X86Sum(DotSum):
 def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matrix:
     """Return values with float32 subnormals flushed, and the format's own if the accumulator flushes them."""
     x = Accumulator.values(accumulator, codes, fmt)
-    least = fmt.smallest_normal if accumulator.flushes(fmt) else 2.0**-126
+    least = fmt.smallest_normal if accumulator.is_daz(fmt) else 2.0**-126
     if fmt.smallest_subnormal < least:
         np.copysign(np.float32(0), x, out=x, where=np.abs(x) < np.float32(least))
     return x
@@ -77,29 +77,29 @@ def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matr
 class FlushedFmaSum(_X86Sum):
     """Fused multiply-adds that begin with the last product of each group: VDPBF16PS."""
 
-    words = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
-    oracle = "FlushedFma"
+    summary = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
+    oracle_class = "FlushedFma"
     form = tile.FlushedFma
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return multiply-adds, the last product first."""
         found: Sum | str = state
-        for k in range(start + self.group - 1, start - 1, -1):
+        for k in range(start + self.group_size - 1, start - 1, -1):
             found = Sum(_FMA, (found, Products((k,))), _HOW)
         assert isinstance(found, Sum)
         return found
 
     def roundings(self) -> int:
         """Return the group size: a group is one chain."""
-        return self.group
+        return self.group_size
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
         """Add rows i to j with the reference loop."""
-        cpu.flushed_fma_dot(x, y, self.group, state, i, j)
+        cpu.flushed_fma_dot(x, y, self.group_size, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
         """Return the form for pairs."""
-        return self.form if self.group == 2 else None
+        return self.form if self.group_size == 2 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -108,31 +108,31 @@ class LaneChains(_X86Sum):
 
     Parameters
     ----------
-    run : int
+    lanes : int
         Number of chains; products are assigned to them cyclically.
     """
 
-    run: int = 2
+    lanes: int = 2
 
-    words = "interleaved chains of fused multiply-adds, their sum added to C, subnormals flushed to zero"
-    oracle = "Lanes"
+    summary = "interleaved chains of fused multiply-adds, their sum added to C, subnormals flushed to zero"
+    oracle_class = "Lanes"
     form: ClassVar[type[tile.Form]] = tile.Lanes
     together: ClassVar[int] = 1
 
     def check(self) -> None:
         """Check that the lanes divide the group."""
         super().check()
-        if self.group % (self.run * self.together):
+        if self.group_size % (self.lanes * self.together):
             raise ValueError(
-                f"{type(self).__name__} {self.name}: group must be a multiple of {self.run * self.together}, "
-                f"{self.together} for each of {self.run} lanes, got {self.group}"
+                f"{type(self).__name__} {self.name}: group_size must be a multiple of {self.lanes * self.together}, "
+                f"{self.together} for each of {self.lanes} lanes, got {self.group_size}"
             )
 
     def instruction(self, state: Sum | str, start: int) -> Sum:
         """Return chains of the lanes' products, their sum, then the addition of C."""
-        lanes: list[Sum | str] = ["+0"] * self.run
-        for t in range(0, self.group, self.together):
-            lane, some = t // self.together % self.run, range(start + t, start + t + self.together)
+        lanes: list[Sum | str] = ["+0"] * self.lanes
+        for t in range(0, self.group_size, self.together):
+            lane, some = t // self.together % self.lanes, range(start + t, start + t + self.together)
             if self.together == 1:
                 lanes[lane] = Sum(_FMA, (lanes[lane], Products((some[0],))), _HOW)
             else:
@@ -145,15 +145,15 @@ class LaneChains(_X86Sum):
 
     def roundings(self) -> int:
         """Return the number for a product, its lane's chain, the sum of the lanes, and the addition of C."""
-        return self.together + self.group // (self.run * self.together) + self.run
+        return self.together + self.group_size // (self.lanes * self.together) + self.lanes
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
         """Add rows i to j with the reference loop."""
-        cpu.lanes_dot(x, y, self.group, self.run, self.together, state, i, j)
+        cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
         """Return the form for two lanes and whole rounds of the tile."""
-        whole = self.run == self.form.lanes and self.group % (4 * self.form.products) == 0
+        whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
 
@@ -161,6 +161,6 @@ class LaneChains(_X86Sum):
 class PairedLaneChains(LaneChains):
     """Interleaved chains of sums of two products, with their sum added to C: AMX-FP8."""
 
-    words = "interleaved chains of sums of two products, their sum added to C, subnormals flushed to zero"
+    summary = "interleaved chains of sums of two products, their sum added to C, subnormals flushed to zero"
     form = tile.PairLanes
     together = 2

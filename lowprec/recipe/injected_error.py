@@ -23,7 +23,7 @@ _ROOT_3 = 3.0**0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Disturbance(Value):
+class InjectedError(Value):
     """An injected error of a given bias and size.
 
     Parameters
@@ -40,8 +40,8 @@ class Disturbance(Value):
 
     Examples
     --------
-    >>> Disturbance.parse("gain=-0.01 noise=0.02")
-    Disturbance(gain=-0.01, noise=0.02)
+    >>> InjectedError.parse("gain=-0.01 noise=0.02")
+    InjectedError(gain=-0.01, noise=0.02)
     """
 
     gain: float = 0.0
@@ -52,25 +52,25 @@ class Disturbance(Value):
         for name, low in (("gain", -1.0), ("noise", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
-                raise ValueError(f"disturbance: {name} must be a finite number >= {low:g}, got {value!r}")
+                raise ValueError(f"injected_error: {name} must be a finite number >= {low:g}, got {value!r}")
 
     @classmethod
-    def parse(cls, text: str | Disturbance | None) -> Disturbance | None:
-        """Parse a disturbance such as ``"gain=-0.01 noise=0.02"``; None for an empty string.
+    def parse(cls, text: str | InjectedError | None) -> InjectedError | None:
+        """Parse a injected_error such as ``"gain=-0.01 noise=0.02"``; None for an empty string.
 
         Raises
         ------
         ValueError
             If the string has another form.
         """
-        if text is None or isinstance(text, Disturbance):
+        if text is None or isinstance(text, InjectedError):
             return text if text and (text.gain or text.noise) else None
         words = text.split() if isinstance(text, str) else [repr(text)]
         found: dict[str, float] = {}
         for word in words:
             part = re.fullmatch(r"(gain|noise)=([-+]?\d[\d.]*(?:e[-+]?\d+)?)", word)
             if part is None or part[1] in found or part[2].count(".") > 1:
-                raise ValueError(f"disturbance must be words such as 'gain=-0.01 noise=0.02', got {text!r}")
+                raise ValueError(f"injected_error must be words such as 'gain=-0.01 noise=0.02', got {text!r}")
             found[part[1]] = float(part[2])
         return cls.parse(cls(**found))
 
@@ -81,7 +81,7 @@ class Disturbance(Value):
 
         Examples
         --------
-        >>> Disturbance(gain=-0.5).apply(np.ones((1, 2), np.float32), 0)
+        >>> InjectedError(gain=-0.5).apply(np.ones((1, 2), np.float32), 0)
         array([[0.5, 0.5]], dtype=float32)
         """
         wide: NDArray[Any] = product.astype(np.float64)
