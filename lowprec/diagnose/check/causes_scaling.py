@@ -117,7 +117,7 @@ def _epsilon(made: Expected, found: Observed) -> Forms:
 
 @add("amax of a part of the block", "making", "take the largest magnitude of all elements of the block, signs dropped")
 def _partial(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard is not None or rule_of(made.q).choice is not None:
+    if made.q.hadamard_size is not None or rule_of(made.q).four_over_six is not None:
         return
     (rows, columns), x = made.block, made.rotated
     i, j = np.ogrid[: x.shape[0], : x.shape[1]]
@@ -140,7 +140,7 @@ def _partial(made: Expected, found: Observed) -> Forms:
 @add("scale rounded in another direction", "making", "round scales to nearest, as the quantizer does")
 def _directed(made: Expected, found: Observed) -> Forms:
     q, rule = made.q, rule_of(made.q)
-    if q.hadamard is not None or rule.choice is not None or are_powers(q.scale_format) or not made.scale.size:
+    if q.hadamard_size is not None or rule.four_over_six is not None or are_powers(q.scale_format) or not made.scale.size:
         return
     unit = float(made.format.max) * float(1 if made.tensor is None else made.tensor)
     exact = made.floored.astype(np.float64) / unit
@@ -192,7 +192,7 @@ def _maximum(made: Expected, found: Observed) -> Forms:
 
 @add("amax multiplied", "making", "divide by the largest number of the element format, not by a multiple of it", 1.1)
 def _factor(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard is None and rule_of(made.q).choice is None and not made.q.has_tensor_scale:
+    if made.q.hadamard_size is None and rule_of(made.q).four_over_six is None and not made.q.has_tensor_scale:
         for factor in (2.0, 0.5, 4.0, 0.25):
             amax = made.floored * np.float32(factor)
             yield f"by {factor:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
