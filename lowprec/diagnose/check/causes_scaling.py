@@ -133,7 +133,8 @@ def _partial(made: Expected, found: Observed) -> Forms:
         amax = np.maximum(amax_of(part, made.block), np.float32(rule_of(made.q).amax_floor))
         yield form, made.with_scale(*_from(made, made.q, amax), largest=amax)
         if made.q.has_tensor_scale:
-            both = _from(made, made.q, amax, np.float32(np.abs(part).max()))
+            top = np.float32(np.max(np.abs(part), initial=0, where=np.isfinite(part)))
+            both = _from(made, made.q, amax, top)
             yield f"{form}, of the tensor too", made.with_scale(*both, largest=amax)
 
 
