@@ -5,8 +5,8 @@ from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 def history(steps: int) -> dict[str, str]:
     """Return TransformerEngine's delayed scaling with a history of the given length."""
-    return {"x": f"te_delayed history{steps}", "w": f"te_delayed history{steps}",
-            "dy": f"te_delayed e5m2 history{steps}"}  # fmt: skip
+    return {"x": f"te_delayed amax_history{steps}", "w": f"te_delayed amax_history{steps}",
+            "dy": f"te_delayed e5m2 amax_history{steps}"}  # fmt: skip
 
 
 ablation = Ablation(

@@ -47,13 +47,13 @@ def quantize(operation: Operation, x: NDArray[np.float32]) -> tuple[NDArray[Any]
 def _fields(name: str, value: Any) -> dict[str, Any]:
     """Return the oracle's fields for one changed field of a quantizer."""
     match name, value:
-        case "arithmetic", "amax/max":
+        case "scale_calculation", "amax/max":
             return {"rule": scales.round_up(scales.by_division, -127)}
-        case "choice", None:
+        case "four_over_six", None:
             return {"choice": None, "rule": lambda amax, top, tensor: scales.six_or_four(amax, top, tensor)[0]}
-        case "zero", "one" | "rule":
+        case "zero_block", "one" | "rule":
             return {"zeros": (scales.ONE, scales.ONE) if value == "one" else None}
-        case "bound", _:
+        case "max_block_scale", _:
             return {"bound": Fraction(value)}
         case "amax_floor", _:
             return {"floor": Fraction(value)}

@@ -144,7 +144,7 @@ def measure_errors(x: ArrayLike, fmt: str | Codec | Quantizer | Format) -> Forma
     --------
     >>> x = np.random.default_rng(0).standard_normal((64, 1024), dtype=np.float32)
     >>> row = measure_errors(x, "fp8_1x128")
-    >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.octaves:.1f} octaves"
+    >>> f"{row.sqnr:.1f} dB with {row.bits_per_value} bits, R = {row.tile_range_octaves:.1f} octaves"
     '31.8 dB with 8.25 bits, R = 9.1 octaves'
     """
     values = _measurable(x)

@@ -303,8 +303,8 @@ def test_what_takes_longer_counts_as_more_candidates() -> None:
     given = dump("cdna1_f16", "float16", shape=(64, 64, 128))
     whole = plain_dump(*(given[name] for name in "abcd"), "float16")
     part, few = whole.part(np.arange(64), np.arange(64)), whole.sample(5)
-    plain, fast = candidate("cdna1_f16", group=8), candidate("hopper_fp8")  # the first has no kernel
-    often = candidate("cdna1_f16", group=8, promote_every=8)
+    plain, fast = candidate("cdna1_f16", group_size=8), candidate("hopper_fp8")  # the first has no kernel
+    often = candidate("cdna1_f16", group_size=8, promote_every=8)
     assert cost(fast, part) < cost(plain, part) < cost(often, part)
     assert cost(fast, few) == cost(plain, few) < cost(often, few)
 

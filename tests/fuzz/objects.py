@@ -58,7 +58,7 @@ def use_format(f: Any) -> Any:
 
 def use_quantizer(q: Any) -> Any:
     x = np.outer(np.float32([1, -3, 0.01]), np.arange(64, dtype=np.float32))
-    if q.history is not None:
+    if q.amax_history_len is not None:
         return q
     made = or_reason(lambda: lp.quantize(x, q))
     return q, made if isinstance(made, str) else (made.codes, made.scale, lp.quantize_dequantize(x, q))

@@ -55,7 +55,7 @@ OPERATIONS = [
     Operation("MXFP8", group, "blocks/32", "mxfp8_even_1bit", {"bits": 8, "width": 32, "mx": True}, causes="MN"),
     Operation("MXFP6 E2M3", group, "blocks/32", "mxfp6_e2m3_even", {"bits": 6, "width": 32, "mx": True}, causes="MN"),
     Operation("MXFP4", group, "blocks/32", "mxfp4_even", {"bits": 4, "width": 32, "mx": True}, causes="MN"),
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"choice": None, "bound": 448.0}, causes="CMNO"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"four_over_six": None, "max_block_scale": 448.0}, causes="CMNO"),
     Operation("FP8 1x128", group, "blocks/128", "dsv3_inference", {"bits": 8, "width": 128},
               options={"amax_floor": 0.0}, causes="MN"),
     Operation("FP8 128x128", group, "tiles/128", "dsv3_inference", {"bits": 8, "width": 128, "height": 128},

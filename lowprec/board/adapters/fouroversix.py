@@ -24,7 +24,7 @@ def quantize(x: Any, rule: str, kind: str = "nvfp4", square: bool = False) -> An
     return {"codes": nibbles(codes.numpy().reshape(len(x), -1)), "scale_codes": scale}
 
 
-_PLAIN = {"choice": None, "bound": 448.0}
+_PLAIN = {"four_over_six": None, "max_block_scale": 448.0}
 OPERATIONS = [
     Operation("NVFP4 static_6", quantize, "tensors", "nvfp4_4over6", {"rule": "static_6"}, options=_PLAIN,
               causes="DHMN"),
@@ -33,5 +33,5 @@ OPERATIONS = [
     Operation("NVFP4 16x16 mse", quantize, "tensors", "nvfp4_4over6_mse", {"rule": "mse", "square": True},
               options={"granularity": "16x16"}, causes="DHMN"),
     Operation("MXFP4 static_6", quantize, "blocks/32", "mxfp4_rceil", {"rule": "static_6", "kind": "mxfp4"},
-              options={"arithmetic": "amax/max"}, causes="DMN"),
+              options={"scale_calculation": "amax/max"}, causes="DMN"),
 ]  # fmt: skip

@@ -57,6 +57,6 @@ OPERATIONS = [
     Operation("MXFP4", quantize, "blocks/32", "mxfp4_mlx", {"mode": "mxfp4", "width": 32, "bits": 4}, causes="EN"),
     Operation("NVFP4 without a tensor scale", quantize, "blocks/16", "dsv41_kv_fp4",
               {"mode": "nvfp4", "width": 16, "bits": 4},
-              options={"amax_floor": 0.0, "min_scale": 0.0, "zero": "rule"}, causes="GIMNO"),
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"choice": None, "bound": 448.0}, causes="DGMNO"),
+              options={"amax_floor": 0.0, "min_scale": 0.0, "zero_block": "rule"}, causes="GIMNO"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"four_over_six": None, "max_block_scale": 448.0}, causes="DGMNO"),
 ]  # fmt: skip

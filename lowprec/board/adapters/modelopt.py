@@ -47,7 +47,7 @@ def fp8(x: Any, rows: int) -> Answer:
 
 
 OPERATIONS = [
-    Operation("MXFP8", mxfp8, "blocks/32", "mxfp8_rceil", options={"arithmetic": "amax/max"}, causes="AMN"),
+    Operation("MXFP8", mxfp8, "blocks/32", "mxfp8_rceil", options={"scale_calculation": "amax/max"}, causes="AMN"),
     Operation("MXFP4", mxfp4, "blocks/32", "mxfp4_modelopt", causes="AMN"),
     Operation("NVFP4", nvfp4, "tensors", "nvfp4_modelopt", causes="DMN", issue="NVIDIA/Model-Optimizer#1397"),
     Operation("FP8 1x128", fp8, "blocks/128", "dsv3_inference", {"rows": 1}, options={"amax_floor": 0.0},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..run.plan import Plan
 
 #: Fields of a configuration that a branch may change, because they do not affect the shapes of parameters.
-ROUTING = ("groups", "topk_groups", "route_scale")
+ROUTING = ("expert_groups", "topk_groups", "route_scale")
 #: Metrics of the arms of a branch study, means over pairs.
 BRANCH_METRICS = {
     **{f"{name}_percent": f"{words}, per cent" for name, words in EFFECTS.items()},
