@@ -221,7 +221,7 @@ def test_a_pickled_rule_is_loaded_from_its_file_or_refused(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True).returncode == 0
     file.write_text(file.read_text().replace("1e-30", "1e-20"))
     failed = subprocess.run(command, capture_output=True, text=True)
-    assert "scale rule own_rules.py:f: the hash of its source was" in failed.stderr
+    assert "scale rule own_rules.py:f has changed since it was written: the hash of its source was" in failed.stderr
     file.unlink()
     failed = subprocess.run(command, capture_output=True, text=True)
     assert "neither the module 'own_rules' nor the file" in failed.stderr
