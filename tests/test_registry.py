@@ -39,7 +39,7 @@ test_what_is_refused = refusals(
         ("lp.formats['E5M2']", UnknownNameError, "did you mean 'e5m2'"),
         ("lp.quantize([[1.0]], 'fp8 1x1')", UnknownNameError, "unknown word 'fp8' in 'fp8 1x1': FP8 is 'e4m3fn' or"),
         ("lp.encode(1.0, 'nvfp4')", UnknownNameError, r"it is a quantizer \(lowprec.quantizers\), a recipe \("),
-        ("lp.formats['mxfp4']", UnknownNameError, "lowprec.quantizers has 'mxfp4_floor' and 'mxfp4_rceil'"),
+        ("lp.formats['mxfp4']", UnknownNameError, "lowprec.quantizers has 'mxfp4_floor' and 'mxfp4_ceil'"),
         ("lp.recipes['e4m3fn']", UnknownNameError, r"it is a format \(lowprec.formats\)"),
         ("lp.accumulators.get(3)", TypeError, "^accumulator must be a name or an Accumulator, got 3$"),
         ("lp.encode(1.0, 8)", TypeError, "format must be a name or a Format, got 8"),

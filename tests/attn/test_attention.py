@@ -135,6 +135,7 @@ def test_a_kernel_of_ones_own_is_checked() -> None:
 # --- what public reports say -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sums_that_stay_in_the_tensor_core_lose_most_of_a_long_context() -> None:
     """vllm-project/vllm#23813: never promoted << every 64 tiles < every 4 <= every tile, for values with a mean."""
     n, rows = 16384, 8
@@ -151,6 +152,7 @@ def test_sums_that_stay_in_the_tensor_core_lose_most_of_a_long_context() -> None
     assert -0.01 < gain[4] < gain[1] < 0
 
 
+@pytest.mark.slow
 def test_a_lagging_maximum_saturates_p_at_offset_8() -> None:
     """flash-attention#2694, measured on a B300: errors by deviation of the logits, at offsets 8 and 4."""
     published = {8: (0.027, 0.031, 0.136, 0.305, 0.361), 4: (0.027, 0.028, 0.027, 0.024, 0.022)}

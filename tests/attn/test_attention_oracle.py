@@ -120,6 +120,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_rules_have_other_bits(wrong: str) -> None:
     """Each wrong rule differs from the kernel; the first row of the causal case sees no key."""

@@ -72,6 +72,7 @@ def test_a_mistake_is_named(name: str) -> None:
 
 @pytest.mark.sampled(2, default=4)
 @pytest.mark.parametrize("number", range(8))
+@pytest.mark.slow
 def test_faults_planted_together_are_named(number: int) -> None:
     how, _, said = blind(SEED, number, number % 4)
     assert how in ("named", "tie", "clean"), said

@@ -93,7 +93,7 @@ def current(x: Any, kind: str = "float8_e4m3fn") -> Answer:
 
 
 def _four_over_six(rows: int, mode: str, bound: int) -> Operation:
-    options: dict[str, Any] = {"bound": float(bound)} if bound != 256 else {}
+    options: dict[str, Any] = {"max_block_scale": float(bound)} if bound != 256 else {}
     return Operation(
         f"NVFP4 4over6 {mode} {bound} {rows}x16", nvfp4, "tensors",
         "nvfp4_4over6" if mode == "MAE" else "nvfp4_4over6_mse",
