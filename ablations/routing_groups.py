@@ -12,7 +12,7 @@ ablation = Ablation(
         Arm("groups_1", config={"topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
             expected="worse: four experts that stand together are seldom the best four"),
         # All of them, which is one group of everything.
-        Arm("groups_4", config={"groups": 1, "topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
+        Arm("groups_4", config={"expert_groups": 1, "topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
             expected="equivalent: no limit"),
     ),
     series=18,
