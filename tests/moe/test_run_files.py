@@ -148,7 +148,9 @@ def test_a_run_that_is_there_is_not_overwritten(text, tmp_path):
     out, again = tmp_path / "r1", {"data": text, "out": tmp_path / "r1"}
     run(text, out, steps=2)
     before = files(out)
-    with pytest.raises(ValueError, match=r"r1' holds a run \(micro mixed, seed 1, 2 steps, done\); resume continues it"):
+    with pytest.raises(
+        ValueError, match=r"r1' holds a run \(micro mixed, seed 1, 2 steps, done\); resume continues it"
+    ):
         train(MICRO, "bf16", 2, **again)
     assert files(out) == before
     train(MICRO, "bf16", 2, fresh=True, **again)

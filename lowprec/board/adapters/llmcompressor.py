@@ -30,5 +30,12 @@ def nvfp4(x: Any) -> Answer:
 
 
 OPERATIONS = [
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"four_over_six": None, "max_block_scale": 448.0}, causes="CMNO"),
+    Operation(
+        "NVFP4",
+        nvfp4,
+        "tensors",
+        "nvfp4_4over6",
+        options={"four_over_six": None, "max_block_scale": 448.0},
+        causes="CMNO",
+    ),
 ]

@@ -58,5 +58,6 @@ OPERATIONS = [
     Operation("NVFP4 without a tensor scale", quantize, "blocks/16", "dsv41_kv_fp4",
               {"mode": "nvfp4", "width": 16, "bits": 4},
               options={"amax_floor": 0.0, "min_scale": 0.0, "zero_block": "rule"}, causes="GIMNO"),
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"four_over_six": None, "max_block_scale": 448.0}, causes="DGMNO"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6",
+              options={"four_over_six": None, "max_block_scale": 448.0}, causes="DGMNO"),
 ]  # fmt: skip

@@ -56,7 +56,8 @@ def blockwise(x: Any, function: str) -> Answer:
 _MODES = {"FLOOR": ("floor", "FN"), "CEIL": ("ceil", "FN"), "EVEN": ("even", "FN"), "RCEIL": ("rceil", "AFN")}
 OPERATIONS = [
     *(Operation(f"{entry.upper()} {mode}", mx, "blocks/32", f"{entry}_{rule}", {"kind": kind, "mode": mode},
-                options={"scale_calculation": "amax/max"} if mode == "RCEIL" else {}, causes=causes, issue="pytorch/ao#1104")
+                options={"scale_calculation": "amax/max"} if mode == "RCEIL" else {}, causes=causes,
+                issue="pytorch/ao#1104")
       for entry, kind in KINDS.items() for mode, (rule, causes) in _MODES.items()),
     Operation("NVFP4, two levels", nvfp4, "tensors", "nvfp4_torchao", {"levels": 2}, causes="DNO",
               issue="pytorch/ao#4714"),

@@ -141,7 +141,12 @@ def _partial(made: Expected, found: Observed) -> Forms:
 @add("scale rounded in another direction", "making", "round scales to nearest, as the quantizer does")
 def _directed(made: Expected, found: Observed) -> Forms:
     q, rule = made.q, rule_of(made.q)
-    if q.hadamard_size is not None or rule.four_over_six is not None or are_powers(q.scale_format) or not made.scale.size:
+    if (
+        q.hadamard_size is not None
+        or rule.four_over_six is not None
+        or are_powers(q.scale_format)
+        or not made.scale.size
+    ):
         return
     unit = float(made.format.max) * float(1 if made.tensor is None else made.tensor)
     exact = made.floored.astype(np.float64) / unit
