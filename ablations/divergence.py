@@ -22,7 +22,8 @@ ablation = Ablation(
         Arm("current", recipe="te_current", expected="as BF16"),
         Arm("delayed_1024", recipe="te_delayed", calibration=16, expected="as current scales"),
         Arm("delayed_1", recipe="te_delayed", calibration=16, expected="worse: amax moves",
-            change={"x": "te_delayed amax_history1", "w": "te_delayed amax_history1", "dy": "te_delayed e5m2 amax_history1"}),
+            change={"x": "te_delayed amax_history1", "w": "te_delayed amax_history1",
+                    "dy": "te_delayed e5m2 amax_history1"}),
     ),
     baseline="tile",
     expectations=(

@@ -26,10 +26,10 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True)
 class Schedule:
-    peak: float
+    peak_lr: float
     warmup_steps: int
     total_steps: int
-    kind: str = "constant"
+    curve: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Trainer:
         if os.environ.get("FAKE_IRREPRODUCIBLE"):
             loss += 1e-9 * noise(time.perf_counter_ns())
         return StepRecord(
-            self.position, loss, self.schedule.peak, 2048 * self.position, time.perf_counter(), self._violation()
+            self.position, loss, self.schedule.peak_lr, 2048 * self.position, time.perf_counter(), self._violation()
         )
 
     def _violation(self):

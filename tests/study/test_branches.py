@@ -162,7 +162,7 @@ def test_arms_from_scratch_have_no_checkpoint_but_pairs(finished, study):
     by_name = {task.name: task for task in planned.arms}
     ours, theirs = by_name["none/c1-s0"], by_name["bf16/c1-s0"]
     assert (ours.work.weights_seed, ours.seed) == (theirs.work.weights_seed, theirs.seed) == (1, 2000)
-    assert ours.work.schedule == {"peak": 2e-3, "warmup_steps": 4, "total_steps": 20, "kind": "linear_to_zero"}
+    assert ours.work.schedule == {"peak_lr": 2e-3, "warmup_steps": 4, "total_steps": 20, "curve": "linear_to_zero"}
     assert [task.fingerprint["config"]["bias_update_speed"] for task in (ours, theirs)] == [0.0, 0.003]
     assert study.arm("again").verdict == "bit-identical"
     assert "from scratch, 2 pairs (2 initial weights x 1 data seed)" in study.size

@@ -27,7 +27,7 @@ TOY = branches()
     ("what", "setting"),
     [
         ("schedule.total_steps: 20 then, 21 now", {"branch_steps": 21}),
-        ("schedule.peak: 0.002 then, 0.001", {"learning_rate": 1e-3}),
+        ("schedule.peak_lr: 0.002 then, 0.001", {"learning_rate": 1e-3}),
         ("data: ", {}),
         ("code: 'something else' then, .* now", None),
         ("versions: 'something else' then, .* now", None),

@@ -81,10 +81,10 @@ def _arm_task(
     """Return one run of an arm, from a checkpoint or, if `checkpoint` is None, from initial weights `number`."""
     backend = context.backend
     schedule = {
-        "peak": setting.learning_rate,
+        "peak_lr": setting.learning_rate,
         "warmup_steps": setting.warmup_steps if checkpoint is None else 0,
         "total_steps": setting.branch_steps,
-        "kind": "linear_to_zero",
+        "curve": "linear_to_zero",
     }
     config = backend.configuration(setting.config, arm.config) if arm.config else setting.config
     what: dict[str, Any] = {

@@ -86,10 +86,10 @@ def checkpoint_task(setting: Any, number: int, context: RunContext, studies: Pat
     with equal code, data, configuration, seed, steps and rates share it.
     """
     schedule = {
-        "peak": setting.learning_rate,
+        "peak_lr": setting.learning_rate,
         "warmup_steps": setting.warmup_steps,
         "total_steps": setting.checkpoint_steps,
-        "kind": "constant",
+        "curve": "constant",
     }
     config = setting.config if config is None else config
     what = {**context.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}

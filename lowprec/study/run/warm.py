@@ -63,7 +63,7 @@ def _warm(recipe: str | Recipe, task: Task) -> None:
     key = task.context.backend.name, recipe
     if key in _warmed():
         return
-    schedule = {"peak": 1e-3, "warmup_steps": 0, "total_steps": 1, "kind": "constant"}
+    schedule = {"peak_lr": 1e-3, "warmup_steps": 0, "total_steps": 1, "curve": "constant"}
     backend = task.context.backend
     backend.new("nano", recipe, backend.load_corpus(task.context.data), seed=0, schedule=schedule).step()
     _warmed().add(key)
@@ -167,7 +167,7 @@ class Estimator:
 
 
 def _timed(task: Task, recipe: Any, shape: dict[str, Any]) -> Rate:
-    schedule = {"peak": 1e-3, "warmup_steps": 0, "total_steps": 3, "kind": "constant"}
+    schedule = {"peak_lr": 1e-3, "warmup_steps": 0, "total_steps": 3, "curve": "constant"}
     backend = task.context.backend
     corpus = backend.load_corpus(task.context.data)
     trainer = backend.new(task.config, recipe, corpus, seed=0, schedule=schedule, data_seed=0)
