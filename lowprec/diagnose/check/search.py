@@ -32,7 +32,8 @@ _PASSES = 6
 _AS_LIGHT = 0.35  # prior cost by which explanations of the same bits may differ and are both named
 _FIRSTS = 4  # causes alone on top of which a second one of their stage is tried
 _PLAIN = 2.0  # prior cost of an explanation up to which no plainer one is looked for
-_MADE = 5  # quantizations, the nearest, on top of which two causes of a stage are tried
+_UNLIKELY = 2.4  # and up to which no two causes of making are tried
+_MADE = 8  # quantizations, the nearest, on top of which two causes of a stage are tried
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,20 @@ def explanations(made: Expected, found: Observed) -> list[Explanation]:
         nearest = [((), made), *(item for item in distinct.values() if item[0])][: _MADE + 1]
         for steps, base in nearest:
             best = _best(best + _explained(base, found, iter([(steps, base)]), pairs=True)[0])
-        for steps, base in nearest if best[0].left or best[0].prior_cost > _PLAIN + 1 else ():
+        for steps, base in nearest if best[0].left or best[0].prior_cost > _UNLIKELY else ():
             if steps:
-                best = _best(best + _explained(base, found, alternative_quantizations(base, found, steps))[0])
+                twice = itertools.chain(alternative_quantizations(base, found, steps), _before(made, found, steps[0]))
+                best = _best(best + _explained(base, found, twice)[0])
     return best
+
+
+def _before(made: Expected, found: Observed, last: Step) -> Iterator[tuple[tuple[Step, ...], Expected]]:
+    """Yield what a cause of making gives for other values that came in."""
+    for step, other in of_stage("making", made, found):
+        if other.x is not made.x and step.cause is not last.cause and other.x.shape == made.x.shape:
+            for form, both in last.cause.predict(other, found):
+                if form == last.form and both.codes.shape == made.codes.shape:
+                    yield (step, last), both
 
 
 def _explained(

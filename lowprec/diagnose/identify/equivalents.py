@@ -166,7 +166,8 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
 def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
     """Return a candidate that leaves no more outputs and is nearer to the catalogue, if there is one.
 
-    Fields are set to their likelier values one by one: no promotion, with any group; no zeros in the alignment; terms
+    Fields are set to the values of the nearest entry, then to likelier ones: no promotion, with any group; no zeros in
+    the alignment; terms
     cut toward zero; a group that is a power of two.
     """
     fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
@@ -176,6 +177,11 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
             if other is not None and _far(other, dump) <= _far(candidate, dump) and search.is_as_good(other, wrong):
                 candidate = other
                 break
+    base, changes = candidate.nearest(dump)
+    for field in (name for name in changes if name in fields and name not in ("promote_every", "input_formats")):
+        other = candidate.changed(**{field: getattr(base, field)})
+        if other is not None and search.is_as_good(other, wrong):
+            candidate = other
     for field, values in fields.items():
         for value in values:  # the likelier ones come first
             if value == candidate.value_of(field) or field in _UNORDERED:
