@@ -167,8 +167,7 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
     """Return a candidate that leaves no more outputs and is nearer to the catalogue, if there is one.
 
     Fields are set to the values of the nearest entry, then to likelier ones: no promotion, with any group; no zeros in
-    the alignment; terms
-    cut toward zero; a group that is a power of two.
+    the alignment; terms cut toward zero; a group that is a power of two.
     """
     fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
     if candidate.library is None and candidate.promote_every is not None:
