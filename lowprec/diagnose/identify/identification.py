@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ..._ieee import standard
 from ..._show import table
 from ...format.catalogue import Format
+from ...registry import cached
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate
@@ -23,15 +24,7 @@ from .dump import GemmDump
 from .equivalents import Alike, Equivalents, equivalents, pairs, plainest, spelled
 from .normal_form import NormalForms
 from .probes import Probes, probes_for
-from .ranking import (
-    Counterexample,
-    Ranked,
-    count,
-    counterexample,
-    explained_by_catalogue,
-    rank,
-    with_first_apart,
-)
+from .ranking import Counterexample, Ranked, count, counterexample, explained_by_catalogue, rank, with_first_apart
 from .readings import Reading, padded, readings
 from .search import Score, Search
 from .search_plan import find
@@ -41,7 +34,6 @@ DAMAGED = 0.01
 #: Time after which a search ends.
 SECONDS = 60.0
 _REMEMBERED = 4  # answers
-_answers: dict[tuple[GemmDump, ...], Identification] = {}
 _FIRST = 0.75  # share of the time that the coarsest of several grids gets
 _UNRELATED = 3  # kinds that explain a dump which does not discriminate
 _ASKED = 16  # values of a field that probes are made for
@@ -173,9 +165,8 @@ class Identification:
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
         forms = NormalForms(dump)
-        two = pairs(
-            Search(self.dumps, int(dump.d.size * DAMAGED), time.monotonic() + SECONDS), self.explaining[0], forms
-        )
+        search = Search(self.dumps, int(dump.d.size * DAMAGED), time.monotonic() + SECONDS)
+        two = pairs(search, self.explaining[0], forms)
         classes = forms.classes((*self._with(_ASKED), *(c.known(dump) for c in two)))
         return probes_for(dump, [some[0] for some in classes], seed)
 
@@ -322,9 +313,7 @@ def identify(
     found: list[tuple[Reading, Identification]] = []
     for reading, share in _shares(readings(given)):
         dumps = (reading.dump, *(Reading.of(x, (), reading.changes).dump for x in more))
-        if any(
-            (x.fa, x.fb, x.out, x.scaled) != (dumps[0].fa, dumps[0].fb, dumps[0].out, dumps[0].scaled) for x in dumps
-        ):
+        if len({(x.fa, x.fb, x.out, x.scaled) for x in dumps}) > 1:
             raise ValueError("identify: also must have dumps of the first one's formats, got others")
         spent = time.monotonic() - start
         found.append((reading, explain(dumps, max(seconds - spent, 0) * share, progress)))
@@ -358,12 +347,18 @@ def explain(
     The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
     where the search continues.
     """
-    if dumps in _answers and _answers[dumps].candidates:
-        return _answers[dumps]
-    _answers[dumps] = found = _explained(dumps, time.monotonic() + seconds, progress)
-    while len(_answers) > _REMEMBERED:
-        del _answers[next(iter(_answers))]
-    return found
+    known = _answers()
+    if dumps not in known or not known[dumps].candidates:
+        known[dumps] = _explained(dumps, time.monotonic() + seconds, progress)
+        while len(known) > _REMEMBERED:
+            del known[next(iter(known))]
+    return known[dumps]
+
+
+@cached(1)
+def _answers() -> dict[tuple[GemmDump, ...], Identification]:
+    """Return the last answers; an entry that is registered or removed empties them."""
+    return {}
 
 
 def _explained(

@@ -7,7 +7,7 @@ by about their size. So a reading costs less than a candidate, whatever made the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..._arrays import host
 from ...cast.casts import decode
-from ...format.catalogue import formats
+from ...format.catalogue import Format, formats
 from ...scaling.quantized import Quantized
 from ...tensorcore.accumulator import FLOAT64
 from .dump import Array, GemmDump, Part, dump_of, grids, values
@@ -115,95 +115,86 @@ def _with(**changes: Any) -> Change:
 
 def _mapped(function: Callable[[Array], Array], *names: str) -> Change:
     """Return the change that applies a function to some arrays."""
-    return lambda given: given | {n: function(np.asarray(host(given[n]))) for n in names if given[n] is not None}
+
+    def change(given: Arguments) -> Arguments:
+        arrays = {n: np.asarray(host(given[n])) for n in names if given[n] is not None}
+        return given | {n: np.ascontiguousarray(function(x)) for n, x in arrays.items()}
+
+    return change
 
 
-def _cut(x: Array, at: slice) -> Array:
-    return np.ascontiguousarray(x[:, at])
+#: Layouts of scales, with the functions that undo them.
+_SCALE_LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "transposed": np.transpose,
+    "stored column by column": lambda x: x.reshape(x.shape[::-1]).T,
+    "inverted": lambda x: 1 / x.astype(np.float32),
+    "shifted by 1 block": lambda x: np.roll(x, 1, 1),
+    "shifted by -1 block": lambda x: np.roll(x, -1, 1),
+    "in reverse along K": lambda x: x[:, ::-1],
+}
 
 
-def _transposed(x: Array) -> Array:
-    return np.ascontiguousarray(x.T)
+def _are(names: Sequence[str]) -> str:
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
 
 
 def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Change]]:
     """Yield changes of a layout with the words for them, the plainer first."""
     plain = [n for n in ("a", "b") if not isinstance(given[n], Quantized)]
-    d = np.asarray(host(given["d"]))
-    if given["d_format"] is None and d.dtype == np.uint16:
-        yield "d holds words of bfloat16", _with(d_format="bfloat16")
-    for name in ("d", *plain, *(("c",) if given["c"] is not None else ())):
-        yield f"{name} is transposed", _mapped(_transposed, name)
-    if len(plain) == 2:
-        yield "a and b are transposed", _mapped(_transposed, "a", "b")
     scales = [f"{n}_scale" for n in plain if given[f"{n}_scale"] is not None]
+    if given["d_format"] is None and np.asarray(host(given["d"])).dtype == np.uint16:
+        yield "d holds words of bfloat16", _with(d_format="bfloat16")
+    sides = [[n] for n in plain] + [plain] * (len(plain) == 2)
+    for names in (["d"], *sides, *([["c"]] if given["c"] is not None else [])):
+        yield f"{_are(names)} transposed", _mapped(np.transpose, *names)
     if len(scales) == 2:
         yield "scales of a and b are swapped", lambda g: g | {"a_scale": g["b_scale"], "b_scale": g["a_scale"]}
-        yield from _scale_layouts(scales)
+        for names in (scales, scales[:1], scales[1:]):
+            for words, function in _SCALE_LAYOUTS.items():
+                yield f"{_are(names)} {words}", _mapped(function, *names)
     if read is None:
         return
     if given["c"] is not None:
         yield "c is not added", _with(c=None)
-    yield from _siblings(plain, read.dump)
-    yield from _shorter(plain, read.dump)
+    for names in sides:
+        yield from _siblings(names, [read.dump.fa if n == "a" else read.dump.fb for n in names])
+    if len(plain) == 2 and not read.dump.scaled:
+        yield from _shorter(read.dump)
     if len(scales) == 2 and read.dump.quantized is not None:
         yield from _permuted(read.dump)
 
 
-def _scale_layouts(scales: list[str]) -> Iterator[tuple[str, Change]]:
-    for some in (scales, scales[:1], scales[1:]):
-        said, verb = " and ".join(some), "are" if len(some) > 1 else "is"
-        yield f"{said} {verb} transposed", _mapped(_transposed, *some)
-        yield f"{said} {verb} stored column by column", _mapped(lambda x: _transposed(x.reshape(x.shape[::-1])), *some)
-        yield f"{said} {verb} inverted", _mapped(lambda x: 1 / x.astype(np.float32), *some)
-        for by in (1, -1):
-            roll = functools.partial(np.roll, shift=by, axis=1)
-            yield f"{said} {verb} shifted by {by} block", _mapped(roll, *some)
-        yield f"{said} {verb} in reverse along K", _mapped(lambda x: np.ascontiguousarray(x[:, ::-1]), *some)
+def _siblings(names: Sequence[str], own: Sequence[Format]) -> Iterator[tuple[str, Change]]:
+    """Yield the codes of operands in other formats of as many bits."""
+    for other in map(formats.get, formats) if FLOAT64 not in own else ():
+        if {other.bits} == {f.bits for f in own} and not any(map(other.same_codes, own)) and other.signed:
+            yield f"{_are(names)} {other.name}", functools.partial(_in_format, fmt=other, names=names)
 
 
-def _siblings(plain: list[str], dump: GemmDump) -> Iterator[tuple[str, Change]]:
-    """Yield the operands' codes in other formats of as many bits."""
-    for some in (*([n] for n in plain if len(plain) == 2), plain):
-        own = [dump.fa if n == "a" else dump.fb for n in some]
-        if not own or FLOAT64 in own or len({f.bits for f in own}) > 1:
-            continue
-        for name in formats:
-            other = formats[name]
-            if other.bits == own[0].bits and not any(map(other.same_codes, own)) and name != "e8m0fnu":
-                words = f"{' and '.join(some)} {'are' if len(some) > 1 else 'is'} {name}"
-                yield words, _in_format(other.code_dtype, name, some)
+def _in_format(given: Arguments, fmt: Format, names: Sequence[str]) -> Arguments:
+    codes = {n: np.ascontiguousarray(np.asarray(host(given[n]))).view(fmt.code_dtype) for n in names}
+    return given | codes | {f"{n}_format": fmt.name for n in names}
 
 
-def _in_format(word: Any, name: str, some: Iterable[str]) -> Change:
-    def change(given: Arguments) -> Arguments:
-        codes = {n: np.ascontiguousarray(np.asarray(host(given[n]))).view(word) for n in some}
-        return given | codes | {f"{n}_format": name for n in some}
-
-    return change
-
-
-def _shorter(plain: list[str], dump: GemmDump) -> Iterator[tuple[str, Change]]:
+def _shorter(dump: GemmDump) -> Iterator[tuple[str, Change]]:
     """Yield the part of K, from its start or to its end, whose products the outputs are nearest to."""
-    if len(plain) < 2 or dump.scaled:
-        return
     products, c, d = _terms(dump.sample(_SIDE))
     for words, order in (
         ("the first {} products are summed: the rest of K is padding", 1),
         ("the last {} products are summed: K begins with padding", -1),
     ):
-        one = products[..., ::order]
-        far = np.abs(np.cumsum(one, axis=-1) + c[..., None] - d[..., None]) / _size(np.cumsum(np.abs(one), axis=-1), c)
+        sums, sizes = (np.cumsum(x[..., ::order], axis=-1) for x in (products, np.abs(products)))
+        far = _far(sums, sizes, c[..., None], d[..., None])
         n = int(np.median(far.reshape(-1, dump.k), axis=0).argmin()) + 1
         if n < dump.k:
-            at = slice(n) if order > 0 else slice(-n, None)
-            yield words.format(n), _mapped(functools.partial(_cut, at=at), "a", "b")
+            at = np.arange(n) if order > 0 else np.arange(dump.k - n, dump.k)
+            yield words.format(n), _mapped(functools.partial(np.take, indices=at, axis=1), "a", "b")
 
 
 def _permuted(dump: GemmDump) -> Iterator[tuple[str, Change]]:
     """Yield the order of rows of scales that fits each row of outputs best."""
     assert dump.quantized is not None
-    (qa, qb), d = dump.quantized, values_of_outputs(dump)
+    (qa, qb), d = dump.quantized, values(dump.d, dump.out)
     if dump.by_row or dump.c is not None or len(qa.codes) * len(qb.codes) * dump.k > _PERMUTED:
         return
     block, count = qa.granularity.block((qa.shape[0], dump.k))[1], qa.scale.shape[1]
@@ -218,41 +209,28 @@ def _permuted(dump: GemmDump) -> Iterator[tuple[str, Change]]:
         tried = np.stack([np.abs(np.einsum("ijk,jk->ij", sums, other * row) - out).sum(1) for row in own])
         order = tried.argmin(0)
         if (order != np.arange(len(own))).any():
-            yield f"rows of {name} are in another order", _rows_in_order(name, order)
+            yield f"rows of {name} are in another order", _mapped(functools.partial(_in_order, order=order), name)
 
 
-def _rows_in_order(name: str, order: NDArray[np.intp]) -> Change:
-    def change(given: Arguments) -> Arguments:
-        scale = np.asarray(host(given[name]))
-        if len(scale) != len(order):  # of blocks of rows
-            raise ValueError("rows share scales")
-        return given | {name: np.ascontiguousarray(scale[order])}
-
-    return change
-
-
-def values_of_outputs(dump: GemmDump) -> NDArray[np.float64]:
-    """Return the outputs as numbers."""
-    return values(dump.d.view(np.float64) if dump.out == FLOAT64 else dump.d, dump.out)
+def _in_order(x: Array, order: NDArray[np.intp]) -> Array:
+    if len(x) != len(order):  # of blocks of rows
+        raise ValueError("rows share scales")
+    return x[order]
 
 
 def distance(dump: GemmDump) -> float:
     """Return how far outputs are from the product in float64, over the sum of the products' sizes: the median."""
-    part = dump.sample(_SIDE)
-    if part.scales is None:
-        return _distance(*_terms(part))
-    return min(_distance(*_terms(part, name)) for name in _SCALES)
+    part, found = dump.sample(_SIDE), []
+    for name in _SCALES if part.scales is not None else _SCALES[:1]:
+        products, c, d = _terms(part, name)
+        far = _far(products.sum(-1), np.abs(products).sum(-1), c, d)
+        found.append(float(np.median(far[np.isfinite(far)])) if np.isfinite(far).any() else np.inf)
+    return min(found)
 
 
-def _size(sums: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    size: NDArray[np.float64] = np.maximum(sums + np.abs(c)[(..., *[None] * (sums.ndim - c.ndim))], 1e-300)
-    return size
-
-
-def _distance(products: NDArray[np.float64], c: NDArray[np.float64], d: NDArray[np.float64]) -> float:
-    far = np.abs(products.sum(-1) + c - d) / _size(np.abs(products).sum(-1), c)
-    far = far[np.isfinite(far)]
-    return float(np.median(far)) if far.size else np.inf
+def _far(sums: Array, sizes: Array, c: Array, d: Array) -> NDArray[np.float64]:
+    far: NDArray[np.float64] = np.abs(sums + c - d) / np.maximum(sizes + np.abs(c), 1e-300)
+    return far
 
 
 def _terms(
@@ -289,23 +267,14 @@ def padded(reading: Reading) -> Iterator[Reading]:
     counts = dict.fromkeys((-leading, *((-dump.k) % n for n in (32, 64, 128, 256)), *range(1, _PADDED)))
     for count in (n for n in counts if n and n > -dump.k):
         words = f"{abs(count)} zeros {'come before K' if count > 0 else 'at the start of K are not summed'}"
-        other = Reading(_moved(dump, count), (*reading.assumed, words), (*reading.changes, _front(count)))
-        if explained_by_catalogue(other.dump):
-            yield other
+        moved = functools.partial(_moved, count=count)
+        a, b, pair = moved(dump.a), moved(dump.b), dump.quantized
+        pair = None if pair is None else (replace(pair[0], codes=a), replace(pair[1], codes=b))
+        other = replace(dump, a=a, b=b, quantized=pair)
+        if explained_by_catalogue(other):
+            yield Reading(other, (*reading.assumed, words), (*reading.changes, _mapped(moved, "a", "b")))
 
 
-def _shifted(x: Array, count: int) -> Array:
-    return np.pad(x, ((0, 0), (count, 0))) if count > 0 else np.ascontiguousarray(x[:, -count:])
-
-
-def _front(count: int) -> Change:
-    return _mapped(lambda x: _shifted(x.view(np.uint8) if x.dtype.itemsize == 1 else x, count), "a", "b")
-
-
-def _moved(dump: GemmDump, count: int) -> GemmDump:
-    a, b = _shifted(dump.a, count), _shifted(dump.b, count)
-    pair = None
-    if dump.quantized is not None:
-        q, r = dump.quantized
-        pair = replace(q, codes=a), replace(r, codes=b)
-    return replace(dump, a=a, b=b, quantized=pair)
+def _moved(x: Array, count: int) -> Array:
+    codes = x.view(f"u{x.itemsize}")  # whose types np.pad may not know
+    return np.pad(codes, ((0, 0), (count, 0))).view(x.dtype) if count > 0 else np.ascontiguousarray(x[:, -count:])
