@@ -287,16 +287,19 @@ def test_leading_axes_and_a_single_scale() -> None:
 
 test_what_does_not_fit_is_refused = refusals(
     [
-        ("lp.check(codes, ones)", "scale is needed beside an array of codes"),
-        ("lp.check(codes, np.ones((1, 5)), scale=1.0)", r"codes \(1, 4\) for values \(1, 5\)"),
-        ("lp.check(codes[:0], ones[:0], scale=1.0)", r"codes of shape \(0, 4\)"),
-        ("lp.check(codes, ones[:0], scale=1.0)", r"values of shape \(0, 4\): there is nothing"),
-        ("lp.check(codes.astype(np.float32), ones, scale=1.0)", TypeError, "codes are float32, uint8"),
-        ("lp.check(codes, ones, scale='x')", TypeError, "scale is <U1, numbers are needed"),
-        ("lp.check(codes.astype(np.uint16), ones, 'mxfp8', scale=1.0)", "codes are uint16; those of mxfp8"),
+        ("lp.check(codes, ones)", "scale must be given with an array of codes"),
+        ("lp.check(codes, np.ones((1, 5)), scale=1.0)", r"got \(1, 4\) for values \(1, 5\)"),
+        ("lp.check(codes[:0], ones[:0], scale=1.0)", r"codes must have elements, got shape \(0, 4\)"),
+        ("lp.check(codes, ones[:0], scale=1.0)", r"values must have elements, got shape \(0, 4\)"),
+        ("lp.check(codes.astype(np.float32), ones, scale=1.0)", TypeError, "codes must be uint8 .* got float32"),
+        ("lp.check(codes, ones, scale='x')", TypeError, "scale must be an array of numbers, got <U1"),
+        ("lp.check(codes.astype(np.uint16), ones, 'mxfp8', scale=1.0)", "codes must be uint8 for mxfp8.* got uint16"),
         ("lp.check(codes, ones, 'te_delayed', scale=1.0)", "spec must have no state, got .te_delayed."),
         ("lp.check(codes, ones, 'mxfp9', scale=1.0)", "unknown word .mxfp9. in .mxfp9.: did you mean"),
-        ("lp.check(lp.quantize(ones, 'e4m3fn 1x4'), ones, scale=1.0)", "a Quantized holds its scales"),
+        (
+            "lp.check(lp.quantize(ones, 'e4m3fn 1x4'), ones, scale=1.0)",
+            "scale and tensor_scale must be None for a Quantized",
+        ),
         ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "values must be real numbers"),
     ],
     lambda: {"codes": np.zeros((1, 4), np.uint8), "ones": np.ones((1, 4), np.float32)},

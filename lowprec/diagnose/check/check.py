@@ -91,7 +91,7 @@ def check(
             raise ValueError(f"check: quantizer must have one scale of the tensor or none, got {one}: a scale a row")
         if (came := given.dump.codes.dtype) != (needed := one.format.code_dtype):
             raise ValueError(
-                f"check: codes are {came}; those of {one.name or 'the quantizer'}, {one.format}, are {needed}"
+                f"check: codes must be {needed} for {one.name or 'the quantizer'} ({one.format}), got {came}"
             )
         made = Expected.of(matrix, one)
         found = _fitting(given.dump, made)

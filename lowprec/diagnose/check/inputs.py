@@ -17,7 +17,7 @@ from ...scaling.quantizer import Quantizer
 from ...scaling.rules import AmaxRule, scale_calculations
 from .expected import F32, Observed
 
-_NEEDED = "an .npz with the arrays codes and scale is needed, as lowprec quantize --out or Quantized.save writes it"
+_NEEDED = "must be an .npz with the arrays codes and scale, as lowprec quantize --out or Quantized.save writes it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +56,14 @@ def read(
     """
     if isinstance(q, (str, os.PathLike)):
         if scale is not None or tensor_scale is not None:
-            raise ValueError(f"check: {os.fspath(q)} holds its scales; scale and tensor_scale are for arrays of codes")
+            raise ValueError(f"check: scale and tensor_scale must be None for a file, got them with {os.fspath(q)}")
         return _from_file(q)
     if isinstance(q, Quantized):
         if scale is not None or tensor_scale is not None:
-            raise ValueError("check: a Quantized holds its scales; scale and tensor_scale are for arrays of codes")
+            raise ValueError("check: scale and tensor_scale must be None for a Quantized, which holds its scales")
         return _from_quantized(q)
     if scale is None:
-        raise ValueError("check: scale is needed beside an array of codes; or give a Quantized, or a file")
+        raise ValueError("check: scale must be given with an array of codes, got None; or pass a Quantized, or a file")
     tensor = None if tensor_scale is None else real32("check", "tensor_scale", tensor_scale)
     return _from_arrays("check", np.asarray(host(q)), np.asarray(host(scale)), tensor)
 
@@ -91,13 +91,12 @@ def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.
         codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
     if codes.dtype not in (np.uint8, np.uint16):
         raise TypeError(
-            f"{who}: codes are {codes.dtype}, uint8 (or uint16, beyond 8 bits) is needed, or a type of "
-            "ml_dtypes or torch"
+            f"{who}: codes must be uint8 (uint16 beyond 8 bits) or a type of ml_dtypes or torch, got {codes.dtype}"
         )
     if scale.dtype.kind not in "fiu" and said_format(scale) is None:
-        raise TypeError(f"{who}: scale is {scale.dtype}, numbers are needed")
+        raise TypeError(f"{who}: scale must be an array of numbers, got {scale.dtype}")
     if codes.ndim == 0 or not codes.size:
-        raise ValueError(f"{who}: codes of shape {codes.shape}: there is nothing to compare")
+        raise ValueError(f"{who}: codes must have elements, got shape {codes.shape}")
     with np.errstate(over="ignore"):
         numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
     return ParsedInput(Observed(np.ascontiguousarray(codes), numbers, tensor), format=said)
@@ -109,11 +108,11 @@ def _from_file(path: str | os.PathLike[str]) -> ParsedInput:
         if "header" in held.names:
             return _from_quantized(Quantized.load(path))
         if not {"codes", "scale"} <= set(held.names):
-            raise ValueError(f"{where}: it holds {', '.join(held.names)[:200] or 'no array'}; {_NEEDED}")
+            raise ValueError(f"{where}: {_NEEDED}, got {', '.join(held.names)[:200] or 'no array'}")
         arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in held.names}
     tensor = arrays.get("tensor_scale")
     if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
-        raise ValueError(f"{where}: tensor_scale is {tensor.dtype} of shape {tensor.shape}, a single number is needed")
+        raise ValueError(f"{where}: tensor_scale must be a single number, got {tensor.dtype} of shape {tensor.shape}")
     number = None if tensor is None else real32(where, "tensor_scale", tensor.reshape(-1)[0].item())
     return _from_arrays(where, arrays["codes"], arrays["scale"], number)
 
@@ -131,7 +130,7 @@ def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
         array = read_npy(values, "a .npy file of numbers")
     x = as_float32("check: values", array)
     if not x.size:
-        raise ValueError(f"check: values of shape {x.shape}: there is nothing to compare")
+        raise ValueError(f"check: values must have elements, got shape {x.shape}")
     return x
 
 
@@ -151,8 +150,8 @@ def match_codes(given: ParsedInput, shape: tuple[int, ...]) -> ParsedInput:
         pairs = np.stack([codes & 15, codes >> 4], axis=-1)
         return replace(given, dump=replace(given.dump, codes=pairs.reshape(wanted)))
     raise ValueError(
-        f"check: codes {codes.shape} for values {shape}; needed is a code for every value, or a byte for every two of "
-        "4 bits, along the last axis"
+        f"check: codes must have one code per value, or one byte per two codes of 4 bits along the last axis, got "
+        f"{codes.shape} for values {shape}"
     )
 
 

@@ -204,16 +204,18 @@ def dump_of(
     for name, (given, fmt, scale) in sides.items():
         if isinstance(given, Quantized):
             if scale is not None:
-                raise ValueError(f"identify: {name} is Quantized and has its scales; {name}_scale came as well")
+                raise ValueError(f"identify: {name}_scale must be None for a Quantized {name}, which holds its scales")
             if given.tensor_scale is not None:
-                raise ValueError(f"identify: {name} has a tensor_scale, which no search covers; leave it out of d")
+                raise ValueError(
+                    f"identify: {name} must have no tensor_scale, which no search covers; leave it out of d"
+                )
             found[name] = given.codes, given.format, given
         else:
             found[name] = *_codes(name, given, fmt), scale
     (x, fa, scale_a), (y, fb, scale_b) = found["a"], found["b"]
     check_product("identify", x.shape, y.shape)
     if 0 in (*x.shape, len(y)):
-        raise ValueError(f"identify: a is {x.shape}, b is {y.shape}: there is nothing to look at")
+        raise ValueError(f"identify: a and b must have elements, got shapes {x.shape} and {y.shape}")
     if (fa == FLOAT64) != (fb == FLOAT64):
         raise ValueError(f"identify: a and b must both be float64 or both be codes, got {fa.name} and {fb.name}")
     if d_format is None and fa != FLOAT64 and np.asarray(host(d)).dtype == np.float64:
@@ -232,10 +234,12 @@ def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Form
     said = _own_format(array)
     if said == FLOAT64:
         if fmt is not None and _format(fmt) != FLOAT64:
-            raise TypeError(f"identify: {name} is float64, codes of {fmt} are unsigned integers; see lowprec.encode")
+            raise TypeError(
+                f"identify: {name} must be codes of {fmt} (unsigned integers, see lowprec.encode), got float64"
+            )
         return np.ascontiguousarray(array), FLOAT64
     if fmt is None and said is None:
-        raise ValueError(f"identify: {name} is {array.dtype}, whose meaning nobody said; {name}_format='e4m3fn' does")
+        raise ValueError(f"identify: {name}_format must be given for {array.dtype}, for example {name}_format='e4m3fn'")
     f = said if fmt is None else _format(fmt)
     assert f is not None
     if f == FLOAT64:
@@ -243,7 +247,7 @@ def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Form
     if said is not None and array.dtype.kind == "f" and array.dtype.name in _OWN:  # NumPy's own floats
         if not said.same_codes(f) and not (said == FLOAT32 and f.same_codes(formats["tf32"])):
             raise TypeError(
-                f"identify: {name} is {array.dtype}, codes of {f} are unsigned integers; see lowprec.encode"
+                f"identify: {name} must be codes of {f} (unsigned integers, see lowprec.encode), got {array.dtype}"
             )
         f = said
         array = np.ascontiguousarray(array).view(f.code_dtype)
@@ -316,8 +320,8 @@ def _check_outputs(bits: Array, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     if bits.shape == (a[0], b[0]) or (bits.ndim == 1 and bits.shape[0] == a[0] == b[0]):
         return
     raise ValueError(
-        f"identify: d is {bits.shape}, a is {a}, b is {b}; needed is d {(a[0], b[0])}"
-        + (f", or ({a[0]},) for the products of rows" if a[0] == b[0] else "")
+        f"identify: d must be {(a[0], b[0])}{f' or ({a[0]},), the products of rows,' if a[0] == b[0] else ''} for "
+        f"a {a} and b {b}, got {bits.shape}"
     )
 
 
@@ -342,7 +346,7 @@ def _scales(
 ) -> tuple[BlockScales | None, tuple[Quantized, Quantized] | None, tuple[str, str] | None]:
     """Return scales as codes for the instruction, or operands with scales as numbers and what blocks they are of."""
     if (given[0] is None) != (given[1] is None):
-        raise ValueError("identify: scales of one operand came; both or none have some")
+        raise ValueError("identify: a_scale and b_scale must both be given, or neither")
     if FLOAT64 in names:
         if given[0] is not None:
             raise ValueError("identify: a_scale and b_scale must be None for float64 operands")
@@ -355,15 +359,17 @@ def _scales(
     arrays = []
     for name, scale, x in zip("ab", given, codes, strict=True):
         if isinstance(scale, Quantized):
-            raise ValueError("identify: one operand is Quantized, the other is not; both or none can be")
+            raise ValueError("identify: a and b must both be Quantized, or neither")
         array = np.asarray(host(scale))
         if array.ndim != 2 or array.shape[0] > len(x) or array.shape[1] > x.shape[1] or 0 in array.shape:
-            raise ValueError(f"identify: {name}_scale is {array.shape} for {name} {x.shape}: [rows, blocks] is needed")
+            raise ValueError(f"identify: {name}_scale must be [rows, blocks] of {name} {x.shape}, got {array.shape}")
         arrays.append(array)
     if all(array.dtype.kind == "u" or said_format(array) is not None for array in arrays):
         for name, array, x in zip("ab", arrays, codes, strict=True):
             if len(array) != len(x) or x.shape[1] % array.shape[1]:
-                raise ValueError(f"identify: {name}_scale is {array.shape} for {name} {x.shape}: a row of codes a row")
+                raise ValueError(
+                    f"identify: {name}_scale must be one row of codes per row of {name} {x.shape}, got {array.shape}"
+                )
         return BlockScales(*(np.ascontiguousarray(array).view(np.uint8) for array in arrays)), None, None
     pair = [_with_scale(name, x, array, fmt) for name, x, array, fmt in zip("ab", codes, arrays, names, strict=True)]
     return None, (pair[0][0], pair[1][0]), (pair[0][1], pair[1][1])
