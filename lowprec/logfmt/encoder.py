@@ -72,19 +72,9 @@ def encode_paper(
             )  # fmt: skip
         else:
             found = logfmt_encode.encode_tiles(
-                flat,
-                rows.shape[1],
-                bits,
-                width,
-                octaves,
-                rule,
-                range_format == "bf16",
-                flat_codes,
-                mins,
-                maxs,
-                start,
+                flat, rows.shape[1], bits, width, octaves, rule, range_format == "bf16", flat_codes, mins, maxs, start,
                 stop,
-            )
+            )  # fmt: skip
         if found >= 0:
             bad.append(found)
 

@@ -74,12 +74,12 @@ class Comparison:
 
 
 @standard
-def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
+def compare(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     """Compare an array with a reference.
 
     Parameters
     ----------
-    a, reference : array_like of one shape
+    actual, reference : array_like of one shape
         Real numbers; bits and units in the last place are those of their float32 values.
 
     Returns
@@ -101,7 +101,7 @@ def compare(a: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     Comparison(60.00 dB, relative error rms 0.001 max 0.001, 0 % equal bits, up to 16761 ulp, 0 % underflow,
     magnitude bias +1.00e-03)
     """
-    x, r = pair(a, reference)
+    x, r = pair(actual, reference)
     relative = relative_error(x, r)[r != 0]
     return Comparison(
         sqnr=sqnr(x, r),

@@ -95,7 +95,7 @@ def test_folders_of_archives(bad, tmp_path, monkeypatch):
     refused("verify", "--recordings", "recorded", match=file.name)
     train = ("train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume")
     (said,) = [line for line in run(*train, code=2).stderr.splitlines() if not line.startswith("[")]
-    assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or no lowprec checkpoint")
+    assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or not a lowprec checkpoint")
 
 
 @pytest.mark.parametrize("bad", BAD_TEXT)

@@ -121,7 +121,7 @@ MISTAKES = [
     (f"logfmt x.npy --tile {2**40}", "tile must be an integer from 1 to 2147483647, got 1099511627776"),
     (f"logfmt x.npy --tile {'9' * 40} --out z", f"tile must be an integer from 1 to 2147483647, got {'9' * 40}"),
     ("logfmt x.npy --tile 1.5", "--tile must be a valid integer, got '1.5' (see lowprec logfmt --help)"),
-    ("logfmt x.npy --variant deepep --bits 8", "logfmt: bits must be 10 with mode='deepep', got 8"),
+    ("logfmt x.npy --variant deepep --bits 8", "logfmt: bits must be 10 with variant='deepep', got 8"),
     ("logfmt x.npy --rounding up", "--rounding must be one of 'linear', 'log'"),
     ("mma a.npy", "a single array"),
     ("mma scales.npz", "scales.npz must have arrays a and b, and may have c, d, a_scale and b_scale, got"),

@@ -77,7 +77,7 @@ def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
         ("dsv32_inference", "dsv3_inference", "scale from another arithmetic: amax*(1/max) instead of amax/max"),
         ("mxfp8_ceil", "mxfp8_rceil", "scale from another arithmetic: ceil instead of amax*(1/max)"),
         ("mxfp8_floor", "mxfp8_even", "scale from another arithmetic: floor instead of even"),
-        ("nvfp4_torchao", "nvfp4_te", "scale from another arithmetic: quotients instead of folded"),
+        ("nvfp4_torchao", "nvfp4_te", "scale from another arithmetic: two_quotients instead of te_folded"),
         ("nvfp4_4over6_mse", "nvfp4_4over6", "another bound on block scales: mse decides"),
         ("nvfp4_4over6", "nvfp4_te", "another bound on block scales: four over six, mae"),
         ("nvfp4_te", "nvfp4_4over6", "another quantizer: nvfp4_te"),

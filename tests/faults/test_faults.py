@@ -145,7 +145,7 @@ def test_of_two_writers_the_second_is_refused(tmp_path, monkeypatch, kind):
             refused.append(subprocess.run(call, env=environment(), capture_output=True, text=True, check=False))
 
     if kind == "train":
-        train_micro(shared, progress=second)
+        train_micro(shared, on_step=second)
     else:
         step = fake_trainer.Trainer.step
         monkeypatch.setattr(fake_trainer.Trainer, "step", lambda self: second() or step(self))
@@ -191,7 +191,7 @@ def test_a_training_run_on_a_full_disk(tmp_path, small_disk):
         (small_disk / "filler").unlink()
     shutil.copytree(out, small_disk / "other")
     fill(small_disk, 1 << 20)
-    with pytest.raises(ValueError, match=r"its schedule is"):  # a run of one step is no beginning of one of three
+    with pytest.raises(ValueError, match=r"schedule must be"):  # a run of one step is no beginning of one of three
         train_micro(out, 3, resume=True)
     (small_disk / "filler").unlink()
     shutil.rmtree(out)
@@ -242,7 +242,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from runs import train_micro
-train_micro(Path(sys.argv[1]), int(sys.argv[2]), resume=True, progress=lambda record: print(record.step, flush=True))
+train_micro(Path(sys.argv[1]), int(sys.argv[2]), resume=True, on_step=lambda record: print(record.step, flush=True))
 """
 
 ABLATE = """

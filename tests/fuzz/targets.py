@@ -161,7 +161,7 @@ COSTS: dict[str, Any] = {
     "LatentAttention": {"heads": 8, "q_rank": 64, "kv_rank": 32, "nope_dim": 16, "rope_dim": 8, "value_dim": 16},
     "Hardware": objects.fields(costs.hardware, costs.Hardware),
     "ModelShape": objects.fields(costs.models, costs.ModelShape),
-    "NodesPerToken": {"shares": (0.5, 0.5)},
+    "NodesPerToken": {"fractions": (0.5, 0.5)},
     "achieved_flops": {"flops_per_token": 1e9, "tokens_per_day": 1e9, "gpus": 8},
     "deepep_bandwidth": {"seconds": 1e-4, "header": 16},
     "measured_nodes": {"chosen": lambda d: np.arange(16).reshape(4, 4), "experts": 16, "nodes": 4},

@@ -71,10 +71,10 @@ def test_a_run_in_two_parts(text, tmp_path, whole):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(text, tmp_path, progress=stop)
+        run(text, tmp_path, on_step=stop)
     assert steps == [1, 2, 3]  # the step was finished, and saved between two saves
     assert summary(tmp_path)["status"] == "interrupted"
-    rest = run(text, tmp_path, resume=True, progress=lambda record: steps.append(record.step))
+    rest = run(text, tmp_path, resume=True, on_step=lambda record: steps.append(record.step))
     assert steps == [1, 2, 3, 4, 5, 6]
     assert bits(tmp_path) == left
     assert any(name.startswith("recipe/") for name in left[1])
@@ -93,7 +93,7 @@ def test_what_is_computed_again_changes_no_bit_of_a_run_or_of_its_rest(text, tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(text, tmp_path, progress=stop, recompute=first)
+        run(text, tmp_path, on_step=stop, recompute=first)
     rest = run(text, tmp_path, recompute=recompute_policies[then], resume=True)
     assert rest.trainer.model.recompute.name == then
     assert bits(tmp_path) == whole[1]
@@ -172,10 +172,10 @@ def test_the_remains_of_a_run_are_not_overwritten(text, tmp_path, left):
 @pytest.mark.slow
 def test_two_runs_of_a_process_do_not_share_a_folder(text, tmp_path):
     def again(*_):
-        run(text, tmp_path, steps=2, resume=True, progress=again)
+        run(text, tmp_path, steps=2, resume=True, on_step=again)
 
     with pytest.raises(ValueError, match=rf"is in use by another process \(pid {os.getpid()}\)"):
-        run(text, tmp_path, steps=2, progress=again)
+        run(text, tmp_path, steps=2, on_step=again)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_a_divergent_run_keeps_its_curve(text, tmp_path, monkeypatch):
     with np.errstate(all="ignore"):
         done = run(text, tmp_path)
     assert (done.status, len(done.metrics), done.trainer.steps, done.validation_loss) == ("diverged", 3, 3, np.inf)
-    assert done.reason.startswith("step 4: the ")
+    assert done.divergence_reason.startswith("step 4: the ")
     assert repr(done).endswith("3 steps, diverged>")
     assert (summary(tmp_path)["status"], summary(tmp_path)["validation_loss"]) == ("diverged", None)
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4

@@ -425,7 +425,7 @@ def test_train(text, tmp_path):
 def test_train_without_evaluation(text, tmp_path, monkeypatch):
     """It says that there is no validation loss; the rest is the same, and a later call evaluates."""
     whole, stages = train(MICRO, "bf16", 2, 1, data=text), []
-    options = {"data": text, "out": tmp_path, "stage": stages.append}
+    options = {"data": text, "out": tmp_path, "on_stage": stages.append}
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "evaluate", None)
         run = train(MICRO, "bf16", 2, 1, evaluate=False, **options)

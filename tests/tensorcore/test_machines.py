@@ -228,7 +228,7 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("change('hopper_fp8', align='up')", "align must be one of 'truncate', 'floor', 'nearest', got 'up'"),
     ("change('hopper_fp8', output_format='float64')",
      "output_format must be one of fp22, float32, float16, got float64"),
-    ("change('hopper_fp8', promote_every=100)", "promote_every must be a multiple of the group of 32, got 100"),
+    ("change('hopper_fp8', promote_every=100)", "promote_every must be a multiple of group_size, 32, got 100"),
     ("change('cdna2_f16', align='floor')", TypeError, "unknown field 'align': expected one of name, input_formats,"),
     ("change('cdna3_f16', output_format='float16')", TypeError, "unknown field 'output_format'"),
     ("change('arm_fp8', output_format='fp22')", "output_format must be one of float32, float16, got fp22"),

@@ -189,7 +189,8 @@ class ErrorOutcome(ClaimResults):
 
     def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
         """Return a measure for all seeds, shape (seeds,)."""
-        return np.array([getattr(row, measure) for row in self.errors[arm, data]], np.float64)
+        field = "underflow" if measure == "flushed" else measure  # registered ranges and stored tables say flushed
+        return np.array([getattr(row, field) for row in self.errors[arm, data]], np.float64)
 
 
 def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
