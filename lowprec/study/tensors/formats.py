@@ -263,7 +263,7 @@ def _body(outcome: ErrorOutcome) -> list[Block]:
     blocks: list[Block] = [claims_table(outcome)] if outcome.measured else []
     for measure in TABLES:
         blocks += [f"## {measure[1]}", _table(outcome, "format", "bits per value", measure, "")]
-    octaves = [f"{data} {outcome.of(study.arms[0].name, data, 'octaves').mean():.1f}" for data in study.data]
+    octaves = [f"{data} {outcome.of(study.arms[0].name, data, 'tile_range_octaves').mean():.1f}" for data in study.data]
     ranges = f"Mean range R of tiles of 128, octaves: {', '.join(octaves)}."
     blocks.append(f"Mean over seeds; {outcome.setting}; float32 values. {ranges}")
     blocks.append(f"Written down before: {study.expected} ({study.source})")
