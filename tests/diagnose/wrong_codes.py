@@ -136,10 +136,10 @@ _tensor("inverted", "inverted", lambda t: ONE / t)
 _tensor("missing", "missing", lambda t: None)
 
 
-def _called(name: str, answer: str, change: Callable[[Any, Hand, F32], dict[str, Any] | None]) -> None:
+def _called(name: str, answer: str, change: Callable[[Any, Hand, F32], dict[str, Any] | None], *more: str) -> None:
     """Register a quantizer that is called with something else."""
 
-    @mistake(name, answer)
+    @mistake(name, answer, *more)
     def _(rng: Any, hand: Hand, x: F32) -> Result | None:
         made = change(rng, hand, x)
         return None if made is None else hand(x, **made)
@@ -223,7 +223,8 @@ def _of_e4m3(name: str, answer: str, top: float, fmt: str = "e4m3fn") -> None:
 
 
 _called("maximum doubled before the cast", "scales multiplied",
-        lambda rng, hand, x: None if hand.kind == "nvfp4" else {"amax": lambda a: a * np.float32(2)})  # fmt: skip
+        lambda rng, hand, x: None if hand.kind == "nvfp4" else {"amax": lambda a: a * np.float32(2)},
+        "amax multiplied")  # fmt: skip
 _of_e4m3("maximum 240", "scale for the maximum of another format", 240.0)
 _of_e4m3("maximum 57344", "scale for the maximum of another format", 57344.0)
 _of_e4m3("e4m3fnuz codes", "codes of another format", 240.0, "e4m3fnuz")
