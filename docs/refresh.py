@@ -3,7 +3,7 @@
     python docs/refresh.py                      regenerate all stale files
     python docs/refresh.py --check              list stale files without writing; exit with 1 if there are any
     python docs/refresh.py formats.md           this file only
-    python docs/refresh.py --anew FILE          recompute all entries of a file of reference data: a decision
+    python docs/refresh.py --rewrite FILE       recompute all entries of a file of reference data: a decision
     python docs/refresh.py --studies runs       first copy the finished studies of a folder into ablations/results
 
 A page is the result of a function. A record is a JSON file of entries by name that tests compare with. Existing entries
@@ -96,14 +96,14 @@ def page(target: str) -> str:
     return text
 
 
-def record(target: str, *, anew: bool = False, compute: bool = True) -> tuple[str, str]:
+def record(target: str, *, rewrite: bool = False, compute: bool = True) -> tuple[str, str]:
     """Return the text of a record and its new or changed entries; without `compute`, new entries are null."""
     module = importlib.import_module(RECORDS[target])
     entries: Mapping[Keys, Callable[[], Any]] = module.entries()
     file = ROOT / target
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     known = {keys: value for keys in entries if (value := _find(old, keys)) is not _MISSING}
-    todo = [keys for keys in entries if anew or keys not in known]
+    todo = [keys for keys in entries if rewrite or keys not in known]
     found = dict(zip(todo, _computed([entries[keys] for keys in todo]), strict=True)) if compute else {}
     data: dict[str, Any] = {}
     for keys in entries:
@@ -137,7 +137,7 @@ def _plain(entry: Callable[[], Any]) -> Any:
     return json.loads(json.dumps(entry()))
 
 
-def make(target: str, anew: bool, compute: bool) -> Made:
+def make(target: str, rewrite: bool, compute: bool) -> Made:
     """Generate a file's text in this process, which must do nothing else, and record what is read."""
     seen: set[str] = set()
 
@@ -148,7 +148,7 @@ def make(target: str, anew: bool, compute: bool) -> Made:
 
     sys.addaudithook(note)
     sys.path[:0] = map(str, PATHS)
-    text, words = record(target, anew=anew, compute=compute) if target in RECORDS else (page(target), "")
+    text, words = record(target, rewrite=rewrite, compute=compute) if target in RECORDS else (page(target), "")
     seen.update(file for module in tuple(sys.modules.values()) if (file := getattr(module, "__file__", None)))
     paths = {os.path.relpath(path, ROOT) for path in seen} - {target}
     return Made(text, words, {path: digest for path in sorted(paths) if (digest := digest_of(path))})
@@ -190,17 +190,17 @@ def is_fresh(target: str, state: Mapping[str, Any]) -> bool:
 # --- The command ----------------------------------------------------------------------------------------------------
 
 
-def refresh(targets: list[str], *, check: bool = False, anew: bool = False) -> bool:
+def refresh(targets: list[str], *, check: bool = False, rewrite: bool = False) -> bool:
     """Regenerate stale files, or with `check` only list them; return whether nothing was stale or failed."""
     state: dict[str, Any] = json.loads(STATE.read_text(encoding="utf-8")) if STATE.exists() else {}
     good, fresh = True, 0
     for target in targets:
-        if not anew and is_fresh(target, state):
+        if not rewrite and is_fresh(target, state):
             fresh += 1
             continue
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             try:
-                made = pool.submit(make, target, anew, not check).result()
+                made = pool.submit(make, target, rewrite, not check).result()
             except Exception as error:
                 good = False
                 say("cannot", target, f"{type(error).__name__}: {error}")
@@ -233,20 +233,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", metavar="FILE", help="these alone, by name or path; all if none is given")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
-    parser.add_argument("--anew", action="store_true", help="compute entries that are recorded already as well")
+    parser.add_argument("--rewrite", action="store_true", help="recompute entries that are recorded already")
     parser.add_argument("--studies", type=Path, metavar="RUNS", help="take the finished studies of a folder first")
     given = parser.parse_args(arguments)
     known = [*RECORDS, *PAGES]
     chosen = [target for target in known if not given.files or {target, Path(target).name} & {*given.files}]
     if unknown := [file for file in given.files if not any(file in (target, Path(target).name) for target in known)]:
         parser.error(f"no made file {', '.join(unknown)}; there are {', '.join(known)}")
-    if given.anew and not given.files:
-        parser.error("--anew changes what tests are held to: name the files")
+    if given.rewrite and not given.files:
+        parser.error("--rewrite changes what tests are held to: name the files")
     if given.studies:
         sys.path[:0] = map(str, PATHS)
         for file in importlib.import_module("make_ablations").collect(given.studies):
             say("taken", file.relative_to(ROOT), "")
-    good = refresh(chosen, check=given.check, anew=given.anew)
+    good = refresh(chosen, check=given.check, rewrite=given.rewrite)
     if not given.files:
         for target, why in BY_HAND.items():
             say("by hand", target, why)

@@ -82,7 +82,7 @@ def test_entries_of_a_record_are_added_and_dropped_and_changed_by_order_alone(pr
     assert run(project, "--check", "definitions.json")[0] == 1
     assert run(project, "definitions.json")[0] == 0
     assert held() == {"b": ["b", "text\n"], "c": ["c", "later\n"]}
-    assert "entries: hashes b\n" in run(project, "--anew", "definitions.json")[1]
+    assert "entries: hashes b\n" in run(project, "--rewrite", "definitions.json")[1]
     assert held()["b"] == ["b", "later\n"]
 
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_made_or_is_not_known(project: Path) -> None:
     status, said = run(project, "codecs.md")
     assert status == 1
     assert said.startswith("cannot   docs/codecs.md: ModuleNotFoundError: No module named 'nowhere'\n")
-    assert run(project, "nothing.md")[0] == run(project, "--anew")[0] == 2
+    assert run(project, "nothing.md")[0] == run(project, "--rewrite")[0] == 2
 
 
 def test_what_is_made_by_hand_is_there() -> None:
