@@ -16,7 +16,7 @@ E4M3, HOPPER = lp.formats["e4m3fn"], lp.accumulators["hopper_fp8"]
 def test_entries_and_defaults_are_those_of_the_file(monkeypatch):
     file = "reference_data/definitions.json"
     monkeypatch.syspath_prepend(str(refresh.ROOT / "reference_data"))
-    kept, now = (json.loads(text) for text in ((refresh.ROOT / file).read_text(), refresh.record(file, rewrite=True)[0]))
+    kept, now = map(json.loads, ((refresh.ROOT / file).read_text(), refresh.record(file, rewrite=True)[0]))
     changed = list(differing(kept, now))
     assert not changed, f"{changed}: run {refresh.COMMAND} for new entries; --rewrite {file} for a change on purpose"
 
