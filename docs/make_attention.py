@@ -35,8 +35,8 @@ over all tiles. `lp.attention` computes any such kernel:
 >>> for name in ("fa3_fp8", "vllm_fa3_fp8"):
 ...     out = lp.attention(q, k, v, kernel=name, out_format="float32").out
 ...     print(f"{{name}}: {{(out * exact).sum() / (exact * exact).sum() - 1:+.1%}}")
-fa3_fp8: -10.2%
-vllm_fa3_fp8: -0.2%
+fa3_fp8: -10.0%
+vllm_fa3_fp8: -0.1%
 
 ```
 

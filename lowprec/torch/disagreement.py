@@ -158,7 +158,7 @@ def mismatch(
     progress : callable, optional
         Function called with the number of finished passes and the total.
     **options
-        `skip`, `names`, `rules` of `lowprec.torch.convert`.
+        `skip`, `roles`, `overrides` of `lowprec.torch.convert`.
 
     Returns
     -------

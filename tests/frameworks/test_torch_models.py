@@ -171,7 +171,7 @@ def test_states_of_torchs_adamw_are_rounded():
     assert not narrow(p)
     wrong = torch.optim.SGD([p], lr=1e-2, momentum=0.9)
     lpt.RoundedOptimizerState(wrong)
-    with pytest.raises(ValueError, match="SGD keeps no 'exp_avg'"):
+    with pytest.raises(ValueError, match="formats must be of states of SGD, got 'exp_avg'"):
         wrong.step()
 
 
@@ -200,7 +200,7 @@ BLAMED = {"layer": "layers.1", "part": "layers.1", "kind": "fc1", "ingredient": 
 def test_blame_falls_on_what_was_switched(by, expected):
     model = Model()
     rules = [(pattern, "bf16") for pattern in ("layers.[02].*", "lm_head", "layers.1.fc2", "layers.1.[qo]_proj")]
-    found = lpt.mismatch(model, tokens(4, 32), "bf16", lp.recipes["fp4_naive"], by=by, rules=rules)
+    found = lpt.mismatch(model, tokens(4, 32), "bf16", lp.recipes["fp4_naive"], by=by, overrides=rules)
     assert [group.name for group in found.parts if group.is_significant] == [expected]
     assert found.mean > 10 * found.noise_floor
     assert expected in str(found)
@@ -234,7 +234,7 @@ def test_evaluation():
     assert (np.diff(fp8.hidden) > 0).all()
     assert np.isnan(fp8.routing).all()
     for bad in (tokens(3), tokens(3, 1)):
-        with pytest.raises(ValueError, match="windows are"):
+        with pytest.raises(ValueError, match="windows must have shape"):
             lpt.evaluate(Model(), bad, ["dsv3"])
 
 

@@ -140,7 +140,7 @@ def test_roles_of_transformers(name):
     blocks = [row for row in rows if row.role != "head" and not row.guess]
     assert all(f".{row.role.split('.')[1]}." in row.name for row in blocks)
     if any(role == GUESS for role in by_hand.values()):
-        with pytest.raises(ValueError, match=r"strict: .*by a guess"):
+        with pytest.raises(ValueError, match=r"strict=True: .*by a guess"):
             lpt.convert(model, "dsv3", strict=True)
         assert not any(isinstance(module, lpt.Linear) for module in model.modules())
 
@@ -266,13 +266,13 @@ def test_a_recipe_that_quantizes_nothing_says_so(recipe, model, words):
     with pytest.warns(UserWarning, match=words):
         converted = lpt.convert(model(), recipe)
     assert words in str(lpt.report(converted))
-    with pytest.raises(ValueError, match=r"strict: recipe .* quantizes nothing"):
+    with pytest.raises(ValueError, match=r"strict=True: recipe .* quantizes nothing"):
         lpt.convert(converted, recipe, strict=True)
 
 
 TWO = "nn.ModuleDict({'a': nn.Linear(2, 2)})"
 test_refused = refusals([
-    (f"lpt.convert({TWO}, roles={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: names must match a linear"),
+    (f"lpt.convert({TWO}, roles={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: roles must match a linear"),
     (f"lpt.convert({TWO}, roles={{'a': 'fnn.w1'}})", UnknownNameError, "did you mean 'layers.0.ffn.w1'"),
     (f"lpt.convert({TWO}, roles=lambda name: 5)", TypeError, "role of a must be a layer's name, got 5"),
 ], lambda: {"lpt": lpt, "nn": nn})  # fmt: skip

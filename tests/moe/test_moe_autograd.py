@@ -82,9 +82,9 @@ class Report:
         c = self.c
         affinity = self.linear(f"{name}.gate", x).sigmoid()
         biased = affinity.detach() + self.biases[f"{name}.gate"]
-        nodes = biased.unflatten(-1, (c.groups, -1))
+        nodes = biased.unflatten(-1, (c.expert_groups, -1))
         best = nodes.sort(-1, descending=True).values[..., : c.top_k // c.topk_groups].sum(-1)
-        kept = F.one_hot(best.topk(c.topk_groups).indices, c.groups).sum(-2).bool()
+        kept = F.one_hot(best.topk(c.topk_groups).indices, c.expert_groups).sum(-2).bool()
         chosen = nodes.masked_fill(~kept[..., None], -math.inf).flatten(-2).topk(c.top_k).indices
         gates = torch.zeros_like(affinity).scatter(-1, chosen, affinity.gather(-1, chosen))
         gates = c.route_scale * gates / gates.sum(-1, keepdim=True)
@@ -133,7 +133,7 @@ CONFIGS = {
     "the report's constants": {},
     "a byte further": {"mtp_depth": 1},
     "a byte further and a strong balance loss": {"mtp_depth": 1, "balance_alpha": 0.1, "layers": 2},
-    "one expert a token": {"top_k": 1, "groups": 1, "topk_groups": 1, "balance_alpha": 0.1},
+    "one expert a token": {"top_k": 1, "expert_groups": 1, "topk_groups": 1, "balance_alpha": 0.1},
     "no shared expert": {"shared_experts": 0, "dense_layers": 0, "heads": 1},
     "two shared experts, SwiGLU cut": {"shared_experts": 2, "swiglu_limit": 0.4, "mtp_depth": 1},
 }
