@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowprec.attn.kernel import AttentionKernel
 from lowprec.cast.casts import round_in_place
 from lowprec.codec.cast import is_cast, is_lossless_for
 from lowprec.codec.wire import Codec
@@ -96,6 +97,11 @@ class BoundRecipe:
         """Record an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
         if self.observing and not np.isfinite(x).all():
             self.nonfinite.add(operand)
+
+    @property
+    def attention(self) -> AttentionKernel | None:
+        """Kernel of attention's forward pass; None for float32 products of the stored operands."""
+        return None if self.recipe.activations == "float64" else self.recipe.attention
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from lowprec.attn.catalogue import attentions
+from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.sums import RowSum
 from lowprec.codec.block import BlockCodec
 from lowprec.codec.cast import CastCodec
 from lowprec.codec.catalogue import codecs
@@ -18,6 +21,7 @@ from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.split import SplitCodec
 from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, differing, short_hash
 from lowprec.format.catalogue import Format, formats
+from lowprec.format.policy import Policy
 from lowprec.format.rounding import Rounding
 from lowprec.format.table import TableFormat
 from lowprec.registry import Registry
@@ -25,6 +29,7 @@ from lowprec.scaling.granularity import Granularity
 from lowprec.scaling.quantizer import Quantizer, quantizers
 from lowprec.scaling.rules import AmaxRule, PythonRule
 from lowprec.scaling.spec import TensorSpec, is_word
+from lowprec.special.exp2 import Exp2
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
@@ -40,14 +45,15 @@ D = TypeVar("D", bound=RecipeFields)
 #: Catalogues of the objects that a recipe names, by kind.
 CATALOGUES: dict[str, Registry[Any]] = {
     "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": gemm_libraries, "codec": codecs,
-    "all_reduce": all_reduces,
+    "all_reduce": all_reduces, "attention": attentions,
 }  # fmt: skip
 #: Classes of the objects that a recipe holds.
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
-        CastCodec, SplitCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64),
+        CastCodec, SplitCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
+        *RowSum.__subclasses__(), *Exp2.__subclasses__(),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")
@@ -63,7 +69,9 @@ def writer(*, full: bool) -> Writer:
 
 def _is_reserved(kind: str, word: str) -> bool:
     """Return whether a word in an operand means something else than an object of the given kind."""
-    return is_word(word) or not word or (kind == "format" and word in quantizers) or word != "".join(word.split())
+    if (kind == "format" and word in quantizers) or (kind == "attention" and word == NONE):
+        return True
+    return is_word(word) or not word or word != "".join(word.split())
 
 
 def gemm_row(gemm: GemmSpec, w: Writer) -> dict[str, Any]:
@@ -88,6 +96,7 @@ def rows(recipe: RecipeFields, w: Writer) -> dict[str, Any]:
     found: dict[str, Any] = {"activations": recipe.activations, **_states(recipe, w, STATES)}
     found["weight_source"] = recipe.weight_source
     found |= {field: w.name("codec", getattr(recipe, field)) for field in CODECS}
+    found["attention"] = NONE if recipe.attention is None else w.name("attention", recipe.attention)
     found["all_reduce"] = NONE if recipe.all_reduce is None else _reduction_words(recipe.all_reduce, w)
     found["linear"] = [{"layers": rule.pattern, **linear_row(rule.linear, w)} for rule in recipe.rules]
     found["storage"] = [{"tensors": rule.pattern, "codec": w.name("codec", rule.codec)} for rule in recipe.storage]
@@ -172,6 +181,7 @@ def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
         "promote_every": lambda number: None if number == NEVER else number,
         "injected_error": InjectedError.parse,
         "out_format": lambda word: None if word == AS_ACTIVATIONS else r.find("format", word),
+        "attention": lambda word: None if word == NONE else r.find("attention", word),
         "all_reduce": lambda words: GradientAllReduce.parse(words, r.names),
     }
 

@@ -23,6 +23,8 @@ from typing import Any, Literal, Self
 
 from lowprec._arrays import one_of
 from lowprec._values import ABOUT, Value, derived, split_name
+from lowprec.attn.catalogue import attentions
+from lowprec.attn.kernel import AttentionKernel
 from lowprec.codec import Codec, codecs
 from lowprec.codec.cast import is_cast
 from lowprec.format.catalogue import formats
@@ -30,7 +32,7 @@ from lowprec.scaling.spec import TensorSpec
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
 from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
-from .reduction import GradientAllReduce
+from .reduction import NONE, GradientAllReduce
 
 #: Transfers between tokens and experts, and activations saved for the backward pass, that have a codec.
 DIRECTIONS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -144,6 +146,11 @@ class RecipeFields(Value):
     saved_attention_output, saved_swiglu_input : Codec or str
         Codecs of two activations saved for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
+    attention : AttentionKernel or str, optional
+        Kernel of attention's forward pass, whose operands are quantized as it needs, see
+        `lowprec.attn.operands.quantize_operands`; None for products of the stored operands in float32. The backward
+        pass is straight through: it reads the stored q, k, v, the kernel's output and its log-sum-exp, in float32. A
+        float64 recipe ignores it, as it ignores quantization.
     all_reduce : Reduction or str, optional
         All-reduce of the gradients of data-parallel ranks: ranks, algorithm and codec, such as "16 ring fp8_1x128";
         None if one rank has the whole batch.
@@ -181,6 +188,7 @@ class RecipeFields(Value):
     combine_grad: Codec = _BF16_CODEC
     saved_attention_output: Codec = _BF16_CODEC
     saved_swiglu_input: Codec = _BF16_CODEC
+    attention: AttentionKernel | None = None
     all_reduce: GradientAllReduce | None = None
     source: str = field(default="", compare=False)
 
@@ -192,6 +200,7 @@ class RecipeFields(Value):
             put(self, state, state_of(getattr(self, state)))
         for kept in CODECS:
             put(self, kept, codec_of(getattr(self, kept)))
+        put(self, "attention", None if self.attention in (None, NONE) else attentions.get(self.attention))
         put(self, "all_reduce", GradientAllReduce.parse(self.all_reduce))
         for name, kind in (("rules", LayerRule), ("storage", StorageRule)):
             given = getattr(self, name)

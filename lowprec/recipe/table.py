@@ -60,6 +60,8 @@ def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
     table = [*_linears(bound), *_special_blocks(bound)]
     store = "BF16" if recipe.activations == "bfloat16" else recipe.activations
     table.append(PrecisionRow("activations", "residual stream, norms, attention", store))
+    if bound.attention is not None:
+        table.append(PrecisionRow("attention", "forward; backward straight through", str(bound.attention)))
     plain = recipe.activations == "float64"  # all storage is float64
     table += [PrecisionRow(rule.pattern, "kept as", store if plain else rule.codec.name) for rule in recipe.storage]
     for name, about in _WIRES.items():

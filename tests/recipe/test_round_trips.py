@@ -62,6 +62,14 @@ changes = st.fixed_dictionaries(
         "all_reduce": st.sampled_from(["none", "4 ring fp8_1x128"]), "injected_error": st.just("gain=-0.25"),
         "layers": st.just({"layers.*.ffn.gate": {"out_format": lp.Format("out", 5, 6)}}),
         "protect": st.just(["layers.0.*"]),
+        "attention": st.one_of(
+            st.sampled_from(lp.attentions.names()),
+            st.builds(
+                lambda name, own, tiles: lp.attentions[name].with_(p_offset=3, key_tiles=tiles, **own),
+                st.sampled_from(lp.attentions.names()), st.sampled_from([{}, {"name": "none"}]),
+                st.just(((64, 32, 32, 32),)),
+            ),
+        ),
     },
 )  # fmt: skip
 

@@ -10,6 +10,10 @@ extra channels, which for keys are shared by all heads (arXiv 2412.19437, sectio
 The backward pass reads o too: the gradient of a row of scores loses the row's sum of do * o, as in fused kernels. So
 the format in which o is saved, E5M6 in DeepSeek-V3 (section 3.3.3), affects attention's gradients as well as wo's.
 
+If a recipe has an attention kernel, the forward pass is that kernel's: operands with a scale per sequence and head, and
+its o and log-sum-exp. The backward pass is straight through: softmax from the stored q and k and the saved log-sum-exp,
+2^(s log2(e) q k^T - log2(e) lse) in float32, then the same gradients, as if q, k, v and P had not been quantized.
+
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """
 
@@ -22,14 +26,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lowprec._threads import run_chunks
+from lowprec.attn.attention import attention
+from lowprec.attn.operands import quantize_operands
 from lowprec.kernels.model import attention as plain_kernels
 from lowprec.kernels.model import attention_f32
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, Grads, Linear, Params, RMSNorm
 from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
+from lowprec.special.exp2 import RoundedExp2
+from lowprec.tensorcore.gemm import matmul_f32
 
 if TYPE_CHECKING:
+    from lowprec.attn.kernel import AttentionKernel
     from lowprec.recipe import BoundRecipe
+
+_LOG2_E = math.log2(math.e)
+_EXP2 = RoundedExp2()
 
 
 def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.float32) -> tuple[Array, Array]:
@@ -68,6 +80,7 @@ class _Saved(NamedTuple):
     k: Array | None
     v: Array | None
     probs: Array | None
+    lse: Array | None  # of an attention kernel: the backward pass computes the probabilities from it
     output: Array | None
     angles: tuple[Array, Array]
 
@@ -83,7 +96,7 @@ class LatentAttention:
         Sizes.
     recipe : BoundRecipe
         Precision of the GEMMs of the five linear layers, and of stored activations. The products of attention itself
-        are BF16 times BF16 summed in float32, as in all the reports.
+        are BF16 times BF16 summed in float32, as in all the reports, unless the recipe has a kernel for them.
     recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     """
@@ -100,6 +113,9 @@ class LatentAttention:
         self.kv_norm = RMSNorm(f"{name}.kv_norm", config.norm_eps, recipe)
         self.keep_output = recipe.cache("attention_output") is None
         self.scale = 1.0 / math.sqrt(config.query_dim)
+        self.kernel = recipe.attention
+        if self.kernel is not None:
+            self.kernel.tile_of(max(config.query_dim, config.value_dim), causal=True, window=False)  # has it this size?
         self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
 
     def _rotary(self, sequence: int, dtype: Any) -> tuple[Array, Array]:
@@ -120,10 +136,12 @@ class LatentAttention:
         kv_latent, kv_norm = self.kv_norm.forward(params, kv_latent)
         angles = self._rotary(sequence, x.dtype)
         q, k, v = self._heads(params, saved, q_latent, kv_latent, k_rope, angles)
-        probs = self._probabilities(q, k)
-        out = np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
-        kernels = _kernels(x.dtype)
-        run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(q), 1)
+        if self.kernel is None:
+            probs, lse, out = self._probabilities(q, k), None, np.empty((len(x), c.heads * c.value_dim), dtype=x.dtype)
+            kernels = _kernels(x.dtype)
+            run_chunks(lambda a, b: kernels.attend(probs, v, out, a, b), len(q), 1)
+        else:
+            probs, (out, lse) = None, self._attend(self.kernel, q, k, v)
         y, wo = linears["wo"].forward(params, self.stored["output"](out))
         saved["wo"] = _kept_only(wo)
         output = out if self.keep_output else None
@@ -131,7 +149,7 @@ class LatentAttention:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_a", "wkv_a")}
         if self.recompute.norms:
             saved |= {name: linears[name].with_input(saved[name], None) for name in ("wq_b", "wkv_b")}
-        kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, output, angles)
+        kept = _Saved(saved, q_norm, kv_norm, None, q, k, v, probs, lse, output, angles)
         if self.recompute.up_projections:
             kept = kept._replace(k_rope=k_rope, q=None, k=None, v=None)
         return y, kept._replace(probs=None) if self.recompute.probabilities else kept
@@ -150,11 +168,25 @@ class LatentAttention:
         run_chunks(lambda a, b: plain_kernels.split_heads(q_flat, k_rope, kv_flat, *angles, q, k, v, a, b), heads, 1)
         return self.stored["q"](q), self.stored["k"](k), self.stored["v"](v)
 
-    def _probabilities(self, q: Array, k: Array) -> Array:
-        """Return the softmax [B * H, S, S], rounded to storage."""
+    def _attend(self, kernel: AttentionKernel, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        """Return the kernel's output [T, H * v] and log-sum-exp [B * H, S]."""
+        *operands, descale = quantize_operands(q[None], k[None], v[None], kernel)
+        found = attention(*operands, kernel=kernel, causal=True, scale=self.scale, descale=descale)
+        heads = found.out.reshape(-1, self.config.heads, *v.shape[1:])
+        return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1, heads.shape[1] * heads.shape[3]), found.lse[0]
+
+    def _probabilities(self, q: Array, k: Array, lse: Array | None = None) -> Array:
+        """Return the softmax [B * H, S, S], rounded to storage; from a kernel's log-sum-exp if there is one."""
         probs = np.empty((*q.shape[:2], q.shape[1]), dtype=q.dtype)
-        kernels = _kernels(q.dtype)
-        run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), len(q), 1)
+        if lse is None:
+            kernels = _kernels(q.dtype)
+            run_chunks(lambda a, b: kernels.probabilities(q, k, self.scale, probs, a, b), len(q), 1)
+        else:
+            earlier = np.tri(q.shape[1], dtype=bool)
+            with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
+                for head, octaves in enumerate(lse * np.float32(_LOG2_E)):
+                    scores = matmul_f32(q[head], k[head]) * np.float32(self.scale * _LOG2_E)
+                    probs[head] = _EXP2(np.where(earlier, scores - octaves[:, None], np.float32(-np.inf)))
         return self.stored["probs"](probs)
 
     def _remade(self, params: Params, saved: _Saved) -> tuple[dict[str, Any], Array, Array, Array, Array]:
@@ -171,7 +203,7 @@ class LatentAttention:
         assert q is not None
         assert k is not None
         assert v is not None
-        return linears, q, k, v, self._probabilities(q, k) if saved.probs is None else saved.probs
+        return linears, q, k, v, self._probabilities(q, k, saved.lse) if saved.probs is None else saved.probs
 
     def backward(self, params: Params, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
         """Return the gradient of x [T, d]."""

@@ -73,8 +73,8 @@ _KINDS = (
     ("experts.b", "inputs of SwiGLU"), ("shared.a", "inputs of SwiGLU"), ("shared.b", "inputs of SwiGLU"),
     ("wo.x", "input of wo"), (".x", "inputs of other linear layers"),
     ("q", "queries, keys, values"), ("k", "queries, keys, values"), ("v", "queries, keys, values"),
-    ("k_rope", "queries, keys, values"), ("probs", "probabilities"), ("output", "output of attention"),
-    ("returned", "outputs of experts"),
+    ("k_rope", "queries, keys, values"), ("probs", "probabilities"), ("lse", "log-sum-exp"),
+    ("output", "output of attention"), ("returned", "outputs of experts"),
 )  # fmt: skip
 
 

@@ -1,0 +1,64 @@
+"""Operands of an attention kernel from queries, keys and values in a higher precision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..cast.casts import round_to
+from ..format.catalogue import Format
+from .kernel import AttentionKernel
+
+Floats = NDArray[np.float32]
+
+
+class AttentionOperands(NamedTuple):
+    """Operands of `lowprec.attention`: q, k and v on the grid of the kernel's format, and their scales [B, Hk]."""
+
+    q: Floats
+    k: Floats
+    v: Floats
+    descale: tuple[Floats, Floats, Floats]
+
+
+def quantize_operands(q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: AttentionKernel) -> AttentionOperands:
+    """Quantize queries, keys and values for a kernel: one scale per sequence and key head, amax / largest number.
+
+    These are the scales that callers of FlashAttention-3's FP8 kernel give it (``q_descale`` of shape (batch, heads of
+    K), shared by the query heads of a group). The largest magnitude gets the format's largest number, 448 of E4M3; a
+    head of zeros has scale 1. Formats of 16 bits or more are rounded to, without a scale.
+
+    Parameters
+    ----------
+    q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
+        Float32 numbers.
+    kernel : AttentionKernel
+        Kernel whose `operands` format they get.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> x = np.array([[[[0.5, -2.0]]]], np.float32)
+    >>> made = quantize_operands(x, x, x, lp.attentions["fa3_fp8"])
+    >>> made.k, made.descale[1]
+    (array([[[[ 112., -448.]]]], dtype=float32), array([[0.00446429]], dtype=float32))
+    """
+    values = [np.ascontiguousarray(x, np.float32) for x in (q, k, v)]
+    groups = values[1].shape[:2]
+    (q, q_scale), (k, k_scale), (v, v_scale) = (_quantized(x, kernel.operands, groups) for x in values)
+    return AttentionOperands(q, k, v, (q_scale, k_scale, v_scale))
+
+
+def _quantized(x: Floats, fmt: Format, groups: tuple[int, ...]) -> tuple[Floats, Floats]:
+    ones = np.ones(groups, np.float32)
+    if fmt.bits > 8:
+        return round_to(x, fmt), ones
+    if not x.size:
+        return x, ones
+    with np.errstate(all="ignore"):  # Inf and NaN are inputs, too: the head is NaN, as on the GPU
+        amax = np.abs(x).reshape(*groups, -1).max(-1)
+        scale = np.where(amax == 0, ones, amax / np.float32(fmt.max))
+        per_head = np.repeat(scale, x.shape[1] // groups[1], axis=1)[:, :, None, None]
+        return round_to(x / per_head, fmt, policy="ocp_sat"), scale
