@@ -70,11 +70,23 @@ random rows with several tiles, with and without a causal mask, and 16 wrong rul
 threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table; no
 recording of a GPU's attention has confirmed them yet. Other operations, which no public source fixes:
 
-- `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. The documentation
-  bounds the error of `ex2.approx` at 2 ulp, so the hardware's float32 results can differ in their last bits, and a
-  result in BF16 where it is close to a boundary between two numbers. FlashAttention-4's polynomial is exact.
+- `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. PTX ISA 9.1 bounds the
+  errors of `ex2.approx` and of the reciprocal at 2 ulp, so the hardware's float32 results can differ in their last
+  bits, and a result in BF16 where it is close to a boundary between two numbers. FlashAttention-4's polynomial is
+  exact.
 - whether the compiler contracts `row_sum * scale + p` into one fused multiply-add: a field, `QuadSum(fused=...)`.
 - the order of the products within one instruction: the accumulators add them exactly.
+
+`undecided=True` computes which outputs are affected: bounds are propagated from each 2^x through P, the row sums and
+the tensor core's sums to the output. Every function within the documented errors gives the same bits for the others:
+
+```python
+>>> q, k, v = (lp.round_to(rng.standard_normal((n, 64)), "bfloat16") for n in (64, 2048, 2048))
+>>> found = lp.attention(q, k, v, kernel="fa3_bf16", undecided=True)
+>>> print(f"{{found.undecided.mean():.1%}} of the outputs in BF16 depend on undocumented bits")
+0.3% of the outputs in BF16 depend on undocumented bits
+
+```
 
 Not included: softcap, attention sinks, split keys and their combination, pages, and the backward pass. An argument for
 them would be refused, not ignored.

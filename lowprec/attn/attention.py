@@ -35,6 +35,9 @@ class AttentionResult(ByBits):
         Log-sum-exp of the scaled scores of each row.
     saturated, underflowed : ndarray of int64, shape (B, H, M)
         Numbers of a row's probabilities beyond the largest number of P's format, and of positive ones that became zero.
+    undecided : ndarray of bool, shape (B, H, M, Dv), or None
+        Whether an output may differ for other functions within the documented errors of 2**x and 1/x; None unless
+        asked for. An output that is not undecided is the same for all of them.
     kernel : AttentionKernel
         The kernel.
     """
@@ -43,7 +46,8 @@ class AttentionResult(ByBits):
     lse: Floats
     saturated: NDArray[np.int64]
     underflowed: NDArray[np.int64]
-    kernel: AttentionKernel = dataclasses.field(compare=False)
+    undecided: NDArray[np.bool_] | None = None
+    kernel: AttentionKernel = dataclasses.field(kw_only=True, compare=False)
 
 
 @standard
@@ -58,6 +62,7 @@ def attention(
     scale: float | None = None,
     descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     out_format: str | Format | None = None,
+    undecided: bool = False,
     like: Any = None,
 ) -> AttentionResult:
     """Compute attention with the arithmetic of a GPU kernel: tiles, tensor cores, online softmax and the format of P.
@@ -81,6 +86,9 @@ def attention(
         output. Default: 1.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
+    undecided : bool
+        Whether to find the outputs that the public documentation of the hardware does not determine. It takes about
+        four times as long.
     like : array or str, optional
         Array package of the output: NumPy, torch or JAX.
 
@@ -96,7 +104,9 @@ def attention(
 
     Notes
     -----
-    ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here.
+    ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here. With
+    `undecided`, all functions within the documented errors of 2**x and of the reciprocal are considered; the
+    log-sum-exp and the counts are those of the rounded ones.
 
     Examples
     --------
@@ -126,19 +136,27 @@ def attention(
     out = np.zeros((batch, heads, m, channels), np.float32)
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
+    lower, upper = (np.zeros_like(out), np.zeros_like(out)) if undecided else (out, out)
     for b in range(batch):
         for h in range(heads if m and n else 0):
             group = h * key_heads // heads
             q_scale, k_scale, v_scale = (x[b, group] for x in descales)
-            run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale)
+            run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale, undecided)
             head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high)
-            out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = run.head(head)
-    out = round_to(out, kernel.output_format if out_format is None else out_format, policy="ieee")
+            found = run.head(head)
+            out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
+            if undecided:
+                lower[b, h], upper[b, h] = found.low, found.high
+    target = formats.get(kernel.output_format if out_format is None else out_format)
     lead = (0,) * (4 - given)
-    out, lse, saturated, underflowed = out[lead], lse[lead], saturated[lead], underflowed[lead]
-    return AttentionResult(
-        out if like is None else returned("attention", out, like), lse, saturated, underflowed, kernel
-    )
+    is_open = None
+    if undecided:
+        lower, upper = (round_to(x, target, policy="ieee") for x in (lower, upper))
+        is_open = (lower.view(np.uint32) != upper.view(np.uint32))[lead]
+    out = round_to(out, target, policy="ieee")[lead]
+    if like is not None:
+        out = returned("attention", out, like)
+    return AttentionResult(out, lse[lead], saturated[lead], underflowed[lead], is_open, kernel=kernel)
 
 
 def softmax_attention(

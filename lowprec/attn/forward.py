@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..cast.casts import encode
 from ..kernels import attn as kernels
 from ..tensorcore.mma import mma
+from .bounds import Bounds
 from .kernel import AttentionKernel
 
 Floats = NDArray[np.float32]
@@ -30,12 +31,17 @@ class Head(NamedTuple):
 
 
 class HeadResult(NamedTuple):
-    """Output [M, Dv] and log-sum-exp [M] in float32; numbers of P per row that saturated or became zero [M]."""
+    """Output [M, Dv] and log-sum-exp [M] in float32; numbers of P per row that saturated or became zero [M].
+
+    `low` and `high` are bounds on the output, or the output itself if none were asked for.
+    """
 
     out: Floats
     lse: Floats
     saturated: NDArray[np.int64]
     underflowed: NDArray[np.int64]
+    low: Floats
+    high: Floats
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,18 @@ class Forward:
     tile: int
     scale: np.float32  # of the scores, times log2(e) and the descales of Q and K
     v_descale: np.float32
+    bounded: bool = False  # whether to bound the output, too
 
     def head(self, h: Head) -> HeadResult:
         """Return the results of all rows."""
         with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
             parts = [self._rows(h, i, min(i + ROWS, len(h.q))) for i in range(0, len(h.q), ROWS)]
-        return HeadResult(*(np.concatenate([part[field] for part in parts]) for field in range(4)))
+        return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _rows(self, h: Head, start: int, stop: int) -> HeadResult:
         kernel, rows = self.kernel, stop - start
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
-        state = _Rows(kernel, rows, len(h.v))
+        state = _Rows(kernel, rows, len(h.v), self.bounded)
         first, last = int(low.min()) // self.tile, -(-int(high.max()) // self.tile)
         tiles = range(last - 1, first - 1, -1) if kernel.last_tile_first else range(first, last)
         for done, tile in enumerate(tiles, 1):
@@ -76,13 +83,14 @@ class Forward:
 class _Rows:
     """State of the online softmax of a block of rows."""
 
-    def __init__(self, kernel: AttentionKernel, rows: int, channels: int) -> None:
+    def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:
         self.kernel = kernel
         self.maxima = np.full(rows, -np.inf, np.float32)
         self.sums = np.zeros((rows, kernel.row_sum.lanes), np.float32)
         self.out = np.zeros((rows, channels), np.float32)
         self.promoted = None if kernel.promote_every is None else np.zeros((rows, channels), np.float32)
         self.saturated, self.underflowed = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.bounds = Bounds(kernel, rows, channels) if bounded else None
         self._is_first = True
 
     def update(self, scores: Floats, scale: np.float32) -> Floats:
@@ -93,15 +101,18 @@ class _Rows:
         # A row without any score so far has no maximum: 0 instead, since -inf - -inf is NaN.
         growth = (self.maxima - np.where(maxima == -np.inf, np.float32(0), maxima)) * scale
         factors = np.ones_like(growth) if self._is_first else kernel.exp2(growth[:, None])[:, 0]
+        keep = np.full(len(growth), False)
         if kernel.rescale_threshold and not self._is_first:
             keep = growth >= np.float32(-kernel.rescale_threshold)
             maxima, factors = np.where(keep, self.maxima, maxima), np.where(keep, np.float32(1), factors)
         safe = np.where(maxima == -np.inf, np.float32(0), maxima)
         offsets = np.full((len(safe), 1), kernel.p_offset, np.float32)
         kernels.scale_and_shift(safe[:, None], scale, offsets[:, 0], kernel.fused_shift, flush, shifts[:, None])
-        p = np.empty_like(scores)
-        kernels.scale_and_shift(scores, scale, shifts, kernel.fused_scores, flush, p)
-        p = kernel.exp2(p)
+        arguments = np.empty_like(scores)
+        kernels.scale_and_shift(scores, scale, shifts, kernel.fused_scores, flush, arguments)
+        p = kernel.exp2(arguments)
+        if self.bounds is not None:
+            self.bounds.update(arguments, None if self._is_first else growth, keep)
         kernel.row_sum.add(p, factors, flush, self.sums)
         for x in (self.out, self.promoted):
             if x is not None and not self._is_first:
@@ -120,6 +131,8 @@ class _Rows:
         if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
             self.promoted += self.out
             self.out = np.zeros_like(self.out)
+        if self.bounds is not None:
+            self.bounds.add_values(values, done)
 
     def finish(self, scale: np.float32, v_descale: np.float32) -> HeadResult:
         """Divide by the sums."""
@@ -128,9 +141,11 @@ class _Rows:
             self.out = self.promoted + self.out
         sums = kernel.row_sum.total(self.sums)
         is_empty = (sums == 0) | np.isnan(sums)
-        inverse = np.where(is_empty, np.float32(kernel.empty_scale), np.float32(1) / np.where(is_empty, 1, sums))
-        kernels.rescale_rows(self.out, (inverse.astype(np.float32) * v_descale).astype(np.float32), flush)
-        return HeadResult(self.out, self._log_sum_exp(sums, is_empty, scale), self.saturated, self.underflowed)
+        inverse = kernel.reciprocal(np.where(is_empty, np.float32(1), sums))
+        factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
+        kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
+        ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale)
+        return HeadResult(self.out, self._log_sum_exp(sums, is_empty, scale), self.saturated, self.underflowed, *ends)
 
     def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
         kernel = self.kernel

@@ -11,10 +11,11 @@ from .._values import Value, plain_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
+from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
 from .sums import QuadSum, RowSum
 
-_QUAD, _ROUNDED = QuadSum(), RoundedExp2()
+_QUAD, _ROUNDED, _INVERSE = QuadSum(), RoundedExp2(), RoundedReciprocal()
 
 
 class KeyTile(NamedTuple):
@@ -59,6 +60,8 @@ class AttentionKernel(Value):
         Order in which P is added.
     exp2 : Exp2
         Function that computes P.
+    reciprocal : Reciprocal
+        Function that computes 1/l.
     p_offset : int
         Power of two by which P is multiplied; the sum is, too, so that it cancels in the output.
     rescale_threshold : float
@@ -97,6 +100,7 @@ class AttentionKernel(Value):
     p_policy: Policy = policies["ocp_sat"]
     row_sum: RowSum = _QUAD
     exp2: Exp2 = _ROUNDED
+    reciprocal: Reciprocal = _INVERSE
     p_offset: int = 0
     rescale_threshold: float = 0.0
     promote_every: int | None = None
@@ -117,7 +121,8 @@ class AttentionKernel(Value):
         who = f"AttentionKernel {self.name}"
         for field, kind in (
             ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
-            ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("output_format", Format),
+            ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("reciprocal", Reciprocal),
+            ("output_format", Format),
         ):  # fmt: skip
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")

@@ -1,8 +1,8 @@
 """2**x in float32 as attention kernels compute it: correctly rounded, by a published polynomial, or by both.
 
-NVIDIA has not published the bits of MUFU.EX2, the instruction behind ``ex2.approx.ftz.f32``; the CUDA documentation
-bounds its error at 2 ulp. `RoundedExp2` stands in for it. FlashAttention-4 computes part of the elements with a
-polynomial whose bits are public: `PolynomialExp2`.
+NVIDIA has not published the bits of MUFU.EX2, the instruction behind ``ex2.approx.ftz.f32``; PTX ISA 9.1 bounds its
+error at 2 ulp from the correctly rounded result. `RoundedExp2` stands in for it, and `Exp2.bounds` has the bound.
+FlashAttention-4 computes part of the elements with a polynomial whose bits are public: `PolynomialExp2`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from .._arrays import whole
 from .._values import Value, plain_fields
 from ..kernels import attn as kernels
+from .reciprocal import around
 
 Floats = NDArray[np.float32]
+_ULPS, _LEAST_NORMAL = 2, np.float32(2.0**-126)
 
 
 class Exp2(Value):
@@ -32,6 +34,13 @@ class Exp2(Value):
     @abstractmethod
     def __call__(self, x: Floats) -> Floats:
         """Return 2**x of a tile [rows, keys], C-contiguous; the column decides which instruction computes a number."""
+
+    @abstractmethod
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the least and the largest result that the documentation allows; both are the result where it is known.
+
+        Results for zeros, infinities and NaN are documented exactly.
+        """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,6 +74,15 @@ class RoundedExp2(Exp2):
         out = np.empty_like(x)
         kernels.exp2(x.reshape(-1), out.reshape(-1), self.flush)
         return out
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return numbers 2 ulp below and above the correctly rounded result; subnormal ones become zero if `flush`."""
+        rounded = self.with_(flush=False)(x)
+        known = (np.abs(x) < _LEAST_NORMAL) | ~np.isfinite(x)  # subnormal inputs are flushed: 2**0
+        found = [np.where(known, rounded, y) for y in around(rounded, _ULPS)]
+        if self.flush:
+            found = [np.where(y < _LEAST_NORMAL, np.float32(0), y) for y in found]
+        return found[0], found[1]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,3 +150,10 @@ class PolynomialExp2(Exp2):
         out = np.empty_like(x) if self.is_published else RoundedExp2()(x)
         kernels.exp2_polynomial(x, np.array(self.coefficients, np.float32), self.chosen(x.shape[1]), out)
         return out
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the polynomial's value twice in the columns that use it, and bounds in the others."""
+        out = self(x)
+        low, high = RoundedExp2().bounds(x)
+        chosen = self.chosen(x.shape[1])
+        return np.where(chosen, out, low), np.where(chosen, out, high)

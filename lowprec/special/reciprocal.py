@@ -1,0 +1,81 @@
+"""1/x in float32 as attention kernels compute it: correctly rounded, in place of instructions with a documented bound.
+
+PTX ISA 9.1 bounds ``rcp.approx.f32`` at 1 ulp and ``div.full.f32``, to which ``1.0f / x`` compiles under
+``--use_fast_math``, at 2 ulp.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import whole
+from .._values import Value, plain_fields
+
+Floats = NDArray[np.float32]
+
+
+class Reciprocal(Value):
+    """Base of functions that compute 1/x of row sums."""
+
+    @abstractmethod
+    def __call__(self, x: Floats) -> Floats:
+        """Return 1/x of an array of any shape."""
+
+    @abstractmethod
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the least and the largest result that the documentation allows for positive numbers."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundedReciprocal(Reciprocal):
+    """1/x, correctly rounded to nearest even.
+
+    Parameters
+    ----------
+    ulps : int
+        Documented error of the instruction that it stands in for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([3.0], np.float32)
+    >>> RoundedReciprocal()(x), RoundedReciprocal().bounds(x)
+    (array([0.33333334], dtype=float32), (array([0.33333328], dtype=float32), array([0.3333334], dtype=float32)))
+    """
+
+    ulps: int = 2
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        whole("RoundedReciprocal", "ulps", self.ulps, 0)
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return 1/x of an array of any shape."""
+        return np.float32(1) / x
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return numbers `ulps` below and above the rounded result; 0 as the least for x above 2^126."""
+        low, high = around(self(x), self.ulps)
+        return np.where(x > np.float32(2.0**126), np.float32(0), low), high
+
+
+def around(x: Floats, ulps: int) -> tuple[Floats, Floats]:
+    """Return the float32 numbers `ulps` below and above non-negative numbers; NaN and infinities stay.
+
+    Below a power of two, numbers are twice as dense: there, twice as many steps go down.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [float(y[0]) - 1 for y in around(np.array([1], np.float32), 2)]
+    [-2.384185791015625e-07, 2.384185791015625e-07]
+    """
+    bits = x.view(np.int32)
+    down = np.where((bits & 0x7FFFFF) < ulps, 2 * ulps, ulps)
+    fixed = ~np.isfinite(x)
+    low, high = np.maximum(bits - down, 0), np.minimum(bits + np.int32(ulps), 0x7F800000)
+    return tuple(np.where(fixed, x, y.astype(np.int32).view(np.float32)) for y in (low, high))  # type: ignore[return-value]
