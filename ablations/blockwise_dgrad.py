@@ -19,10 +19,10 @@ ablation = MeasurementStudy(
         Expectation("the error in norm hardly moves in a healthy model", "gradient_error", "block", "tile",
                     expected=(0.95, 1.15)),
         Expectation("with uneven tokens whole rows of gradients vanish", "tokens_flushed", "block",
-                    expected=(0.01, 1.0), published=(1e-6, 1.0), stress="uneven tokens"),
-        Expectation("none vanishes in tiles", "tokens_flushed", "tile", expected=(0.0, 0.0), stress="uneven tokens"),
+                    expected=(0.01, 1.0), published=(1e-6, 1.0), condition="uneven tokens"),
+        Expectation("none vanishes in tiles", "tokens_flushed", "tile", expected=(0.0, 0.0), condition="uneven tokens"),
         Expectation("the median token suffers", "token_error_median", "block", "tile",
-                    expected=(1.1, 50.0), published=(1.0, 1e6), stress="uneven tokens"),
+                    expected=(1.1, 50.0), published=(1.0, 1e6), condition="uneven tokens"),
     ),
     notes="The divergence itself is out of reach: it took 300B tokens. The stress weights the losses of tokens "
     "log-normally, which is what a shared scale cannot represent.",

@@ -27,8 +27,8 @@ ablation = Ablation(
             expected="worse: 4 bits, the stress mode"),
         Arm("fp4_block", recipe="dsv3", change=gradients("e2m1fn 128x128", **FP32), expected="worse than fp4_tile"),
     ),
-    series=2,
-    baseline="tile",
+    seed_block=2,
+    contrast_with="tile",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

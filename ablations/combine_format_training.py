@@ -31,7 +31,7 @@ ablation = Ablation(
         all_wires("all_logfmt8", "logfmt8", "equivalent"),
         all_wires("all_nvfp4", "nvfp4", "worse: the stress, 4.5 bits"),
     ),
-    series=12,
+    seed_block=12,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

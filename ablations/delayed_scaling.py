@@ -24,8 +24,8 @@ ablation = Ablation(
             expected="equivalent, clipped now and then"),
         Arm("delayed_cold", recipe="te_delayed", expected="equivalent: one step with scales of 1 is soon forgotten"),
     ),
-    series=3,
-    baseline="current",
+    seed_block=3,
+    contrast_with="current",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

@@ -25,7 +25,7 @@ ablation = Ablation(
             change={"x": "te_delayed amax_history1", "w": "te_delayed amax_history1",
                     "dy": "te_delayed e5m2 amax_history1"}),
     ),
-    baseline="tile",
+    contrast_with="tile",
     expectations=(
         Expectation("no run with blocks diverges", "diverged", "block", expected=(0.0, 0.0), published=(0.5, 1.0)),
         Expectation("nor one with scales of the step before", "diverged", "delayed_1", expected=(0.0, 0.0)),
@@ -33,7 +33,7 @@ ablation = Ablation(
         Expectation("scales of the step before are worse than current ones", "training_percent", "delayed_1",
                     minus="current", expected=(0.0, 5.0)),
     ),
-    series=23,
+    seed_block=23,
     quick=Setting("nano", checkpoint_steps=60, branch_steps=30, checkpoints=4, seeds=1, learning_rate=1.6e-2),
     full=Setting("nano", checkpoint_steps=300, branch_steps=400, checkpoints=4, seeds=2, learning_rate=1.6e-2),
     notes="The dose is the learning rate of checkpoint and branch. Outliers that are planted and grow, depth and the "

@@ -24,8 +24,8 @@ ablation = Ablation(
         Arm("nvfp4_bf16", recipe="nvfp4", tail=PrecisionSwitch(SHARE), expected="near the margin",
             source=sources.NVFP4),
     ),
-    series=4,
-    baseline="mxfp4",
+    seed_block=4,
+    contrast_with="mxfp4",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
     expectations=(

@@ -16,7 +16,7 @@ ablation = Ablation(
         Arm("nvfp4_plain", recipe="mxfp4_rceil", change=NVFP4_PLAIN, expected="worse, by about half of that"),
         Arm("nvfp4", recipe="nvfp4", expected="worse: the whole published recipe", source=sources.NVFP4),
     ),
-    series=5,
+    seed_block=5,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

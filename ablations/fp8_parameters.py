@@ -18,8 +18,8 @@ ablation = Ablation(
         Arm("master_fp8", recipe="dsv3", change={"master_weights": "e4m3fn 1x128"},
             expected="far worse: most updates are lost, which is why nobody does it"),
     ),
-    series=17,
-    baseline="from_bf16",
+    seed_block=17,
+    contrast_with="from_bf16",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=1),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

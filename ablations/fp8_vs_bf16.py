@@ -61,8 +61,8 @@ ablation = Ablation(
         ),
         Expectation("FP4 without tricks trains worse weights", "training_percent", "fp4_naive", expected=(0.1, 2.0)),
     ),
-    series=1,
-    baseline="dsv3",
+    seed_block=1,
+    contrast_with="dsv3",
     # Small enough for a first verdict in minutes. The size is fixed: with one pair from each of four checkpoints no
     # look before the last could decide anything; partial numbers are shown without a verdict.
     quick=Setting(

@@ -25,7 +25,7 @@ ablation = Ablation(
     quick=Setting("nano", checkpoint_steps=0, branch_steps=60, checkpoints=2, seeds=1),
     full=Setting("nano", checkpoint_steps=0, branch_steps=400, checkpoints=24, seeds=1),
     margin=0.01,
-    series=16,
+    seed_block=16,
     notes="Each pair has initial weights of its own. The floor is some twenty times that of branches, and an interval "
     "of n pairs is about the floor times 2 / sqrt(n): 24 pairs see 0.5 %, 100 see 0.2 %. Cost: quick 4 minutes of "
     "a core, full some 3 hours; `--checkpoints 100` makes a night of it on four cores.",

@@ -34,7 +34,7 @@ ablation = Ablation(
     quick=Setting("nano", checkpoint_steps=0, branch_steps=60, checkpoints=2, first_checkpoint=24, seeds=1),
     full=Setting("nano", checkpoint_steps=0, branch_steps=400, checkpoints=54, first_checkpoint=24, seeds=1),
     margin=0.003,
-    series=21,
+    seed_block=21,
     second_reference="perturb",
     interim=False,
     notes="The initial weights have seeds 24 to 77: none of those of `from_scratch`. The primary outcome is the "

@@ -23,7 +23,7 @@ ablation = Ablation(
         reduced("ring_logfmt8", "ring logfmt8", "equivalent"),
         reduced("ring_nvfp4", "ring nvfp4", "worse: the stress, 4.5 bits at each of 15 hops"),
     ),
-    series=15,
+    seed_block=15,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=1),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

@@ -32,7 +32,7 @@ ablation = MeasurementStudy(
         Expectation("for E4M3 in a healthy model granularity hardly shows", "gradient_error", "tensor", "tile",
                     expected=(0.85, 1.25), published=(1.5, 1e6)),
         Expectation("outliers of 2^12 are where a scale per tensor loses values", "flushed", "tensor", "tile",
-                    expected=(2.0, 1e9), published=(2.0, 1e9), stress="channel outliers"),
+                    expected=(2.0, 1e9), published=(2.0, 1e9), condition="channel outliers"),
         Expectation("4 bits show it without any outlier", "kl", "fp4_tensor", "fp4_tile16",
                     expected=(3.0, 1e4), published=(1.0, 1e6)),
         Expectation("16 values a scale beat 128", "gradient_error", "fp4_tile", "fp4_tile16",

@@ -36,7 +36,7 @@ ablation = Ablation(
         Expectation("it is noise that hurts, not bias", "training_percent", "bias_10", over="noise_10",
                     expected=(-0.2, 0.7)),
     ),
-    series=14,
+    seed_block=14,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=60, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     notes="Every layer and step has errors of one relative size, drawn anew; those of real sums grow with coherence "

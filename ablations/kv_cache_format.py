@@ -37,7 +37,7 @@ ablation = MeasurementStudy(
                     published=(0.0, 1.0)),
         Expectation("E5M2 is worse than E4M3", "kl_percent", "e5m2", "e4m3", expected=(2.0, 6.0)),
         Expectation("far into the context E4M3 costs no more than 0.15 %", "kl_percent", "e4m3", expected=(0.005, 0.15),
-                    stress="256-511"),
+                    condition="256-511"),
     ),
     config={"sequence": 512, "batch": 4},
     notes="Contexts of 512 bytes, of weights trained on such. The latent is rounded as it is written, so that a token "

@@ -16,7 +16,7 @@ ablation = Ablation(
         Arm("none", config={"bias_update_speed": 0.0, "balance_alpha": 0.0}, expected="unbalanced",
             source=sources.DEEPSEEK_V3),
     ),
-    series=6,
+    seed_block=6,
     quick=Setting("nano", checkpoint_steps=0, branch_steps=300, checkpoints=4, seeds=1),
     full=Setting("pilot", checkpoint_steps=0, branch_steps=1000, checkpoints=6, seeds=1),
     expectations=(

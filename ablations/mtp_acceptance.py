@@ -23,7 +23,7 @@ ablation = MeasurementStudy(
         Expectation("a model of this size accepts fewer than 80 %", "greedy", "bf16", expected=(45.0, 75.0),
                     published=(80.0, 90.0)),
         Expectation("of the bytes it is surest of, it accepts what is published", "greedy", "bf16",
-                    expected=(80.0, 100.0), published=(80.0, 90.0), stress="surest quarter"),
+                    expected=(80.0, 100.0), published=(80.0, 90.0), condition="surest quarter"),
         Expectation("so decoding gains less than 1.8", "speed", "bf16", expected=(1.4, 1.75), published=(1.75, 1.85),
                    ),
         Expectation("FP8 accepts as many", "greedy", "dsv3", "bf16", expected=(0.98, 1.02)),

@@ -27,8 +27,8 @@ ablation = Ablation(
             expected="worse: noise in activations averages nowhere", source=sources.NVFP4),
         Arm("none", recipe="nvfp4", change=NONE, expected="worst", source=sources.NVFP4),
     ),
-    series=7,
-    baseline="nvfp4",
+    seed_block=7,
+    contrast_with="nvfp4",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

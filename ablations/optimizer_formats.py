@@ -20,7 +20,7 @@ ablation = Ablation(
             source=sources.FP8_LM),
         Arm("master_e4m3", change={"master_weights": "e4m3fn tensor"}, expected="far worse", source=sources.FP8_LM),
     ),
-    series=8,
+    seed_block=8,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
     expectations=(

@@ -28,8 +28,8 @@ ablation = Ablation(
             expected="what the forward pass costs alone"),
         Arm("nvfp4", recipe="nvfp4", expected="NVIDIA's recipe, with its last block in BF16", source=sources.NVFP4),
     ),
-    series=20,
-    baseline="quartet2",
+    seed_block=20,
+    contrast_with="quartet2",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

@@ -18,8 +18,8 @@ ablation = Ablation(
         Arm("mxfp8", recipe="mxfp8", expected="equivalent", source=sources.MXFP8),
         Arm("mxfp4", recipe="mxfp4_rceil", role="control", expected="worse, by about 1 to 3 %", source=sources.NVFP4),
     ),
-    series=9,
-    baseline="dsv3",
+    seed_block=9,
+    contrast_with="dsv3",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=120, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

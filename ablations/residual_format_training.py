@@ -22,7 +22,7 @@ ablation = Ablation(
         branches("logfmt10", "logfmt10", "at the floor"),
         branches("logfmt4", "logfmt4", "worse: the stress, 4 bits"),
     ),
-    series=13,
+    seed_block=13,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=2, learning_rate=1.5e-3),
     expectations=(

@@ -15,7 +15,7 @@ ablation = Ablation(
         Arm("groups_4", config={"expert_groups": 1, "topk_groups": 1}, source=f"{sources.ISCA}, section 4.3",
             expected="equivalent: no limit"),
     ),
-    series=18,
+    seed_block=18,
     quick=Setting("tiny", checkpoint_steps=100, branch_steps=20, checkpoints=4, seeds=1),
     full=Setting("tiny", checkpoint_steps=400, branch_steps=120, checkpoints=4, seeds=2),
     expectations=(

@@ -24,12 +24,13 @@ ablation = Scaling(
         Arm("nvfp4", recipe="nvfp4", expected="a forward effect that grows with training", source=sources.NVFP4),
     ),
     expectations=(
-        Expectation("longer trained weights lose more to FP4's rounding", "forward_slope", "fp4_naive", stress="bytes",
-                    expected=(0.05, 5.0)),
-        Expectation("those of larger models too, or as much", "forward_slope", "fp4_naive", stress="parameters",
+        Expectation("longer trained weights lose more to FP4's rounding", "forward_slope", "fp4_naive",
+                    condition="bytes", expected=(0.05, 5.0)),
+        Expectation("those of larger models too, or as much", "forward_slope", "fp4_naive", condition="parameters",
                     expected=(-0.3, 3.0)),
-        Expectation("FP8's rounding costs little more", "forward_slope", "dsv3", stress="bytes", expected=(-0.05, 0.2)),
-        Expectation("nor does training in it with size", "training_slope", "dsv3", stress="parameters",
+        Expectation("FP8's rounding costs little more", "forward_slope", "dsv3", condition="bytes",
+                    expected=(-0.05, 0.2)),
+        Expectation("nor does training in it with size", "training_slope", "dsv3", condition="parameters",
                     expected=(-0.2, 0.2), published=(-0.1, 0.1)),
         Expectation("what FP8 does to training is small at the centre", "training_percent", "dsv3",
                     expected=(-0.1, 0.1), published=(-0.25, 0.25)),
@@ -45,7 +46,7 @@ ablation = Scaling(
         ),
         checkpoints=4, seeds=2,
     ),
-    series=19,
+    seed_block=19,
     notes="One decade lies between the smallest and the largest product of parameters and bytes here, and eleven more "
     "from there to DeepSeek-V3: what counts is which way a line goes, and that its interval says so. Learning rates "
     "fall with size, as is usual. A line in logarithms is a choice.",

@@ -19,9 +19,9 @@ ablation = MeasurementStudy(
     expectations=(
         Expectation("in a healthy model tiles and tensors are alike", "kl", "tensor", "tile", expected=(0.7, 1.6)),
         Expectation("alignment hurts one scale per tensor more", "kl", "tensor", "tile",
-                    expected=(1.2, 100.0), published=(1.0, 1e6), stress="aligned SwiGLU"),
+                    expected=(1.2, 100.0), published=(1.0, 1e6), condition="aligned SwiGLU"),
         Expectation("values are flushed under one scale", "flushed", "tensor", "tile",
-                    expected=(2.0, 1e6), published=(1.0, 1e9), stress="aligned SwiGLU"),
+                    expected=(2.0, 1e6), published=(1.0, 1e9), condition="aligned SwiGLU"),
     ),
     notes="Alignment takes hundreds of billions of tokens; here it is planted, which changes the function that the "
     "model computes, for the reference as well.",

@@ -14,7 +14,7 @@ ablation = Ablation(
         Arm("dsv3", recipe="dsv3", expected="equivalent", source=sources.DEEPSEEK_V3),
         Arm("dsv3_kept_bf16", recipe="dsv3", change={"saved_swiglu_input": "bf16"}, expected="equivalent"),
     ),
-    series=10,
+    seed_block=10,
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
     expectations=(

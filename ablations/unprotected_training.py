@@ -25,8 +25,8 @@ ablation = Ablation(
         dsv3_and("norms", "equivalent", storage={"*norm": TILES}),
         dsv3_and("attention", "equivalent", storage={"layers.*.attn.[qkv]": TILES, "layers.*.attn.probs": TILES}),
     ),
-    series=11,
-    baseline="dsv3",
+    seed_block=11,
+    contrast_with="dsv3",
     quick=Setting("nano", checkpoint_steps=300, branch_steps=30, checkpoints=4, seeds=2),
     full=Setting("pilot", checkpoint_steps=800, branch_steps=200, checkpoints=4, seeds=3, learning_rate=1.5e-3),
     expectations=(

@@ -307,7 +307,7 @@ def _is_quick_training(item: dict[str, Any]) -> bool:
 
 def answer(item: dict[str, Any]) -> str:
     """Return a study's answer with its intervals, in a sentence: effects of its arms, or its first numbers."""
-    effect = getattr(load(item["name"]), "answer", "training")
+    effect = getattr(load(item["name"]), "primary_effect", "training")
     arms = [arm for arm in item["arms"] if arm["role"] in ("treatment", "control") and "effects" in arm]
     arms.sort(key=lambda arm: arm["role"] == "control")
     if arms:

@@ -150,7 +150,7 @@ EXPECTATIONS = (
     Expectation("it explodes", "diverged", "explodes", expected=(1.0, 1.0)),
 )
 EXPLODES = Arm("explodes", recipe="explodes")
-FIELDS = {"baseline": "dsv3", "expectations": EXPECTATIONS, "quick": SCRATCH, "full": SCRATCH}
+FIELDS = {"contrast_with": "dsv3", "expectations": EXPECTATIONS, "quick": SCRATCH, "full": SCRATCH}
 TOY = branches(UNBALANCED, EXPLODES, setting=SCRATCH, **FIELDS)
 study = pytest.fixture(lambda finished: summarize(finished), scope="module")
 
@@ -266,7 +266,7 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
     ends = interval((min(item.together90[0] for item in alive), max(item.together90[1] for item in alive)))
     said = [line for line in report.sentences(replace(study, contrasts=tuple(alive))) if line.startswith("All at once")]
     assert said[0].endswith(f"the simultaneous 90 % intervals of the differences lie in {ends} %.")
-    found = estimate(study, f"{study.ablation.answer}_percent", "fp4_naive", minus="dsv3")
+    found = estimate(study, f"{study.ablation.primary_effect}_percent", "fp4_naive", minus="dsv3")
     assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
     for effect in ("training", "total"):
         found = estimate(study, f"{effect}_percent", "fp4_naive")
@@ -299,9 +299,9 @@ def test_every_branch_study_is_complete(name):
 
 def test_every_study_has_data_seeds_of_its_own():
     """Else a noise floor that was measured once would be printed by several studies."""
-    series = {name: LOADED[name].series for name in BRANCHES}
-    assert all(series.values())
-    assert len(set(series.values())) == len(series), series
+    blocks = {name: LOADED[name].seed_block for name in BRANCHES}
+    assert all(blocks.values())
+    assert len(set(blocks.values())) == len(blocks), blocks
 
 
 @pytest.mark.sampled(10)

@@ -41,13 +41,13 @@ class Simulated:
             values = mean * (1 + shared) + 0.1 * rng.standard_normal(size)
             self.tables[arm] = np.array([[c, b, values[c, b]] for c in range(count) for b in range(batches)])
 
-    def mean(self, metric, arm, stress=""):
+    def mean(self, metric, arm, condition=""):
         return float(self.tables[arm][:, 2].mean())
 
-    def variance(self, metric, stress, weights):
+    def variance(self, metric, condition, weights):
         return crossed_variance(weighted_rows(self.tables, weights))
 
-    def is_nonnegative(self, metric, arm, stress=""):
+    def is_nonnegative(self, metric, arm, condition=""):
         return self.sizes
 
 
@@ -134,6 +134,6 @@ def test_a_divergence_is_certain():
 
 def test_what_no_sample_changes_is_its_own_interval():
     item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
-    found = judge(item, ByVariance(ConstantMetrics(lambda metric, arm, stress: {"a": 1.0, "b": 2.0}[arm])))
+    found = judge(item, ByVariance(ConstantMetrics(lambda metric, arm, condition: {"a": 1.0, "b": 2.0}[arm])))
     assert (found.value, found.outcome) == (0.5, AS_EXPECTED)
     assert finding_sentence(found) == "half: m of a over b is 0.5, as expected."

@@ -44,7 +44,7 @@ def results_of(file):
 
 def test_every_field_of_a_range_counts_and_nothing_else():
     changes = {"words": "one is more", "metric": "width", "arm": "two", "over": "", "expected": (0.4, 0.61),
-               "published": None, "stress": "rain", "minus": "two"}  # fmt: skip
+               "published": None, "condition": "rain", "minus": "two"}  # fmt: skip
     assert changes.keys() == {field.name for field in fields(Expectation)}
     same = registration.hash_of(EXPECTATION)
     alone = replace(EXPECTATION, over="")  # a ratio cannot be a difference as well
@@ -72,7 +72,7 @@ def test_sizes_arms_and_the_stopping_rule_count_too():
     changes = (
         {"full": replace(found.full, checkpoints=5)}, {"quick": replace(found.quick, branch_steps=7)},
         {"full": replace(found.full, learning_rate=1e-4)}, {"full": replace(found.full, first_checkpoint=3)},
-        {"arms": tail}, {"interim": False}, {"series": 99},
+        {"arms": tail}, {"interim": False}, {"seed_block": 99},
     )  # fmt: skip
     for change in changes:
         changed = replace(found, **change)
@@ -117,7 +117,7 @@ def test_amendments_need_a_reason_and_what_they_amend_stays(tmp_path):
 
 
 def test_what_is_not_registered_is_not_judged():
-    def half(metric, arm, stress):
+    def half(metric, arm, condition):
         return {"one": 1.0, "two": 2.0}[arm]
 
     assert judge(EXPECTATION, ByVariance(ConstantMetrics(half))).outcome == "as published and expected"

@@ -175,9 +175,9 @@ TOY = Toy(
     Replay(
         name="toy", question="Which?", arms=ARMS, quick=SIZE, full=SIZE,
         expectations=(
-            Expectation("promotion helps", "over_quantization", "fp22_128", over="fp22", stress="wgrad_4k",
+            Expectation("promotion helps", "over_quantization", "fp22_128", over="fp22", condition="wgrad_4k",
                         expected=(0.0, 1.0)),
-            Expectation("not of this size", "over_quantization", "fp22", stress="wgrad_64k", expected=(0.0, 1.0)),
+            Expectation("not of this size", "over_quantization", "fp22", condition="wgrad_64k", expected=(0.0, 1.0)),
         ),
     ),
     SIZE, small_trainer.SMALL, ("as expected",),  # of the one that this size can judge

@@ -252,7 +252,7 @@ test_refused = refusals([
     ("changed(metric='kll')", "unknown metric 'kll'"),
     ("changed(arm='x')", "unknown arm 'x'"),
     ("changed(over='y')", "unknown arm 'y'"),
-    ("changed(stress='z')", "unknown condition 'z'"),
+    ("changed(condition='z')", "unknown condition 'z'"),
     ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm must be the reference"),
     ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm must have a name of its own"),
     ("replace(TOY.study, headline='x')", "headline must be one of"),

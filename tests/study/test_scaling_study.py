@@ -43,11 +43,11 @@ CELLS = (
 )  # fmt: skip
 SIZE = ScalingSetting(CELLS, checkpoints=3, seeds=2)
 STUDY = Scaling(
-    name="toy", question="Which way?", arms=ARMS, quick=SIZE, full=SIZE, series=3,
+    name="toy", question="Which way?", arms=ARMS, quick=SIZE, full=SIZE, seed_block=3,
     expectations=(
         Expectation("as set", "forward_percent", "fp4_naive", expected=(1.2, 1.3)),
         Expectation("as set", "forward_percent", "fp4_naive", over="dsv3", expected=(5.0, 500.0)),
-        Expectation("no slope", "forward_slope", "fp4_naive", stress="bytes", expected=(-0.05, 0.05)),
+        Expectation("no slope", "forward_slope", "fp4_naive", condition="bytes", expected=(-0.05, 0.05)),
     ),
 )  # fmt: skip
 
@@ -221,6 +221,7 @@ test_refused = refusals([
     ("ScalingSetting((CELLS[0], CELLS[0]))", "cells must have different names, got nano-20-stdlib, nano-20-stdlib"),
     ("replace(SIZE, cells=('nano',))", r"cells must be a tuple of Cell, got \('nano',\)"),
     ("SIZE.with_({'cells': 'nano-*,tiny'})", r"cells='nano-\*,tiny': unknown cell 'tiny': expected one of"),
-    ("replace(STUDY, expectations=(Expectation('w', 'forward_slope', 'dsv3', stress='z'),))", "unknown condition 'z'"),
+    ("replace(STUDY, expectations=(Expectation('w', 'forward_slope', 'dsv3', condition='z'),))",
+     "unknown condition 'z'"),
     ("replace(STUDY, arms=ARMS[1:])", "exactly one arm must be the reference"),
 ], lambda: globals())  # fmt: skip

@@ -25,31 +25,31 @@ _DOUBLINGS = 12  # standard errors from 0; nearer, a ratio is unbounded
 class VarianceModel(Protocol):
     """Interface: means of a study's metrics, and their variances."""
 
-    def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
+    def mean(self, metric: str, arm: str, condition: str = "", /) -> float:
         """Return a metric's mean for an arm, under a condition."""
 
-    def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
+    def variance(self, metric: str, condition: str, weights: Mapping[str, float], /) -> tuple[float, float]:
         """Return the variance of the sum of weight * mean over arms, and its degrees of freedom; nan if unknown."""
 
-    def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
+    def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
         """Return whether a metric of an arm cannot be negative in any sample, as a divergence, an error or a share."""
 
 
 @dataclass(frozen=True)
 class ConstantMetrics:
-    """Metrics without sampling error, given as a function: `of(metric, arm, stress)`."""
+    """Metrics without sampling error, given as a function: `of(metric, arm, condition)`."""
 
     of: Callable[[str, str, str], float]
 
-    def mean(self, metric: str, arm: str, stress: str = "", /) -> float:
+    def mean(self, metric: str, arm: str, condition: str = "", /) -> float:
         """Return the value of the function."""
-        return self.of(metric, arm, stress)
+        return self.of(metric, arm, condition)
 
-    def variance(self, metric: str, stress: str, weights: Mapping[str, float], /) -> tuple[float, float]:
+    def variance(self, metric: str, condition: str, weights: Mapping[str, float], /) -> tuple[float, float]:
         """Return zero."""
         return 0.0, math.inf
 
-    def is_nonnegative(self, metric: str, arm: str, stress: str = "", /) -> bool:
+    def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
         """Return False: nothing is known of the sign."""
         return False
 
@@ -75,7 +75,7 @@ class Estimate:
 
 
 def estimate(
-    means: VarianceModel, metric: str, arm: str, stress: str = "", *, over: str = "", minus: str = ""
+    means: VarianceModel, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = ""
 ) -> Estimate:
     """Return an arm's metric; with `over`, divided by that arm's; with `minus`, less that arm's.
 
@@ -86,13 +86,13 @@ def estimate(
     Examples
     --------
     >>> class Known:
-    ...     def mean(self, metric, arm, stress=""):
+    ...     def mean(self, metric, arm, condition=""):
     ...         return {"a": 2.0, "b": 1.0, "none": 0.01}[arm]
     ...
-    ...     def variance(self, metric, stress, weights):
+    ...     def variance(self, metric, condition, weights):
     ...         return 0.01 * sum(weight**2 for weight in weights.values()), 10.0
     ...
-    ...     def is_nonnegative(self, metric, arm, stress=""):
+    ...     def is_nonnegative(self, metric, arm, condition=""):
     ...         return False
     >>> found = estimate(Known(), "loss", "a", over="b")
     >>> found.value, [round(end, 2) for end in found.ci90]
@@ -100,30 +100,34 @@ def estimate(
     >>> [round(number, 2) for number in estimate(Known(), "loss", "a", over="none").as_difference]
     [1.99, 1.73, 2.25]
     """
-    value = means.mean(metric, arm, stress)
+    value = means.mean(metric, arm, condition)
     if not over:
         other = {minus: -1.0} if minus else {}
-        value -= means.mean(metric, minus, stress) if minus else 0.0
-        return Estimate(value, _interval(value, *means.variance(metric, stress, {arm: 1.0} | other)))
-    below = means.mean(metric, over, stress)
+        value -= means.mean(metric, minus, condition) if minus else 0.0
+        return Estimate(value, _interval(value, *means.variance(metric, condition, {arm: 1.0} | other)))
+    below = means.mean(metric, over, condition)
     ratio = value / below if below else math.copysign(math.inf, value) if value else math.nan
     if arm == over:
         return Estimate(ratio, (ratio, ratio))
 
     def variance(weight: float, other: float) -> tuple[float, float]:
-        return means.variance(metric, stress, {arm: weight, over: other})
+        return means.variance(metric, condition, {arm: weight, over: other})
 
     if math.isnan(variance(1.0, -1.0)[0]):
         return Estimate(ratio)
-    if value > 0.0 < below and means.is_nonnegative(metric, arm, stress) and means.is_nonnegative(metric, over, stress):
+    if (
+        value > 0.0 < below
+        and means.is_nonnegative(metric, arm, condition)
+        and means.is_nonnegative(metric, over, condition)
+    ):
         ends = _interval(math.log(ratio), *variance(1 / value, -1 / below))
         return Estimate(ratio, (math.exp(ends[0]), math.exp(ends[1])))
-    var_below, df = means.variance(metric, stress, {over: 1.0})
+    var_below, df = means.variance(metric, condition, {over: 1.0})
     if _interval(abs(below), var_below, df)[0] > 0.0:
         ends = fieller(value, below, lambda r: variance(1.0, -r))
         if ends != EVERYTHING:
             return Estimate(ratio, ends)
-    apart = estimate(means, metric, arm, stress, minus=over)
+    apart = estimate(means, metric, arm, condition, minus=over)
     return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
 
 

@@ -140,6 +140,6 @@ def judge(item: Expectation, table: MetricTable, void: Sequence[str] = (), *, re
     >>> judge(half, ByVariance(means)).outcome
     'as expected'
     """
-    found = table.estimate(item.metric, item.arm, item.stress, over=item.over, minus=item.minus)
+    found = table.estimate(item.metric, item.arm, item.condition, over=item.over, minus=item.minus)
     outcome = outcome_of(found, item.expected, item.published) if registered else NOT_REGISTERED
     return Finding(item, found, verdict_or_void(outcome, void))

@@ -58,7 +58,7 @@ class ArmSummary:
         Relative differences of the validation loss for each pair, by name in `EFFECTS`.
     effects : mapping of str to Paired
         Statistics of these differences.
-    answer : str
+    primary_effect : str
         The effect that answers the study's question.
     train_error : float
         Largest smoothed relative difference of the training loss over all pairs and steps (DeepSeek-V3's measure).
@@ -69,7 +69,7 @@ class ArmSummary:
     identical : bool or None
         Whether every step and result of a repeat has the reference's bits; None for other roles.
     bootstrap90 : (float, float)
-        Bootstrap interval of the answer.
+        Bootstrap interval of the primary effect.
     power : Power
         Statistical power with this number of pairs and this spread.
     mean_floor : float
@@ -87,7 +87,7 @@ class ArmSummary:
     runs: tuple[ArmRun, ...]
     by_effect: Mapping[str, EffectSamples]
     effects: Mapping[str, Paired]
-    answer: str
+    primary_effect: str
     train_error: float
     data_exponent: float
     p_holm: float
@@ -102,7 +102,7 @@ class ArmSummary:
     @property
     def primary(self) -> Paired:
         """Statistics of the effect that answers the question."""
-        return self.effects[self.answer]
+        return self.effects[self.primary_effect]
 
     @property
     def floor_position(self) -> str:
@@ -112,7 +112,7 @@ class ArmSummary:
     @property
     def differences(self) -> NDArray[np.float64]:
         """Relative differences of that effect for each pair; inf for a diverged run."""
-        return self.by_effect[self.answer].values
+        return self.by_effect[self.primary_effect].values
 
     @property
     def data_equivalent(self) -> float:
@@ -126,10 +126,10 @@ class ArmSummary:
 
     @property
     def verdict(self) -> str:
-        """Verdict on the answer, or for a repeat whether it is identical; "void: " and the reasons if void."""
+        """Verdict on the primary effect, or for a repeat whether it is identical; "void: " and the reasons if void."""
         if self.identical is not None:
             return verdict_or_void("bit-identical" if self.identical else "NOT bit-identical", self.void)
-        return self.verdict_on(self.answer)
+        return self.verdict_on(self.primary_effect)
 
     def verdict_on(self, effect: str) -> str:
         """Return the verdict on one effect.
@@ -164,7 +164,7 @@ def arm_summary(
     by_effect: Mapping[str, EffectSamples],
     ratios: Mapping[str, PooledRatio],
     margin: float,
-    answer: str,
+    primary_effect: str,
 ) -> ArmSummary:
     """Return the summary of an arm relative to the reference.
 
@@ -180,7 +180,7 @@ def arm_summary(
         Ratio of variances between and within checkpoints, pooled over all arms, for every effect.
     margin : float
         Equivalence margin.
-    answer : str
+    primary_effect : str
         The effect that answers the question.
     """
     effects = {name: found.summarize(margin, ratios[name]) for name, found in by_effect.items()}
@@ -190,13 +190,13 @@ def arm_summary(
         runs=tuple(run for run, _ in pairs),
         by_effect=by_effect,
         effects=effects,
-        answer=answer,
+        primary_effect=primary_effect,
         train_error=_train_error(pairs),
         data_exponent=math.fsum(exponents) / len(exponents),
         p_holm=math.nan,
         identical=all(run.outcome == other.outcome for run, other in pairs) if arm.role == "repeat" else None,
-        bootstrap90=bootstrap_interval(by_effect[answer].values, 0.90),
-        power=_power(effects[answer]),
+        bootstrap90=bootstrap_interval(by_effect[primary_effect].values, 0.90),
+        power=_power(effects[primary_effect]),
     )
 
 

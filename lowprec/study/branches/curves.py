@@ -151,7 +151,7 @@ def title(study: StudySummary) -> str:
 def interim_sentence(study: StudySummary) -> str:
     """Return the numbers of a running study as a sentence, without a verdict."""
     effects = "; ".join(f"{item.arm.name} {effect_cell(item.primary)} %" for item in study.shown())
-    done, name = study.interim_pairs, named(study.ablation.answer)
+    done, name = study.interim_pairs, named(study.ablation.primary_effect)
     return f"So far, {done} of {study.setting.pairs} pairs, {name} (90 % interval): {effects}"
 
 
@@ -219,7 +219,7 @@ def _draw_final(axes: Any, study: StudySummary) -> None:
     axes.grid(False)
     axes.tick_params(labelleft=False, left=False)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"{named(study.ablation.answer)} at the end:\nmean, 90 % interval, pairs", fontsize=8.5)
+    axes.set_xlabel(f"{named(study.ablation.primary_effect)} at the end:\nmean, 90 % interval, pairs", fontsize=8.5)
 
 
 def _draw_key(axes: Any, study: StudySummary) -> None:

@@ -62,8 +62,8 @@ def forest(study: StudySummary) -> Figure:
         for run, r in zip(item.runs, item.by_effect[name].values, strict=True)
     ]  # fmt: skip
     small = (
-        f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.answer)}. Dashed: margin of "
-        "equivalence" + (", grey band: noise floor of a mean" if math.isfinite(study.floor) else "")
+        f"{study.size}. Bars: 90 % intervals, ticks: pairs of the {named(study.ablation.primary_effect)}. Dashed: "
+        "margin of equivalence" + (", grey band: noise floor of a mean" if math.isfinite(study.floor) else "")
     )
     return Figure(_forest_title(study), f"{study.ablation.name}_pairs", rows,
                   lambda sheet, top: _draw_forest(sheet, top, study, shown), small,
@@ -78,9 +78,9 @@ def _forest_title(study: StudySummary) -> str:
     if not shown:
         return "Forward effect, training effect and total"
     worst = max(shown, key=lambda item: abs(item.primary.mean))
-    name, mean = named(study.ablation.answer), percent(worst.primary.mean)
+    name, mean = named(study.ablation.primary_effect), percent(worst.primary.mean)
     found = f"Largest {name}: {worst.arm.name}, {mean} % {interval(worst.primary.ci90)}"
-    if study.ablation.answer != "forward":
+    if study.ablation.primary_effect != "forward":
         most = max(shown, key=lambda item: abs(item.effects["forward"].mean))
         found += f"; largest forward effect: {most.arm.name}, {percent(most.effects['forward'].mean)} %"
     return found
@@ -102,7 +102,7 @@ def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[Ar
                       fontsize=8.5, color=color, transform=axes.get_yaxis_transform())  # fmt: skip
             continue
         for name, (above, marker, _) in DRAWN.items():
-            if name == study.ablation.answer:
+            if name == study.ablation.primary_effect:
                 ticks = 100 * item.differences
                 axes.plot(ticks, [y + above + 0.11] * len(ticks), "|", color=color, markersize=5, alpha=0.6)
             low, high = item.effects[name].ci90

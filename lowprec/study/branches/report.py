@@ -158,13 +158,13 @@ def caption(study: StudySummary) -> str:
         f"forward pass of weights that {reference} trained; training = L[bf16](w_arm) / L[bf16](w_{reference}) - 1, "
         "what training did to the weights; own training, the same in the arm's forward precision; total = "
         f"L[arm](w_arm) / L[bf16](w_{reference}) - 1. {reference} ended between {min(losses):.4f} and "
-        f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.answer)}. Brackets: "
-        "90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the largest "
-        f"difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: ±{100 * ablation.margin:g} %. "
-        f"{few}{_assay(study)}Noise floor: {percent(study.floor, sign=False)} %, the root mean square of a pair's "
-        "difference where "
-        f"one weight is changed, and {percent(study.mean_floor, sign=False)} % of a mean over "
-        f"{plural(study.setting.pairs, 'pair')}; at it or above it is a whole interval. p: that there is no "
+        f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.primary_effect)}. "
+        "Brackets: 90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the "
+        f"largest difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: "
+        f"±{100 * ablation.margin:g} %. {few}{_assay(study)}Noise floor: {percent(study.floor, sign=False)} %, the "
+        f"root mean square of a pair's difference where one weight is changed, and "
+        f"{percent(study.mean_floor, sign=False)} % of a mean over {plural(study.setting.pairs, 'pair')}; at it or "
+        "above it is a whole interval. p: that there is no "
         "difference, adjusted by Holm over treatments and controls. Effects of larger models or longer training are "
         "out of reach."
     )
@@ -173,15 +173,15 @@ def caption(study: StudySummary) -> str:
 def contrast_caption(study: StudySummary) -> str:
     """Return the caption of the table of arms relative to the baseline."""
     return (
-        f"Paired differences of the {named(study.ablation.answer)} of two arms with the same checkpoints and seeds; "
-        "p adjusted by Holm over this table. Simultaneous: all intervals of the column hold together with 90 % "
+        f"Paired differences of the {named(study.ablation.primary_effect)} of two arms with the same checkpoints and "
+        "seeds; p adjusted by Holm over this table. Simultaneous: all intervals of the column hold together with 90 % "
         "(Bonferroni)."
     )
 
 
 def _assay(study: StudySummary) -> str:
     """Return the caption's sentence on the condition of equivalence that the control sets; empty without a control."""
-    bound = next((item.sensitivity[item.answer] for item in study.arms if item.sensitivity), math.inf)
+    bound = next((item.sensitivity[item.primary_effect] for item in study.arms if item.sensitivity), math.inf)
     if not math.isfinite(bound):
         return ""
     return (
@@ -236,8 +236,9 @@ def as_json(study: StudySummary) -> dict[str, Any]:
         "tokens_per_second": _speed(study, study.reference),
     }  # fmt: skip
     return {
-        "ablation": study.ablation.name, "setting": study.setting, "size": study.size, "answer": study.ablation.answer,
-        "margin": study.ablation.margin, "floor": study.floor, "data_sha256": study.data,
+        "ablation": study.ablation.name, "setting": study.setting, "size": study.size,
+        "primary_effect": study.ablation.primary_effect, "margin": study.ablation.margin, "floor": study.floor,
+        "data_sha256": study.data,
         "trustworthy": not study.invalid_reasons, "reference": reference, "contrasts": contrasts,
         "arms": [{**_arm_json(study, item), "bits": spent[item.arm.name]} for item in study.arms],
         "findings": findings_json(study.findings),

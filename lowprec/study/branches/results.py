@@ -256,7 +256,7 @@ def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySum
     arms = tuple(arm for arm in ablation.arms if runs[arm.name])
     if not any(arm.role == "treatment" for arm in arms):
         return None
-    kept = replace(ablation, arms=arms, expectations=(), baseline="")
+    kept = replace(ablation, arms=arms, expectations=(), contrast_with="")
     found = _summary(kept, setting, runs, stored, registered_in(folder, ablation.name))
     return replace(
         found, undetected_controls=(), interim_pairs=max(len(runs[arm.name]) for arm in arms if arm.role == "treatment")
@@ -341,14 +341,14 @@ def _compared(
         for effect in EFFECTS
     }  # fmt: skip
     found = [
-        arm_summary(arm, pairs[name], by_arm[name], ratios, ablation.margin, ablation.answer)
+        arm_summary(arm, pairs[name], by_arm[name], ratios, ablation.margin, ablation.primary_effect)
         for name, arm in arms.items()
     ]
-    return found, _contrasts(ablation, {name: effects[ablation.answer] for name, effects in by_arm.items()})
+    return found, _contrasts(ablation, {name: effects[ablation.primary_effect] for name, effects in by_arm.items()})
 
 
 def _contrasts(ablation: Any, answers: dict[str, EffectSamples]) -> tuple[Contrast, ...]:
-    baseline = ablation.baseline
+    baseline = ablation.contrast_with
     if not baseline:
         return ()
     others = [arm.name for arm in ablation.arms_of("treatment", "control") if arm.name != baseline]

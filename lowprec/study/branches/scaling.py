@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..run.plan import Plan
     from ..run.tasks import Task
 
-#: Metrics for expectations: means over all cells, and slopes along the axis in `Expectation.stress`.
+#: Metrics for expectations: means over all cells, and slopes along the axis in `Expectation.condition`.
 SCALING_METRICS = {
     **{f"{effect}_percent": f"{effect} effect, per cent of loss, at the centre of all cells" for effect in FITTED},
     **{f"{effect}_slope": "its change, per cent of loss per factor of 10 (per corpus)" for effect in FITTED},
@@ -41,19 +41,19 @@ class Scaling(PlannedStudy):
     quick, full : ScalingSetting
         Size for a quick result, and size for a published one.
     expectations : tuple of Expectation
-        Expected ranges of `SCALING_METRICS`. For a slope, `stress` is one of `AXES`; axes along which a size does not
-        vary are not judged.
+        Expected ranges of `SCALING_METRICS`. For a slope, `condition` is one of `AXES`; axes along which a size does
+        not vary are not judged.
     margin : float
         Equivalence margin for the verdicts of cells.
-    series : int
-        Series of data seeds, as in `Ablation`.
+    seed_block : int
+        Block of data seeds, as in `Ablation`.
     """
 
     arms: tuple[Arm, ...]
     quick: ScalingSetting
     full: ScalingSetting
     margin: float = 0.0025
-    series: int = 0
+    seed_block: int = 0
     kind: ClassVar[str] = "scaling"
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Scaling(PlannedStudy):
         """Return the branch study of one cell."""
         return Ablation(
             name=f"{self.name}-{cell.name}", question=self.question, arms=self.arms, quick=setting.of(cell),
-            full=setting.of(cell), source=self.source, margin=self.margin, series=self.series,
+            full=setting.of(cell), source=self.source, margin=self.margin, seed_block=self.seed_block,
         )  # fmt: skip
 
     def plan(self, size: ScalingSetting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:

@@ -204,7 +204,7 @@ class ScalingSummary:
         return tuple(
             judge(item, ByResamples(self._read), self.void, registered=self.registered.covers(item))
             for item in self.study.expectations
-            if not item.stress or item.stress in self.axes
+            if not item.condition or item.condition in self.axes
         )  # fmt: skip
 
     def _read(self, metric: str, axis: str, arm: str) -> Resampled:

@@ -78,8 +78,8 @@ def _measured(item: ArmSummary) -> str:
     if own.diverged:
         return f"{own.diverged} of {pairs} diverged"
     if not math.isfinite(own.ci90[0]):
-        return f"{named(item.answer)} {percent(own.mean)} % ({pairs}, no interval)"
-    return f"{named(item.answer)} {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, {pairs})"
+        return f"{named(item.primary_effect)} {percent(own.mean)} % ({pairs}, no interval)"
+    return f"{named(item.primary_effect)} {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, {pairs})"
 
 
 def _beside(item: ArmSummary) -> str:
@@ -89,7 +89,7 @@ def _beside(item: ArmSummary) -> str:
     told = [
         f"{named(name)} {percent(item.effects[name].mean)} %"
         for name in ("forward", "training", "total")
-        if name != item.answer and math.isfinite(item.effects[name].mean)
+        if name != item.primary_effect and math.isfinite(item.effects[name].mean)
     ]
     if math.isfinite(item.train_error):
         told.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
@@ -105,7 +105,7 @@ def _treatment(study: StudySummary, item: ArmSummary) -> str:
     verdict = {
         EQUIVALENT: f"equivalent to {reference} within {margin}",
         INSENSITIVE: f"small, within {margin}, but the control is hardly larger: a quarter of its effect is "
-        f"{percent(item.sensitivity.get(item.answer, math.nan))} %",
+        f"{percent(item.sensitivity.get(item.primary_effect, math.nan))} %",
         WORSE_WITHIN: f"worse than {reference}, but within the margin of {margin}",
         BETTER_WITHIN: f"better than {reference}, but within the margin of {margin}",
         WORSE: f"worse than {reference}"

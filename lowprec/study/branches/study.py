@@ -38,12 +38,12 @@ class Ablation(PlannedStudy):
         Equivalence margin on the relative difference of the validation loss.
     expectations : tuple of Expectation
         Expected ranges of `BRANCH_METRICS`.
-    series : int
-        Series of data seeds. Studies with the same series, sizes and arms would have the same runs and report one noise
-        floor several times, so every study of `ablations/` uses a different series.
-    answer : {"training", "training_own", "forward", "total"}
+    seed_block : int
+        Block of data seeds. Studies with the same block, sizes and arms would have the same runs and report one noise
+        floor several times, so every study of `ablations/` uses a different block.
+    primary_effect : {"training", "training_own", "forward", "total"}
         The effect, from `EFFECTS`, that answers the question and determines verdicts.
-    baseline : str
+    contrast_with : str
         Name of an arm to which others add one ingredient, or from which they remove one. The report then includes a
         table of paired differences from this arm. None by default.
     second_reference : str
@@ -59,21 +59,26 @@ class Ablation(PlannedStudy):
     quick: Setting
     full: Setting
     margin: float = 0.0025
-    series: int = 0
-    answer: str = "training"
-    baseline: str = ""
+    seed_block: int = 0
+    primary_effect: str = "training"
+    contrast_with: str = ""
     second_reference: str = ""
     interim: bool = True
     kind: ClassVar[str] = "ablation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "series", whole(f"ablation {self.name!r}", "series", self.series, 0))
-        if self.answer not in EFFECTS:
-            raise ValueError(f"ablation {self.name!r}: answer must be one of {', '.join(EFFECTS)}, got {self.answer!r}")
+        object.__setattr__(self, "seed_block", whole(f"ablation {self.name!r}", "seed_block", self.seed_block, 0))
+        if self.primary_effect not in EFFECTS:
+            raise ValueError(
+                f"ablation {self.name!r}: primary_effect must be one of {', '.join(EFFECTS)}, got "
+                f"{self.primary_effect!r}"
+            )
         names = [arm.name for arm in self.arms]
-        if self.baseline and self.baseline not in names:
-            raise ValueError(f"ablation {self.name!r}: baseline must be one of its arms {names}, got {self.baseline!r}")
+        if self.contrast_with and self.contrast_with not in names:
+            raise ValueError(
+                f"ablation {self.name!r}: contrast_with must be one of its arms {names}, got {self.contrast_with!r}"
+            )
         floors = [arm.name for arm in self.arms_of("floor")]
         if self.second_reference and self.second_reference not in floors:
             raise ValueError(
@@ -126,7 +131,7 @@ class Ablation(PlannedStudy):
             self,
             arms=tuple(arm for arm in self.arms if arm.name not in left),
             expectations=tuple(item for item in self.expectations if not {item.arm, item.other} & {*left}),
-            baseline="" if self.baseline in left else self.baseline,
+            contrast_with="" if self.contrast_with in left else self.contrast_with,
             second_reference="" if self.second_reference in left else self.second_reference,
         )
 

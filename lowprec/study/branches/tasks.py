@@ -16,8 +16,8 @@ from ..run.plan import Plan, checkpoint_task, create_context
 from ..run.tasks import RunContext, Task
 from .sizes import Setting, pairs_of, run_name
 
-#: Number of data seeds in one series of pairs; the checkpoints' seeds are smaller.
-SEEDS_PER_SERIES = 1_000_000
+#: Number of data seeds in one block of pairs; the checkpoints' seeds are smaller.
+SEEDS_PER_BLOCK = 1_000_000
 #: First data seed of the arms of checkpoint 0, and step to the next checkpoint; far above the checkpoints' own seeds.
 SEEDS_PER_CHECKPOINT = 1000
 
@@ -90,7 +90,7 @@ def _arm_task(
     what: dict[str, Any] = {
         **backend.describe(config, arm.precision),
         "schedule": schedule,
-        "seed": study.series * SEEDS_PER_SERIES + SEEDS_PER_CHECKPOINT * (number + 1) + seed,
+        "seed": study.seed_block * SEEDS_PER_BLOCK + SEEDS_PER_CHECKPOINT * (number + 1) + seed,
         "perturb": arm.role == "floor",
         **({"weights": number} if checkpoint is None else {"checkpoint": checkpoint.fingerprint}),
         "evaluation": evaluation.describe(),

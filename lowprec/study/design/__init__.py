@@ -1,4 +1,4 @@
-"""Descriptions of studies: arms, sizes, stress, expectations and published claims, sources."""
+"""Descriptions of studies: arms, sizes, expectations and published claims, sources."""
 
 from . import sources
 

@@ -33,7 +33,7 @@ class Expectation:
         Expected range, both ends included.
     published : (float, float), optional
         Range of the number if the published finding holds at this size; None if nothing was published.
-    stress : str
+    condition : str
         Condition of the measurement; the study's first by default.
 
     Examples
@@ -49,7 +49,7 @@ class Expectation:
     over: str = ""
     expected: Range = (-math.inf, math.inf)
     published: Range | None = None
-    stress: str = ""
+    condition: str = ""
     minus: str = ""
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Expectation:
     @property
     def quantity(self) -> str:
         """Description of the number: metric and arms."""
-        under = f" under {self.stress}" if self.stress else ""
+        under = f" under {self.condition}" if self.condition else ""
         against = f" over {self.over}" if self.over else f" minus {self.minus}" if self.minus else ""
         return f"{self.metric} of {self.arm}{against}{under}"
 

@@ -23,6 +23,8 @@ from ..._files import plain, write_json
 from .expectations import NOT_REGISTERED, Expectation, span
 
 REGISTER_FILE = "registered.json"
+#: Names of fields in registered hashes, where they differ: registered ranges must not change.
+HASHED_AS = {"condition": "stress"}
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,10 @@ def _plain(value: Any) -> Any:
 
 def hash_of(item: Expectation) -> str:
     """Return the hash of an expectation: of all fields without default values."""
-    said = {field.name: getattr(item, field.name) for field in fields(item)}
-    return digest({field.name: said[field.name] for field in fields(item) if said[field.name] != field.default})
+    said = {
+        field.name: getattr(item, field.name) for field in fields(item) if getattr(item, field.name) != field.default
+    }
+    return digest({HASHED_AS.get(name, name): value for name, value in said.items()})
 
 
 def expectations(study: Any) -> tuple[Expectation, ...]:
@@ -189,7 +193,7 @@ def words_of(study: Any) -> str:
 
 
 def design_of(study: Any) -> dict[str, str]:
-    """Return the design of a study as text: sizes, arms, series of data seeds, and when effects are read.
+    """Return the design of a study as text: sizes, arms, block of data seeds, and when effects are read.
 
     Examples
     --------
@@ -203,7 +207,7 @@ def design_of(study: Any) -> dict[str, str]:
     found["arms"] = "; ".join(arms)
     if not getattr(study, "interim", True):
         found["stopping"] = "effects are read once, when all runs of the full size are finished"
-    return found | ({"series": str(study.series)} if hasattr(study, "series") else {})
+    return found | ({"seed_block": str(study.seed_block)} if hasattr(study, "seed_block") else {})
 
 
 def _settings(item: Any, names: Iterable[str]) -> str:

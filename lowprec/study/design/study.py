@@ -177,7 +177,7 @@ class Study(ABC):
         for item in self.expectations:
             for what, name, known in (
                 ("metric", item.metric, self.metrics), ("arm", item.arm, names), ("arm", item.other or item.arm, names),
-                ("condition", item.stress, self.conditions(item.metric)),
+                ("condition", item.condition, self.conditions(item.metric)),
             ):  # fmt: skip
                 if known is not None and name not in known:
                     raise ValueError(

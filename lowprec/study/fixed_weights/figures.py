@@ -48,11 +48,11 @@ def by_arm(summary: Samples) -> Figure:
     metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
     arms, several = summary.shown, len(summary.conditions) > 1
     rows = [
-        {"metric": metric, "arm": arm, "stress": stress, "checkpoint_and_batch": i, "value": value}
+        {"metric": metric, "arm": arm, "condition": condition, "checkpoint_and_batch": i, "value": value}
         for metric in metrics
         for arm in reversed(arms)
-        for stress in summary.conditions
-        for i, value in enumerate(summary.column(metric, arm, stress))
+        for condition in summary.conditions
+        for i, value in enumerate(summary.column(metric, arm, condition))
     ]
 
     def draw(sheet: Any, top: float) -> None:
@@ -71,19 +71,21 @@ def by_arm(summary: Samples) -> Figure:
 
 def _draw_arms(axes: Any, summary: Samples, metric: str) -> None:
     arms, styles = summary.shown, line_styles(summary.study.arms)
-    every = [value for arm in arms for stress in summary.conditions for value in summary.column(metric, arm, stress)]
+    every = [
+        value for arm in arms for condition in summary.conditions for value in summary.column(metric, arm, condition)
+    ]
     logarithmic = scale_sizes(axes, "x", every)
     for y, arm in enumerate(reversed(arms)):
-        for place, stress in enumerate(summary.conditions):
+        for place, condition in enumerate(summary.conditions):
             at, marker = y + 0.16 * ((len(summary.conditions) - 1) / 2 - place), MARKERS[place % len(MARKERS)]
-            seen = [value for value in summary.column(metric, arm, stress) if value > 0 or not logarithmic]
+            seen = [value for value in summary.column(metric, arm, condition) if value > 0 or not logarithmic]
             axes.plot(seen, [at] * len(seen), "|", color=styles[arm].color, markersize=7, alpha=0.45)
-            mean = summary.mean(metric, arm, stress)
+            mean = summary.mean(metric, arm, condition)
             if mean > 0 or not logarithmic:
                 axes.plot([mean], [at], marker, color=styles[arm].color, markersize=6, markeredgecolor="white",
                           markeredgewidth=0.8, zorder=3)  # fmt: skip
-    for place, stress in enumerate(summary.conditions):
-        axes.plot([], [], MARKERS[place % len(MARKERS)], color="#404040", label=stress)
+    for place, condition in enumerate(summary.conditions):
+        axes.plot([], [], MARKERS[place % len(MARKERS)], color="#404040", label=condition)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"{_name(metric)}\n({summary.study.metrics[metric]})", fontsize=8.5)
@@ -187,12 +189,15 @@ def by_condition(summary: Samples) -> list[Figure]:
     measurement = summary.study.measurement
     wide = len(summary.conditions) > 12
     rows = [
-        {"metric": metric, "arm": arm, "place": place, "mean": mean, "low90": mean - half, "high90": mean + half}
+        {"metric": metric, "arm": arm, "condition": condition, "mean": mean, "low90": mean - half,
+         "high90": mean + half}
         for metric in measurement.panels
         for arm in summary.shown
-        for place in summary.conditions
-        for mean, half in [(summary.mean(metric, arm, place), np.nan_to_num(summary.half(metric, arm, place)))]
-    ]
+        for condition in summary.conditions
+        for mean, half in [
+            (summary.mean(metric, arm, condition), np.nan_to_num(summary.half(metric, arm, condition)))
+        ]
+    ]  # fmt: skip
     height = (2.6 if wide else 2.9) * (len(measurement.panels) if wide else 1) + 2.0
     return [
         Figure(overall_title(summary), summary.study.name, rows,

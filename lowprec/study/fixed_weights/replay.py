@@ -65,8 +65,8 @@ class Replay(PlannedStudy):
     arms : tuple of GemmArm
         Accumulators and blocks; at most one is the reference.
     expectations : tuple of Expectation
-        Expected ranges of `REPLAY_METRICS`. Their `stress` is a class of products ("fprop", "wgrad_64k"), which may be
-        extended ("fprop_at_16k"). Classes that a size does not contain are not judged.
+        Expected ranges of `REPLAY_METRICS`. Their `condition` is a class of products ("fprop", "wgrad_64k"), which may
+        be extended ("fprop_at_16k"). Classes that a size does not contain are not judged.
     quantized_by : str
         Name of a recipe; the layers that it quantizes are recorded.
     """

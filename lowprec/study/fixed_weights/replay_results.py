@@ -113,7 +113,7 @@ class ReplaySummary:
         return tuple(
             judge(item, ByResamples(self._resampled), registered=self.registered.covers(item))
             for item in self.study.expectations
-            if (item.stress or self.classes[0]) in known
+            if (item.condition or self.classes[0]) in known
         )  # fmt: skip
 
     def _resampled(self, metric: str, where: str, arm: str) -> Resampled:
