@@ -260,7 +260,7 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
     alive = [item for item in study.contrasts if not item.found.diverged]
     assert len(alive) == len(study.contrasts) - 1 == 2
     for item in alive:  # one of three: at 1 - 0.1 / 3
-        half = stats.t.ppf(1 - 0.05 / 3, item.found.inference.df) * item.found.inference.error
+        half = stats.t.ppf(1 - 0.05 / 3, item.found.df) * item.found.error
         assert item.together90 == pytest.approx((item.found.mean - half, item.found.mean + half), rel=1e-12)
     assert not any(line.startswith("All at once") for line in report.sentences(study)), "one diverged"
     ends = interval((min(item.together90[0] for item in alive), max(item.together90[1] for item in alive)))

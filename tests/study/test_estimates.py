@@ -1,6 +1,7 @@
 """Numbers that studies judge, with intervals: of one arm, of a difference, of a ratio that may mean nothing."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 
 from lowprec.study import Expectation
 from lowprec.study.analysis.estimates import (
-    ByVariance,
     ConstantMetrics,
     Estimate,
     crossed_variance,
@@ -79,7 +79,7 @@ def test_what_is_shared_cancels_in_a_ratio():
 def test_a_ratio_over_what_may_be_nothing_is_a_difference():
     means = Simulated(np.random.default_rng(2), {"a": 3.0, "b": 0.01})
     item = Expectation("a is more", "m", "a", "b", expected=(0.0, 1e9))
-    found = judge(item, ByVariance(means))
+    found = judge(item, partial(estimate, means))
     assert found.outcome == NO_RATIO
     value, low, high = found.found.as_difference
     difference = estimate(means, "m", "a", minus="b")
@@ -88,7 +88,7 @@ def test_a_ratio_over_what_may_be_nothing_is_a_difference():
     assert f"{value:.3g}" in finding_sentence(found)
     assert "difference" in expected_table([found]).rows[0][4]
     assert findings_json([found])[0]["instead"] == (value, low, high)
-    assert judge(item, ByVariance(means), registered=False).outcome == "not registered"
+    assert judge(item, partial(estimate, means), registered=False).outcome == "not registered"
 
 
 def test_a_ratio_of_sizes_has_two_ends_however_few_they_are():
@@ -134,6 +134,6 @@ def test_a_divergence_is_certain():
 
 def test_what_no_sample_changes_is_its_own_interval():
     item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
-    found = judge(item, ByVariance(ConstantMetrics(lambda metric, arm, condition: {"a": 1.0, "b": 2.0}[arm])))
+    found = judge(item, partial(estimate, ConstantMetrics(lambda metric, arm, condition: {"a": 1.0, "b": 2.0}[arm])))
     assert (found.value, found.outcome) == (0.5, AS_EXPECTED)
     assert finding_sentence(found) == "half: m of a over b is 0.5, as expected."

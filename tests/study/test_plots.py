@@ -99,7 +99,7 @@ def test_the_rows_of_pairs_give_the_intervals(study):
             (error,) = {row["text_error"] for row in mine} if not found.diverged else (math.nan,)
             assert math.isnan(error) if found.diverged else error == found.text_error
             together = math.hypot(found.pairs_error, error)
-            assert found.diverged or found.inference.error == pytest.approx(together, rel=1e-12)
+            assert found.diverged or found.error == pytest.approx(together, rel=1e-12)
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_an_arm_is_equivalent_only_beside_a_control_of_four_times_its_bound(stud
     dsv3, control = study.arm("dsv3"), study.arm("fp4_naive")
     bound = dsv3.primary.ci90[1]
     for effect, verdict in ((4.001 * bound, "equivalent"), (3.999 * bound, "small, but the control is hardly larger")):
-        mean = replace(control.primary, inference=replace(control.primary.inference, mean=effect))
+        mean = replace(control.primary, mean=effect)
         weaker = replace(control, effects={**control.effects, "training": mean})
         found = replace(dsv3, sensitivity=sensitivity([dsv3, control, weaker]))
         assert found.verdict == found.verdict_on("training") == verdict

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from contract import command
 
 import lowprec.study
 from lowprec.study import Claims, ErrorArm, Expectation, PrecisionSwitch, load, names
-from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics, Estimate
+from lowprec.study.analysis.estimates import ConstantMetrics, Estimate, estimate
 from lowprec.study.analysis.findings import judge, outcome_of
 from lowprec.study.design import registration
 from lowprec.study.design.expectations import NOT_REGISTERED, span
@@ -120,11 +121,11 @@ def test_what_is_not_registered_is_not_judged():
     def half(metric, arm, condition):
         return {"one": 1.0, "two": 2.0}[arm]
 
-    assert judge(EXPECTATION, ByVariance(ConstantMetrics(half))).outcome == "as published and expected"
-    found = judge(EXPECTATION, ByVariance(ConstantMetrics(half)), registered=False)
+    assert judge(EXPECTATION, partial(estimate, ConstantMetrics(half))).outcome == "as published and expected"
+    found = judge(EXPECTATION, partial(estimate, ConstantMetrics(half)), registered=False)
     assert (found.value, found.outcome) == (0.5, "not registered")
     assert (
-        judge(EXPECTATION, ByVariance(ConstantMetrics(half)), ["it broke"], registered=False).outcome
+        judge(EXPECTATION, partial(estimate, ConstantMetrics(half)), ["it broke"], registered=False).outcome
         == "void: it broke"
     )
 

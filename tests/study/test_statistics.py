@@ -40,10 +40,10 @@ def test_interval_and_p_values_are_scipys():
     for level, ours in ((0.90, own.ci90), (0.95, own.ci95)):
         theirs = test.confidence_interval(level)
         assert ours == pytest.approx((theirs.low, theirs.high), rel=1e-12)
-    assert own.inference.p_difference == pytest.approx(test.pvalue, rel=1e-12)
+    assert own.p_difference == pytest.approx(test.pvalue, rel=1e-12)
     below = stats.ttest_1samp(r, MARGIN, alternative="less").pvalue
     above = stats.ttest_1samp(r, -MARGIN, alternative="greater").pvalue
-    assert own.inference.p_equivalence == pytest.approx(max(below, above), rel=1e-12)
+    assert own.p_equivalence == pytest.approx(max(below, above), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,7 +51,7 @@ def test_interval_and_p_values_are_scipys():
 def test_equivalence_by_interval_is_equivalence_by_two_one_sided_tests(seed, mean):
     own = paired(draw(seed, 1, 5, mean, 0.0012)[0], MARGIN)
     inside = own.verdict in ("equivalent", "worse, but within the margin", "better, but within the margin")
-    assert inside == (own.inference.p_equivalence < 0.05)
+    assert inside == (own.p_equivalence < 0.05)
 
 
 @pytest.mark.slow
@@ -115,14 +115,14 @@ def test_one_pair_claims_nothing():
     own = paired([0.0001], MARGIN)
     assert own.mean == 0.0001
     assert own.ci90 == own.ci95 == (-math.inf, math.inf)
-    assert np.isnan([own.sd, own.inference.p_difference, own.inference.p_equivalence]).all()
+    assert np.isnan([own.sd, own.p_difference, own.p_equivalence]).all()
     assert not own.resolved_difference
     assert paired([0.0005, 0.0006, 0.0007, 0.0006], MARGIN).resolved_difference
 
 
 def test_a_spread_of_zero_leaves_no_doubt():
     for differences, p in (([0.0, 0.0, 0.0], (1.0, 0.0)), ([0.01, 0.01], (0.0, 1.0))):
-        own = paired(differences, MARGIN).inference
+        own = paired(differences, MARGIN)
         assert (own.p_difference, own.p_equivalence) == p
 
 
@@ -142,7 +142,7 @@ def test_holm_is_the_textbooks():
 def test_holm_keeps_the_chance_of_any_false_alarm():
     runs, arms = 2000, 3
     studies = draw(6, runs, arms * 6, 0.0, 0.001).reshape(runs, arms, 6)
-    alarms = sum(min(holm([paired(r, MARGIN).inference.p_difference for r in study])) < 0.05 for study in studies)
+    alarms = sum(min(holm([paired(r, MARGIN).p_difference for r in study])) < 0.05 for study in studies)
     # The first comparison is at 5 % / 3, independent for each arm.
     assert_rate(alarms, runs, 1 - (1 - 0.05 / 3) ** 3)
 
@@ -170,12 +170,12 @@ def test_the_levels_are_the_analysis_of_variance():
     assert levels.between / levels.within == pytest.approx(f.statistic, rel=1e-10)
     # One arm alone says nothing of others: the means of its checkpoints count.
     over = stats.ttest_1samp(groups.mean(axis=1), 0.0)
-    assert own.inference.p_difference == pytest.approx(over.pvalue, rel=1e-10)
+    assert own.p_difference == pytest.approx(over.pvalue, rel=1e-10)
     # Unequal numbers of pairs, and one pair a checkpoint, where only the upper level is left.
     ragged, single = paired(r[:6], MARGIN, labels[:6]), paired(r[::4], MARGIN, [0, 1, 2])
     assert ragged.p_checkpoints == pytest.approx(stats.f_oneway(r[:4], r[4:6]).pvalue, rel=1e-10)
-    assert single.inference.p_difference == pytest.approx(stats.ttest_1samp(r[::4], 0.0).pvalue, rel=1e-10)
-    assert paired(r[:4], MARGIN, [4, 4, 4, 4]).inference.df == 3
+    assert single.p_difference == pytest.approx(stats.ttest_1samp(r[::4], 0.0).pvalue, rel=1e-10)
+    assert paired(r[:4], MARGIN, [4, 4, 4, 4]).df == 3
 
 
 #: Checkpoints, seeds, arms, between over within, and the coverage of 90 % intervals that the module's docstring states.
@@ -211,7 +211,7 @@ def test_equivalence_is_claimed_wrongly_about_as_rarely_with_checkpoints_that_di
         ratio = pooled_ratio(mean_squares(arm, labels) for arm in study)
         for arm in study:
             claims += paired(arm + margin, margin, labels, ratio=ratio).ci90[1] < margin
-            found += paired(arm, MARGIN, labels, ratio=ratio).inference.p_equivalence < 0.05
+            found += paired(arm, MARGIN, labels, ratio=ratio).p_equivalence < 0.05
     assert 0.03 < claims / (runs * arms) < 0.07
     assert found / (runs * arms) > 0.95
 

@@ -131,36 +131,15 @@ def estimate(
     return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
 
 
-class MetricTable(Protocol):
-    """Interface: measured metrics of a study, by arm and condition, for its expectations."""
-
-    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return an arm's metric and interval; with `over`, divided by that arm's; with `minus`, less that arm's."""
-
-
-@dataclass(frozen=True)
-class ByVariance:
-    """Metrics with intervals from a `VarianceModel`, computed by `estimate`."""
-
-    means: VarianceModel
-
-    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return the number with its interval."""
-        return estimate(self.means, metric, arm, condition, over=over, minus=minus)
-
-
-@dataclass(frozen=True)
-class ByResamples:
-    """Metrics with intervals from resamples of the data, given as a function: `of(metric, condition, arm)`."""
-
-    of: Callable[[str, str, str], Resampled]
-
-    def estimate(self, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = "") -> Estimate:
-        """Return the number and its interval over the resamples."""
-        found = self.of(metric, condition, arm)
-        if over:
-            return found.over(self.of(metric, condition, over))
-        return (found.minus(self.of(metric, condition, minus)) if minus else found).estimate
+def resampled_estimate(
+    of: Callable[[str, str, str], Resampled], metric: str, arm: str, condition: str = "", *, over: str = "",
+    minus: str = "",
+) -> Estimate:  # fmt: skip
+    """Return the same number with its interval over resamples of the data, given as `of(metric, condition, arm)`."""
+    found = of(metric, condition, arm)
+    if over:
+        return found.over(of(metric, condition, over))
+    return (found.minus(of(metric, condition, minus)) if minus else found).estimate
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,11 @@ recipe known to hurt, was not detected: smaller effects would then not be detect
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..design.expectations import NOT_REGISTERED, Expectation, Range
-from .estimates import Estimate, MetricTable
+from .estimates import Estimate
 
 AS_EXPECTED = "as expected"
 AS_PUBLISHED = "as published"
@@ -126,20 +126,24 @@ def is_as_expected(outcome: str) -> bool:
     return outcome.startswith((AS_EXPECTED, BOTH))
 
 
-def judge(item: Expectation, table: MetricTable, void: Sequence[str] = (), *, registered: bool = True) -> Finding:
+def judge(
+    item: Expectation, measured: Callable[..., Estimate], void: Sequence[str] = (), *, registered: bool = True
+) -> Finding:
     """Return the outcome of an expectation, void if reasons are given.
 
     A range that was not registered in advance is not judged, nor is a ratio whose denominator is not distinguishable
-    from 0; then only the number is reported.
+    from 0; then only the number is reported. The number is ``measured(metric, arm, condition, over=..., minus=...)``:
+    `estimate` or `resampled_estimate` with its first argument bound.
 
     Examples
     --------
-    >>> from lowprec.study.analysis.estimates import ByVariance, ConstantMetrics
+    >>> from functools import partial
+    >>> from lowprec.study.analysis.estimates import ConstantMetrics, estimate
     >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
     >>> means = ConstantMetrics(lambda metric, arm, condition: {"hybrid": 0.106, "e4m3": 0.099}[arm])
-    >>> judge(half, ByVariance(means)).outcome
+    >>> judge(half, partial(estimate, means)).outcome
     'as expected'
     """
-    found = table.estimate(item.metric, item.arm, item.condition, over=item.over, minus=item.minus)
+    found = measured(item.metric, item.arm, item.condition, over=item.over, minus=item.minus)
     outcome = outcome_of(found, item.expected, item.published) if registered else NOT_REGISTERED
     return Finding(item, found, verdict_or_void(outcome, void))

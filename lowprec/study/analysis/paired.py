@@ -133,19 +133,17 @@ def t_interval(mean: float, error: float, df: float, level: float) -> tuple[floa
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Paired relative differences and their statistics.
+class Paired(Inference):
+    """Paired relative differences and their statistics: inference on the mean over checkpoints, seeds and text.
 
     Attributes
     ----------
     n, checkpoints : int
         Number of pairs, including diverged ones, and of their checkpoints.
     diverged : int
-        Number of pairs with a difference that is not finite.
+        Number of pairs with a difference that is not finite; the mean is nan if there are any.
     sd : float
         Sample standard deviation of all pairs; nan for one pair, or if a pair diverged.
-    inference : Inference
-        Inference on the mean over the population of checkpoints, seeds and text.
     pairs_error, text_error : float
         Contributions to the standard error: of checkpoints and seeds, and of the held-out text.
     p_checkpoints : float
@@ -154,42 +152,16 @@ class Paired:
 
     n: int
     checkpoints: int
-    diverged: int
-    sd: float
-    inference: Inference
-    pairs_error: float
-    text_error: float
-    p_checkpoints: float
-
-    @property
-    def mean(self) -> float:
-        """Mean difference, nan if a pair diverged."""
-        return self.inference.mean
-
-    @property
-    def ci90(self) -> tuple[float, float]:
-        """90 % t interval of the mean."""
-        return self.inference.ci90
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        """95 % t interval of the mean."""
-        return self.inference.ci95
-
-    @property
-    def margin(self) -> float:
-        """Equivalence margin."""
-        return self.inference.margin
+    diverged: int = 0
+    sd: float = math.nan
+    pairs_error: float = math.nan
+    text_error: float = math.nan
+    p_checkpoints: float = math.nan
 
     @property
     def verdict(self) -> str:
         """Verdict of `Inference`; an arm that diverges is worse."""
-        return WORSE if self.diverged else self.inference.verdict
-
-    @property
-    def resolved_difference(self) -> bool:
-        """Whether the 95 % interval excludes 0."""
-        return self.inference.resolved_difference
+        return WORSE if self.diverged else super().verdict
 
 
 def relative_differences(arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
@@ -280,8 +252,9 @@ def paired(
         raise ValueError(f"checkpoints must be {r.size}, one per paired difference, got {len(labels)}")
     n, diverged = int(r.size), int(np.count_nonzero(np.isinf(r)))
     if diverged:
-        nothing = infer(math.nan, math.nan, 0, margin)
-        return Paired(n, len(set(labels)), diverged, math.nan, nothing, math.nan, math.nan, math.nan)
+        return Paired(
+            **vars(infer(math.nan, math.nan, 0, margin)), n=n, checkpoints=len(set(labels)), diverged=diverged
+        )
     levels = mean_squares(r, labels)
     sd = math.sqrt(math.fsum((r - levels.mean) ** 2) / (n - 1)) if n > 1 else math.nan
     pairs = mean_variance(levels, ratio or PooledRatio())
@@ -289,7 +262,8 @@ def paired(
     variance, df = satterthwaite(pairs, added)
     found = infer(levels.mean, math.sqrt(variance), df, margin)
     return Paired(
-        n, levels.checkpoints, 0, sd, found, math.sqrt(pairs[0]), math.sqrt(added[0]), _same_means(levels)
+        **vars(found), n=n, checkpoints=levels.checkpoints, sd=sd, pairs_error=math.sqrt(pairs[0]),
+        text_error=math.sqrt(added[0]), p_checkpoints=_same_means(levels),
     )  # fmt: skip
 
 

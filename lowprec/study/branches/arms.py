@@ -258,7 +258,7 @@ def _train_error(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> float:
 
 def _power(own: Paired) -> Power:
     # The spread that underlies the interval.
-    sd, df = own.inference.error * math.sqrt(own.n), own.inference.df
+    sd, df = own.error * math.sqrt(own.n), own.df
     return Power(
         detectable_difference(sd, own.n, df),
         equivalence_power(sd, own.n, own.margin, df),

@@ -211,14 +211,13 @@ def arm_row(study: StudySummary, item: ArmSummary) -> dict[str, Any]:
 
 def effect_numbers(found: Paired) -> dict[str, float]:
     """Return the numbers of one effect for `summary.json`."""
-    inference = found.inference
     return {
-        "percent": 100 * found.mean, "sd_percent": 100 * found.sd, "error_percent": 100 * inference.error,
+        "percent": 100 * found.mean, "sd_percent": 100 * found.sd, "error_percent": 100 * found.error,
         "pairs_error_percent": 100 * found.pairs_error, "text_error_percent": 100 * found.text_error,
-        "df": inference.df,
+        "df": found.df,
         "ci90_low_percent": 100 * found.ci90[0], "ci90_high_percent": 100 * found.ci90[1],
         "ci95_low_percent": 100 * found.ci95[0], "ci95_high_percent": 100 * found.ci95[1],
-        "p_difference": inference.p_difference, "p_equivalence": inference.p_equivalence,
+        "p_difference": found.p_difference, "p_equivalence": found.p_equivalence,
         "p_checkpoints": found.p_checkpoints,
     }  # fmt: skip
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.estimates import ByVariance, all_nonnegative, crossed_variance, weighted_rows
+from ..analysis.estimates import all_nonnegative, crossed_variance, estimate, weighted_rows
 from ..analysis.findings import Finding, judge, unique
 from ..analysis.paired import Paired, holm, root_mean_square, t_interval
 from ..analysis.recipe_bits import short_k_note
@@ -103,9 +104,13 @@ class StudySummary:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Outcomes of the expectations."""
-        table = ByVariance(self)
         return tuple(
-            judge(item, table, self._void(item.metric, item.arm, item.other), registered=self.registered.covers(item))
+            judge(
+                item,
+                partial(estimate, self),
+                self._void(item.metric, item.arm, item.other),
+                registered=self.registered.covers(item),
+            )
             for item in self.ablation.expectations
         )
 
@@ -157,7 +162,7 @@ class StudySummary:
         alike = [item for item in alike if not any(item is other for other, _ in others)]
         shrunk = pooled_ratio(levels for item in alike if (levels := added(item).levels) is not None)
         total = added(first)
-        found = total.summarize(self.ablation.margin, shrunk).inference
+        found = total.summarize(self.ablation.margin, shrunk)
         return (100 * scale * found.error) ** 2, found.df
 
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
@@ -285,7 +290,7 @@ def _summary(
     arms, contrasts = _compared(ablation, runs, reference)
     arms, damage, blind = judged(arms, ablation.reference.name, reference)
     tested = [i for i, item in enumerate(arms) if item.arm.role in ("treatment", "control")]
-    adjusted = dict(zip(tested, holm([arms[i].primary.inference.p_difference for i in tested]), strict=True))
+    adjusted = dict(zip(tested, holm([arms[i].primary.p_difference for i in tested]), strict=True))
     floors = [item.differences for item in arms if item.arm.role == "floor"]
     fingerprint = stored.about["fingerprint"]
     floor, bounds = root_mean_square(np.concatenate(floors)) if floors else math.nan, sensitivity(arms)
@@ -355,10 +360,10 @@ def _contrasts(ablation: Any, answers: dict[str, EffectSamples]) -> tuple[Contra
     differences = [answers[name].minus(answers[baseline]) for name in others]
     ratio = pooled_ratio(levels for item in differences if (levels := item.levels) is not None)
     judged_ = [item.summarize(ablation.margin, ratio) for item in differences]
-    adjusted = holm([item.inference.p_difference for item in judged_])
+    adjusted = holm([item.p_difference for item in judged_])
     level = 1 - 0.10 / max(1, len(others))  # Bonferroni
     return tuple(
-        Contrast(name, baseline, item, t_interval(item.mean, item.inference.error, item.inference.df, level), p)
+        Contrast(name, baseline, item, t_interval(item.mean, item.error, item.df, level), p)
         for name, item, p in zip(others, judged_, adjusted, strict=True)
     )
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..design.arms import Arm
-from ..design.study import PlannedStudy
+from ..design.study import PlannedStudy, Size
+from ..run.plan import SHARED_CHECKPOINTS, Plan
 from .sizes import AXES, FITTED, Cell, ScalingSetting
 from .study import Ablation
 
 if TYPE_CHECKING:
     from ..report.results import Results
     from ..run.backend import Backend
-    from ..run.plan import Plan
     from ..run.tasks import Task
 
 #: Metrics for expectations: means over all cells, and slopes along the axis in `Expectation.condition`.
@@ -55,6 +55,7 @@ class Scaling(PlannedStudy):
     margin: float = 0.0025
     seed_block: int = 0
     kind: ClassVar[str] = "scaling"
+    size_type: ClassVar[type[Size]] = ScalingSetting
 
     def __post_init__(self) -> None:
         self.branches(self.quick.cells[0], self.quick)  # raises errors about the arms
@@ -86,8 +87,6 @@ class Scaling(PlannedStudy):
 
         A cell defines its corpus; `data` replaces "stdlib" in the cells that use it.
         """
-        from ..run.plan import SHARED_CHECKPOINTS, Plan
-
         folder = folder.resolve()
         cells = tuple(replace(cell, corpus=data) if cell.corpus == "stdlib" else cell for cell in size.cells)
         size = replace(size, cells=cells)
@@ -114,8 +113,3 @@ class Scaling(PlannedStudy):
         from .scaling_results import summarize
 
         return results(summarize(self, size, folder), folder)
-
-    @classmethod
-    def size_from_json(cls, content: Mapping[str, Any]) -> ScalingSetting:
-        """Return a size from its JSON form."""
-        return ScalingSetting(**{**content, "cells": tuple(Cell(**cell) for cell in content["cells"])})

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._files import write_json
-from ..analysis.estimates import ByResamples, Resampled
+from ..analysis.estimates import Resampled, resampled_estimate
 from ..analysis.findings import Finding, judge, not_detected
 from ..design.registration import Registration, registered_in
 from ..report.parts import plural
@@ -201,8 +201,9 @@ class ScalingSummary:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Outcomes of the expectations that this size can judge."""
+        measured = functools.partial(resampled_estimate, self._read)
         return tuple(
-            judge(item, ByResamples(self._read), self.void, registered=self.registered.covers(item))
+            judge(item, measured, self.void, registered=self.registered.covers(item))
             for item in self.study.expectations
             if not item.condition or item.condition in self.axes
         )  # fmt: skip

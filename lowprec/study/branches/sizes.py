@@ -167,6 +167,8 @@ class ScalingSetting(Size):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        cells = tuple(Cell(**cell) if isinstance(cell, Mapping) else cell for cell in self.cells)  # from study.json
+        object.__setattr__(self, "cells", cells)
         names = [cell.name for cell in self.cells if isinstance(cell, Cell)]
         if len(names) < len(self.cells) or not names:
             raise ValueError(f"cells must be a tuple of Cell, got {self.cells!r}")

@@ -1,4 +1,8 @@
-"""Ablations: a question answered by training, with its arms, sizes and expected answer, as data."""
+"""Ablations: a question answered by training, with its arms, sizes and expected answer, as data; the plan of its runs.
+
+The protocol resolves differences of 0.05 % with a few runs, where training from scratch would require a hundred: all
+arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._arrays import whole
 from ..design.arms import Arm, same_precision
-from ..design.study import PlannedStudy
-from .sizes import EFFECTS, Setting
+from ..design.study import PlannedStudy, Size
+from ..run.backend import Backend, Forward
+from ..run.branch import BF16, Branch, Evaluation
+from ..run.plan import Plan, checkpoint_task, create_context
+from ..run.tasks import RunContext, Task
+from .sizes import EFFECTS, Setting, pairs_of, run_name
 
 if TYPE_CHECKING:
     from ..report.results import Results
-    from ..run.backend import Backend
-    from ..run.plan import Plan
+
+#: Number of data seeds in one block of pairs; the checkpoints' seeds are smaller.
+SEEDS_PER_BLOCK = 1_000_000
+#: First data seed of the arms of checkpoint 0, and step to the next checkpoint; far above the checkpoints' own seeds.
+SEEDS_PER_CHECKPOINT = 1000
 
 #: Fields of a configuration that a branch may change, because they do not affect the shapes of parameters.
 ROUTING = ("expert_groups", "topk_groups", "route_scale")
@@ -65,6 +76,7 @@ class Ablation(PlannedStudy):
     second_reference: str = ""
     interim: bool = True
     kind: ClassVar[str] = "ablation"
+    size_type: ClassVar[type[Size]] = Setting
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,10 +148,81 @@ class Ablation(PlannedStudy):
         )
 
     def plan(self, size: Setting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """Return the plan of the runs at a size, without the arms left out, and without writing anything."""
-        from .tasks import plan
+        """Return the plan of the runs at a size, without the arms left out, and without writing anything.
 
-        return plan(self.at(size), size, folder, data, backend)
+        Raises
+        ------
+        ValueError
+            If there are more than `SEEDS_PER_CHECKPOINT` seeds, or as in `PlannedStudy.plan`.
+        """
+        if size.seeds > SEEDS_PER_CHECKPOINT:
+            raise ValueError(f"seeds must be at most {SEEDS_PER_CHECKPOINT}, got {size.seeds}")
+        study, context, folder = self.at(size), create_context(data, backend), folder.resolve()
+        checkpoints = {
+            number: checkpoint_task(size, number, context, folder.parent)
+            for number in (() if size.from_scratch else size.checkpoint_numbers)
+        }
+        evaluations = study._evaluations(size, context.backend)
+        arms = [
+            study._task(arm, number, seed, size, context, checkpoints.get(number), folder, evaluations[arm.name])
+            for arm in study.arms
+            for number, seed in pairs_of(arm, size)
+        ]
+        # Pair by pair, so that all arms have equally many at any time; within a pair, runs with most evaluations first.
+        arms.sort(key=_place)
+        return Plan(study, size, folder, study.to_json(size), tuple(checkpoints.values()), tuple(arms))
+
+    def _evaluations(self, size: Setting, backend: Backend) -> dict[str, Evaluation]:
+        """Return the evaluation of each arm's final weights; a reference's are evaluated in the precisions of all arms.
+
+        Arms with equal forward passes share one object.
+        """
+        plain, by_key, own = backend.forward(BF16), dict[str, Forward](), dict[str, Forward]()
+        for arm in (self.reference, *self.arms):
+            forward = backend.forward(arm.precision if arm.tail is None else arm.tail.precision)
+            own[arm.name] = by_key.setdefault(forward.key, forward)
+        found = {}
+        for arm in self.arms:
+            mine = own[arm.name]
+            others = (
+                item for key, item in by_key.items() if self.is_reference(arm) and key not in (mine.key, plain.key)
+            )
+            found[arm.name] = Evaluation(size.evaluation_bytes, mine, plain, tuple(others))
+        return found
+
+    def _task(
+        self, arm: Arm, number: int, seed: int, setting: Setting, context: RunContext, checkpoint: Task | None,
+        folder: Path, evaluation: Evaluation,
+    ) -> Task:  # fmt: skip
+        """Return one run of an arm, from a checkpoint or, if `checkpoint` is None, from initial weights `number`."""
+        backend = context.backend
+        schedule = {
+            "peak_lr": setting.learning_rate,
+            "warmup_steps": setting.warmup_steps if checkpoint is None else 0,
+            "total_steps": setting.branch_steps,
+            "curve": "linear_to_zero",
+        }
+        config = backend.configuration(setting.config, arm.config) if arm.config else setting.config
+        what: dict[str, Any] = {
+            **backend.describe(config, arm.precision),
+            "schedule": schedule,
+            "seed": self.seed_block * SEEDS_PER_BLOCK + SEEDS_PER_CHECKPOINT * (number + 1) + seed,
+            "perturb": arm.role == "floor",
+            **({"weights": number} if checkpoint is None else {"checkpoint": checkpoint.fingerprint}),
+            "evaluation": evaluation.describe(),
+        }
+        calibration = min(arm.calibration, setting.checkpoint_steps)
+        if calibration:
+            what["calibration"] = calibration
+        tail = None
+        if arm.tail is not None:
+            tail = (arm.tail.start_step(setting.branch_steps), arm.tail.precision)
+            what["tail"] = {"from_step": tail[0], "recipe": backend.describe(config, tail[1])["recipe"]}
+        work = Branch(schedule, evaluation, what["perturb"], number if checkpoint is None else None, tail, calibration)
+        return Task(
+            run_name(arm, number, seed), folder, context, config, arm.precision, what["seed"], setting.branch_steps,
+            work, {**what, **context.fingerprint}, checkpoint,
+        )  # fmt: skip
 
     def results(self, size: Setting, folder: Path) -> Results:
         """Return the results of the finished runs."""
@@ -162,7 +245,8 @@ class Ablation(PlannedStudy):
             curves(study).write(folder)
         return interim_sentence(study)
 
-    @classmethod
-    def size_from_json(cls, content: Mapping[str, Any]) -> Setting:
-        """Return a size from its JSON form."""
-        return Setting(**content)
+
+def _place(task: Task) -> tuple[int, int, bool, bool]:
+    assert isinstance(task.work, Branch)
+    checkpoint, _, seed = task.name.rpartition("/c")[2].partition("-s")
+    return int(seed), int(checkpoint), not task.work.evaluation.others, task.recipe == BF16

@@ -213,8 +213,11 @@ class Study(ABC):
 class PlannedStudy(Study):
     """Base class of studies whose runs need the trainer: planned, executed by workers, resumed, reported from files.
 
-    Methods import the code that runs and plots, so that listing studies does not load it.
+    `results` imports the code that evaluates and plots, so that listing studies does not load it.
     """
+
+    size_type: ClassVar[type[Size]] = CheckpointSize
+    """Class of its sizes, for reading `study.json`."""
 
     @abstractmethod
     def plan(self, size: Any, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
@@ -265,19 +268,14 @@ class PlannedStudy(Study):
     def from_json(cls, content: Mapping[str, Any]) -> tuple[Self, Any]:
         """Return the study and size from their JSON form, which suffices for reports."""
         kept = cls.fields_from_json(content["ablation"])
-        kept |= {name: cls.size_from_json(kept[name]) for name in ("quick", "full")}
+        kept |= {name: cls.size_type(**kept[name]) for name in ("quick", "full")}
         kept["expectations"] = tuple(map(Expectation.of, kept["expectations"]))
-        return cls(**kept), cls.size_from_json(content["setting"])
+        return cls(**kept), cls.size_type(**content["setting"])
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the study, without sizes and expectations."""
         return {**content, "arms": tuple(Arm(**arm) for arm in content["arms"])}
-
-    @classmethod
-    def size_from_json(cls, content: Mapping[str, Any]) -> Any:
-        """Return a size from its JSON form."""
-        return CheckpointSize(**content)
 
 
 @dataclass(frozen=True, kw_only=True)

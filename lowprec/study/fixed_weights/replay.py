@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..design.arms import GemmArm
-from ..design.study import CheckpointSize, PlannedStudy, count
+from ..design.study import CheckpointSize, PlannedStudy, Size, count
+from ..measurements.gemms import MultiplyRecorded, MultiplySynthetic
+from ..measurements.operands import FAMILIES, lengths
+from ..run.plan import Plan, checkpoint_task, create_context
+from ..run.tasks import Task
 
 if TYPE_CHECKING:
     from ..report.results import Results
     from ..run.backend import Backend
-    from ..run.plan import Plan
 
 #: Metrics of an arm in a class of products.
 REPLAY_METRICS = {
@@ -78,6 +81,7 @@ class Replay(PlannedStudy):
     )
     quantized_by: str = "dsv3"
     kind: ClassVar[str] = "replay"
+    size_type: ClassVar[type[Size]] = ReplaySetting
     has_reference: ClassVar[bool] = False
 
     @property
@@ -87,11 +91,6 @@ class Replay(PlannedStudy):
 
     def plan(self, size: ReplaySetting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
         """Return the plan of the runs at a size, without writing anything."""
-        from ..measurements.gemms import MultiplyRecorded, MultiplySynthetic
-        from ..measurements.operands import FAMILIES, lengths
-        from ..run.plan import Plan, checkpoint_task, create_context
-        from ..run.tasks import Task
-
         context, folder = create_context(data, backend), folder.resolve()
         checkpoints = [checkpoint_task(size, i, context, folder.parent) for i in range(size.checkpoints)]
         described = context.backend.describe(size.config, self.quantized_by)
@@ -128,8 +127,3 @@ class Replay(PlannedStudy):
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of the study, without sizes and expectations."""
         return {**content, "arms": tuple(map(GemmArm.from_json, content["arms"]))}
-
-    @classmethod
-    def size_from_json(cls, content: Mapping[str, Any]) -> ReplaySetting:
-        """Return a size from its JSON form."""
-        return ReplaySetting(**content)

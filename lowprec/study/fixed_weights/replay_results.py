@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._files import read_csv
-from ..analysis.estimates import BootstrapMean, ByResamples, Resampled, pigeonhole_bootstrap
+from ..analysis.estimates import BootstrapMean, Resampled, pigeonhole_bootstrap, resampled_estimate
 from ..analysis.findings import Finding, judge
 from ..design.arms import GemmArm
 from ..design.registration import Registration, registered_in
@@ -111,7 +112,7 @@ class ReplaySummary:
         """Outcomes of the expectations that this size can judge."""
         known = {*self.classes, *self.far, *self.checks}
         return tuple(
-            judge(item, ByResamples(self._resampled), registered=self.registered.covers(item))
+            judge(item, partial(resampled_estimate, self._resampled), registered=self.registered.covers(item))
             for item in self.study.expectations
             if (item.condition or self.classes[0]) in known
         )  # fmt: skip

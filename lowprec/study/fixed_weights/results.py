@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.estimates import ByVariance, all_nonnegative, crossed_variance, half_width, weighted_rows
+from ..analysis.estimates import all_nonnegative, crossed_variance, estimate, half_width, weighted_rows
 from ..analysis.findings import Finding, judge, not_detected, not_identical
 from ..analysis.paired import spread
 from ..analysis.recipe_bits import short_k_note
@@ -170,8 +171,8 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
         stored.about, {name: record["fingerprint"]["recipe"] for name, record in stored.first.items()},
     )  # fmt: skip
     broken = (*lost, *_not_identical(study, contents), *([] if lost else _not_detected(found)))
-    known, table = registered_in(folder, study.name), ByVariance(found)
-    findings = tuple(judge(item, table, broken, registered=known.covers(item)) for item in study.expectations)
+    known, measured = registered_in(folder, study.name), partial(estimate, found)
+    findings = tuple(judge(item, measured, broken, registered=known.covers(item)) for item in study.expectations)
     return replace(found, findings=findings, invalid_reasons=broken)
 
 

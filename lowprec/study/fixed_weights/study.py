@@ -11,11 +11,12 @@ from ..._files import plain
 from ..design.arms import Arm
 from ..design.study import FULL, QUICK, CheckpointSize, PlannedStudy
 from ..measurements.measurement import Measure, Measurement
+from ..run.plan import Plan, checkpoint_task, create_context
+from ..run.tasks import Task
 
 if TYPE_CHECKING:
     from ..report.results import Results
     from ..run.backend import Backend
-    from ..run.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,6 @@ class MeasurementStudy(PlannedStudy):
 
     def plan(self, size: CheckpointSize, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
         """Return the plan of the runs at a size, without writing anything."""
-        from ..run.plan import Plan, checkpoint_task, create_context
-        from ..run.tasks import Task
-
         context, folder = create_context(data, backend), folder.resolve()
         backend = context.backend
         config = backend.configuration(size.config, self.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,7 +52,7 @@ class Claims(MeasuredStudy):
         progress: Callable[[int, int], None] | None = None,
     ) -> Results:  # fmt: skip
         """Measure all numbers; a finding is never a failure."""
-        from ..analysis.estimates import ByVariance, ConstantMetrics
+        from ..analysis.estimates import ConstantMetrics, estimate
         from ..analysis.findings import judge
         from ..report.results import Block, Results
         from ..report.sheet import csv_of
@@ -63,8 +64,10 @@ class Claims(MeasuredStudy):
         if progress is not None:
             progress(1, 1)
         known = registered_in(folder, self.name)
-        means = ByVariance(ConstantMetrics(lambda metric, arm, condition: values[metric, arm]))
-        findings = tuple(judge(item, means, registered=known.covers(item)) for item in self.expectations)
+        means = ConstantMetrics(lambda metric, arm, condition: values[metric, arm])
+        findings = tuple(
+            judge(item, partial(estimate, means), registered=known.covers(item)) for item in self.expectations
+        )
         rows = [{"metric": metric, "arm": arm, "value": value} for (metric, arm), value in values.items()]
         found, names = expected_table(findings), list(dict.fromkeys(metric for metric, _ in values))
         measured = [
