@@ -18,7 +18,7 @@ from pages import table
 from scipy import stats
 
 from lowprec.study import load, names
-from lowprec.study.analysis.pooled import RandomEffects, random_effects
+from lowprec.study.analysis.variance import RandomEffects, random_effects
 from lowprec.study.design.arms import Arm, same_precision
 
 ROOT = Path(__file__).parents[1]

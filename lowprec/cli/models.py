@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .output import Cell, CommandError, emit, machine_readable, output_format
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show passes done and the time left, on a terminal's standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+from .output import Cell, CommandError, emit, machine_readable, output_format, progress_bar
 
 
 def _loaded(folder: str, data: str, window: int, most: int | None) -> tuple[Any, Any]:
@@ -80,7 +67,7 @@ def eval_command(
     model, tokens = _loaded(folder, data, window, windows)
     from ..torch import evaluation as run
 
-    with _progress(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
+    with progress_bar(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
         found = run.evaluate(model, tokens, names, against, progress=progress, skip=skip)
     if figure is not None:
         run.plot_evaluation(found).savefig(figure, dpi=120)
@@ -139,7 +126,7 @@ def mismatch_command(
     model, tokens = _loaded(folder, data, window, windows)
     from ..torch.disagreement import PartContribution, mismatch
 
-    with _progress("passes") as progress:
+    with progress_bar("passes") as progress:
         found = mismatch(model, tokens, train, rollout, by=None if by == "none" else by, progress=progress, skip=skip)  # type: ignore[arg-type]
     if not output_format():
         click.echo(str(found))

@@ -106,6 +106,18 @@ def key_of(heading: str) -> str:
     return re.sub(r"[^a-z0-9+]+", "_", heading.lower().replace("%", "percent")).strip("_")
 
 
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager: a function that shows steps done, of all, and the time left, on a terminal's standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 _WORD = 40  # a longer word may be broken
 
 

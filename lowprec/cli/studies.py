@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import CommandError, emit, machine_readable, output_format
+from .output import CommandError, emit, machine_readable, output_format, progress_bar
 
 if TYPE_CHECKING:
     from ..study.design.registration import Registration
@@ -172,15 +172,8 @@ def _plan(
 
 def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
     """Run a study without trainings, with a progress bar."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(study.name, total=None)
-        found: Results = study.measure(
-            size, folder, command=command,
-            progress=lambda done, total: shown.update(task, completed=done, total=total),
-        )  # fmt: skip
+    with progress_bar(study.name) as progress:
+        found: Results = study.measure(size, folder, command=command, progress=progress)
         return found
 
 
@@ -212,16 +205,11 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
     from ..study.run.progress import display
     from ..study.run.runner import run_study, start_afresh
 
-    console = Console(stderr=True)
-    console.print(planned.study.question, markup=False, highlight=False, soft_wrap=True, style="bold")
-    console.print(
-        f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}; Ctrl-C keeps what is finished",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    click.secho(planned.study.question, bold=True, err=True)
+    runs = f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}"
+    click.echo(f"{runs}; Ctrl-C keeps what is finished", err=True)
     if fresh and (kept := start_afresh(planned.folder)):
-        console.print(
-            f"starting afresh; the old runs are kept as {kept}", markup=False, highlight=False, soft_wrap=True
-        )
+        click.echo(f"starting afresh; the old runs are kept as {kept}", err=True)
     _announce(planned.study, found, planned.folder)
     told = [""]
 
@@ -231,7 +219,7 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fr
             told.append(line)
             shown.note(line)
 
-    with display(console) as shown:
+    with display(Console(stderr=True)) as shown:
         run_study(planned, jobs=jobs, executor=executor, display=shown, ended=ended)
 
 

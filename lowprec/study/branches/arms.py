@@ -14,14 +14,14 @@ from ..analysis.paired import EQUIVALENT, Paired, bootstrap_interval
 from ..analysis.power import detectable_difference, equivalence_power, pairs_needed
 from ..analysis.variance import PooledRatio
 from ..design.arms import Arm
-from .pairs import ArmRun, EffectSamples, data_equivalent, effects_of, max_relative_error
+from .pairs import ArmRun, EffectSamples, data_equivalent, max_relative_error
 from .sizes import EFFECTS
 
-#: Possible positions of an interval relative to the noise floor.
 #: Verdict on a treatment that is equivalent in a study whose positive control shows little more than that.
 INSENSITIVE = "small, but the control is hardly larger"
 #: The interval of an equivalent arm must be below this fraction of the positive control's effect.
 ASSAY_SENSITIVITY = 0.25
+#: Possible positions of an interval relative to the noise floor.
 AT_THE_FLOOR, ABOVE_THE_FLOOR, ACROSS_THE_FLOOR = "at the floor", "above the floor", "not told from the floor"
 
 
@@ -198,13 +198,6 @@ def arm_summary(
         bootstrap90=bootstrap_interval(by_effect[primary_effect].values, 0.90),
         power=_power(effects[primary_effect]),
     )
-
-
-def effects_by_arm(
-    pairs: Mapping[str, Sequence[tuple[ArmRun, ArmRun]]],
-) -> dict[str, dict[str, EffectSamples]]:
-    """Return the effects of every arm."""
-    return {name: effects_of(found) for name, found in pairs.items()}
 
 
 def sensitivity(arms: Sequence[ArmSummary]) -> dict[str, float]:

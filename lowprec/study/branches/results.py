@@ -21,8 +21,8 @@ from ..design.arms import Arm
 from ..design.registration import Registration, registered_in
 from ..report.parts import plural, short_count
 from ..report.results import StoredRuns, collect
-from .arms import ArmSummary, arm_summary, effects_by_arm, floor_of_mean, judged, pairs_with, sensitivity
-from .pairs import ArmRun, EffectSamples, arm_run, mean_run
+from .arms import ArmSummary, arm_summary, floor_of_mean, judged, pairs_with, sensitivity
+from .pairs import ArmRun, EffectSamples, arm_run, effects_of, mean_run
 from .sizes import EFFECTS, Setting, pairs_of, run_name
 
 #: Metrics of `BRANCH_METRICS` that are not differences of losses, so that undetected controls do not void them.
@@ -146,7 +146,8 @@ class StudySummary:
         effect = metric.removesuffix("_percent")
         if effect not in EFFECTS:
             return math.nan, 0.0
-        terms = [(self.arm(name).by_effect[effect], w) for name, w in weights.items() if self._is_compared(name)]
+        reference = self.ablation.reference.name
+        terms = [(self.arm(name).by_effect[effect], w) for name, w in weights.items() if name != reference]
         if not terms:
             return 0.0, 1.0
         (first, scale), *others = terms
@@ -168,9 +169,6 @@ class StudySummary:
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
         """Return whether a metric cannot be negative; effects can."""
         return metric in NOT_LOSSES and all_nonnegative(self._by_run(metric, arm))
-
-    def _is_compared(self, name: str) -> bool:
-        return bool(name != self.ablation.reference.name)
 
     def shown(self, *more: str) -> list[ArmSummary]:
         """Return the arms with role treatment or control, and any further roles given."""
@@ -337,7 +335,7 @@ def _compared(
         name: pairs_with(runs[name], means if _references(ablation, arm) == 2 else reference)
         for name, arm in arms.items()
     }
-    by_arm = effects_by_arm(pairs)
+    by_arm = {name: effects_of(found) for name, found in pairs.items()}
     ratios = {
         effect: pooled_ratio(
             levels for name, found in by_arm.items()

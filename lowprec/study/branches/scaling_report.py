@@ -137,14 +137,14 @@ def results(summary: ScalingSummary, folder: Path) -> Results:
         *last_blocks(study, summary.about, recipes),
     ]  # fmt: skip
     json = summary_json(
-        summary, title=title(summary), trustworthy=not summary.invalid_reasons, missing=summary.missing, lines=fitted,
+        summary, title=title(summary), trustworthy=not summary.void, missing=summary.missing, lines=fitted,
         told=summary_sentences(summary), sentences=sentences(summary),
     )  # fmt: skip
     shown = Table(lines.head, lines.rows, lines.caption, study.question)
     # Cells may differ in their text.
     return Results(study, folder, summary, body, {"table.csv": csv_of(rows)}, json,
                    made_of(summary.about, "code", "versions"), [shown], sentences(summary),
-                   summary.invalid_reasons)  # fmt: skip
+                   summary.void)  # fmt: skip
 
 
 # --- the figure: both effects against parameters, bytes and corpus, with the fitted lines ----------------------------

@@ -228,11 +228,6 @@ class ScalingSummary:
         return tuple(f"{cell.name}: {reason}" for cell, found in self.cells.items() for reason in found.damaged)
 
     @property
-    def invalid_reasons(self) -> tuple[str, ...]:
-        """Reasons not to trust the study."""
-        return self.void
-
-    @property
     def size(self) -> str:
         """Description of the trained models and their data."""
         configs = ", ".join(dict.fromkeys(cell.config for cell in self.cells))

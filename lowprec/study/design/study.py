@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Upper limit of counts, which catches typing errors.
 MOST = 10**9
+#: Function that is called with the number of finished steps, and of all steps.
+Progress = Callable[[int, int], object]
 #: Default number of warm-up steps.
 WARMUP = 20
 
@@ -291,7 +293,7 @@ class MeasuredStudy(Study):
 
     @abstractmethod
     def measure(
-        self, size: Any, folder: Path, *, command: str = "", progress: Callable[[int, int], None] | None = None
+        self, size: Any, folder: Path, *, command: str = "", progress: Progress = lambda done, total: None
     ) -> Results:
         """Measure and return the results; the caller writes them.
 
@@ -303,7 +305,7 @@ class MeasuredStudy(Study):
             Output folder.
         command : str
             Command line, for the report.
-        progress : callable, optional
+        progress : callable
             Called with the number of finished steps and of all steps.
 
         Raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._files import to_csv, write_text
-from ..run.tasks import Task, Work, corpus_of, raise_if_stopped, run_record
-from .measurement import relative_error
+from ..run.tasks import Task, corpus_of, raise_if_stopped
+from .measurement import Tables, Tabulate, relative_error
 from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, record_operands, sample_rows, tile_operands
 
 PRODUCTS_FILE = "products.csv"
@@ -41,7 +39,7 @@ class GemmOperands(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MultiplyGemms(Work):
+class MultiplyGemms(Tabulate):
     """Base class of work that multiplies operands on every accumulator.
 
     Parameters
@@ -55,20 +53,14 @@ class MultiplyGemms(Work):
     arms: tuple[Any, ...]
     size: Any
 
-    def execute(self, task: Task) -> dict[str, Any]:
-        """Multiply, write the table, and return the finished `run.json`."""
-        folder = task.folder
-        folder.remove()
-        folder.start(run_record(task))
-        began = time.monotonic()
+    def tables(self, task: Task) -> Tables:
+        """Return the table of all products."""
         rows: list[tuple[Any, ...]] = []
         for product in self.products(task):
             raise_if_stopped(task)
             if product.a.any() and product.b.any():
                 rows += multiply(product, self.arms)
-        write_text(folder.path / PRODUCTS_FILE, to_csv(COLUMNS, rows))
-        folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
-        return folder.read() or {}
+        return {PRODUCTS_FILE: (COLUMNS, rows)}
 
     @abstractmethod
     def products(self, task: Task) -> Iterator[GemmOperands]:

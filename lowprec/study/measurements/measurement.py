@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Name of the condition that covers all others, if a measurement has one.
 ALL_CONDITIONS = "all"
 ROWS_FILE, LAYERS_FILE = "rows.csv", "layers.csv"
+#: Columns and rows of tables, by file.
+Tables = dict[str, tuple[Sequence[str], list[tuple[Any, ...]]]]
 
 
 class Row(NamedTuple):
@@ -98,8 +100,27 @@ class Measurement(ABC):
         return {"kind": type(self).__name__, **self.__dict__}
 
 
+class Tabulate(Work):
+    """Base class of work that trains nothing and writes tables."""
+
+    def execute(self, task: Task) -> dict[str, Any]:
+        """Compute and write the tables, and return the finished `run.json`."""
+        folder = task.folder
+        folder.remove()
+        folder.start(run_record(task))
+        began = time.monotonic()
+        for file, (columns, rows) in self.tables(task).items():
+            write_text(folder.path / file, to_csv(columns, rows))
+        folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
+        return folder.read() or {}
+
+    @abstractmethod
+    def tables(self, task: Task) -> Tables:
+        """Return columns and rows of each table, by its file, and append one row of metrics per step."""
+
+
 @dataclass(frozen=True)
-class Measure(Work):
+class Measure(Tabulate):
     """Work that measures one arm at one checkpoint, on all batches.
 
     Parameters
@@ -113,14 +134,11 @@ class Measure(Work):
     measurement: Measurement
     reference: Any
 
-    def execute(self, task: Task) -> dict[str, Any]:
-        """Measure, and return the finished `run.json`."""
+    def tables(self, task: Task) -> Tables:
+        """Return the rows of all batches and, if the measurement has such metrics, of all layers."""
         from lowprec.recipe import recipes
 
-        corpus, folder, measurement = corpus_of(task), task.folder, self.measurement
-        folder.remove()
-        folder.start(run_record(task))
-        began = time.monotonic()
+        corpus, measurement = corpus_of(task), self.measurement
         trainer = task.context.backend.load(task.start_file, corpus)
         precision, reference = recipes.get(task.recipe), recipes.get(self.reference)
         rows: list[tuple[Any, ...]] = []
@@ -131,13 +149,11 @@ class Measure(Work):
             for row in measurement.measure(trainer.model, precision, reference, tokens, seed):
                 rows.append((batch, row.condition, *(float(row.values[name]) for name in measurement.metrics)))
                 layers += [(batch, row.condition, *layer) for layer in row.layers]
-            folder.append({"batch": batch, "rows": len(rows), "layers": len(layers)})
-        write_text(folder.path / ROWS_FILE, to_csv(("batch", "condition", *measurement.metrics), rows))
+            task.folder.append({"batch": batch, "rows": len(rows), "layers": len(layers)})
+        found: Tables = {ROWS_FILE: (("batch", "condition", *measurement.metrics), rows)}
         if measurement.layer_metrics:
-            head = ("batch", "condition", "layer", "kind", *measurement.layer_metrics)
-            write_text(folder.path / LAYERS_FILE, to_csv(head, layers))
-        folder.finish("done", seconds=time.monotonic() - began, evaluation_seconds=0.0, timed_steps=task.steps)
-        return folder.read() or {}
+            found[LAYERS_FILE] = ("batch", "condition", "layer", "kind", *measurement.layer_metrics), layers
+        return found
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
         """Describe missing outputs of a finished run: batches, or rows of a batch."""

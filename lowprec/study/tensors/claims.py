@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..._files import to_csv
 from ..design.expectations import Claim, Measured
 from ..design.registration import registered_in
-from ..design.study import MeasuredStudy, Size, count
+from ..design.study import MeasuredStudy, Progress, Size, count
 from ..report.parts import Table, expected_table, findings_json
 from ..run.fingerprint import code_hash, host, versions
 
@@ -33,7 +34,29 @@ class ClaimSetting(Size):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claims(MeasuredStudy):
+class TableStudy(MeasuredStudy):
+    """Base class of studies in this folder: checks the folder first, and records time, versions and host."""
+
+    def measure(
+        self, size: Any, folder: Path, *, command: str = "", progress: Progress = lambda done, total: None
+    ) -> Results:
+        """Measure and return the results; the caller writes them."""
+        from ..run.store import check_writable
+
+        began = time.process_time()
+        check_writable(folder)
+        found = self.measured(size, folder, command, progress)
+        same = {"versions": versions(), "host": host()}
+        json = {"setting": size, **found.json, "seconds": time.process_time() - began, **same}
+        return replace(found, json=json, made_of={"code": code_hash(), "versions": versions()})
+
+    @abstractmethod
+    def measured(self, size: Any, folder: Path, command: str, progress: Progress) -> Results:
+        """Return the results, with what is special to this study in `json`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims(TableStudy):
     """A question about tensors, answered by a table of expected and measured numbers.
 
     Parameters
@@ -47,22 +70,15 @@ class Claims(MeasuredStudy):
     full: ClaimSetting = ClaimSetting(8)
     kind: ClassVar[str] = "claims"
 
-    def measure(
-        self, size: ClaimSetting, folder: Path, *, command: str = "",
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Results:  # fmt: skip
+    def measured(self, size: ClaimSetting, folder: Path, command: str, progress: Progress) -> Results:
         """Measure all numbers; a finding is never a failure."""
         from ..analysis.estimates import ConstantMetrics, estimate
         from ..analysis.findings import judge
         from ..report.results import Block, Results
         from ..report.sheet import csv_of
-        from ..run.store import check_writable
 
-        began = time.process_time()
-        check_writable(folder)
         values = self.values(size.seeds)
-        if progress is not None:
-            progress(1, 1)
+        progress(1, 1)
         known = registered_in(folder, self.name)
         means = ConstantMetrics(lambda metric, arm, condition: values[metric, arm])
         findings = tuple(
@@ -76,9 +92,9 @@ class Claims(MeasuredStudy):
         ]
         body: list[Block] = [found, f"Published: {self.published} ({self.source})." if self.published else ""]
         body += [Table(("arm", *names), measured, f"{size}; {command}"), self.notes]
-        json = {"setting": size, "values": rows, "findings": findings_json(findings)}
+        json = {"values": rows, "findings": findings_json(findings)}
         return Results(
-            self, folder, findings, body, {"table.csv": csv_of(rows)}, summary_json(json, began), made_of(),
+            self, folder, findings, body, {"table.csv": csv_of(rows)}, json, {},
             [Table(found.head, found.rows, title=self.question)], printed=to_csv(found.head, found.rows),
         )  # fmt: skip
 
@@ -134,13 +150,3 @@ def claims_json(outcome: ClaimResults) -> list[dict[str, Any]]:
         {**dict(zip(COLUMNS, row, strict=True)), "value": ours.value}
         for row, (_, ours) in zip(outcome.rows(), outcome.measured, strict=True)
     ]
-
-
-def made_of() -> dict[str, Any]:
-    """Return the entries of this process's record that all studies of one page must share."""
-    return {"code": code_hash(), "versions": versions()}
-
-
-def summary_json(content: Mapping[str, Any], began: float) -> dict[str, Any]:
-    """Return the common entries of `summary.json`, with the CPU time since `began` and the host."""
-    return {**content, "seconds": time.process_time() - began, "versions": versions(), "host": host()}

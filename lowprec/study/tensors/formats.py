@@ -7,7 +7,6 @@ their numbers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,9 +20,9 @@ from lowprec.measure.distributions import distributions
 
 from ...plot.style import CONTROL, NEUTRAL, PALETTE
 from ..design.expectations import Claim, Measured
-from ..design.study import MeasuredStudy, Size, check_names, count
+from ..design.study import Progress, Size, check_names, count
 from ..report.parts import Table
-from .claims import ClaimResults, claims_csv, claims_json, claims_table, made_of, summary_json
+from .claims import ClaimResults, TableStudy, claims_csv, claims_json, claims_table
 
 if TYPE_CHECKING:
     from lowprec.measure.atlas import FormatErrors
@@ -115,7 +114,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorStudy(MeasuredStudy):
+class ErrorStudy(TableStudy):
     """A question about formats, answered by their errors on data.
 
     Parameters
@@ -149,17 +148,11 @@ class ErrorStudy(MeasuredStudy):
                     f"study {self.name!r}: table {table.what!r} must name formats of the study, got {sorted(unknown)}"
                 )
 
-    def measure(
-        self, size: ErrorSetting, folder: Path, *, command: str = "",
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Results:  # fmt: skip
+    def measured(self, size: ErrorSetting, folder: Path, command: str, progress: Progress) -> Results:
         """Measure all formats on all data; return the claims and the measured tables."""
         from ..report.results import Results
         from ..report.sheet import csv_of
-        from ..run.store import check_writable
 
-        began = time.process_time()
-        check_writable(folder)
         swept = sweep(self, size, progress)
         pairs = [pair for table in self.tables for pair in claims_of(table, swept)]
         pairs += [(claim, claim.measure()) for claim in self.claims]
@@ -170,13 +163,12 @@ class ErrorStudy(MeasuredStudy):
             for seed, row in enumerate(seeds)
         ]
         files = {"claims.csv": claims_csv(outcome), f"{self.name}.csv": csv_of(rows)}
-        json = {"setting": size, "claims": claims_json(outcome), "errors": rows}
+        json = {"claims": claims_json(outcome), "errors": rows}
         body = [*(figure(outcome) for figure in self.figures), *_body(outcome)]
         shown = _table(outcome, "SQNR dB", "bits", TABLES[0], self.question)
         if outcome.measured:
             shown = claims_table(outcome, title=self.question)
-        return Results(self, folder, outcome, body, files, summary_json(json, began), made_of(), [shown],
-                       holds=outcome.holds)  # fmt: skip
+        return Results(self, folder, outcome, body, files, json, {}, [shown], holds=outcome.holds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +185,7 @@ class ErrorOutcome(ClaimResults):
         return np.array([getattr(row, field) for row in self.errors[arm, data]], np.float64)
 
 
-def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int], None] | None = None) -> ErrorOutcome:
+def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Progress = lambda done, total: None) -> ErrorOutcome:
     """Measure every format on every distribution."""
     from lowprec.measure.atlas import measure_errors
 
@@ -205,8 +197,7 @@ def sweep(study: ErrorStudy, setting: ErrorSetting, progress: Callable[[int, int
             for arm in study.arms:
                 errors.setdefault((arm.name, data), []).append(measure_errors(values, arm.name))
             done += 1
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
     return ErrorOutcome(study, setting, {key: tuple(rows) for key, rows in errors.items()})
 
 

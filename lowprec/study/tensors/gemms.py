@@ -7,7 +7,6 @@ command. The results are a table of claims (source, published, ours), a figure, 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +20,8 @@ from lowprec._arrays import whole
 
 from ..design.arms import GemmArm
 from ..design.expectations import Claim
-from ..design.study import MeasuredStudy, Size, check_names, count
-from .claims import ClaimResults, claims_csv, claims_json, claims_table, made_of, summary_json
+from ..design.study import Progress, Size, check_names, count
+from .claims import ClaimResults, TableStudy, claims_csv, claims_json, claims_table
 
 if TYPE_CHECKING:
     from lowprec.scaling.quantize import Quantized
@@ -64,7 +63,7 @@ class TensorSetting(Size):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorStudy(MeasuredStudy):
+class TensorStudy(TableStudy):
     """A question about single GEMMs, answered by their errors.
 
     Parameters
@@ -92,16 +91,10 @@ class TensorStudy(MeasuredStudy):
         super().__post_init__()
         check_names(self.name, "kind of data", [data.name for data in self.data])
 
-    def measure(
-        self, size: TensorSetting, folder: Path, *, command: str = "",
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Results:  # fmt: skip
+    def measured(self, size: TensorSetting, folder: Path, command: str, progress: Progress) -> Results:
         """Multiply all operands; return the figure and the table of claims."""
         from ..report.results import Block, Results
-        from ..run.store import check_writable
 
-        began = time.process_time()
-        check_writable(folder)
         measured = tuple((claim, claim.measure()) for claim in self.claims)
         errors = replace(sweep(self, size, progress), measured=measured, command=command)
         caption = f"Figure: {size}; largest error over the mean magnitude of the exact result, operands rounded first."
@@ -110,8 +103,8 @@ class TensorStudy(MeasuredStudy):
         body += [f"Made by `{command}`."] * bool(command)
         shown = claims_table(errors, self.title(errors), self.question)
         return Results(
-            self, folder, errors, body, {"claims.csv": claims_csv(errors)}, summary_json(_as_json(errors), began),
-            made_of(), [shown], holds=errors.holds,
+            self, folder, errors, body, {"claims.csv": claims_csv(errors)}, _as_json(errors), {}, [shown],
+            holds=errors.holds,
         )  # fmt: skip
 
 
@@ -159,7 +152,7 @@ def error_of(result: NDArray[Any], exact: Values) -> tuple[float, float]:
     return float(error.max() / np.abs(exact).mean()), float(np.sqrt((error**2).sum() / (exact**2).sum()))
 
 
-def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, int], None] | None = None) -> Errors:
+def sweep(study: TensorStudy, setting: TensorSetting, progress: Progress = lambda done, total: None) -> Errors:
     """Multiply all operands on all arms and measure the errors.
 
     Parameters
@@ -192,8 +185,7 @@ def sweep(study: TensorStudy, setting: TensorSetting, progress: Callable[[int, i
                     result = lp.gemm(*operands, accumulator=arm.machine, promote_every=arm.promote_every)
                     values[:, d, i, j, seed] = error_of(result, exact[k])
                 done += 1
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
     return Errors(study, setting, values)
 
 
@@ -205,7 +197,7 @@ def _as_json(errors: Errors) -> dict[str, Any]:
             name: errors.of(data.name, arm.name, k, m).tolist() for m, name in enumerate(MEASURES)}}
         for data in study.data for arm in study.arms for k in errors.setting.lengths
     ]  # fmt: skip
-    return {"setting": errors.setting, "claims": claims_json(errors), "curves": curves}
+    return {"claims": claims_json(errors), "curves": curves}
 
 
 # --- the figure ------------------------------------------------------------------------------------------------------
