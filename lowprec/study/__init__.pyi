@@ -15,7 +15,9 @@ from .design.expectations import Measured as Measured
 from .design.study import CheckpointSize as CheckpointSize
 from .design.study import MeasuredStudy as MeasuredStudy
 from .design.study import PlannedStudy as PlannedStudy
+from .design.study import Size as Size
 from .design.study import Study as Study
+from .design.study import count as count
 from .fixed_weights.replay import Replay as Replay
 from .fixed_weights.replay import ReplaySetting as ReplaySetting
 from .fixed_weights.study import MeasurementStudy as MeasurementStudy
@@ -30,6 +32,9 @@ from .measurements.gradients import GradientComparison as GradientComparison
 from .measurements.measurement import Measurement as Measurement
 from .measurements.predictions import Acceptance as Acceptance
 from .measurements.predictions import ByPosition as ByPosition
+from .report.parts import Table as Table
+from .report.results import Results as Results
+from .report.sheet import Figure as Figure
 from .run.plan import Plan as Plan
 from .run.runner import run_study as run_study
 from .tensors.claims import Claims as Claims

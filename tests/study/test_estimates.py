@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,9 +121,8 @@ def test_an_arm_over_itself_is_one_and_one_batch_has_no_interval():
 )
 def test_the_whole_interval_judges(ends, expected, published, outcome):
     """The number is 1 in every case: what it alone lies in decides nothing."""
-    table = SimpleNamespace(estimate=lambda *_, **__: Estimate(1.0, ends))
     item = Expectation("w", "m", "a", expected=expected, published=published)
-    assert judge(item, table).outcome == outcome
+    assert judge(item, lambda *_, **__: Estimate(1.0, ends)).outcome == outcome
 
 
 def test_a_divergence_is_certain():

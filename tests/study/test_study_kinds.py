@@ -1,6 +1,7 @@
 """Kinds of studies: what each must have, and that one of one's own is run by the same command."""
 
 import importlib
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,10 +11,7 @@ from typing import ClassVar
 import pytest
 from contract import MeasuringContract, TrainingContract, command
 
-from lowprec.study import MeasuredStudy, PlannedStudy, catalogue
-from lowprec.study.design.study import Size, count
-from lowprec.study.report.parts import Table
-from lowprec.study.report.results import Results
+from lowprec.study import MeasuredStudy, PlannedStudy, Results, Size, Table, catalogue, count
 
 CLASSES = sorted(
     {*catalogue.STUDIES.values(), *(type(catalogue.load(name)) for name in catalogue.names())}, key=lambda cls: cls.kind
@@ -76,6 +74,16 @@ def test_a_kind_of_ones_own_is_run_by_the_command(tmp_path, monkeypatch):
     assert (shown.exit_code, shown.stdout.split()[-1]) == (1, "7")  # a published figure was not reproduced
     text = (tmp_path / "counting-full/report.md").read_text()
     assert text == "# counting\n\nHow many?\n\n7, lowprec ablate counting\n"
+
+
+def test_the_kind_on_the_page_runs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/own.md").read_text(encoding="utf-8")
+    (block,) = (block for block in page.split("```") if "MeasuredStudy" in block and "kind =" in block)
+    (tmp_path / "kept.py").write_text(block.removeprefix("python\n"))
+    shown = command("ablate", tmp_path / "kept.py", "--set", "most=32", "--no-plot", "--csv", "--out", tmp_path)
+    # Of 1 to 32, E4M3 has 1 to 16 and the even numbers above; E5M2 has 1 to 8, then every second and every fourth.
+    assert shown.stdout == "format,kept %\ne4m3fn,75.0\ne5m2,50.0\nbfloat16,100.0\n"
+    assert json.loads((tmp_path / "kept-full/summary.json").read_text())["shares"]["e5m2"] == 0.5
 
 
 def test_runs_of_a_kind_of_ones_own_are_reported_once_it_is_registered(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..._files import plain, write_json, write_text
+from ..._files import plain, to_csv, write_json, write_text
 from ..analysis.findings import Finding
 from ..run.fingerprint import check_mixture, unfinished_error
 from ..run.store import RunFolder
@@ -48,7 +48,7 @@ class Results:
     holds : bool
         Whether every published figure that the study measures was reproduced.
     printed : str
-        CSV to print, if it is not the first of `tables`.
+        CSV to print, if it is not the first of `tables`, or without these the first of `shown`.
     files : sequence of Path
         All written files.
     """
@@ -79,7 +79,8 @@ class Results:
 
     def table_csv(self) -> str:
         """Return the results as CSV, with exact floats."""
-        return self.printed or next(iter(self.tables.values()))
+        shown = (to_csv(table.head, table.rows) for table in self.shown)
+        return self.printed or next(iter((*self.tables.values(), *shown)))
 
     def markdown(self, plot: bool = True) -> str:
         """Return the report as Markdown, with figures if `plot`."""
@@ -101,6 +102,7 @@ class Results:
         StudyError
             If matplotlib is missing.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
         files = [path for figure in self.figures for path in figure.write(self.folder, plot)]
         texts = {page.REPORT: self.markdown(plot), **self.tables}
         for name, text in texts.items():
