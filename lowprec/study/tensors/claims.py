@@ -52,7 +52,7 @@ class TableStudy(MeasuredStudy):
 
     @abstractmethod
     def measured(self, size: Any, folder: Path, command: str, progress: Progress) -> Results:
-        """Return the results, with what is special to this study in `json`."""
+        """Return the results; their `json` has the entries of this kind only."""
 
 
 @dataclass(frozen=True, kw_only=True)
