@@ -27,7 +27,7 @@ def accumulators_command(name: str | None) -> None:
             key,
             ", ".join(f.name for f in a.input_formats) or "any",
             type(a).__name__,
-            a.group_size if "group" in deciding(type(a)) else None,
+            a.group_size if "group_size" in deciding(type(a)) else None,
             getattr(a, "fraction_bits", None),
             a.output_format.name,
             None if a.scale_format is None else f"{a.scale_format} per {a.scale_block}",

@@ -46,6 +46,8 @@ from .ieee import exact_dot as exact_dot
 from .ieee import fma32 as fma32
 from .ieee import sequential as sequential
 from .ieee import sequential_f32 as sequential_f32
+from .rdna import FlooredPairs as FlooredPairs
+from .rdna import SignFrame as SignFrame
 from .tiles import promoted_dot as promoted_dot
 from .tiles import quantize_tile as quantize_tile
 from .values import BFLOAT16 as BFLOAT16

@@ -14,6 +14,7 @@ from .cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
 from .ieee import exact_dot, sequential
+from .rdna import FlooredPairs, SignFrame
 from .values import (
     BFLOAT16,
     E2M1FN,
@@ -87,7 +88,8 @@ class ExactSum:
 
 
 Cpu: TypeAlias = FlushedFma | Lanes | Odd | RoundedGroups | ScaledGroups
-AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum | Cpu
+Rdna: TypeAlias = SignFrame | FlooredPairs
+AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum | Rdna | Cpu
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ def _catalogue() -> dict[str, Accumulator]:
     found["cdna3_f16"] = Accumulator(FlooredSum(8), ("float16",))
     found["cdna3_bf16"] = Accumulator(FlooredSum(8), ("bfloat16",))
     found["cdna3_fp8"] = Accumulator(FlooredSum(16, halves=True), _FNUZ)
+    for name, inputs in (("f16", ("float16",)), ("bf16", ("bfloat16",))):
+        found[f"rdna3_{name}"] = Accumulator(SignFrame(2), inputs)
+        found[f"rdna4_{name}"] = Accumulator(FlooredPairs(4), inputs)
+        found[f"rdna4_{name}_wave32"] = Accumulator(FlooredPairs(4, order=(0, 2, 1, 3)), inputs)
+        found[f"rdna4_{name}_dot2"] = Accumulator(FlooredPairs(2), inputs)
     return found
 
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from .accumulators import AnyRule, Cpu, ExactSum, Sequential
+from .accumulators import AnyRule, Cpu, ExactSum, Rdna, Sequential
 from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .casts import Away
 from .cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
+from .rdna import FlooredPairs, SignFrame
 from .values import FLOAT32, AnyFormat
 
 _HALF = Fraction(1, 2)
@@ -176,6 +177,8 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
                 "one fraction bit more": replace(rule, fraction_bits=25),
                 "halves or none": replace(rule, halves=not rule.halves), "NVIDIA": Rule(group, 24, output="f32"),
             }  # fmt: skip
+        case SignFrame() | FlooredPairs():
+            return _wrong_of_rdna(rule)
         case ExactSum():
             return {
                 "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
@@ -187,6 +190,26 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
         case FlushedFma() | Lanes() | Odd() | RoundedGroups() | ScaledGroups():
             return _wrong_of_cpus(rule)
     raise AssertionError(f"{type(rule).__name__} needs wrong neighbours here, which the compared inputs must refute")
+
+
+def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
+    match rule:
+        case SignFrame(group=group):
+            return {
+                "two's complement": replace(rule, complement=False), "a positive frame": replace(rule, framed=False),
+                "subnormals live": replace(rule, keep=True), "twice the group": replace(rule, group=2 * group),
+                "one fraction bit less": replace(rule, fraction_bits=23, leading_bits=25),
+                "one leading bit more": replace(rule, leading_bits=27), "RDNA4": FlooredPairs(2),
+                "CDNA1": ExactGroups(group),
+            }  # fmt: skip
+        case FlooredPairs(group=group, order=order):
+            near_pairs: dict[str, AnyRule] = {
+                "cut toward zero": replace(rule, down=False), "a small negative c counts": replace(rule, drops=False),
+                "one fraction bit less": replace(rule, fraction_bits=23),
+                "one leading bit less": replace(rule, leading_bits=25), "RDNA3": SignFrame(2),
+                "another order": replace(rule, order=(1, 0) if not order else ()), "CDNA1": ExactGroups(group),
+            }  # fmt: skip
+            return {**near_pairs, "all aligned together": replace(rule, in_pairs=False)} if group > 2 else near_pairs
 
 
 def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:

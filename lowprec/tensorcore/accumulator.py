@@ -102,6 +102,8 @@ class Accumulator(Value, ABC):
     reference_is_compiled: ClassVar[bool] = True
     #: Whether a chain may continue where scales change: its running sum can be rescaled.
     has_running_sum: ClassVar[bool] = True
+    #: Whether every NaN result is 0x7FFFFFFF (0x7FFF in float16); else `reference` returns the hardware's.
+    has_canonical_nan: ClassVar[bool] = True
     #: Whether `lowprec.gemm` without promotion multiplies the dequantized values in float32.
     multiplies_values: ClassVar[bool] = False
     #: Classes of `engines` that may be faster than `reference`, the fastest first.
@@ -294,7 +296,7 @@ def heeded_fields(kind: type[Accumulator]) -> tuple[str, ...]:
 #: Ranges of integer fields that several kinds have.
 _RANGES = {
     "group_size": (1, 256), "fraction_bits": (3, 40), "exact_group": (1, 256), "lanes": (1, 256),
-    "zero_exponent": (-8000, 8000), "scale_block": (0, 256), "product_scale_log2": (-127, 127),
+    "leading_bits": (3, 40), "zero_exponent": (-8000, 8000), "scale_block": (0, 256), "product_scale_log2": (-127, 127),
     "promote_every": (1, 1 << 30),
 }  # fmt: skip
 

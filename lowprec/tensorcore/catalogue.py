@@ -13,7 +13,7 @@ from typing import Any
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .accumulator import FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
-from .kinds.amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
+from .kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .kinds.exact import ExactSum
 from .kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
@@ -113,6 +113,25 @@ _MATRIX_CORES: tuple[Accumulator, ...] = (
     TruncateFloorSum("cdna3_fp8", group_size=16, fraction_bits=24, input_formats=_FNUZ, lanes=2, **_AMD),
     *(SequentialSum(f"cdna{n}_f32", input_formats=_F32, **_AMD) for n in (1, 2, 3)),
 )
+# RDNA: V_DOT2_F32_* and V_WMMA_F32_16X16X16_*. The rules are those of AMD's MIT-licensed emulator.
+_GFX11 = "ROCm/rocm-systems, emulation/rocjitsu: gfx11_dot2.h (48f67ab9); RDNA3, RDNA3.5"
+_GFX12 = "ROCm/rocm-systems, emulation/rocjitsu: gfx12_dot.h (5ac3c9c4); RDNA4"
+_W7900 = "recordings of a Radeon Pro W7900 (gfx1100): V_DOT2 and WMMA"
+_R9700 = "recordings of a Radeon AI Pro R9700 (gfx1201)"
+_RDNA: tuple[Accumulator, ...] = (
+    OnesComplementSum("rdna3_f16", input_formats=_F16, source=_GFX11, validated_against=_W7900),
+    OnesComplementSum("rdna3_bf16", input_formats=_BF16, daz_formats=_BF16, source=_GFX11, validated_against=_W7900),
+    *(
+        FlooredPairSum(
+            f"rdna4_{short}{form}", group_size=size, group_order=order, input_formats=inputs,
+            source=f"{_GFX12}, {what}", validated_against=_R9700,
+        )
+        for short, inputs in (("f16", _F16), ("bf16", _BF16))
+        for form, size, order, what in (
+            ("", 4, (), "WMMA, wave64"), ("_wave32", 4, (0, 2, 1, 3), "WMMA, wave32"), ("_dot2", 2, (), "V_DOT2"),
+        )
+    ),
+)  # fmt: skip
 # Dot products of CPUs.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
@@ -166,7 +185,7 @@ _CPUS: tuple[Accumulator, ...] = (
         source="Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
     ),
 )  # fmt: skip
-for _entry in (*_MATRIX_CORES, *_CPUS):
+for _entry in (*_MATRIX_CORES, *_RDNA, *_CPUS):
     accumulators.register(_entry.name, _entry)
 accumulators.register(
     "fp64",

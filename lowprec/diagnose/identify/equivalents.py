@@ -79,7 +79,7 @@ def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Can
     every = candidate.accumulator.promote_every
     for value in values:
         other = candidate.changed(**{field: value})
-        if other is None and field == "group" and every is not None:
+        if other is None and field == "group_size" and every is not None:
             plain = candidate.changed(group_size=value, promote_every=None)
             if plain is not None:
                 step = plain.accumulator.step()

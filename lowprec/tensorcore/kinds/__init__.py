@@ -1,6 +1,6 @@
 """Kinds of accumulators, one class each."""
 
-from .amd import ExactGroupSum, PairwiseSum, TruncateFloorSum
+from .amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .exact import ExactSum
 from .nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
@@ -10,5 +10,6 @@ from .x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 #: All kinds of the catalogue, in the search order of `identify`.
 KINDS = (
     FusedSum, GroupedFusedSum, SplitF16Sum, TruncateFloorSum, PairwiseSum, ExactGroupSum, SequentialSum, ExactSum,
-    FlushedFmaSum, LaneChains, PairedLaneChains, RoundToOddSum, RoundedGroupSum, ScaledGroupSum,
+    FlushedFmaSum, LaneChains, PairedLaneChains, RoundToOddSum, RoundedGroupSum, ScaledGroupSum, OnesComplementSum,
+    FlooredPairSum,
 )  # fmt: skip

@@ -1,14 +1,19 @@
-"""AMD's matrix cores: `ExactGroupSum` (CDNA1), `PairwiseSum` (CDNA2) and `TruncateFloorSum` (CDNA3)."""
+"""AMD's matrix units, CDNA and RDNA.
+
+`ExactGroupSum` is CDNA1, `PairwiseSum` CDNA2, `TruncateFloorSum` CDNA3, `OnesComplementSum` RDNA3 and `FlooredPairSum`
+RDNA4.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...format.catalogue import Format
 from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
-from ...kernels.tensorcore.reference import amd
+from ...kernels.tensorcore.reference import amd, rdna
 from ..accumulator import Accumulator, StepError
 from ..engines.columns import Columns
 from ..engines.dots import DotSum
@@ -164,3 +169,147 @@ class TruncateFloorSum(Accumulator):
     def window(self) -> int:
         """Largest difference by which C's exponent may be below the largest without C being dropped."""
         return self.fraction_bits + 1 if self.lanes > 1 else 1 << 20
+
+
+class _RdnaSum(Accumulator):
+    """Base class of RDNA's sums, whose last kept bit depends on operands' exponents and on leading bits.
+
+    A NaN operand gives 0xFFC00A3D, an invalid operation 0xFFC00000, and a NaN in C is returned quiet, with its payload.
+    """
+
+    fraction_bits: int
+    leading_bits: int
+
+    has_canonical_nan = False
+
+    def step_error(self) -> StepError:
+        """Return the bound for terms truncated once or, in pairs, twice, a rounded sum, and flushed zeros."""
+        unit = max(2.0**-self.fraction_bits, 2.0**-self.leading_bits)
+        lost, last = 2 * (self.group_size + 1) * unit, 2.0**-24
+        return StepError(lost + last * (1 + lost), 2.0**-125)
+
+    def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
+        """Return the values, with zeros for subnormals of `daz_formats`."""
+        x = super().values(codes, fmt)
+        if self.is_daz(fmt):
+            np.copysign(np.float32(0), x, out=x, where=np.abs(x) < fmt.smallest_normal)
+        return x
+
+    def run(self, dot: Callable[..., None], p: GemmProblem) -> Matrix:
+        """Return one chain computed by a kernel of `reference.rdna`."""
+        left, right = self._parts(p.a, p.fa), self._parts(p.b, p.fb)
+        grids = rdna.Grids(
+            p.fa.mantissa_bits + p.fb.mantissa_bits, self.group_size, self.fraction_bits, self.leading_bits
+        )
+        state, layout = bits_of(p.start), result_layout(self, nearest=True)
+        by_rows(lambda start, stop: dot(left, right, grids, layout, state, start, stop), p)
+        return values_of(state, self)
+
+    def _parts(self, codes: Matrix, fmt: Format) -> rdna.SignedParts:
+        parts = take_apart(codes, fmt, self.group_size)
+        if self.is_daz(fmt):
+            parts.significand[(codes & fmt.code_dtype.type(fmt.sign_mask - 1)) < (1 << fmt.mantissa_bits)] = 0
+        return rdna.SignedParts(*parts, (codes & fmt.sign_mask) != 0)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class OnesComplementSum(_RdnaSum):
+    """Truncated terms, those of the other sign than C subtracted as ones' complements: RDNA3.
+
+    A term of C's sign counts its magnitude m, one of the other sign -(m + 1), a zero product included. The total is
+    rounded to nearest even; subnormal C and results become zeros.
+
+    Parameters
+    ----------
+    group_size : int
+        Products per sum, 1 to 256.
+    fraction_bits, leading_bits : int
+        Bits kept below the largest sum of two operands' exponents, and below the largest leading bit of a term.
+    daz_formats : sequence of Format or str
+        Formats whose subnormal operands are zeros.
+    """
+
+    group_size: int = 2
+    fraction_bits: int = 24
+    leading_bits: int = 26
+    daz_formats: tuple[Format, ...] = ()
+
+    summary = "terms truncated toward zero; those of the other sign than C as ones' complements; one rounding"
+    oracle_class = "SignFrame"
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Return one sum of the group and C."""
+        words = "aligned, cut toward zero", "the other sign than C's: -(m + 1)", "added, rounded to float32"
+        how = Particular("ones' complement", (self.fraction_bits, self.leading_bits, len(self.daz_formats)))
+        return Sum(words, (state, Products(tuple(range(start, start + self.group_size)))), how)
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain, computed in integers."""
+        return self.run(rdna.framed_dot, p)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FlooredPairSum(_RdnaSum):
+    """Pairs of products rounded down and added, then rounded down with C and added, with one rounding: RDNA4.
+
+    Parameters
+    ----------
+    group_size : int
+        Products per sum, 1 to 256: pairs of consecutive k.
+    fraction_bits, leading_bits : int
+        Bits kept below the largest sum of two operands' exponents of a pair, and below C's leading bit.
+    group_order : tuple of int
+        Order in which the groups of an instruction are added; empty: increasing.
+    """
+
+    group_size: int = 4
+    fraction_bits: int = 24
+    leading_bits: int = 26
+    group_order: tuple[int, ...] = ()
+
+    summary = "pairs of products, rounded down and added, then rounded down with C and added; one rounding"
+    oracle_class = "FlooredPairs"
+
+    def check(self) -> None:
+        """Check that the order is a permutation, and that promotions occur between instructions."""
+        who = f"FlooredPairSum {self.name}"
+        object.__setattr__(self, "group_order", tuple(int(i) for i in self.group_order))
+        if sorted(self.group_order) != list(range(len(self.group_order))):
+            raise ValueError(f"{who}: group_order must be a permutation of 0, 1, ..., got {self.group_order}")
+        if self.promote_every is not None and self.promote_every % self.step():
+            raise ValueError(f"{who}: promote_every must be a multiple of {self.step()}, got {self.promote_every}")
+
+    def step(self) -> int:
+        """Return the products of one instruction."""
+        return self.group_size * max(len(self.group_order), 1)
+
+    def steps(self, k: int) -> int:
+        """Return the number of sums in a chain of k products."""
+        return -(-k // self.step()) * max(len(self.group_order), 1)
+
+    def instruction(self, state: Sum | str, start: int) -> Sum:
+        """Return the sums of an instruction's groups, each of pairs and then with C."""
+        bits, found = self.fraction_bits, state
+        for group in self.group_order or (0,):
+            first = start + group * self.group_size
+            pairs = [Products(tuple(range(k, min(k + 2, first + self.group_size))))
+                     for k in range(first, first + self.group_size, 2)]  # fmt: skip
+            cut = Particular("floored pair", (bits,))
+            sums = [Sum(("aligned, rounded down, added",), (pair,), cut) for pair in pairs]
+            words = "aligned to C or the largest product", "rounded down, added", "rounded to float32"
+            found = Sum(words, (found, *sums), Particular("floored with C", (bits, self.leading_bits)))
+        assert isinstance(found, Sum)
+        return found
+
+    def reference(self, p: GemmProblem) -> Matrix:
+        """Return one chain, computed in integers."""
+        if self.group_order:
+            p = p._replace(a=self._in_order(p.a), b=self._in_order(p.b))
+        return self.run(rdna.floored_pair_dot, p)
+
+    def _in_order(self, codes: Matrix) -> Matrix:
+        """Return codes [R, K], zero-padded to whole instructions, with their groups in order of addition."""
+        rows, k = codes.shape
+        padded = np.zeros((rows, -(-k // self.step()), len(self.group_order), self.group_size), codes.dtype)
+        padded.reshape(rows, -1)[:, :k] = codes
+        return np.ascontiguousarray(padded[:, :, list(self.group_order)].reshape(rows, -1))

@@ -1,0 +1,175 @@
+"""AMD's RDNA3 and RDNA4: sums in units of a last kept bit, as exact fractions.
+
+The rules are those of AMD's emulator (ROCm/rocm-systems, emulation/rocjitsu), which recordings of both chips match.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .amd import Chained, Codes
+from .fused import Scales
+from .values import FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
+
+Pairs = Sequence[tuple[Parts, Parts]]
+NAN_OPERAND, INVALID = 0xFFC00A3D, 0xFFC00000
+
+
+def special_bits(pairs: Pairs, c: Parts, c_bits: int) -> int | None:
+    """Return the result if a term is NaN or Inf: the first of the rules that applies."""
+    if any("nan" in (a.kind, b.kind) for a, b in pairs):
+        return NAN_OPERAND
+    infinite = [(a, b) for a, b in pairs if "inf" in (a.kind, b.kind)]
+    signs = {a.negative != b.negative for a, b in infinite}
+    if len(signs) == 2 or any(x.kind == "finite" and x.significand == 0 for pair in infinite for x in pair):
+        return INVALID
+    if c.kind == "nan":
+        return c_bits | 0x00400000
+    if c.kind == "inf":
+        signs.add(c.negative)
+    if len(signs) == 2:
+        return INVALID
+    return (0xFF800000 if signs.pop() else 0x7F800000) if signs else None
+
+
+def _value(x: Parts, fmt: Fields) -> Fraction:
+    return x.significand * two_to(x.exponent - fmt.mantissa_bits)
+
+
+@dataclass(frozen=True)
+class SignFrame(Chained):
+    """RDNA3: terms are truncated; one of the other sign than c counts one unit more in magnitude.
+
+    Attributes
+    ----------
+    group
+        Products per sum.
+    flushed
+        Format of operands whose subnormals are zeros.
+    fraction_bits, leading_bits
+        Bits kept below the largest sum of two exponents, and below the largest term's leading bit.
+    complement, framed, keep
+        False, False and True are wrong rules: terms of the other sign are negated; the frame is always positive;
+        subnormal results and c are kept.
+    """
+
+    group: int = 2
+    flushed: str = "bfloat16"
+    fraction_bits: int = 24
+    leading_bits: int = 26
+    complement: bool = True
+    framed: bool = True
+    keep: bool = False
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        pairs = [(self._operand(x, fa), self._operand(y, fb)) for x, y in zip(a, b, strict=True)]
+        c = parts(c_bits, FLOAT32)
+        found = special_bits(pairs, c, c_bits)
+        if found is not None:
+            return found
+        value_of_c = _value(c, FLOAT32)
+        if value_of_c < two_to(-126) and not self.keep:
+            value_of_c = Fraction(0)
+        terms = [(c.negative, value_of_c)]
+        last = []
+        for x, y in pairs:
+            term = _value(x, fa) * _value(y, fb)
+            terms.append((x.negative != y.negative, term))
+            if term:
+                last.append(x.exponent + y.exponent - self.fraction_bits)
+        last += [floor_log2(term) - self.leading_bits for _, term in terms if term]
+        if not last:
+            return 0
+        unit, frame = two_to(max(last)), c.negative and self.framed
+        total = 0
+        for negative, term in terms:
+            count = math.floor(term / unit)
+            total += count if negative == frame else -count - (1 if self.complement else 0)
+        result = total * unit * (-1 if frame else 1)
+        if not result:
+            return 0
+        places = 23 - floor_log2(abs(result))
+        rounded = nearest(abs(result), places) * two_to(-places)
+        if rounded < two_to(-126) and not self.keep:
+            return 0
+        return encode(-rounded if result < 0 else rounded, FLOAT32, "nonsaturate")
+
+    def _operand(self, code: int, fmt: Fields) -> Parts:
+        found = parts(code, fmt)
+        subnormal = found.kind == "finite" and found.significand < 1 << fmt.mantissa_bits
+        is_flushed = self.flushed == "bfloat16" and fmt.exponent_bits == 8
+        return found._replace(significand=0) if subnormal and is_flushed else found
+
+
+@dataclass(frozen=True)
+class FlooredPairs(Chained):
+    """RDNA4: pairs of products rounded down and added, then with c, rounded down, and one rounding to nearest.
+
+    Attributes
+    ----------
+    group, order
+        Products per sum; order in which the groups of an instruction are added, empty: increasing.
+    fraction_bits, leading_bits
+        Bits kept below a pair's largest sum of two exponents, and below c's leading bit.
+    down, in_pairs, drops
+        False are wrong rules: truncation instead of rounding down; all products aligned together; a negative c below
+        the last bit counts -1.
+    """
+
+    group: int = 4
+    order: tuple[int, ...] = ()
+    fraction_bits: int = 24
+    leading_bits: int = 26
+    down: bool = True
+    in_pairs: bool = True
+    drops: bool = True
+
+    def dot(
+        self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
+    ) -> int:
+        """Return the dot product of two code vectors plus c; a short last instruction is zero-padded."""
+        span = self.group * len(self.order)
+        if span:
+            padded = [[*map(int, x), *[0] * (-len(x) % span)] for x in (a, b)]
+            where = [
+                start + group * self.group + i
+                for start in range(0, len(padded[0]), span) for group in self.order for i in range(self.group)
+            ]  # fmt: skip
+            a, b = ([x[k] for k in where] for x in padded)
+        return super().dot(a, b, c_bits, a_format, b_format, scales)
+
+    def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
+        """Add one group of products to c."""
+        pairs = [(parts(x, fa), parts(y, fb)) for x, y in zip(a, b, strict=True)]
+        c = parts(c_bits, FLOAT32)
+        found = special_bits(pairs, c, c_bits)
+        if found is not None:
+            return found
+        sums: list[tuple[Fraction, Fraction]] = []  # of a pair, and its last bit
+        size = 2 if self.in_pairs else len(pairs)
+        for start in range(0, len(pairs), size):
+            some = [
+                (_value(x, fa) * _value(y, fb) * (-1 if x.negative != y.negative else 1), x.exponent + y.exponent)
+                for x, y in pairs[start : start + size]
+            ]
+            places = [exponent for term, exponent in some if term]
+            if places:
+                unit = two_to(max(places) - self.fraction_bits)
+                sums.append((sum((self._cut(term, unit) for term, _ in some), Fraction(0)), unit))
+        value = _value(c, FLOAT32)
+        unit = two_to(max(floor_log2(value) if value else -126, -126) - self.leading_bits)
+        unit = max([unit, *(last for _, last in sums)])
+        total = self._cut(-value if c.negative else value, unit)
+        if self.drops and c.negative and value < unit and unit > two_to(-126):
+            total = Fraction(0)
+        total += sum((self._cut(x, unit) for x, _ in sums), Fraction(0))
+        rounded = encode(total, FLOAT32, "nonsaturate")
+        return 0 if rounded == 0x80000000 else rounded
+
+    def _cut(self, value: Fraction, unit: Fraction) -> Fraction:
+        count = value / unit
+        return (math.floor(count) if self.down else math.trunc(count)) * unit
