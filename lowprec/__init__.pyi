@@ -8,6 +8,8 @@ from ._threads import set_num_threads as set_num_threads
 from .attn.attention import attention as attention
 from .attn.catalogue import attentions as attentions
 from .attn.kernel import AttentionKernel as AttentionKernel
+from .bounds.checksum import checksum as checksum
+from .bounds.tolerance import tolerance as tolerance
 from .cast.casts import decode as decode
 from .cast.casts import encode as encode
 from .cast.casts import round_to as round_to
@@ -42,7 +44,6 @@ from .scaling.rules import AmaxRule as AmaxRule
 from .scaling.spec import TensorSpec as TensorSpec
 from .tensorcore.accumulator import Accumulator as Accumulator
 from .tensorcore.catalogue import accumulators as accumulators
-from .tensorcore.checksum import checksum as checksum
 from .tensorcore.engines.selection import use_kernel as use_kernel
 from .tensorcore.gemm import gemm as gemm
 from .tensorcore.gemm import matmul_f32 as matmul_f32

@@ -1,4 +1,4 @@
-"""Tools for test suites that compare bits: reports of differences, test vectors, and hypothesis strategies.
+"""Tools for test suites: differences of bits, derived tolerances, faults, criteria, vectors, hypothesis strategies.
 
 Nothing else in the package imports hypothesis; only the strategies require it.
 """
@@ -12,6 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import host, one_of
+from .bounds.criteria import Criterion as Criterion
+from .bounds.criteria import criteria as criteria
+from .bounds.criteria import criterion as criterion
+from .bounds.data import data_kinds as data_kinds
+from .bounds.data import operands as operands
+from .bounds.faults import Fault as Fault
+from .bounds.faults import faults as faults
+from .bounds.power import criterion_power as criterion_power
+from .bounds.tolerance import tolerance
 from .format.catalogue import Format, formats
 from .vectors.catalogue import vectors as vectors
 
@@ -104,6 +113,48 @@ def assert_bits_equal(
     if places.size > max_shown:
         lines.append(f"  and {places.size - max_shown} more")
     raise AssertionError("\n".join(lines))
+
+
+def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **options: Any) -> None:
+    """Raise unless a result is one that an arithmetic gives for a product of quantized operands.
+
+    Parameters
+    ----------
+    got : array of NumPy, torch or JAX, shape (M, N)
+        Result to judge.
+    a, b : Quantized
+        Operands.
+    c : array_like, optional
+        Addend.
+    **options
+        Arguments of `lowprec.tolerance`: `accumulator`, `out_format`, `promote_every`, `library` ...
+
+    Raises
+    ------
+    AssertionError
+        If it is not; the message says by how much it is off, where, and which fault gives it.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> x, y = operands("normal", 32, 48, 512)
+    >>> a, b = lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 1x128")
+    >>> assert_product(lp.gemm(a, b), a, b, accumulator="hopper_fp8")
+    """
+    __tracebackhide__ = True
+    t = tolerance(a, b, c, **options)
+    verdict = t.test(_array(got))
+    if verdict:
+        return
+    said = [str(verdict)]
+    if not verdict.cause:
+        said.append(
+            "No fault of lowprec.testing.faults gives this result. Is the arithmetic that of the kernel (accumulator, "
+            "promote_every, library, split_k, order)?"
+        )
+    pair = t.atol_rtol()
+    said.append(f"Every correct result is within atol={pair.atol:.3g}, rtol={pair.rtol:.3g} of the exact product.")
+    raise AssertionError("\n".join(said))
 
 
 def _difference(place: int, shape: tuple[int, ...], words: tuple[Any, Any], values: tuple[Any, Any]) -> list[str]:

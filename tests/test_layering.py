@@ -25,9 +25,9 @@ FLOORS = [
     {"codec", "tensorcore"},
     {"attn"},
     {"costs", "recipe", "vectors"},
-    {"diagnose", "moe", "measure", "testing"},
-    {"board", "plot"},
-    {"jax", "study", "torch"},
+    {"diagnose", "moe", "measure"},
+    {"board", "bounds", "plot"},
+    {"jax", "study", "testing", "torch"},
     {"cli"},
     {"__main__", "reference"},
 ]

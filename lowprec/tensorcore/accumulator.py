@@ -21,6 +21,7 @@ from ..cast.casts import decode
 from ..cast.constants import decode_constants, has_word_kernel
 from ..format.catalogue import Format, formats, formats_of
 from ..kernels.cast.nearest import decode32
+from .block import Added, Block, exponent, power_below
 from .order import Sum, drawing
 from .problem import Float32Matrix, GemmProblem, Matrix
 
@@ -47,10 +48,18 @@ class StepError(NamedTuple):
 
     Magnitudes are those used in the alignment: a subnormal counts as the smallest normal number, also in the scales
     inside the instruction.
+
+    Attributes
+    ----------
+    relative, absolute : float
+        Coefficients of the bound.
+    carried : float, optional
+        Relative error of C alone, which is less where the products are rounded more often; None: `relative`.
     """
 
     relative: float
     absolute: float
+    carried: float | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -225,6 +234,23 @@ class Accumulator(Value, ABC):
     def step_error(self) -> StepError:
         """Return a bound on the error of one instruction without overflow; derived, not measured."""
 
+    def block_length(self) -> int:
+        """Return the number of products in a block of `block_error`: some instructions, for speed."""
+        return max(32 // self.step(), 1) * self.step()
+
+    def block_error(self, block: Block) -> Added:
+        """Return a bound on the error that some instructions of a chain add, and an estimate of its mean square.
+
+        With r and z of `step_error` and c the relative error of C, n instructions add at most
+        ``(1 + r)^n (r size + n c inside + n z)``: every running sum is at most `inside` plus the error so far.
+        """
+        error, n = self.step_error(), block.steps
+        carried = error.relative if error.carried is None else error.carried
+        products, sums = error.relative * block.size, carried * block.inside
+        growth = (1 + error.relative) ** n
+        squares = (np.square(products) / block.products + n * np.square(sums)) / 3
+        return Added(growth * (products + n * (sums + error.absolute)), squares)
+
     def multiplied(self, fmt: Format) -> Format:
         """Return the format in which numbers are multiplied: TF32 operands lose the low 13 bits of float32."""
         return TF32 if fmt.same_codes(FLOAT32) and self.accepts(TF32) else fmt
@@ -276,6 +302,26 @@ class AlignedSum(Accumulator):
     oracle_class = "Rule"
     output_formats = (FP22, FLOAT32, FLOAT16)
     alignments = ALIGNMENTS
+
+    def block_length(self) -> int:
+        """Return the products of one instruction: the exponents of its own terms decide its error."""
+        return self.step()
+
+    def block_error(self, block: Block) -> Added:
+        """Return the bound from the unit of the alignment, 2^(E - F), and the number of products with lower bits.
+
+        E is at most the exponent of the largest product, of C, of a subnormal C, or of a zero. The sum then loses less
+        than its ulp, or half of it for float16.
+        """
+        zero = 0.0 if self.zero_exponent is None else 2.0**self.zero_exponent
+        least = max(zero, self.stored_format.smallest_normal)
+        unit = power_below(np.maximum(np.maximum(block.largest, block.before), least)) * 2.0**-self.fraction_bits
+        runs = np.minimum(block.below(exponent(unit)), self.group_size // self.exact_group)
+        terms = runs + (block.before > 0)  # a C of 0 loses nothing
+        cut = terms * unit * (0.5 if self.align == "nearest" else 1.0)
+        last = 2.0 ** -(self.output_bits + (self.output_format == FLOAT16))
+        rounded = last * power_below(np.maximum(block.after + cut, self.stored_format.smallest_normal))
+        return Added(cut + rounded, (terms * np.square(unit) + np.square(rounded)) / 3)
 
     def check(self) -> None:
         """Check that promotions occur between groups."""

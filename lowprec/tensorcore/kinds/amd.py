@@ -15,6 +15,7 @@ from ...format.catalogue import Format
 from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
 from ...kernels.tensorcore.reference import amd, rdna
 from ..accumulator import Accumulator, StepError
+from ..block import Added, Block, exponent, power_below
 from ..engines.columns import Columns
 from ..engines.dots import DotSum
 from ..engines.reference import bits_of, by_rows, result_layout, take_apart, values_of
@@ -79,7 +80,7 @@ class PairwiseSum(DotSum):
         """Return the bound for the roundings of a product: the depth of the tree plus two, each with a flush."""
         roundings = 2 + (self.group_size - 1).bit_length()
         flushes = 2 * self.group_size + 1
-        return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126)
+        return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126, 2.0**-24)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
         """Return the values, with +0 for subnormals."""
@@ -150,6 +151,20 @@ class TruncateFloorSum(Accumulator):
         lost = (self.group_size + 4) * 2.0**-self.fraction_bits + 2.0**-_WIDE_BITS
         last = 2.0**-24 + 2.0**-_WIDE_BITS
         return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
+
+    def block_length(self) -> int:
+        """Return the products of one instruction."""
+        return self.step()
+
+    def block_error(self, block: Block) -> Added:
+        """Return the bound from the unit of the alignment: products without lower bits, and their sum, lose nothing."""
+        top = power_below(np.maximum(np.maximum(block.size, block.before), 2.0**-126))
+        unit = top * 2.0**-self.fraction_bits
+        cut = block.below(exponent(unit))
+        terms = cut + 3 * (cut > 0) + 2 * (block.before > 0)
+        lost = terms * unit + 2.0**-_WIDE_BITS * top
+        rounded = 2.0**-24 * (block.after + lost) + 2.0**-149
+        return Added(lost + rounded, (terms * np.square(unit) + np.square(rounded)) / 3)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain over all K; with two partial sums, a C far below them is dropped."""

@@ -42,7 +42,8 @@ class RoundToOddSum(DotSum):
 
     def step_error(self) -> StepError:
         """Return the bound for a product's roundings, each below one ulp, and for flushes."""
-        return StepError((1 + 2.0**-23) ** (self.group_size + 1) - 1, 2 * (2 * self.group_size + 1) * 2.0**-126)
+        absolute = 2 * (2 * self.group_size + 1) * 2.0**-126
+        return StepError((1 + 2.0**-23) ** (self.group_size + 1) - 1, absolute, 2.0**-23)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
@@ -72,7 +73,7 @@ class RoundedGroupSum(DotSum):
 
     def step_error(self) -> StepError:
         """Return the bound for two roundings."""
-        return StepError((1 + 2.0**-24) ** 2 - 1, 2 * 2.0**-149)
+        return StepError((1 + 2.0**-24) ** 2 - 1, 2 * 2.0**-149, 2.0**-24)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""

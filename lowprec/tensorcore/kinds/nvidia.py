@@ -17,6 +17,7 @@ from ...format.catalogue import Format
 from ...kernels.tensorcore.reference.aligned import fused_dot
 from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
+from ..block import Added, Block, exponent, power_below
 from ..engines.float32_lanes import Float32Lanes
 from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes
 from ..engines.reference import bits_of, by_rows, group_rule, result_layout, scale_parts, take_apart, values_of
@@ -228,7 +229,21 @@ class SplitF16Sum(Accumulator):
         both = 2 * inner.relative * (1 + inner.relative) ** 2
         last = 2.0 ** -(self.output_bits + 1)
         least = self.stored_format.smallest_subnormal
-        return StepError(both + last * (1 + both), (1 + last) * 2 * inner.absolute * (1 + inner.relative) + least)
+        absolute = (1 + last) * 2 * inner.absolute * (1 + inner.relative) + least
+        return StepError(both + last * (1 + both), absolute, last)
+
+    def block_length(self) -> int:
+        """Return the products of one instruction."""
+        return self.step()
+
+    def block_error(self, block: Block) -> Added:
+        """Return the bound of `step_error` where a half can have bits that are lost, else that of the last addition."""
+        error, nearest = self.step_error(), 2.0 ** -(self.output_bits + 1)
+        top = power_below(np.maximum(block.size, self.stored_format.smallest_normal))
+        kept = min(self.fraction_bits, self.output_bits)
+        lost = np.where(block.below(exponent(top * 2.0**-kept)) > 0, error.relative * block.size, 0.0)
+        rounded = nearest * (block.after + lost)
+        return Added(lost + rounded + error.absolute, (np.square(lost) / block.products + np.square(rounded)) / 3)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, instruction by instruction."""

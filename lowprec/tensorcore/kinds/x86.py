@@ -51,7 +51,11 @@ class _X86Sum(DotSum):
     def step_error(self) -> StepError:
         """Return the bound for `roundings` roundings; every product and sum may be flushed."""
         flushes = 2 * self.group_size + self.lanes + 2
-        return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST)
+        return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST, (1 + _U) ** self.of_c() - 1)
+
+    def of_c(self) -> int:
+        """Return the number of roundings of C: one if it is added last."""
+        return 1
 
     @abstractmethod
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
@@ -91,6 +95,10 @@ class FlushedFmaSum(_X86Sum):
 
     def roundings(self) -> int:
         """Return the group size: a group is one chain."""
+        return self.group_size
+
+    def of_c(self) -> int:
+        """Return the group size: the chain begins with C."""
         return self.group_size
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:

@@ -23,12 +23,12 @@ from .._arrays import check_product, check_shape, real_numbers, whole
 from .._ieee import standard
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
-from .accumulator import FLOAT64, Accumulator
-from .catalogue import accumulators
-from .engines.chain import sequential_f64
-from .engines.selection import way_for
-from .library import GemmLibrary, gemm_libraries
-from .operands import as_multiplied, check_quantized, interval, without_tensor_scales
+from ..tensorcore.accumulator import FLOAT64, Accumulator
+from ..tensorcore.catalogue import accumulators
+from ..tensorcore.engines.chain import sequential_f64
+from ..tensorcore.engines.selection import way_for
+from ..tensorcore.library import GemmLibrary, gemm_libraries
+from ..tensorcore.operands import as_multiplied, check_quantized, interval, without_tensor_scales
 
 Values = NDArray[np.float64]
 #: Half an ulp of float32, relative; and the spacing of its subnormals.

@@ -6,9 +6,9 @@ from floats import normal
 from refusals import refusals
 
 import lowprec as lp
+from lowprec.bounds.checksum import Bound, Side, compared
 from lowprec.recipe.operands import as_quantized
 from lowprec.tensorcore.accumulator import FLOAT64
-from lowprec.tensorcore.checksum import Bound, Side, compared
 from lowprec.tensorcore.kinds.nvidia import aligned_error
 
 SHAPE = (18, 23)

@@ -1,0 +1,185 @@
+"""Criteria of tests, as callables ``(got, want) -> bool``: measures with a limit, and those of public suites."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..format.catalogue import formats
+from ..measure.metrics import calc_diff, gain_error, sqnr
+from ..registry import Registry, suggest
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Criterion:
+    """A rule by which a test accepts a result.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables.
+    accepts : callable
+        ``(got, want) -> bool``; both are float64 arrays, `want` the exact product in the format of the result.
+    source : str
+        File that states it.
+    against : {"operands", "values"}
+        What `want` is computed from: the quantized operands, or the values before quantization.
+
+    Examples
+    --------
+    >>> criterion("calc_diff<1e-3")([1.0, 2.0], [1.0, 2.001])
+    True
+    """
+
+    name: str
+    accepts: Callable[[Any, Any], Any]
+    source: str = "user-defined"
+    against: str = "operands"
+
+    def __call__(self, got: ArrayLike, want: ArrayLike) -> bool:
+        """Return whether a result is accepted.
+
+        Raises
+        ------
+        ValueError
+            If the rule raises an error other than AssertionError, which counts as a refusal.
+        """
+        try:
+            found = self.accepts(np.asarray(got, np.float64), np.asarray(want, np.float64))
+        except AssertionError:
+            return False
+        except Exception as error:
+            raise ValueError(f"criterion {self.name}: it must accept or refuse arrays, got {error!r}") from error
+        return found is None or bool(found)  # assert_close and its kind return nothing
+
+
+def _allclose(got: Values, want: Values, rtol: float, atol: float) -> bool:
+    with np.errstate(invalid="ignore"):
+        return np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _cosine(got: Values, want: Values) -> float:
+    size = np.linalg.norm(got) * np.linalg.norm(want)
+    return float((got * want).sum() / size) if size else 0.0
+
+
+def _largest(x: Values) -> float:
+    return float(np.max(x, initial=0.0)) if not np.isnan(x).any() else np.inf
+
+
+def _relative_l2(got: Values, want: Values) -> float:
+    size = float(np.linalg.norm(want))
+    return float(np.linalg.norm(got - want)) / size if size else np.inf
+
+
+def _mean_relative(got: Values, want: Values) -> float:
+    size = float(np.abs(want).mean())
+    return float(np.abs(got - want).mean()) / size if size else np.inf
+
+
+def max_ulp(got: Values, want: Values) -> float:
+    """Return the largest distance in units of bfloat16's last place of `want`."""
+    power = np.maximum(np.frexp(np.abs(want))[1] - 1, formats["bfloat16"].emin)
+    return _largest(np.abs(got - want) / np.ldexp(1.0, power - 7))
+
+
+#: Measures of two arrays by name, for criteria of the form NAME<LIMIT and NAME>LIMIT.
+MEASURES: dict[str, Callable[[Any, Any], float]] = {
+    "calc_diff": calc_diff, "cosine": _cosine, "sqnr": sqnr, "gain_error": gain_error, "max_ulp": max_ulp,
+    "max_abs": lambda got, want: _largest(np.abs(got - want)), "relative_l2": _relative_l2,
+    "mean_relative": _mean_relative,
+}  # fmt: skip
+
+criteria: Registry[Criterion] = Registry("criterion", Criterion)
+"""Catalogue of criteria: those of public suites, as their test files state them."""
+
+
+def _within(rtol: float, atol: float) -> Callable[[Any, Any], Any]:
+    return lambda got, want: _allclose(got, want, rtol, atol)
+
+
+def _triton(got: Values, want: Values) -> bool:
+    """Return whether errors relative to the larger of the element and the root mean square of all are small."""
+    if not (np.isinf(got) == np.isinf(want)).all():
+        return False
+    relative = np.abs(got - want) / np.maximum(np.sqrt(np.square(want).mean()), np.abs(want))
+    return bool(relative.max(initial=0) <= 2e-2 and np.sqrt(np.square(relative).mean()) <= 4e-3)
+
+
+for _criterion in (
+    Criterion("deepgemm", lambda got, want: calc_diff(got, want) < 1e-3, "tests/test_fp8.py@48c741a", "values"),
+    Criterion("vllm_cutlass", _within(5e-1, 1.5e-1), "tests/kernels/quantization/test_cutlass_scaled_mm.py@01065c0"),
+    Criterion(
+        "torchao", lambda got, want: sqnr(got, want) > 20, "test/float8/test_numerics_integration.py@04473c1", "values"
+    ),
+    Criterion("transformer_engine_bf16", _within(1.6e-2, 1e-5), "tests/pytorch/utils.py@009e651: dtype_tols"),
+    Criterion("transformer_engine_fp8", _within(0.125, 0.0675), "tests/pytorch/utils.py@009e651: quantization_tols"),
+    Criterion("triton_kernels", _triton, "python/triton_kernels/triton_kernels/testing.py@1084e81: assert_close"),
+    Criterion("cutlass_67", lambda got, want: np.array_equal(got, want), "examples/67: TensorEquals, @03a62b4"),
+    Criterion("torch_bfloat16", _within(1.6e-2, 1e-5), "torch.testing.assert_close, the default for bfloat16"),
+):  # fmt: skip
+    criteria.register(_criterion.name, _criterion)
+criteria.seal()
+
+
+def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
+    """Return a criterion from its name, a text or a callable.
+
+    Parameters
+    ----------
+    given : str, Criterion or callable
+        Name in the catalogue; ``NAME<LIMIT`` or ``NAME>LIMIT`` of a measure, such as ``"calc_diff<1e-3"``;
+        ``"allclose(RTOL, ATOL)"``; or a callable ``(got, want)`` that returns a bool or raises AssertionError.
+
+    Returns
+    -------
+    Criterion
+        Callable that returns a bool.
+
+    Raises
+    ------
+    ValueError
+        If the text has another form, or the measure is unknown.
+
+    Examples
+    --------
+    >>> criterion("allclose(1e-2, 1e-5)")([1.0], [1.02])
+    False
+    """
+    if isinstance(given, Criterion):
+        return given
+    if not isinstance(given, str):
+        if not callable(given):
+            raise ValueError(f"criterion: criterion must be a text or a callable, got {given!r}")
+        return Criterion(getattr(given, "__name__", "callable"), given)
+    if given in criteria:
+        return criteria[given]
+    text = given.replace(" ", "")
+    if found := re.fullmatch(r"allclose\((?:rtol=)?([^,]+),(?:atol=)?([^,]+)\)", text):
+        rtol, atol = _number(given, found[1]), _number(given, found[2])
+        return Criterion(given, lambda got, want: _allclose(got, want, rtol, atol))
+    if not (found := re.fullmatch(r"(\w+)([<>])(.+)", text)):
+        raise ValueError(
+            f"criterion: must be a name of the catalogue, NAME<LIMIT, NAME>LIMIT or allclose(RTOL, ATOL), got {given!r}"
+        )
+    name, sign, limit = found[1], found[2], _number(given, found[3])
+    if name not in MEASURES:
+        raise ValueError(f"criterion: unknown measure {name!r}; {suggest(name, MEASURES)}")
+    measure = MEASURES[name]
+    if sign == "<":
+        return Criterion(given, lambda got, want: measure(got, want) < limit)
+    return Criterion(given, lambda got, want: measure(got, want) > limit)
+
+
+def _number(given: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"criterion: limits must be numbers, got {text!r} in {given!r}") from None

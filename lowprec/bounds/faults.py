@@ -1,0 +1,312 @@
+"""The catalogue of faults of a matrix product: what kernels have been seen to do wrong, as entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..cast.casts import decode, round_to
+from ..format.catalogue import formats
+from ..registry import Registry
+from ..tensorcore.accumulator import AlignedSum
+from ..tensorcore.gemm import matmul_f32
+from ..tensorcore.operands import along_k
+from .tolerance import Product
+
+if TYPE_CHECKING:
+    from .tolerance import Tolerance
+
+Result = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """A wrong kernel.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables and messages.
+    summary : str
+        What the kernel does wrong.
+    product : callable, optional
+        From a `Product`, the wrong result, or None where the fault does not apply.
+    output : callable, optional
+        From the right result, the wrong one. Works on arrays of NumPy and torch, so that `lowprec mutate` can apply it.
+    operand : callable, optional
+        From an operand of numbers [..., K], the wrong one, for `lowprec mutate`.
+    vacuous : bool
+        Whether a test that this fault passes tests nothing.
+    """
+
+    name: str
+    summary: str
+    product: Callable[[Product], Result | None] | None = None
+    output: Callable[[Any], Any] | None = None
+    operand: Callable[[Any], Any] | None = None
+    vacuous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.product is None and self.output is None:
+            raise ValueError(f"Fault {self.name}: product or output must be given, got neither")
+
+    def apply(self, product: Product, right: Result | None = None) -> Result | None:
+        """Return the wrong result of a product in its format, or None where the fault does not apply to it."""
+        if self.product is not None:
+            found = self.product(product)
+        else:
+            assert self.output is not None
+            found = self.output((product.result() if right is None else right).copy())
+        return None if found is None else round_to(found, product.options.get("out_format", "float32"))
+
+
+faults: Registry[Fault] = Registry("fault", Fault)
+"""Catalogue of faults."""
+
+
+def _add(name: str, summary: str, **how: Any) -> None:
+    faults.register(name, Fault(name, summary, **how))
+
+
+# --- faults of the result, for arrays of any package -----------------------------------------------------------------
+
+
+def _copy(d: Any) -> Any:
+    return d.clone() if hasattr(d, "clone") else d.copy()
+
+
+def _garbage(d: Any) -> Any:
+    """Return the same numbers elsewhere: their size and distribution are right."""
+    flat = _copy(d).reshape(-1)
+    step = next(s for s in range(flat.shape[0] // 2 + 1, 2 * flat.shape[0] + 3) if math.gcd(s, flat.shape[0]) == 1)
+    places = [(i * step) % flat.shape[0] for i in range(flat.shape[0])]
+    return flat[places].reshape(d.shape)
+
+
+def _row(d: Any) -> Any:
+    d = _copy(d)
+    d[d.shape[0] // 2] = 0
+    return d
+
+
+def _one(d: Any) -> Any:
+    d = _copy(d)
+    at = tuple(n // 2 for n in d.shape)
+    d[at] = -d[at] + 1
+    return d
+
+
+def _neighbour_row(d: Any) -> Any:
+    found = _copy(d)
+    found[1:], found[:1] = d[:-1], d[-1:]
+    return found
+
+
+def _swallowed(d: Any) -> Any:
+    found = _copy(d)
+    found[found != found] = 0  # NaN, in any package
+    return found
+
+
+_add("zeros", "returns zeros", output=lambda d: d * 0, vacuous=True)
+_add("garbage", "returns the right numbers in wrong places", output=_garbage, vacuous=True)
+_add("sign", "returns the result with its sign inverted", output=lambda d: -d)
+_add("0.72x", "multiplies the result by 0.72", output=lambda d: d * 0.72)
+_add("1.01x", "multiplies the result by 1.01", output=lambda d: d * 1.01)
+_add("row dropped", "leaves a row of zeros", output=_row)
+_add("row neighbour", "stores every row one place below", output=_neighbour_row)
+_add("one output", "stores one wrong output", output=_one)
+_add("NaN swallowed", "returns 0 for NaN", output=_swallowed)
+
+# --- faults of operands, scales and arithmetic -----------------------------------------------------------------------
+
+
+def _copied(p: Product) -> Result:
+    return np.resize(p.a.dequantize(), (p.a.shape[0], p.b.shape[0]))
+
+
+def _bias(p: Product) -> Result | None:
+    if p.c is None or p.options.get("beta", 1.0) == 0:
+        return None
+    return np.asarray(p.c, np.float32) * np.float32(p.options.get("beta", 1.0))
+
+
+def _without(count: int) -> Callable[[Any], Any]:
+    """Return a function that sets `count` consecutive k of an operand to zero, in its middle."""
+
+    def operand(x: Any) -> Any:
+        x, k = _copy(x), x.shape[-1]
+        start = k // 2 // count * count
+        x[..., start : start + count] = 0
+        return x
+
+    return operand
+
+
+def _dropped(count: int) -> dict[str, Any]:
+    def product(p: Product) -> Result | None:
+        return p.result(a=replace(p.a, codes=_without(count)(p.a.codes))) if p.a.shape[1] > count else None
+
+    return {"product": product, "operand": _without(count)}
+
+
+def _scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32] | None]) -> Callable[[Product], Result | None]:
+    """Return a fault of A's scales that a product with any accumulator can have."""
+
+    def product(p: Product) -> Result | None:
+        found = change(p.a.scale.copy())
+        if found is None or np.array_equal(found, p.a.scale):
+            return None
+        if p.options["accumulator"].scale_format is None:
+            return p.result(a=replace(p.a, scale=found, quantizer=None))
+        return _by_values(p, replace(p.a, scale=found, quantizer=None).dequantize(), p.b.dequantize())
+
+    return product
+
+
+def _by_values(p: Product, x: ArrayLike, y: ArrayLike) -> Result:
+    """Return a float32 product of numbers, for operands that the instruction does not take."""
+    d = matmul_f32(x, y) * np.float32(p.options.get("alpha", 1.0))
+    added = _bias(p)
+    return d if added is None else d + added
+
+
+def _tile_of(factor: float) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    def change(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+        scale[:, scale.shape[1] // 2] *= np.float32(factor)
+        return scale
+
+    return change
+
+
+def _transposed(scale: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    return np.ascontiguousarray(scale.T) if scale.shape[0] == scale.shape[1] > 1 else None
+
+
+def _as_fnuz(p: Product) -> Result | None:
+    other = {"e4m3fn": "e4m3fnuz", "e5m2": "e5m2fnuz"}.get(p.a.format.name)
+    if other is None:
+        return None
+    scaled = p.a.dequantize() / np.where((own := decode(p.a.codes, p.a.format)) == 0, np.nan, own)
+    return _by_values(p, np.nan_to_num(scaled) * decode(p.a.codes, other), p.b.dequantize())
+
+
+def _raw(p: Product) -> Result | None:
+    return None if p.sources is None else _by_values(p, p.sources[0], p.b.dequantize())
+
+
+def _unpromoted(p: Product) -> Result | None:
+    rule = p.options["accumulator"]
+    if rule.scale_format is not None or not rule.has_running_sum or rule.dtype == np.float16:
+        return None
+    try:
+        return p.result(promote_every=None)
+    except ValueError:  # scales that change within an instruction
+        return None
+
+
+def _one_bit_less(p: Product) -> Result | None:
+    rule = p.options["accumulator"]
+    if not isinstance(rule, AlignedSum):
+        return None
+    return p.result(accumulator=rule.with_(fraction_bits=rule.fraction_bits - 1))
+
+
+def _bfloat16_sums(p: Product) -> Result | None:
+    total, k = np.zeros((p.a.shape[0], p.b.shape[0]), np.float32), p.a.shape[1]
+    spans = [q.granularity.columns or 1 for q in (p.a, p.b)]
+    step = math.lcm(128, *(span for span in spans if span < k))
+    if step >= k:
+        return None
+    for start in range(0, k, step):
+        parts = {name: along_k(q, start, min(start + step, k)) for name, q in (("a", p.a), ("b", p.b))}
+        total = round_to(total + p.result(c=None, **parts), formats["bfloat16"])
+    added = _bias(p)
+    return total if added is None else total + added
+
+
+def _swapped(p: Product) -> Result | None:
+    return np.ascontiguousarray(p.result(c=None).T) if p.a.shape[0] == p.b.shape[0] else None
+
+
+def _other(name: str, value: float) -> Callable[[Product], Result | None]:
+    def product(p: Product) -> Result | None:
+        changed = p.options.get(name, 1.0) != value and (name != "beta" or p.c is not None)
+        return p.result(**{name: value}) if changed else None
+
+    return product
+
+
+def _cut(p: Product) -> Result | None:
+    target = formats.get(p.options.get("out_format", "float32"))
+    wide = p.result(out_format="float32")
+    return None if target.same_codes(formats["float32"]) else round_to(wide, target, rounding="toward_zero")
+
+
+def _tensor_scale(change: Callable[[Any], Any]) -> Callable[[Product], Result | None]:
+    def product(p: Product) -> Result | None:
+        scale = p.a.tensor_scale
+        return None if scale is None else p.result(a=replace(p.a, tensor_scale=change(scale), quantizer=None))
+
+    return product
+
+
+_add("inputs copied", "returns A", product=_copied, vacuous=True)
+_add("bias only", "returns C without the product", product=_bias, vacuous=True)
+_add("product dropped", "leaves out one k", **_dropped(1))
+_add("instruction dropped", "leaves out 32 products", **_dropped(32))
+_add("K tile dropped", "leaves out 128 products", **_dropped(128))
+_add("scale 1 ulp off", "uses scales of A that are one float32 too large",
+     product=_scales(lambda s: np.nextafter(s, np.float32(np.inf))))  # fmt: skip
+_add("scale 6 % off", "uses a scale 6 % too large in one tile of K", product=_scales(_tile_of(1.06)))
+_add("scale doubled", "uses twice the scale in one tile of K", product=_scales(_tile_of(2.0)))
+_add("scale of the neighbour", "uses A's scale of the next tile of K",
+     product=_scales(lambda s: np.roll(s, 1, axis=1)))  # fmt: skip
+_add("scale of another row", "uses A's scales of the next row", product=_scales(lambda s: np.roll(s, 1, axis=0)))
+_add("scales transposed", "reads A's scales in the other order", product=_scales(_transposed))
+_add("scales inverted", "divides by A's scales", product=_scales(lambda s: np.float32(1) / s))
+_add("scales missing", "multiplies codes without A's scales", product=_scales(np.ones_like))
+_add("global scale stale", "uses a scale of A's tensor that is 25 % too large",
+     product=_tensor_scale(lambda s: s * np.float32(1.25)))  # fmt: skip
+_add("global scale inverted", "divides by the scale of A's tensor", product=_tensor_scale(lambda s: np.float32(1) / s))
+_add("A not quantized", "multiplies A's own values", product=_raw)
+_add("FN read as FNUZ", "decodes A with the other bias", product=_as_fnuz)
+_add("never promoted", "keeps the sum in the tensor core", product=_unpromoted)
+_add("one bit less", "keeps one fraction bit less in the alignment", product=_one_bit_less)
+_add("bfloat16 sums", "rounds the sum to bfloat16 after every 128 products", product=_bfloat16_sums)
+_add("rounded toward zero", "truncates to the result's format", product=_cut)
+_add("A and B swapped", "returns the transposed product", product=_swapped)
+_add("alpha dropped", "leaves out alpha", product=_other("alpha", 1.0))
+_add("beta dropped", "leaves out beta", product=_other("beta", 1.0))
+_add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
+
+
+def named(t: Tolerance, d: NDArray[np.float64]) -> str:
+    """Return the name of the fault that gives a result, or "": the nearest that explains all but rounding."""
+    product, right = t.products[0], t.products[0].result()
+    ulp = 2.0 ** -formats.get(product.options["out_format"]).mantissa_bits
+    best, least = "", 0.1  # of the distance from the right result
+    with np.errstate(all="ignore"):
+        far = _distance(d, right)
+        for name in faults:
+            wrong = faults[name].apply(product, right)
+            if wrong is None or np.array_equal(wrong, right, equal_nan=True):
+                continue
+            noise = ulp * np.abs(wrong) + 4 * np.nan_to_num(t.expected)
+            near = _distance(d, wrong)
+            if near == 0:
+                return name
+            if near < least * far and (np.abs(d - wrong) <= noise).mean() > 0.99:
+                best, least = name, near / far
+    return best
+
+
+def _distance(d: Any, other: Any) -> float:
+    """Return the root of the mean square; NaN in one array alone is infinitely far."""
+    off = np.where(np.isnan(d) & np.isnan(other) | (d == other), 0.0, d - other)
+    return float(np.sqrt(np.square(np.nan_to_num(off, nan=np.inf)).mean()))

@@ -1,0 +1,152 @@
+"""What a criterion accepts and refuses: every correct arithmetic, and every fault of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import whole
+from ..cast.casts import round_to
+from ..scaling.quantize import quantize
+from ..scaling.quantizer import Quantizer
+from ..tensorcore.accumulator import Accumulator
+from .criteria import Criterion, criterion
+from .data import operands
+from .faults import faults
+from .tolerance import Product, reordered, tolerance
+
+
+class Passed(NamedTuple):
+    """How often a criterion accepts a kernel.
+
+    Attributes
+    ----------
+    kernel : str
+        "right", or the name of a fault.
+    passes : float
+        Share of the draws that it accepts.
+    ours : float
+        Share that `Tolerance.test` accepts.
+    draws : int
+        Number of draws.
+    """
+
+    kernel: str
+    passes: float
+    ours: float
+    draws: int
+
+
+@dataclass(frozen=True)
+class Power:
+    """Result of `criterion_power`.
+
+    Attributes
+    ----------
+    criterion : Criterion
+        Criterion that was judged.
+    rows : tuple of Passed
+        Right kernels first, then the faults that apply.
+    """
+
+    criterion: Criterion
+    rows: tuple[Passed, ...]
+
+    @property
+    def vacuous(self) -> tuple[str, ...]:
+        """Faults that it accepts although a test that accepts them tests nothing."""
+        return tuple(row.kernel for row in self.rows[1:] if faults[row.kernel].vacuous and row.passes > 0)
+
+    @property
+    def refused(self) -> float:
+        """Share of right kernels that it refuses."""
+        return 1 - self.rows[0].passes
+
+    @property
+    def sentence(self) -> str:
+        """Summary in a sentence."""
+        lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
+        said = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels, accepts {len(lived)} of "
+        said += f"{len(self.rows) - 1} faults"
+        return f"{said}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else said
+
+
+def criterion_power(
+    given: str | Criterion | Callable[[Any, Any], Any],
+    *,
+    m: int = 128,
+    n: int = 128,
+    k: int = 1024,
+    data: str = "normal",
+    quantizers: tuple[str | Quantizer, str | Quantizer] = ("e4m3fn 1x128", "e4m3fn 128x128"),
+    accumulator: str | Accumulator = "hopper_fp8",
+    out_format: str = "bfloat16",
+    draws: int = 3,
+    **options: Any,
+) -> Power:
+    """Measure what a criterion accepts: right kernels in several orders, and every fault.
+
+    Parameters
+    ----------
+    given : str, Criterion or callable
+        See `lowprec.testing.criterion`.
+    m, n, k : int
+        Shape of the product.
+    data : str
+        Kind of data, see `lowprec.testing.operands`.
+    quantizers : pair of str or Quantizer
+        Specs of both operands, see `lowprec.quantize`.
+    accumulator : str or Accumulator
+        Summation rule of the right kernel.
+    out_format : str
+        Format of the result.
+    draws : int
+        Number of operands to draw.
+    **options
+        Further arguments of `lowprec.gemm`.
+
+    Returns
+    -------
+    Power
+        Share of draws that are accepted, by kernel.
+
+    Raises
+    ------
+    ValueError
+        If the criterion raises, or gives two answers for the same arrays.
+    """
+    judge, seen = criterion(given), dict[str, list[tuple[bool, bool]]]()
+    for seed in range(whole("criterion", "draws", draws, 1)):
+        x, y = operands(data, m, n, k, seed=seed)
+        a, b = (quantize(v, spec) for v, spec in zip((x, y), quantizers, strict=True))
+        t = tolerance(a, b, accumulator=accumulator, out_format=out_format, seed=seed, values=(x, y), **options)
+        exact = t.exact if judge.against == "operands" else x.astype(np.float64) @ y.astype(np.float64).T
+        want = round_to(exact, out_format)
+        for name, got in results(t.products[0], seed):
+            accepted = judge(got, want)
+            if accepted != judge(got, want):
+                raise ValueError(f"criterion {judge.name}: it must not depend on chance, got two answers")
+            seen.setdefault(name, []).append((accepted, bool(t.test(got, name_faults=False))))
+    rows = [
+        Passed(name, float(np.mean([one for one, _ in found])), float(np.mean([two for _, two in found])), len(found))
+        for name, found in seen.items()
+    ]
+    return Power(judge, tuple(rows))
+
+
+def results(product: Product, seed: int = 0) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield results of a right kernel, in three orders of K, and of every fault that changes an output."""
+    right = product.result()
+    yield "right", right
+    for i in (1, 2):
+        if (moved := reordered(product, np.random.default_rng([seed, 100 + i]))) is not None:
+            yield "right", product.result(a=moved[0], b=moved[1])
+    with np.errstate(all="ignore"):
+        for name in faults:
+            wrong = faults[name].apply(product, right)
+            if wrong is not None and not np.array_equal(wrong, right, equal_nan=True):
+                yield name, wrong

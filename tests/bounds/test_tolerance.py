@@ -1,0 +1,220 @@
+"""Bounds of products: nothing exceeds them, right kernels are accepted, and faults are named."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from floats import normal
+from refusals import refusals
+from test_checksum import BY_GEMM, families, operands
+
+import lowprec as lp
+from lowprec.bounds.faults import faults
+from lowprec.bounds.power import criterion_power, results
+from lowprec.bounds.product import Order, errors_of
+from lowprec.bounds.tolerance import reordered
+from lowprec.testing import assert_product
+
+
+def pair(rng, m=32, n=48, k=512, kind="normal"):
+    rng = np.random.default_rng(rng)
+    x, y = lp.testing.operands(kind, m, n, k, seed=int(rng.integers(1 << 30)))
+    return lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 128x128")
+
+
+@pytest.mark.sampled(2, default=24)
+@pytest.mark.parametrize("name", BY_GEMM)
+def test_no_output_is_beyond_the_bound(name):
+    accumulator = lp.accumulators[name]
+    near = 0.0
+    for fmt in accumulator.input_formats or (lp.formats["e4m3fn"],):
+        for k in (38, 256) if fmt == accumulator.default_format else (38,):
+            for family, x, y in families(np.random.default_rng(k), k):
+                ab, intervals = operands(accumulator, fmt, x, y)
+                for every in intervals:
+                    options = {"accumulator": accumulator, "promote_every": every}
+                    for out in ("float32", "bfloat16"):
+                        t = lp.tolerance(*ab, out_format=out, orders=0, **options)
+                        d = lp.gemm(*ab, out_format=out, **options)
+                        outside, _ = t._outside(d.astype(np.float64))
+                        assert not outside.any(), (fmt, k, family, every, out)
+                        if out == "float32":
+                            judged = np.isfinite(t.bound)
+                            error = np.abs(d - t.exact)[judged] / np.maximum(t.bound[judged], 1e-300)
+                            near = max(near, float(error.max(initial=0)))
+    assert 0.01 < near <= 1
+
+
+@pytest.mark.parametrize(
+    ("library", "split"),
+    [("deepgemm", 4), ("cublaslt", 1), ("cublaslt_fast", 2), ("cutlass_2xacc", 3),
+     (lp.GemmLibrary("apart", fma_promotion=False), 1), (lp.GemmLibrary("rounds", split_k_reduction="out"), 4),
+     (lp.GemmLibrary("woven", k_order="interleaved"), 1)],
+)  # fmt: skip
+def test_libraries_splits_and_epilogues_compose(library, split):
+    rng = np.random.default_rng(1)
+    c = normal(rng, 24, 40) * 50
+    for spec in ("e4m3fn row", "nvfp4_te"):
+        x, y = normal(rng, 24, 1024), normal(rng, 40, 1024)
+        a, b = lp.quantize(x, spec), lp.quantize(y, spec)
+        if spec == "nvfp4_te" and (split > 1 or lp.gemm_libraries.get(library).k_order == "interleaved"):
+            continue
+        options = {"accumulator": "hopper_fp8" if spec == "e4m3fn row" else "blackwell_nvfp4", "split_k": split}
+        for out in ("float32", "bfloat16"):
+            t = lp.tolerance(a, b, c, library=library, alpha=0.3, beta=-1.7, out_format=out, orders=0, **options)
+            d = lp.gemm(a, b, c, library=library, alpha=0.3, beta=-1.7, out_format=out, **options)
+            assert not t._outside(d.astype(np.float64))[0].any()
+
+
+@pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "blackwell_fp8", "arm_fp8", "amx_fp8"])
+def test_worst_cases_stay_within_the_bound_in_exact_arithmetic(name):
+    """Coordinate search: change one code at a time if the exact error becomes larger."""
+    rng, rule = np.random.default_rng(2), lp.accumulators[name]
+    k, fmt = 2 * rule.group_size, lp.formats["e4m3fn"]
+    codes = rng.integers(0, 0x7F, (64, k)).astype(np.uint8)
+    codes[:, k // 2 :] &= 0x9F
+    one = lp.Quantized(np.full((1, k), 0x38, np.uint8), np.ones((1, 1), np.float32), fmt, "tensor")
+    order = Order(rule, lp.gemm_libraries["deepgemm"], None, 1, lp.formats["float32"])
+    for _ in range(12):
+        moved = codes.copy()
+        moved[np.arange(64), rng.integers(0, k, 64)] = rng.integers(0, 0x7F, 64)
+        worst = []
+        for some in (codes, moved):
+            q = lp.Quantized(some, np.ones((1, 1), np.float32), fmt, "tensor")
+            d, found = lp.gemm(q, one, accumulator=rule, promote_every=None), errors_of(q, one, order)
+            exact = [sum((Fraction(float(v)) for v in row), Fraction(0)) for row in lp.decode(some, fmt)]
+            errors = [abs(Fraction(float(x)) - y) for x, y in zip(d[:, 0], exact, strict=True)]
+            assert all(e <= Fraction(float(m)) for e, m in zip(errors, found.most[:, 0], strict=True))
+            worst.append(np.array([float(e) for e in errors]))
+        codes[worst[1] > worst[0]] = moved[worst[1] > worst[0]]
+
+
+def test_the_bound_is_near_the_largest_error():
+    a, b = pair(3, 64, 96, 4096)
+    for every, most in ((128, 20), (None, 60)):
+        t = lp.tolerance(a, b, promote_every=every, orders=0)
+        assert 1 <= t.bound.max() / np.abs(lp.gemm(a, b, promote_every=every) - t.exact).max() < most
+
+
+@pytest.mark.parametrize("order", ["chains", "any"])
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_right_kernels_are_accepted_in_other_orders(out, order):
+    refused = different = 0
+    for kind in lp.testing.data_kinds:
+        a, b = pair(4, 16, 24, 384, kind)
+        t = lp.tolerance(a, b, out_format=out, order=order)
+        assert t.test(lp.gemm(a, b, out_format=out)).kind == "equal"
+        for seed in range(8):
+            x, y = reordered(t.products[0], np.random.default_rng([9, seed]), order)
+            verdict = t.test(lp.gemm(x, y, out_format=out), name_faults=False)
+            refused += not verdict
+            different += verdict.kind == "inside"
+    assert refused == 0
+    assert different or (out, order) == ("bfloat16", "chains")  # float32 additions hardly show
+
+
+#: Faults that are smaller than what the arithmetic does itself, on the data below.
+UNSEEN = {"scale 1 ulp off"}
+
+
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_faults_are_refused_and_named(out):
+    rng = np.random.default_rng(5)
+    x, y = lp.testing.operands("normal", 64, 64, 512)
+    a, b, c = lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 128x128"), normal(rng, 64, 64)
+    t = lp.tolerance(a, b, c, out_format=out, alpha=0.5, beta=2.0, values=(x, y))
+    wrong = {}
+    for name, got in results(t.products[0]):
+        verdict = t.test(got)
+        if name == "right" or name in UNSEEN:
+            assert verdict, name
+        else:
+            assert not verdict, name
+            wrong[name] = verdict.cause
+    assert {name: cause for name, cause in wrong.items() if cause != name} == {}
+    assert len(wrong) >= 24
+    assert all(name in wrong for name in faults if faults[name].vacuous)
+
+
+def test_special_values_are_compared_by_place():
+    x, y = lp.testing.operands("normal", 8, 8, 128)
+    x[3, 5] = np.nan
+    a, b = lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 1x128")
+    t, d = lp.tolerance(a, b), lp.gemm(a, b)
+    assert np.isnan(d[3]).all()
+    assert t.test(d).kind == "equal"
+    swallowed = t.test(np.nan_to_num(d))
+    assert (swallowed.kind, swallowed.outside, swallowed.cause) == ("impossible", 8, "NaN swallowed")
+    d[0, 0] = np.inf
+    assert t.test(d, name_faults=False).outside == 1
+
+
+def test_the_message_says_what_to_do():
+    a, b = pair(6)
+    d = lp.gemm(a, b)
+    assert_product(d, a, b)
+    with pytest.raises(AssertionError, match=r"It is what this does: sign\.\nEvery correct result is within atol="):
+        assert_product(-d, a, b)
+    d = lp.gemm(a, b, accumulator=lp.accumulators["hopper_fp8"].with_(fraction_bits=11))
+    with pytest.raises(AssertionError, match="Is the arithmetic that of the kernel"):
+        assert_product(d, a, b)
+
+
+def test_atol_rtol_accept_right_kernels_and_refuse_less_when_a_probability_is_stated():
+    a, b = pair(7)
+    t = lp.tolerance(a, b, out_format="bfloat16")
+    d = lp.gemm(a, b, out_format="bfloat16")
+    proven, likely = t.atol_rtol(), t.atol_rtol(1e-6)
+    for found in (proven, likely):
+        assert np.allclose(d, t.exact, rtol=found.rtol, atol=found.atol)
+    assert likely.atol < proven.atol
+    assert not np.allclose(d * 1.05, t.exact, rtol=proven.rtol, atol=proven.atol)
+
+
+def test_criteria_are_measured():
+    power = criterion_power("calc_diff<1e-3", m=64, n=64, k=512, draws=1)
+    assert {"1.01x", "scale 6 % off", "A not quantized", "never promoted"} <= {r.kernel for r in power.rows if r.passes}
+    assert power.vacuous == ()
+    assert power.refused == 0
+    loose = criterion_power("allclose(0, 1e9)", m=32, n=32, k=256, draws=1)
+    assert "zeros" in loose.vacuous
+    assert [row.ours for row in loose.rows if row.kernel in loose.vacuous] == [0, 0, 0]
+    assert criterion_power("torch_bfloat16", m=64, n=64, k=512, draws=1).refused == 1
+
+
+@pytest.mark.parametrize("kind", lp.testing.data_kinds)
+def test_data_are_what_they_are_for(kind):
+    x, y = lp.testing.operands(kind, 4, 6, 256, seed=3)
+    assert (x.shape, y.shape, x.dtype) == ((4, 256), (6, 256), np.float32)
+    a, b = (lp.quantize(v, "e4m3fn 1x128 ue8m0") for v in (x, y))
+    error = np.abs(lp.gemm(a, b, accumulator="blackwell_fp8") - lp.tolerance(a, b, accumulator="blackwell_fp8").exact)
+    assert (error.max() == 0) or kind != "integers"
+
+
+def _names():
+    a, b = pair(8, 4, 6, 256)
+    return {"a": a, "b": b, "t": lp.tolerance(a, b, out_format="bfloat16"), "check": lp.testing.criterion_power}
+
+
+test_refusals = refusals(
+    [
+        ("lp.tolerance(np.ones((2, 2)), b)", TypeError, "tolerance: a must be Quantized"),
+        ("lp.tolerance(a, b.T)", r"tolerance: a \[M, K\] and b \[N, K\] must have the same K"),
+        ("lp.tolerance(a, b, speed=1)", TypeError, "tolerance: unknown option 'speed'; see lowprec.gemm"),
+        ("lp.tolerance(a, b, accumulator=[])", "tolerance: accumulator must be one or more, got none"),
+        ("lp.tolerance(a, b, accumulator='fp64')", "fp64: operands must be of float64, got e4m3fn"),
+        ("lp.tolerance(a, b, np.ones(3))", r"tolerance: c must have shape \(4, 6\), got \(3,\)"),
+        ("t.test(np.ones((6, 4)))", r"tolerance: got must have shape \(4, 6\), got \(6, 4\)"),
+        ("t.test(np.full((4, 6), 1.001))", "tolerance: got must hold values of out_format=bfloat16, got 1.001"),
+        ("lp.testing.criterion('size<3')", "criterion: unknown measure 'size'"),
+        ("lp.testing.criterion('calc_diff<little')", "criterion: limits must be numbers, got 'little' in"),
+        ("lp.testing.criterion('close')", "criterion: must be a name of the catalogue, NAME<LIMIT"),
+        ("lp.testing.criterion(3)", "criterion: criterion must be a text or a callable, got 3"),
+        ("check(lambda g, w: 1 / 0, m=4, n=4, k=128)", "it must accept or refuse arrays, got ZeroDivisionError"),
+        ("check(lambda g, w, r=np.random.default_rng(0): r.random() < 0.5, m=4, n=4, k=128)",
+         "it must not depend on chance, got two answers"),
+        ("lp.testing.operands('odd', 1, 1, 1)", "odd"),
+        ("lp.testing.Fault('f', 's')", "Fault f: product or output must be given, got neither"),
+    ],
+    _names,
+)  # fmt: skip
