@@ -132,7 +132,7 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
     Raises
     ------
     AssertionError
-        If it is not; the message says by how much it is off, where, and which fault gives it.
+        If it is not; the message has the size and place of the largest error, and the name of a fault that gives it.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""What rounding can do to a result: proven bounds, expected errors, faults, and criteria of tests."""
+"""Tolerances: proven bounds, expected errors, faults, and criteria of tests."""

@@ -1,4 +1,4 @@
-"""Operands on which faults show: kinds of data, each with what it is good for."""
+"""Kinds of operands, each for faults of a kind."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matri
     ----------
     kind : str
         Name in ``lowprec.testing.data_kinds``: ``normal``, ``positive``, ``cancelling``, ``tiles``, ``integers``,
-        ``outliers`` or ``boundaries``; their summaries say what each is good for.
+        ``outliers`` or ``boundaries``; see their summaries for their uses.
     m, n, k : int
         Shapes of the operands, [m, k] and [n, k].
     seed : int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +16,7 @@ from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
 from ..tensorcore.gemm import matmul_f32
 from ..tensorcore.operands import along_k
-from .tolerance import Product
-
-if TYPE_CHECKING:
-    from .tolerance import Tolerance
+from .product import Product
 
 Result = NDArray[np.float32]
 
@@ -286,9 +283,9 @@ _add("beta dropped", "leaves out beta", product=_other("beta", 1.0))
 _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
 
 
-def named(t: Tolerance, d: NDArray[np.float64]) -> str:
+def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
     """Return the name of the fault that gives a result, or "": the nearest that explains all but rounding."""
-    product, right = t.products[0], t.products[0].result()
+    right = product.result()
     ulp = 2.0 ** -formats.get(product.options["out_format"]).mantissa_bits
     best, least = "", 0.1  # of the distance from the right result
     with np.errstate(all="ignore"):
@@ -297,7 +294,7 @@ def named(t: Tolerance, d: NDArray[np.float64]) -> str:
             wrong = faults[name].apply(product, right)
             if wrong is None or np.array_equal(wrong, right, equal_nan=True):
                 continue
-            noise = ulp * np.abs(wrong) + 4 * np.nan_to_num(t.expected)
+            noise = ulp * np.abs(wrong) + 4 * np.nan_to_num(expected)
             near = _distance(d, wrong)
             if near == 0:
                 return name

@@ -1,4 +1,4 @@
-"""What a criterion accepts and refuses: every correct arithmetic, and every fault of the catalogue."""
+"""Power of a criterion: the share of correct results, and of results of every fault, that it accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..tensorcore.accumulator import Accumulator
 from .criteria import Criterion, criterion
 from .data import operands
 from .faults import faults
-from .tolerance import Product, reordered, tolerance
+from .product import Product
+from .tolerance import reordered, tolerance
 
 
 class Passed(NamedTuple):

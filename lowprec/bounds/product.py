@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore.reference.exact import sequential64
@@ -22,6 +22,7 @@ from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.block import Added, Block
 from ..tensorcore.engines.selection import way_for
+from ..tensorcore.gemm import gemm
 from ..tensorcore.library import GemmLibrary
 from ..tensorcore.operands import along_k, interleaved, interval, without_tensor_scales
 from .checksum import TINY, U, Values, side
@@ -62,9 +63,38 @@ class Errors(NamedTuple):
         return Errors(self.exact, self.most + lost, self.variance + np.square(relative * self.exact) / 3)
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product of quantized operands, with the arguments of `gemm`.
+
+    Attributes
+    ----------
+    a, b : Quantized
+        Operands [M, K] and [N, K].
+    c : array_like, optional
+        Addend [M, N].
+    options : dict
+        Arguments of `lowprec.gemm`.
+    sources : pair of arrays, optional
+        Values before quantization, for the fault that forgets it.
+    """
+
+    a: Quantized
+    b: Quantized
+    c: ArrayLike | None
+    options: dict[str, Any]
+    sources: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+    def result(self, **changes: Any) -> NDArray[np.float32]:
+        """Return the emulated result; `changes` are fields of this object or arguments of `gemm`."""
+        own = {name: changes.pop(name) for name in ("a", "b", "c") if name in changes}
+        p = replace(self, options={**self.options, **changes}, **own)
+        return gemm(p.a, p.b, p.c, **p.options)
+
+
 @dataclass(frozen=True)
 class Order:
-    """An arithmetic: the arguments of `gemm` that decide the bits, apart from the operands.
+    """An arithmetic: the arguments of `gemm` that determine the bits, without the operands.
 
     With `any_order`, products may be added in any order within a scale, scales in any order within a split.
     """
@@ -332,7 +362,7 @@ class _Tile:
 
 
 def _blocks(start: int, stop: int, length: int, span: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of at most `length` products that begin anew where scales change."""
+    """Yield ranges of at most `length` products with constant scales."""
     at = start
     while at < stop:
         end = min(at + length, stop, (at // span + 1) * span)

@@ -1,4 +1,4 @@
-"""`tolerance`: what an arithmetic can do to a product, and whether a result is one of its own."""
+"""`tolerance`: bounds and expected errors of a product in an arithmetic, and the verdict on a result."""
 
 from __future__ import annotations
 
@@ -18,45 +18,16 @@ from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.selection import way_for
-from ..tensorcore.gemm import gemm
 from ..tensorcore.library import gemm_libraries
 from ..tensorcore.operands import ask_quantized, check_quantized, interval
 from .checksum import Values
-from .product import Errors, Order, errors_of
+from .faults import named
+from .product import Errors, Order, Product, errors_of
 
 Flags = NDArray[np.bool_]
 _SAMPLED = 1 << 15  # outputs to sample, at least
 Kind = Literal["equal", "inside", "unlike", "impossible"]
 OrderOfK = Literal["chains", "any"]
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """A product of quantized operands, with the arguments of `gemm`.
-
-    Attributes
-    ----------
-    a, b : Quantized
-        Operands [M, K] and [N, K].
-    c : array_like, optional
-        Addend [M, N].
-    options : dict
-        Arguments of `lowprec.gemm`.
-    sources : pair of arrays, optional
-        Values before quantization, for the fault that forgets it.
-    """
-
-    a: Quantized
-    b: Quantized
-    c: ArrayLike | None
-    options: dict[str, Any]
-    sources: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-
-    def result(self, **changes: Any) -> NDArray[np.float32]:
-        """Return the emulated result; `changes` are fields of this object or arguments of `gemm`."""
-        own = {name: changes.pop(name) for name in ("a", "b", "c") if name in changes}
-        p = replace(self, options={**self.options, **changes}, **own)
-        return gemm(p.a, p.b, p.c, **p.options)
 
 
 class AtolRtol(NamedTuple):
@@ -77,7 +48,7 @@ class AtolRtol(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a result can be.
+    """Verdict on a result.
 
     Attributes
     ----------
@@ -87,7 +58,7 @@ class Verdict:
     outside : int
         Number of outputs beyond the bound, or with NaN or Inf in the wrong place.
     worst : tuple of int
-        Row and column of the largest error relative to what is expected.
+        Row and column of the largest error relative to the expected one.
     error, allowed : float
         Error there, and the proven bound.
     p : float
@@ -126,7 +97,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tolerance:
-    """What an arithmetic can do to a product; see `tolerance`.
+    """Bounds and expected errors of a product in an arithmetic; see `tolerance`.
 
     Attributes
     ----------
@@ -199,9 +170,7 @@ class Tolerance:
         kind: Kind = "impossible" if outside.any() else "inside" if p > _LEAST_P else "unlike"
         cause = ""
         if kind in ("unlike", "impossible") and name_faults:
-            from .faults import named
-
-            cause = named(self, d)
+            cause = named(self.products[0], self.expected, d)
         return Verdict(kind, int(outside.sum()), place, error, float(self.bound[place]), p, cause)
 
     def atol_rtol(self, probability: float = 0.0) -> AtolRtol:
@@ -248,7 +217,7 @@ class Tolerance:
 
         A result in a narrow format shows an error z only if it exceeds the distance t to the next number that is
         rounded otherwise: a normal z with E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, phi being its
-        density. Sums of squares, limited to c, exceed their mean as Bernstein's inequality says.
+        density. Sums of squares, limited to c, exceed their mean by Bernstein's inequality.
         """
         with np.errstate(invalid="ignore", divide="ignore"):
             off, below, above = _before_rounding(d, self.exact, self.products[0])
@@ -338,7 +307,7 @@ def tolerance(
     values: tuple[ArrayLike, ArrayLike] | None = None,
     **options: Any,
 ) -> Tolerance:
-    """Derive what rounding can do to a product ``alpha * A @ B.T + beta * C`` in a named arithmetic.
+    """Bound the error of a product ``alpha * A @ B.T + beta * C`` in a named arithmetic.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ class Block(NamedTuple):
     products : int
         Number of products.
     before, after : float64 arrays [M, N]
-        Bounds on the magnitude of the running sum: of what enters the block, and of the exact sum after it.
+        Bounds on the magnitude of the running sum before the block, and of the exact sum after it.
     inside : float64 array [M, N]
         Bound on the magnitude of every sum of `before` and some of the products, without rounding.
     largest : float64 array [M, N]
