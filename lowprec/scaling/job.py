@@ -320,44 +320,6 @@ class BlockJob:
         _threads.run_chunks(lambda a, b: work(x, into, scales, 0, a, b), strips, grain)
 
 
-_STRIP = 1 << 20  # largest number of codes of a strip that is transposed
-
-
-def fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
-    """Return whether `in_one_pass` computes the results of two jobs of one matrix."""
-    simple = not any(
-        job.by_words or job.choice is not None or job.q.hadamard_size is not None or job.quotients is not None
-        for job in (rows, columns)
-    )
-    across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1
-    return simple and across and columns.rows * columns.x.shape[1] <= _STRIP
-
-
-def in_one_pass(rows: BlockJob, columns: BlockJob) -> tuple[tuple[NDArray[Any], NDArray[np.float32]], ...]:
-    """Return codes [R, C] and scales of `rows`, and codes [C, R] and scales of `columns`, transposed.
-
-    A strip of rows is read from memory once: blocks along its rows, blocks along its columns, and the latters' codes
-    are transposed while they are in a cache.
-    """
-    from ..kernels.scaling.turn import turn_rows
-
-    x, high, kind = rows.x, columns.rows, rows.format.code_dtype
-    codes, turned = np.empty(x.shape, kind), np.empty(x.shape[::-1], kind)
-    scales, across = np.empty(rows.scale_shape, np.float32), np.empty(columns.scale_shape, np.float32)
-
-    def piece(start: int, stop: int) -> None:
-        own = _threads.scratch("turned", high * x.shape[1], kind).reshape(high, x.shape[1])
-        for strip in range(start, stop):
-            first, last = strip * high, min(strip * high + high, x.shape[0])
-            rows.strips(x, codes, scales, first, last)
-            part = own[: last - first]
-            columns.strips(x[first:last], part, across[strip : strip + 1], 0, 1)
-            turn_rows(part, turned, first)
-
-    _threads.run_chunks(piece, columns.scale_shape[0], max(1, (1 << 16) // (high * x.shape[1])))
-    return (codes, scales), (turned, np.ascontiguousarray(across.T))
-
-
 def largest_magnitude(x: NDArray[np.float32]) -> np.float32:
     """Return the largest magnitude of a contiguous array, NaN left out."""
     flat, tops = x.reshape(-1), [np.uint32(0)]

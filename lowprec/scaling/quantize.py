@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import _threads
 from .._arrays import LARGEST_SEED, apart, as_float32, as_matrix, output, returned, whole
 from .._ieee import standard
 from ..format.rounding import Rounding
 from .eden import quantize_eden
 from .granularity import Granularity as Granularity
-from .job import BlockJob, fit_one_pass, in_one_pass
+from .job import BlockJob
 from .passes import PassesJob, has_kernel
 from .quantized import Quantized as Quantized
 from .quantizer import Quantizer
 from .spec import TensorSpec
+
+_STRIP = 1 << 20  # largest number of codes of a strip that is transposed
 
 
 @standard
@@ -213,8 +216,8 @@ def quantize_with_transpose(
     q = stateless("quantize_with_transpose", made)
     if values.size and not options and not made.random and has_kernel(q):
         jobs = [BlockJob(each, values, tensor_amax=tensor_amax) for each in (q, made.T.resolved)]
-        if fit_one_pass(*jobs):
-            return _both(q, *jobs)
+        if _fit_one_pass(*jobs):
+            return _in_one_pass(q, *jobs)
     rows = quantize(values, made, tensor_amax=tensor_amax, **options)
     block = q.granularity
     if block.rows == block.columns and q.hadamard_size is None:
@@ -223,14 +226,42 @@ def quantize_with_transpose(
     return rows, replace(columns, quantizer=rows.quantizer)  # blocks run along each result's own columns
 
 
-def _both(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
-    """Return the results of `quantize_with_transpose` where strips of rows serve both."""
-    (codes, scales), (turned_codes, turned_scales) = in_one_pass(rows, columns)
+def _fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
+    """Return whether `_in_one_pass` computes the results of two jobs of one matrix."""
+    simple = not any(
+        job.by_words or job.choice is not None or job.q.hadamard_size is not None or job.quotients is not None
+        for job in (rows, columns)
+    )
+    across = rows.rows == columns.width == 1 and columns.rows == rows.width > 1
+    return simple and across and columns.rows * columns.x.shape[1] <= _STRIP
+
+
+def _in_one_pass(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
+    """Return the results of `quantize_with_transpose` where strips of rows serve both.
+
+    A strip of rows is read from memory once: blocks along its rows, blocks along its columns, and the latters' codes
+    are transposed while they are in a cache.
+    """
+    from ..kernels.scaling.turn import turn_rows
+
+    x, high, kind = rows.x, columns.rows, rows.format.code_dtype
+    codes, turned = np.empty(x.shape, kind), np.empty(x.shape[::-1], kind)
+    scales, across = np.empty(rows.scale_shape, np.float32), np.empty(columns.scale_shape, np.float32)
+
+    def piece(start: int, stop: int) -> None:
+        own = _threads.scratch("turned", high * x.shape[1], kind).reshape(high, x.shape[1])
+        for strip in range(start, stop):
+            first, last = strip * high, min(strip * high + high, x.shape[0])
+            rows.strips(x, codes, scales, first, last)
+            part = own[: last - first]
+            columns.strips(x[first:last], part, across[strip : strip + 1], 0, 1)
+            turn_rows(part, turned, first)
+
+    _threads.run_chunks(piece, columns.scale_shape[0], max(1, (1 << 16) // (high * x.shape[1])))
+    turned_scales, form = np.ascontiguousarray(across.T), rows.format
     return (
-        Quantized(codes, scales, rows.format, rows.granularity, q.scale_format, rows.tensor_scale, q),
-        Quantized(
-            turned_codes, turned_scales, rows.format, columns.granularity.T, q.scale_format, columns.tensor_scale, q
-        ),
+        Quantized(codes, scales, form, rows.granularity, q.scale_format, rows.tensor_scale, q),
+        Quantized(turned, turned_scales, form, columns.granularity.T, q.scale_format, columns.tensor_scale, q),
     )
 
 
