@@ -329,6 +329,8 @@ def _report_studies(runs: Path, no_plot: bool) -> None:
     for folder in folders:
         if (folder / STUDY_FILE).is_file():
             broken |= _tell(catalogue.report(folder, plot=not no_plot))
+        else:
+            click.echo(f"{folder / page.REPORT} is complete: only lowprec ablate measures that study again", err=True)
     if not no_plot and folders != [runs]:
         click.echo(f"wrote {page.write(folders, runs / page.PAGE, f'Studies in {runs.resolve().name}')}", err=True)
     if broken:

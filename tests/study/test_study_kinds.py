@@ -84,6 +84,7 @@ def test_the_kind_on_the_page_runs(tmp_path):
     # Of 1 to 32, E4M3 has 1 to 16 and the even numbers above; E5M2 has 1 to 8, then every second and every fourth.
     assert shown.stdout == "format,kept %\ne4m3fn,75.0\ne5m2,50.0\nbfloat16,100.0\n"
     assert json.loads((tmp_path / "kept-full/summary.json").read_text())["shares"]["e5m2"] == 0.5
+    assert "report.md is complete" in command("report", tmp_path / "kept-full", "--no-plot").stderr
 
 
 def test_runs_of_a_kind_of_ones_own_are_reported_once_it_is_registered(tmp_path, monkeypatch):
