@@ -14,11 +14,24 @@ def page() -> str:
             f"`{name}`", a.operands.name, f"`{a.scores.name}`",
             ", ".join(f"{t.keys} to D = {t.head_dim}" for t in a.key_tiles),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
-            "never" if a.promote_every is None else f"every {a.promote_every}", a.source,
+            "never" if a.promote_every is None else f"every {a.promote_every}",
+            ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap)) if has),
+            a.source,
         )
         for name, a in ((name, lp.attentions[name]) for name in lp.attentions)
     ]  # fmt: skip
-    names = ("kernel", "operands", "accumulator", "keys per tile", "row sum", "P", "threshold", "promoted", "source")
+    names = (
+        "kernel",
+        "operands",
+        "accumulator",
+        "keys per tile",
+        "row sum",
+        "P",
+        "threshold",
+        "promoted",
+        "options",
+        "source",
+    )
     return f"""# Attention kernels
 
 Between two matrix products, attention has a softmax, and a kernel computes all three by tiles of keys. Everything that
@@ -52,6 +65,10 @@ A hypothetical kernel is one change away, and everything else stays:
 True
 
 ```
+
+`splits=8` computes eight ranges of tiles separately and combines them by their log-sum-exps, in the order of each
+kernel's combination (`Combine`): the number of splits, which schedulers derive from the batch and the GPU, changes
+bits. `softcap=` and `sinks=` are there for the kernels that have them. Pages of a KV cache change addresses only.
 
 From the command line: `lowprec attentions` lists the kernels, `lowprec attention Q.npy K.npy V.npy --kernel NAME`
 computes one.
@@ -88,6 +105,5 @@ the tensor core's sums to the output. Every function within the documented error
 
 ```
 
-Not included: softcap, attention sinks, split keys and their combination, pages, and the backward pass. An argument for
-them would be refused, not ignored.
+Not included: the backward pass.
 """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import real, returned, whole
+from .._arrays import got, positive, real, returned, whole
 from .._ieee import standard
 from .._values import ByBits
 from ..cast.arrays import said_format
@@ -18,6 +18,7 @@ from ..format.catalogue import Format, formats
 from .catalogue import attentions
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
+from .splits import Place
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -61,6 +62,9 @@ def attention(
     window: tuple[int, int] | None = None,
     scale: float | None = None,
     descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    splits: int = 1,
     out_format: str | Format | None = None,
     undecided: bool = False,
     like: Any = None,
@@ -84,6 +88,12 @@ def attention(
     descale : tuple of three array_like, optional
         Scales of q, k and v: numbers, or arrays of shape (B, Hk). Those of q and k multiply `scale`, that of v the
         output. Default: 1.
+    softcap : float, optional
+        Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
+    sinks : array_like of float, shape (H,), optional
+        Logit of each query head that takes part in the softmax without a value.
+    splits : int
+        Number of ranges of tiles that are computed separately and then combined, as in decoding.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
     undecided : bool
@@ -100,13 +110,17 @@ def attention(
     Raises
     ------
     ValueError
-        If shapes do not match, a value is not on the operand format's grid, or the kernel has no such head size.
+        If shapes do not match, a value is not on the operand format's grid, the kernel has no such head size or no
+        softcap, sinks or splits, or `undecided` is asked for with a softcap or splits.
 
     Notes
     -----
     ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here. With
     `undecided`, all functions within the documented errors of 2**x and of the reciprocal are considered; the
     log-sum-exp and the counts are those of the rounded ones.
+
+    Pages of a KV cache change addresses only: tiles take keys in their logical order. Hopper's kernels of
+    FlashAttention-3 have other tiles where pages are not copied by TMA; give these as `KeyTile`.
 
     Examples
     --------
@@ -129,9 +143,14 @@ def attention(
     q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     _check_shapes(q.shape, k.shape, v.shape, kernel)
     (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
-    low, high = _visible(m, n, causal, window)
-    tile = kernel.tile_of(max(d, channels), causal, window is not None)
+    left, right = _window(causal, window)
+    low, high = _visible(m, n, left, right)
+    tile = kernel.tile_of(max(d, channels), causal, window is not None, softcap is not None)
+    whole("attention", "splits", splits, 1)
+    _check_options(kernel, softcap, sinks, splits, undecided)
+    logits = None if sinks is None else _sinks(sinks, heads)
     factor = d**-0.5 if scale is None else real("attention", "scale", scale)
+    cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
     descales = _descales(descale, batch, key_heads)
     out = np.zeros((batch, heads, m, channels), np.float32)
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
@@ -139,11 +158,18 @@ def attention(
     lower, upper = (np.zeros_like(out), np.zeros_like(out)) if undecided else (out, out)
     for b in range(batch):
         for h in range(heads if m and n else 0):
-            group = h * key_heads // heads
+            group, member = divmod(h * key_heads, heads)
             q_scale, k_scale, v_scale = (x[b, group] for x in descales)
-            run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale, undecided)
+            sink = None if logits is None else logits[h]
+            if cap is None or softcap is None:
+                run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale, undecided)
+            else:
+                octaves = scale_of_scores(kernel, softcap, np.float32(1))
+                run = Forward(kernel, tile, octaves, v_scale, undecided, cap * (q_scale * k_scale))
             head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high)
-            found = run.head(head)
+            size = heads // key_heads
+            place = Place(kernel.tiles_of(max(d, channels)).queries, size, member // key_heads, left, right)
+            found = run.with_sink(sink).head(head) if splits == 1 else run.split(head, splits, place, sink)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
                 lower[b, h], upper[b, h] = found.low, found.high
@@ -174,7 +200,7 @@ def softmax_attention(
     if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
-    low, high = _visible(q.shape[-2], k.shape[-2], causal, window)
+    low, high = _visible(q.shape[-2], k.shape[-2], *_window(causal, window))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     key = np.arange(k.shape[-2])
     for i in np.ndindex(q.shape[:-2]):
@@ -216,14 +242,37 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], ke
         raise ValueError(f"attention: channels must be at least 1, got {q[3]} and {v[3]}")
 
 
-def _visible(m: int, n: int, causal: bool, window: tuple[int, int] | None) -> tuple[Array, Array]:
-    """Return the first key that each row sees, and one past the last."""
+def _check_options(kernel: AttentionKernel, softcap: Any, sinks: Any, splits: int, undecided: bool) -> None:
+    if softcap is not None and not kernel.softcap:
+        raise ValueError(f"attention: softcap must be None for {kernel}, got {softcap}")
+    if softcap is not None:
+        positive("attention", "softcap", softcap)
+    if sinks is not None and kernel.sink is None:
+        raise ValueError(f"attention: sinks must be None for {kernel}, got {got(sinks)}")
+    if splits > 1 and kernel.combine is None:
+        raise ValueError(f"attention: splits must be 1 for {kernel}, got {splits}")
+    if undecided and (softcap is not None or splits > 1):
+        raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
+
+
+def _sinks(sinks: ArrayLike, heads: int) -> Floats:
+    found = np.asarray(sinks, np.float32)
+    if found.shape != (heads,):
+        raise ValueError(f"attention: sinks must be of shape {(heads,)}, got {found.shape}")
+    return found
+
+
+def _window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the numbers of keys to the left and right of its position that a query sees; -1: all."""
     left, right = (-1, -1) if window is None else (whole("attention", "window", side, -1) for side in window)
+    return left, 0 if causal else right
+
+
+def _visible(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
+    """Return the first key that each row sees, and one past the last."""
     place = np.arange(m) + n - m
     low = np.zeros(m, np.int64) if left < 0 else np.maximum(place - left, 0)
     high = np.full(m, n) if right < 0 else np.minimum(place + right + 1, n)
-    if causal:
-        high = np.minimum(high, place + 1)
     return np.minimum(low, n), np.clip(high, 0, n)
 
 

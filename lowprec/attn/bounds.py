@@ -119,13 +119,15 @@ class Bounds:
         self.out[0][row, channel] = np.where(bad, 0, np.nextafter(low.astype(np.float32), np.float32(-np.inf)))
         self.out[1][row, channel] = np.where(bad, 0, np.nextafter(high.astype(np.float32), np.float32(np.inf)))
 
-    def finish(self, v_descale: np.float32) -> tuple[Floats, Floats]:
-        """Return bounds on the output; -inf and +inf where there are none."""
+    def finish(self, v_descale: np.float32, sink: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return bounds on the output, -inf and +inf where there are none; `sink` is the argument of a sink's 2**x."""
         kernel = self.kernel
         if self.promoted is not None:
             self._promote()
             self.out = self.promoted
         sums = [kernel.row_sum.total(x) for x in self.sums]
+        if sink is not None:
+            sums = [a + b[:, 0] for a, b in zip(sums, kernel.exp2.bounds(sink[:, None]), strict=True)]
         empty = [(x == 0) | np.isnan(x) for x in sums]
         self.lost |= (empty[0] != empty[1])[:, None]
         safe = [np.where(empty[0] | empty[1], np.float32(1), x) for x in sums]

@@ -14,17 +14,24 @@ from ..registry import Registry
 from ..special.exp2 import PolynomialExp2
 from ..tensorcore.catalogue import accumulators
 from .kernel import AttentionKernel, KeyTile
+from .sinks import OffsetSink, ShiftedSink
+from .splits import Combine
 from .sums import PackedPairSum, QuadSum
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""
 
 _STAND_IN = (
-    "exp2 of MUFU, reciprocal and logarithm: correctly rounded; whether the compiler contracts a sum's rescaling"
+    "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; whether the compiler contracts a sum's "
+    "rescaling, a sink's and a log-sum-exp's operations"
 )
 _FA2 = "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h; setup.py: --use_fast_math"
-_FA3 = "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp; setup.py: --use_fast_math"
-_FA4 = "flash_attn/cute/softmax.py, utils.py, flash_fwd_sm100.py"
+_SPLIT = f"{_FA2}; flash_fwd_kernel.h: combine_attn_seqk_parallel"
+_FA3 = (
+    "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp, block.h, flash_fwd_combine_kernel.h; setup.py: "
+    "--use_fast_math"
+)
+_FA4 = "flash_attn/cute/softmax.py, utils.py, block_info.py, flash_fwd_sm100.py, flash_fwd_combine.py"
 _VLLM = f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation"
 _E4M3, _BF16 = formats["e4m3fn"], formats["bfloat16"]
 
@@ -36,22 +43,30 @@ def _of(chip: str, suffix: str) -> dict[str, Any]:
 
 
 _HOPPER_FP8 = (
-    KeyTile(64, 160, 160, 160), KeyTile(96, 128, 128, 128), KeyTile(128, 224, 224, 224), KeyTile(192, 160, 160, 160),
-    KeyTile(256, 128, 128, 64),
+    KeyTile(64, 160, 160, 160, 192), KeyTile(96, 128, 128, 128, 192), KeyTile(128, 224, 224, 224, 128, 192),
+    KeyTile(192, 160, 160, 160, 128, 128), KeyTile(256, 128, 128, 64),
 )  # fmt: skip
 _HOPPER_BF16 = (
-    KeyTile(64, 192, 128, 128), KeyTile(96, 144, 144, 128), KeyTile(128, 176, 128, 128), KeyTile(192, 112, 112, 96),
-    KeyTile(256, 80, 80, 64),
+    KeyTile(64, 192, 128, 128, 192), KeyTile(96, 144, 144, 128, 192), KeyTile(128, 176, 128, 128),
+    KeyTile(192, 112, 112, 96), KeyTile(256, 80, 80, 64),
 )  # fmt: skip
 _VLLM_FP8 = (
     KeyTile(64, 128, 128, 128), KeyTile(96, 128, 128, 128), KeyTile(128, 192, 192, 192), KeyTile(192, 96, 96, 96),
     KeyTile(256, 128, 128, 64),
 )  # fmt: skip
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
-_BLACKWELL = (KeyTile(128, 128, 128, 128),)
+_AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))
+_BLACKWELL = (KeyTile(128, 128, 128, 128, 256),)
+_HOPPER_COMBINE = Combine(((64, 16), (256, 32)))
+_AMPERE_COMBINE = Combine(
+    ((32, 8), (64, 16), (96, 8), (128, 32), (160, 8), (192, 16), (256, 32)), by_total=True, skips_zeros=False,
+    empty_lse=float("inf"), divides_all=True,
+)  # fmt: skip
+_HOPPER: dict[str, Any] = {"softcap": True, "combine": _HOPPER_COMBINE}
 _BLACKWELL_SOFTMAX: dict[str, Any] = {
     "row_sum": PackedPairSum(), "fused_shift": False, "flush_subnormals": False, "rounded_scale": False,
-    "empty_scale": 1.0, "lse_in_octaves": True, "source": _FA4,
+    "empty_scale": 1.0, "lse_in_octaves": True, "source": _FA4, "sink": OffsetSink(),
+    "combine": Combine(((64, 16), (256, 32)), scaled=True),
 }  # fmt: skip
 # Degree 3, flash_attn/cute/utils.py: POLY_EX2.
 _CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625)
@@ -64,12 +79,17 @@ def _mixed(period: int) -> PolynomialExp2:
 for _kernel in (
     AttentionKernel(
         "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, row_sum=QuadSum(fused=True), empty_scale=1.0,
-        empty_lse=float("inf"), source=_FA2,
+        empty_lse=float("inf"), softcap=True, source=_FA2,
     ),
-    AttentionKernel("fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, source=_FA3),
-    AttentionKernel("fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, p_offset=8, source=_FA3),
     AttentionKernel(
-        "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, p_offset=8, promote_every=1, source=_VLLM
+        "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, row_sum=QuadSum(fused=True),
+        empty_scale=1.0, empty_lse=float("inf"), softcap=True, combine=_AMPERE_COMBINE, source=_SPLIT,
+    ),
+    AttentionKernel("fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, **_HOPPER, source=_FA3),
+    AttentionKernel("fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, p_offset=8, **_HOPPER, source=_FA3),
+    AttentionKernel(
+        "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, p_offset=8, promote_every=1, sink=ShiftedSink(),
+        **_HOPPER, source=_VLLM,
     ),
     AttentionKernel(
         "fa4_bf16", **_of("blackwell", "bf16"), key_tiles=_BLACKWELL, exp2=_mixed(10), rescale_threshold=8.0,

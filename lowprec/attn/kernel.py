@@ -13,18 +13,26 @@ from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
+from .sinks import Sink
+from .splits import Combine
 from .sums import QuadSum, RowSum
 
 _QUAD, _ROUNDED, _INVERSE = QuadSum(), RoundedExp2(), RoundedReciprocal()
 
 
 class KeyTile(NamedTuple):
-    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window."""
+    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
+
+    `queries` is the number of rows that share a range of split keys; `capped_window` that of keys with a window and a
+    softcap, 0 if the same as `window`.
+    """
 
     head_dim: int
     keys: int
     causal: int
     window: int
+    queries: int = 128
+    capped_window: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,6 +91,12 @@ class AttentionKernel(Value):
         Factor of O and log-sum-exp for rows whose sum is 0 or NaN.
     lse_in_octaves : bool
         Whether the log-sum-exp is (m s + log2 l) ln 2; else it is m (s ln 2) + ln l.
+    combine : Combine or None
+        How split keys are divided and combined; None: the kernel does not split keys.
+    sink : Sink or None
+        How attention sinks are added; None: the kernel takes no sinks.
+    softcap : bool
+        Whether scores can be capped: ``tanh(S scale / cap)`` replaces S, and cap the scale.
     output_format : Format
         Default format of the output.
     source : str
@@ -112,6 +126,9 @@ class AttentionKernel(Value):
     empty_scale: float = 0.0
     empty_lse: float = float("-inf")
     lse_in_octaves: bool = False
+    combine: Combine | None = None
+    sink: Sink | None = None
+    softcap: bool = False
     output_format: Format = formats["bfloat16"]
     source: str = dataclasses.field(default="user-defined", compare=False)
     decided: str = dataclasses.field(default="", compare=False)
@@ -128,15 +145,18 @@ class AttentionKernel(Value):
                 raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
         object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
         sizes = [row.head_dim for row in self.key_tiles]
-        if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row):
+        if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
             raise ValueError(f"{who}: key_tiles must be rows of positive integers by increasing head size, got {sizes}")
         whole(who, "p_offset", self.p_offset, -64, 64)
         whole_or_none(who, "promote_every", self.promote_every, 1)
         positive(who, "rescale_threshold", self.rescale_threshold, zero=True)
+        for field, optional in (("combine", Combine), ("sink", Sink)):
+            if not isinstance(value := getattr(self, field), optional | None):
+                raise TypeError(f"{who}: {field} must be an object of {optional.__name__} or None, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
 
-    def tile_of(self, head_dim: int, causal: bool, window: bool) -> int:
+    def tile_of(self, head_dim: int, causal: bool, window: bool, softcap: bool = False) -> int:
         """Return the keys per tile for a head size.
 
         Raises
@@ -144,9 +164,16 @@ class AttentionKernel(Value):
         ValueError
             If the kernel has no such head size.
         """
+        row = self.tiles_of(head_dim)
+        if window:
+            return row.capped_window or row.window if softcap else row.window
+        return row.causal if causal else row.keys
+
+    def tiles_of(self, head_dim: int) -> KeyTile:
+        """Return the row of `key_tiles` of a head size; the same error as `tile_of`."""
         for row in self.key_tiles:
             if head_dim <= row.head_dim:
-                return row.window if window else row.causal if causal else row.keys
+                return row
         raise ValueError(
             f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}"
         )

@@ -49,6 +49,8 @@ class Attention:
         Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
     empty_scale, empty_lse, lse_in_octaves
         Results of a row without probabilities, and the form of the log-sum-exp.
+    sink
+        How a sink is added: "shifted" by a fused multiply-add, or with the "offset" at the end.
     sums_rounded_p
         Wrong rule: the sum adds P after its conversion.
     drops_v_descale
@@ -75,6 +77,7 @@ class Attention:
     empty_scale: Fraction = Fraction(0)
     empty_lse: float = -math.inf
     lse_in_octaves: bool = False
+    sink: str = "shifted"
     sums_rounded_p: bool = False
     drops_v_descale: bool = False
     flushes_p: bool = False
@@ -88,6 +91,8 @@ class Attention:
         v_descale: Exact = ONE,
         low: int = 0,
         high: int | None = None,
+        cap: Exact | None = None,
+        sink: Exact | None = None,
     ) -> tuple[list[int], int]:
         """Return the float32 bits of the output [Dv] and of the log-sum-exp of one query.
 
@@ -101,6 +106,10 @@ class Attention:
             Scale of V.
         low, high
             First key that the query sees, and one past the last.
+        cap
+            Factor of the scores before their hyperbolic tangent.
+        sink
+            Logit that is added to the sum.
         """
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
@@ -114,6 +123,8 @@ class Attention:
                 continue
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
+            if cap is not None:
+                scores = {j: _tanh(_times(score, cap)) for j, score in scores.items()}
             largest: Any = maximum
             for score in scores.values():
                 if not math.isnan(score) and score > largest:
@@ -152,12 +163,25 @@ class Attention:
                 out = [0] * channels
         if promoted is not None:
             out = [_bits(self._plus(a, decode(b, FLOAT32))) for a, b in zip(promoted, out, strict=True)]
-        return self._finish(out, sums, maximum, scale, ONE if self.drops_v_descale else v_descale)
+        total = sums[0] if self.sum_order == "packed" else _plus(_plus(sums[0], sums[2]), _plus(sums[1], sums[3]))
+        if sink is not None:
+            total, maximum = self._with_sink(total, maximum, scale, sink)
+        return self._finish(out, total, maximum, scale, ONE if self.drops_v_descale else v_descale)
+
+    def _with_sink(self, total: Exact, maximum: Exact, scale: Exact, sink: Exact) -> tuple[Exact, Exact]:
+        log2_e, offset = _round(Fraction(1 / _LN_2)), Fraction(self.offset)
+        if self.sink == "offset" and maximum == -math.inf:
+            return Fraction(1 << self.offset), _times(sink, _divided(log2_e, scale))
+        if self.sink == "offset":
+            x = _plus(_plus(_times(sink, log2_e), _negated(_times(maximum, scale))), offset)
+            return _plus(total, self._exp2(x)), maximum
+        safe = Fraction(0) if maximum == -math.inf else maximum
+        shift = self._multiply_add(safe, scale, -offset, self.fused_shift)
+        return _plus(total, self._exp2(_multiply_add(log2_e, sink, _negated(shift)))), safe
 
     def _finish(
-        self, out: list[int], sums: list[Exact], maximum: Exact, scale: Exact, v_descale: Exact
+        self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact
     ) -> tuple[list[int], int]:
-        total = sums[0] if self.sum_order == "packed" else _plus(_plus(sums[0], sums[2]), _plus(sums[1], sums[3]))
         is_empty = total == 0 or math.isnan(total)
         inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else _round(1 / Fraction(total))
         factor = _times(inverse, v_descale)
@@ -224,6 +248,64 @@ class Attention:
         return self._flushed(_multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
 
 
+@dataclass(frozen=True)
+class Combine:
+    """The kernel that combines split keys: the right ones, and wrong ones that tests must detect.
+
+    Attributes
+    ----------
+    lanes
+        Threads of a row; thread t adds every `lanes`-th exponential from t on.
+    by_total, scaled, skips_zeros, empty_lse
+        Weights are exp(lse - total) and not exp(lse - maximum) / sum; the argument of 2**x is one fused multiply-add;
+        splits without a positive weight are left out; result of a row without a key.
+    """
+
+    lanes: int
+    by_total: bool
+    scaled: bool
+    skips_zeros: bool
+    empty_lse: float
+
+    def row(self, parts: Sequence[tuple[list[int], int]]) -> tuple[list[int], int]:
+        """Return the float32 bits of the output and of the log-sum-exp from those of the splits."""
+        lses = [decode(lse, FLOAT32) for _, lse in parts]
+        comparable: Any = [x for x in lses if not math.isnan(x)]
+        largest: Exact = max(comparable, default=math.nan)
+        safe = Fraction(0) if largest == -math.inf else largest
+        exps = [self._exp(x, safe) for x in lses]
+        threads: list[Exact] = [Fraction(0)] * self.lanes
+        for i, x in enumerate(exps):
+            threads[i % self.lanes] = _plus(threads[i % self.lanes], x)
+        while len(threads) > 1:
+            half = len(threads) // 2
+            threads = [_plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
+        total = threads[0]
+        is_empty = total == 0 or math.isnan(total)
+        octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else _log2(total)
+        lse = _plus(_times(octaves, _round(Fraction(_LN_2))), largest)
+        if self.by_total:
+            lse = self.empty_lse if is_empty else lse
+            weights = [self._exp(x, lse) for x in lses]
+        else:
+            weights = [_times(x, Fraction(0) if is_empty else _divided(ONE, total)) for x in exps]
+        out: list[Exact] = [Fraction(0)] * len(parts[0][0])
+        for weight, (part, _) in zip(weights, parts, strict=True):
+            positive: Any = weight
+            if positive > 0 or not self.skips_zeros:
+                out = [_multiply_add(decode(x, FLOAT32), weight, y) for x, y in zip(part, out, strict=True)]
+        return [_bits(x) for x in out], _bits(lse)
+
+    def _exp(self, x: Exact, offset: Exact) -> Exact:
+        log2_e = _round(Fraction(1 / _LN_2))
+        if self.scaled:
+            argument = _multiply_add(x, log2_e, _negated(_times(offset, log2_e)))
+        else:
+            argument = _times(_plus(x, _negated(offset)), log2_e)
+        found = _exp2(argument)
+        return Fraction(0) if _below(found, _LEAST) else found
+
+
 def _below(x: Exact, least: Any) -> bool:
     """Return whether a magnitude is less than a limit; NaN is not."""
     return bool(abs(x) < least)
@@ -251,6 +333,27 @@ def _plus(a: Exact, b: Exact) -> Exact:
 
 def _multiply_add(a: Exact, b: Exact, c: Exact) -> Exact:
     return _round(ieee_sum([(a, b)], c))
+
+
+def _divided(a: Exact, b: Exact) -> Exact:
+    return Fraction(0) if math.isinf(b) else _round(Fraction(a) / Fraction(b))
+
+
+def _tanh(x: Exact) -> Exact:
+    """Return the hyperbolic tangent rounded to float32; of a small number it is that number."""
+    if math.isnan(x):
+        return x
+    number: Any = x
+    if number > 50 or number < -50:
+        return Fraction(1 if number > 0 else -1)
+    if abs(number) < 1e-10:
+        return x
+
+    def exact(d: decimal.Decimal) -> decimal.Decimal:
+        e = _DIGITS.exp(_DIGITS.multiply(d, decimal.Decimal(2)))
+        return _DIGITS.divide(_DIGITS.subtract(e, decimal.Decimal(1)), _DIGITS.add(e, decimal.Decimal(1)))
+
+    return _round(_by_digits(exact, x))
 
 
 def _exp2(x: Exact) -> Exact:

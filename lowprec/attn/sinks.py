@@ -1,0 +1,61 @@
+"""Attention sinks: a logit per head that takes part in the sum of the softmax and has no value."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._values import Value
+from ..kernels import attn as kernels
+
+Floats = NDArray[np.float32]
+_LOG2_E = math.log2(math.e)
+
+
+class Sink(Value):
+    """Base of the ways in which a sink enters a row's sum after the last tile."""
+
+    #: Whether the sum of a row without a maximum is that of the sink alone, NaN or not.
+    replaces_empty = False
+
+    @abstractmethod
+    def argument(
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+    ) -> tuple[Floats, Floats]:
+        """Return the argument of 2^x that is added to the sums [M], and the maxima, for rows without a key too.
+
+        `shifts` are ``maxima * scale - offset``, with a maximum of 0 for rows without a key.
+        """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShiftedSink(Sink):
+    """2^(sink log2(e) - shift), one fused multiply-add; a row without a key has a maximum of 0."""
+
+    def argument(
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+    ) -> tuple[Floats, Floats]:
+        """Return the argument of 2^x and the maxima."""
+        x = np.empty((len(maxima), 1), np.float32)
+        kernels.scale_and_shift(np.full_like(x, _LOG2_E), sink, shifts, True, True, x)
+        return x[:, 0], np.where(maxima == -np.inf, np.float32(0), maxima)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OffsetSink(Sink):
+    """2^(sink log2(e) - maximum scale + offset), rounded after each operation; it is the maximum of an empty row."""
+
+    replaces_empty = True
+
+    def argument(
+        self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
+    ) -> tuple[Floats, Floats]:
+        """Return the argument of 2^x and the maxima."""
+        x = sink * np.float32(_LOG2_E) - maxima * scale + np.float32(offset)
+        is_empty = maxima == -np.inf
+        own = sink * np.float32(np.float32(_LOG2_E) / scale)
+        return np.where(is_empty, np.float32(offset), x), np.where(is_empty, own, maxima)

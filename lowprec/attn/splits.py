@@ -1,0 +1,131 @@
+"""Split keys: each split computes an output and a log-sum-exp of its tiles, which a second kernel combines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._values import Value, plain_fields
+from ..kernels import attn as kernels
+from ..special.exp2 import Exp2
+from ..special.reciprocal import Reciprocal
+
+Floats = NDArray[np.float32]
+_LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Combine(Value):
+    """How splits are divided and combined: a weighted sum of their outputs, in increasing order of splits.
+
+    The weights are ``exp(lse - max) / sum``. Thread t of a row adds the exponentials of splits t, t + lanes, ...; a
+    butterfly of shuffles, by lanes / 2, lanes / 4, ..., 1, adds the threads.
+
+    Parameters
+    ----------
+    lanes : tuple of (int, int)
+        Threads per row, a power of two, by head size of V, in increasing order.
+    by_total : bool
+        Whether weights are ``exp(lse - total lse)`` instead.
+    scaled : bool
+        Whether the argument of 2^x is ``lse log2(e) - (max log2(e))``, one fused multiply-add, instead of
+        ``(lse - max) log2(e)``.
+    skips_zeros : bool
+        Whether splits whose weight is not positive are left out, also those whose output is NaN.
+    empty_lse : float
+        Log-sum-exp of a row that sees no key in any split.
+    divides_all : bool
+        Whether a split is a share of all tiles, not of those that some row of the tile of queries sees.
+    """
+
+    lanes: tuple[tuple[int, int], ...] = ((256, 32),)
+    by_total: bool = False
+    scaled: bool = False
+    skips_zeros: bool = True
+    empty_lse: float = float("-inf")
+    divides_all: bool = False
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        object.__setattr__(self, "lanes", tuple(tuple(row) for row in self.lanes))
+        if not self.lanes or any(n < 1 or n & (n - 1) for _, n in self.lanes):
+            raise ValueError(f"Combine: lanes must be rows of a head size and a power of two, got {self.lanes}")
+
+    def weights(self, lse: Floats, channels: int, exp2: Exp2, reciprocal: Reciprocal) -> tuple[Floats, Floats]:
+        """Return the weights of the splits [splits, M] and the log-sum-exp [M]."""
+        largest = lse[0].copy()
+        kernels.raise_maxima(np.ascontiguousarray(lse.T), largest, largest)
+        safe = np.where(largest == -np.inf, np.float32(0), largest)
+        weights = self._exp(lse, safe, exp2)
+        total = self._sum(weights, channels)
+        is_empty = (total == 0) | np.isnan(total)
+        octaves = np.empty_like(total)
+        kernels.log2(total, octaves)
+        sums = octaves * _LN_2 + largest
+        sums = np.where(is_empty, np.float32(self.empty_lse), sums) if self.by_total else sums
+        if self.by_total:
+            return self._exp(lse, sums, exp2), sums
+        inverse = np.where(is_empty, np.float32(0), reciprocal(np.where(is_empty, np.float32(1), total)))
+        return weights * inverse, sums
+
+    def _exp(self, lse: Floats, offsets: Floats, exp2: Exp2) -> Floats:
+        """Return exp(lse - offset) [splits, M]."""
+        if not self.scaled:
+            return exp2(np.ascontiguousarray(((lse - offsets) * _LOG2_E).reshape(-1, 1))).reshape(lse.shape)
+        x = np.empty((lse.shape[1], len(lse)), np.float32)
+        kernels.scale_and_shift(np.ascontiguousarray(lse.T), _LOG2_E, offsets * _LOG2_E, True, True, x)
+        return np.ascontiguousarray(exp2(x.reshape(-1, 1)).reshape(x.shape).T)
+
+    def _sum(self, weights: Floats, channels: int) -> Floats:
+        lanes = next((n for size, n in self.lanes if channels <= size), self.lanes[-1][1])
+        threads = np.zeros((lanes, weights.shape[1]), np.float32)
+        for start in range(0, len(weights), lanes):
+            part = weights[start : start + lanes]
+            threads[: len(part)] += part
+        while len(threads) > 1:
+            threads = threads[: len(threads) // 2] + threads[len(threads) // 2 :]
+        total: Floats = threads[0]
+        return total
+
+    def outputs(self, weights: Floats, outs: list[Floats]) -> Floats:
+        """Return the sum of the splits' outputs [M, Dv] times their weights, each by a fused multiply-add."""
+        found = np.zeros_like(outs[0])
+        for weight, out in zip(weights, outs, strict=True):
+            for i, factor in enumerate(weight):
+                if factor > 0 or not self.skips_zeros:
+                    row = out[i][:, None]
+                    kernels.scale_and_shift(row, factor, -found[i], True, True, found[i][:, None])
+        return found
+
+
+class Place(NamedTuple):
+    """Where a head's rows are: with the heads of its group, they form tiles of `queries` rows, query by query."""
+
+    queries: int
+    group: int
+    member: int
+    left: int  # keys to the left of its position that a query sees; negative: all
+    right: int
+
+
+def split_ranges(
+    place: Place, keys_per_tile: int, m: int, n: int, splits: int, divides_all: bool
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the first key of each row and one past the last [M], for every split."""
+    block = (np.arange(m) * place.group + place.member) // place.queries
+    first, last = np.zeros(m, np.int64), np.full(m, -(-n // keys_per_tile))
+    if not divides_all and place.right >= 0:
+        end = ((block + 1) * place.queries - 1) // place.group + 1 + n - m + place.right
+        last = np.minimum(last, -(-end // keys_per_tile))
+    if not divides_all and place.left >= 0:
+        first = np.maximum((block * place.queries // place.group + n - m - place.left) // keys_per_tile, 0)
+    count = np.where(last <= first, 0, -(-(last - first) // splits))
+    found = []
+    for split in range(splits):
+        low = first + split * count
+        found.append((low * keys_per_tile, np.minimum(low + count, last) * keys_per_tile))
+    return found

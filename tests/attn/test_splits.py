@@ -1,0 +1,187 @@
+"""Split keys, softcaps and sinks: bits of the oracle in fractions, wrong rules, bad arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from test_attention_oracle import operands, oracle_of
+
+import lowprec as lp
+from lowprec.attn.forward import scale_of_scores
+from lowprec.attn.kernel import AttentionKernel, KeyTile
+from lowprec.attn.sinks import OffsetSink
+from lowprec.attn.splits import Place, split_ranges
+from lowprec.oracle import attention as oracle
+
+SPLIT = [name for name in lp.attentions if lp.attentions[name].combine is not None]
+QUERIES, TILE = 8, 16
+
+
+def small(name: str) -> AttentionKernel:
+    """Return a kernel with small tiles, whose 2**x is one function."""
+    kernel = lp.attentions[name]
+    return kernel.with_(key_tiles=(KeyTile(64, TILE, TILE, TILE, QUERIES),), exp2=lp.attentions["fa3_bf16"].exp2)
+
+
+def combine_of(kernel: AttentionKernel) -> oracle.Combine:
+    """Return the oracle's description of a kernel's combination, for head size 8."""
+    c = kernel.combine
+    assert c is not None
+    return oracle.Combine(c.lanes[0][1], c.by_total, c.scaled, c.skips_zeros, c.empty_lse)
+
+
+def tiles_of_row(i: int, m: int, n: int, group: int, member: int, causal: bool, splits: int) -> list[range]:
+    """Return the tiles of each split: ceil(count / splits) tiles of those that a row of the tile of queries sees."""
+    start = (i * group + member) // QUERIES * QUERIES
+    tiles = -(-n // TILE)
+    if causal:  # rows beyond the last query count, too
+        tiles = max(0, min(tiles, max(-(-((start + r) // group + 1 + n - m) // TILE) for r in range(QUERIES))))
+    each = -(-tiles // splits)
+    return [range(min(s * each, tiles), min((s + 1) * each, tiles)) for s in range(splits)]
+
+
+def both(
+    kernel: AttentionKernel, data: list[Any], splits: int, *, causal: bool, sink: float | None = None, **wrong: Any
+) -> tuple[Any, Any]:
+    """Return the bits of outputs and log-sum-exps of two query heads of a group, by the kernel and by the oracle."""
+    q, k, v = data
+    m, n = len(q) // 2, len(k)
+    q = q.reshape(2, m, -1)
+    sinks = None if sink is None else [sink, sink + 1]
+    got = lp.attention(q, k[None], v[None], kernel=kernel, causal=causal, splits=splits, sinks=sinks,
+                       out_format="float32", descale=(1, 1, 1.5))  # fmt: skip
+    rule, combine = oracle_of(kernel, TILE), dataclasses.replace(combine_of(kernel), **wrong)
+    rule = dataclasses.replace(rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted")
+    scale = Fraction(float(scale_of_scores(kernel, q.shape[-1] ** -0.5, np.float32(1))))
+    codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
+    want, lse = [], []
+    for head in range(2):
+        for i in range(m):
+            high = min(n, max(0, i + n - m + 1)) if causal else n
+            parts = []
+            for number, tiles in enumerate(tiles_of_row(i, m, n, 2, head, causal, splits)):
+                bounds = (tiles.start * TILE, min(high, tiles.stop * TILE))
+                logit = None if sink is None or number else Fraction(sink + head)
+                part = rule.row(codes[0][head][i], codes[1], codes[2], scale, Fraction(1.5), *bounds, sink=logit)
+                empty = np.float32(kernel.empty_lse).view(np.uint32)
+                parts.append((part[0], 0xFF800000 if part[1] == empty else part[1]))
+            row, total = combine.row(parts)
+            want.append(row)
+            lse.append(total)
+    bits = [x.view(np.uint32).reshape(2 * m, -1).tolist() for x in (got.out, got.lse[..., None])]
+    return bits, [want, [[x] for x in lse]]
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_split_keys_have_the_oracle_s_bits(name: str) -> None:
+    """Two query heads share the keys and the tiles of queries; empty splits, rows without keys."""
+    kernel = small(name)
+    for seed, (m, n, splits, causal) in enumerate(
+        [(4, 75, 2, False), (5, 75, 3, True), (6, 4, 2, True), (3, 90, 9, False)]
+    ):
+        data = operands(np.random.default_rng(seed), kernel, 2 * m, n, 8, 2.0)
+        got, want = both(kernel, data, splits, causal=causal)
+        assert got == want
+        if kernel.sink is not None:
+            got, want = both(kernel, data, splits, causal=causal, sink=0.75)
+            assert got == want
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [
+    {"lanes": 4}, {"by_total": True}, {"scaled": True}, {"skips_zeros": False}, {"empty_lse": 1.0},
+])  # fmt: skip
+def test_wrong_combinations_have_other_bits(wrong: dict[str, Any]) -> None:
+    """Nine splits; a NaN in the keys of one of them; for the last, rows without a key."""
+    name = "flash2_splitkv" if "empty_lse" in wrong else "fa3_bf16"
+    kernel = small(name)
+    data = operands(np.random.default_rng(3), kernel, 16, 3 if "empty_lse" in wrong else 140, 8, 0.25)
+    if "skips_zeros" in wrong:
+        data[1][5, 0] = np.nan
+    got, want = both(kernel, data, 9, causal="empty_lse" in wrong)
+    assert got == want
+    assert got != both(kernel, data, 9, causal="empty_lse" in wrong, **wrong)[1]
+
+
+def test_ranges_of_windows() -> None:
+    """Tiles of 4 keys, tiles of 2 queries: query 2 and 3 of 4 see the keys 4 to 9 of 10 with a window of (4, 0)."""
+    ((low, high),) = split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 1, False)
+    assert low.tolist() == [0, 0, 4, 4]
+    assert high.tolist() == [8, 8, 12, 12]
+    halves = split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 2, False)
+    assert [h[0].tolist() for h in halves] == [[0, 0, 4, 4], [4, 4, 8, 8]]
+    assert split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 1, True)[0][1].tolist() == [12] * 4
+
+
+@pytest.mark.parametrize("name", ["flash2", "fa3_bf16", "fa3_fp8"])
+def test_softcaps_have_the_oracle_s_bits(name: str) -> None:
+    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
+    q, k, v = operands(np.random.default_rng(0), kernel, 3, 40, 8, 8.0)
+    for cap in (1.0, 30.0):
+        factor = np.float32(np.float32(8**-0.5) / np.float32(cap)) * np.float32(0.75)
+        got = lp.attention(q, k, v, kernel=kernel, softcap=cap, descale=(0.75, 1, 1), out_format="float32")
+        codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
+        scale = Fraction(float(np.float32(np.float32(cap) * math.log2(math.e))))
+        for i in range(3):
+            out, lse = oracle_of(kernel, 16).row(codes[0][i], codes[1], codes[2], scale, cap=Fraction(float(factor)))
+            assert got.out[i].view(np.uint32).tolist() == out
+            assert got.lse[i].view(np.uint32) == lse
+
+
+@pytest.mark.parametrize("name", ["vllm_fa3_fp8", "fa4_bf16", "fa4_fp8"])
+def test_sinks_have_the_oracle_s_bits(name: str) -> None:
+    """Also of a row without keys, whose softmax is that of the sink."""
+    kernel = small(name)
+    data = operands(np.random.default_rng(1), kernel, 6, 2, 8, 2.0)
+    rule = oracle_of(kernel, TILE)
+    rule = dataclasses.replace(rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted")
+    codes = [lp.encode(x, kernel.operands).tolist() for x in data]
+    scale = Fraction(float(scale_of_scores(kernel, 8**-0.5, np.float32(1))))
+    for sink in (-1.5, 20.0):
+        got = lp.attention(*data, kernel=kernel, causal=True, sinks=[sink], out_format="float32")
+        for i in range(6):
+            high = max(0, i - 3)
+            out, lse = rule.row(codes[0][i], codes[1], codes[2], scale, high=high, sink=Fraction(sink))
+            assert got.out[i].view(np.uint32).tolist() == out
+            assert got.lse[i].view(np.uint32) == lse
+        assert got.lse[0] == pytest.approx(sink, rel=1e-6)
+
+
+def test_sinks_may_be_undecided() -> None:
+    kernel = lp.attentions["fa4_bf16"]
+    data = operands(np.random.default_rng(1), kernel, 6, 40, 8, 2.0)
+    got = lp.attention(*data, kernel=kernel, sinks=[1.0], undecided=True)
+    assert got.undecided is not None
+    assert got.undecided.mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("flash2", {"splits": 2}, "splits must be 1 for flash2, got 2"),
+        ("fa3_fp8", {"splits": 0}, "splits"),
+        ("fa3_fp8", {"sinks": [1.0]}, "sinks must be None for fa3_fp8"),
+        ("fa4_fp8", {"sinks": [1.0, 2.0]}, r"sinks must be of shape \(1,\), got \(2,\)"),
+        ("fa4_fp8", {"softcap": 3.0}, "softcap must be None for fa4_fp8"),
+        ("fa3_fp8", {"softcap": -1.0}, "softcap"),
+        ("fa3_fp8", {"softcap": 3.0, "undecided": True}, "undecided must be False"),
+        ("fa3_fp8", {"splits": 3, "undecided": True}, "undecided must be False"),
+    ],
+)
+def test_bad_options_are_named(name: str, options: dict[str, Any], message: str) -> None:
+    x = np.zeros((4, 32), np.float32)
+    with pytest.raises((ValueError, TypeError), match=message):
+        lp.attention(x, x, x, kernel=name, **options)
+
+
+def test_one_split_is_not_combined_and_tiles_with_softcap_are_their_own() -> None:
+    kernel = lp.attentions["fa3_fp8"]
+    x = np.zeros((4, 32), np.float32)
+    assert lp.attention(x, x, x, splits=1) == lp.attention(x, x, x)
+    assert kernel.tile_of(128, False, True) == 224
+    assert kernel.tile_of(128, False, True, softcap=True) == 192
