@@ -13,8 +13,12 @@ def page() -> str:
     rows = []
     for name in codecs:
         codec = codecs[name]
-        size = codec.row_bytes(7168)
-        rows.append((f"`{name}`", f"{codec.bits_per_value:g}", f"{size:,}", f"{size / 14336:.3f}", codec.description))
+        step = getattr(codec, "columns_multiple", 1)
+        columns = 7168 if 7168 % step == 0 else step
+        size = codec.row_bytes(columns)
+        shown = f"{size:,}" if columns == 7168 else f"{size:,} of {columns:,}"
+        share = f"{size / 2 / columns:.3f}"
+        rows.append((f"`{name}`", f"{codec.bits_per_value:g}", shown, share, codec.description))
     sums = [
         (
             f"`{name}`",
@@ -51,9 +55,32 @@ first row. Nothing else is sent: the receiver knows the shape.
 NaN, ranges out of order, and padding that is not zero. It accepts only bytes that `to_bytes` reproduces bit for bit. A
 tile with NaN or infinity decodes to NaN (casts preserve both; DeepEP's format converts NaN to 0).
 
-Bits per value are for whole tiles of bfloat16 numbers, bytes for a row of 7168.
+Bits per value are for whole tiles of bfloat16 numbers, bytes for a row of 7168, or of
+a token or page of the codec's own size. The layouts of FlashMLA's caches are those of its
+[tests/quant.py](https://github.com/deepseek-ai/FlashMLA/blob/main/tests/quant.py): executed on 25,600 tokens of
+bfloat16, it gives the same bytes (0 of 15,872,000 differ) and the same decoded values (0 of 13,926,400). In a page,
+FlashMLA leaves the eighth byte of a token's scales and the bytes after the last scale unset; they are zero here.
 
 {table(("codec", "bits per value", "bytes of 7168", "relative to BF16", "description"), rows)}
+
+Attention from a cache: `quantize_operands` decodes keys and values from any codec, and gives the operands of a kernel:
+
+```python
+>>> from lowprec.attn.operands import quantize_operands
+>>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 1, 256, 128), dtype=np.float32)
+>>> kernel = lp.attentions["fa3_bf16"]
+>>> def output(cache=None):
+...     *operands, descale = quantize_operands(q, k, v, kernel, cache=cache)
+...     return lp.attention(*operands, kernel=kernel, descale=descale, out_format="float32").out
+>>> exact = output()
+>>> for cache in ("int8_1x128", "logfmt8", "fp8_1x128", "nvfp4"):
+...     print(f"{{cache}}: {{np.linalg.norm(output(cache) - exact) / np.linalg.norm(exact):.1%}}")
+int8_1x128: 1.0%
+logfmt8: 2.1%
+fp8_1x128: 3.8%
+nvfp4: 13.3%
+
+```
 
 To define a codec, use `BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fnu")`, `LogFMTCodec("six", 6, tile=64)`,
 `CastCodec("half", "float16")`, or any object with the same members (`lowprec.codec.Codec`).

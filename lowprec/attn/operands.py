@@ -1,4 +1,4 @@
-"""Operands of an attention kernel from queries, keys and values in a higher precision."""
+"""Operands of an attention kernel from queries, keys and values in a higher precision, and through a KV cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..cast.casts import round_to
+from ..codec.catalogue import codecs
+from ..codec.wire import Codec
 from ..format.catalogue import Format
 from .kernel import AttentionKernel
 
@@ -23,7 +25,9 @@ class AttentionOperands(NamedTuple):
     descale: tuple[Floats, Floats, Floats]
 
 
-def quantize_operands(q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: AttentionKernel) -> AttentionOperands:
+def quantize_operands(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: AttentionKernel, *, cache: str | Codec | None = None
+) -> AttentionOperands:
     """Quantize queries, keys and values for a kernel: one scale per sequence and key head, amax / largest number.
 
     These are the scales that callers of FlashAttention-3's FP8 kernel give it (``q_descale`` of shape (batch, heads of
@@ -36,6 +40,8 @@ def quantize_operands(q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: Attentio
         Float32 numbers.
     kernel : AttentionKernel
         Kernel whose `operands` format they get.
+    cache : str or Codec, optional
+        Codec of a KV cache that keys and values are decoded from, see `round_trip_cache`.
 
     Examples
     --------
@@ -45,10 +51,46 @@ def quantize_operands(q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: Attentio
     >>> made.k, made.descale[1]
     (array([[[[ 112., -448.]]]], dtype=float32), array([[0.00446429]], dtype=float32))
     """
+    if cache is not None:
+        k, v = round_trip_cache(k, cache), round_trip_cache(v, cache)
     values = [np.ascontiguousarray(x, np.float32) for x in (q, k, v)]
     groups = values[1].shape[:2]
     (q, q_scale), (k, k_scale), (v, v_scale) = (_quantized(x, kernel.operands, groups) for x in values)
     return AttentionOperands(q, k, v, (q_scale, k_scale, v_scale))
+
+
+def round_trip_cache(x: ArrayLike, codec: str | Codec) -> Floats:
+    """Return a KV cache as decoded: one row per token and head; the last page is padded with zeros.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., N, D)
+        Keys, values, or the latents of multi-head latent attention, of N tokens.
+    codec : str or Codec
+        Codec in `lowprec.codecs`, or a custom one.
+
+    Raises
+    ------
+    ValueError
+        If the codec does not take tokens of D values.
+
+    Examples
+    --------
+    >>> latents = np.ones((1, 1, 3, 512), np.float32)
+    >>> round_trip_cache(latents, "flashmla_model1").shape
+    (1, 1, 3, 512)
+    """
+    codec, values = codecs.get(codec), np.ascontiguousarray(x, np.float32)
+    page = getattr(codec, "tokens", 1)
+    if not values.size:
+        return values
+    if page == 1:
+        return codec.round_trip(values)
+    tokens = values.shape[-2]
+    whole = np.zeros((*values.shape[:-2], -(-tokens // page) * page, values.shape[-1]), np.float32)
+    whole[..., :tokens, :] = values
+    decoded = codec.round_trip(whole.reshape(*whole.shape[:-2], -1, page * values.shape[-1])).reshape(whole.shape)
+    return np.ascontiguousarray(decoded[..., :tokens, :])
 
 
 def _quantized(x: Floats, fmt: Format, groups: tuple[int, ...]) -> tuple[Floats, Floats]:

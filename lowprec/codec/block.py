@@ -9,7 +9,7 @@ import numpy as np
 from lowprec._arrays import LARGEST_TILE, Array, Floats, as_float32, spread, whole
 from lowprec._ieee import standard
 from lowprec._values import Value, plain_fields
-from lowprec.cast.casts import decode, encode
+from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Granularity, Quantized, quantize
 from lowprec.scaling.quantizer import Quantizer, quantizers
@@ -44,10 +44,13 @@ class BlockCodec(Value):
     scale_format : Format or str
         Format that a scale is sent in.
     quantizer : Quantizer or str, optional
-        Quantizer that computes the scales; by default ``amax / max``, rounded up for powers of two.
+        Quantizer that computes the scales; by default ``amax / max``, rounded up for powers of two. Its scale format
+        may be narrower: powers of two that are sent as float32.
     tensor_scale : bool
         Whether the quantizer has a tensor scale too (NVFP4's does): 4 bytes before the first row, which
         `bits_per_value` does not count.
+    scales_last : bool
+        Whether a row's scales follow its codes.
     description : str
         Description and use.
 
@@ -63,6 +66,7 @@ class BlockCodec(Value):
     scale_format: Format = FLOAT32
     quantizer: Quantizer | None = None
     tensor_scale: bool = False
+    scales_last: bool = False
     description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +80,10 @@ class BlockCodec(Value):
         made = self._resolved
         if made.has_row_scales:
             raise ValueError(f"{who}: quantizer must have one tensor scale or none, got {made} with a scale per row")
-        if made.scale_format != self.scale_format or made.has_tensor_scale != self.tensor_scale:
+        fits = made.scale_format == self.scale_format or (
+            self.scale_format == FLOAT32 and self.scale_format.can_represent_all(made.scale_format)
+        )
+        if not fits or made.has_tensor_scale != self.tensor_scale:
             raise ValueError(
                 f"{who}: scale_format and tensor_scale must be those of its quantizer, {made.scale_format} and "
                 f"{made.has_tensor_scale}, got {self.scale_format} and {self.tensor_scale}"
@@ -120,9 +127,10 @@ class BlockCodec(Value):
             one = np.float32(1) if self.tensor_scale else None
             return self._wire(
                 Quantized(
-                    np.empty(values.shape, f.code_dtype), scale, f, blocks, self.scale_format, one, self._resolved
+                    np.empty(values.shape, f.code_dtype), scale, f, blocks, self._resolved.scale_format, one,
+                    self._resolved,
                 )
-            )
+            )  # fmt: skip
         if self.quantizer is None:
             return self._wire(quantize(values, self._resolved))
         return self._wire(self._quantize_finite(values))
@@ -164,7 +172,8 @@ class BlockCodec(Value):
         scales = encode(q.scale, self.scale_format)
         little = np.ascontiguousarray(scales.astype(scales.dtype.newbyteorder("<"))).view(np.uint8)
         codes = pack_rows(q.codes.reshape(rows, columns), q.format.bits)
-        body = np.concatenate([little.reshape(rows, self._scale_bytes(columns)), codes], axis=1).tobytes()
+        parts = [little.reshape(rows, self._scale_bytes(columns)), codes]
+        body = np.concatenate(parts[::-1] if self.scales_last else parts, axis=1).tobytes()
         if not self.tensor_scale:
             return body
         assert q.tensor_scale is not None
@@ -185,8 +194,10 @@ class BlockCodec(Value):
         raw = as_bytes(self.name, data, self.prefix_bytes + rows * per_row, shape)
         top = self._read_tensor_scale(raw)
         body = raw[self.prefix_bytes :].reshape(rows, per_row)
-        scale = self._read_scales(np.ascontiguousarray(body[:, :scale_bytes]))
-        codes = unpack_rows(self.name, body[:, scale_bytes:], f.bits, columns)
+        parts = np.split(body, [per_row - scale_bytes if self.scales_last else scale_bytes], axis=1)
+        packed, scales = parts if self.scales_last else parts[::-1]
+        scale = self._read_scales(np.ascontiguousarray(scales))
+        codes = unpack_rows(self.name, packed, f.bits, columns)
         bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread(scale, self.tile, columns))
         if bad.any():
             row, column = np.argwhere(bad)[0]
@@ -194,7 +205,8 @@ class BlockCodec(Value):
                 f"codec {self.name}: row {row}, value {column}: code {codes[row, column]:#x} is not finite"
             )
         blocks = Granularity.parse(f"1x{self.tile}")
-        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, self.scale_format, top, self._resolved))
+        made = self._resolved
+        return self._wire(Quantized(codes.reshape(shape), scale, f, blocks, made.scale_format, top, made))
 
     def _read_tensor_scale(self, raw: Bytes) -> np.float32 | None:
         if not self.tensor_scale:
@@ -211,11 +223,14 @@ class BlockCodec(Value):
         nan = np.isnan(scale)
         # Of the patterns of NaN only the one that encoders write is accepted.
         bad = np.where(nan, codes != encode(np.float32(np.nan), f), np.signbit(scale) | np.isinf(scale))
+        own = self._resolved.scale_format
+        if own != f:
+            bad |= ~nan & (round_to(scale, own) != scale)
         if bad.any():
             row, tile = np.argwhere(bad)[0]
             raise DecodeError(
-                f"codec {self.name}: row {row}, tile {tile}: scale must be finite and >= 0, or the one NaN that is "
-                f"written, got {codes[row, tile]:#x} ({scale[row, tile]})"
+                f"codec {self.name}: row {row}, tile {tile}: scale must be finite, >= 0 and a number of {own}, or the "
+                f"one NaN that is written, got {codes[row, tile]:#x} ({scale[row, tile]})"
             )
         return scale
 

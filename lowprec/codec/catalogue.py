@@ -10,6 +10,7 @@ from lowprec.scaling.quantizer import quantizers
 from .block import BlockCodec
 from .cast import CastCodec
 from .logarithmic import DeepEPCodec, LogFMTCodec
+from .paged import PagedCodec
 from .split import SplitCodec
 from .wire import Codec
 
@@ -42,6 +43,11 @@ _V4_KV = BlockCodec(
     description="DeepSeek-V4, inference/model.py: keys and values, the dimensions without a position",
 )  # fmt: skip
 _BF16 = CastCodec("bf16", _F["bfloat16"], description=f"combine of {_V3}; KV cache of most models")
+
+_FLASHMLA = "deepseek-ai/FlashMLA 9241ae3, README.md and tests/quant.py"
+# A power of two not below max(amax / 448, 1e-4): of bfloat16 values, whose quotients torch's log2 never rounds up to
+# an integer.
+_MLA = quantizers["deepgemm_ue8m0"].with_(name="flashmla", amax_floor=448e-4, source=_FLASHMLA)
 
 _catalogue: list[Codec] = [
     CastCodec("float32", _F["float32"], description="nothing is lost"),
@@ -76,6 +82,20 @@ _catalogue: list[Codec] = [
     SplitCodec(
         "dsv4_kv_cache", ((448, _V4_KV), (64, _BF16)),
         description="DeepSeek-V4's cache of a token: 448 dimensions as dsv4_kv, 64 with a position in BF16",
+    ),
+    SplitCodec(
+        "flashmla_v32",
+        ((512, BlockCodec("flashmla_v32", _F["e4m3fn"], quantizer=_MLA, scales_last=True)), (64, _BF16)),
+        description=f"KV cache of a token, 656 bytes: E4M3 per 128, float32 powers of two, 64 in BF16: {_FLASHMLA}",
+    ),
+    PagedCodec(
+        "flashmla_model1",
+        SplitCodec(
+            "flashmla_model1",
+            ((448, BlockCodec("flashmla_model1", _F["e4m3fn"], 64, _F["e8m0fnu"], quantizer=_MLA)), (64, _BF16)),
+        ),
+        scale_bytes=7,
+        description=f"KV cache of 64 tokens, scales after the values, 576 divides the bytes: {_FLASHMLA}",
     ),
     *(
         BlockCodec(

@@ -17,6 +17,7 @@ from lowprec.codec.block import BlockCodec
 from lowprec.codec.cast import CastCodec
 from lowprec.codec.catalogue import codecs
 from lowprec.codec.logarithmic import DeepEPCodec, LogFMTCodec
+from lowprec.codec.paged import PagedCodec
 from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.split import SplitCodec
 from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, differing, short_hash
@@ -52,7 +53,7 @@ CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
-        CastCodec, SplitCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
+        CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
         *RowSum.__subclasses__(), *Exp2.__subclasses__(),
     )
 }  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.attn.operands import quantize_operands
+from lowprec.attn.operands import quantize_operands, round_trip_cache
 
 
 def test_fp8_heads_fill_the_format_and_a_group_shares_its_key_heads_scale():
@@ -37,3 +37,35 @@ def test_a_head_with_nan_or_inf_is_nan_in_the_output_and_no_other(value):
     out = lp.attention(*operands, kernel="fa3_fp8", descale=descale).out
     assert np.isfinite(out[0, 0]).all()
     assert np.isnan(out[0, 1, :, 3]).all()
+
+
+@pytest.mark.parametrize("codec", ["nvfp4", "logfmt8", "int8_1x128", "fp8_1x128", "bf16"])
+def test_a_cache_changes_keys_and_values_and_not_queries(codec):
+    q, k, v = np.random.default_rng(2).standard_normal((3, 2, 2, 70, 128)).astype(np.float32)
+    kernel = lp.attentions["fa3_bf16"]
+    made, plain = quantize_operands(q, k, v, kernel, cache=codec), quantize_operands(q, k, v, kernel)
+    assert np.array_equal(made.q, plain.q)
+    for ours, x in ((made.k, k), (made.v, v)):
+        assert np.array_equal(ours, lp.round_to(lp.codecs[codec].round_trip(x), "bfloat16"))
+    out = lp.attention(*made[:3], kernel=kernel).out
+    assert np.array_equal(out, lp.attention(*plain[:3], kernel=kernel).out) == (codec == "bf16")
+
+
+@pytest.mark.parametrize(("codec", "width"), [("flashmla_v32", 576), ("flashmla_model1", 512)])
+def test_latents_from_flashmlas_caches_are_keys_and_values(codec, width):
+    rng = np.random.default_rng(3)
+    q, latents = rng.standard_normal((1, 4, 2, width)), lp.round_to(rng.standard_normal((1, 1, 70, width)), "bfloat16")
+    decoded = round_trip_cache(latents, codec)
+    assert np.array_equal(decoded, lp.round_to(decoded, "bfloat16"))
+    assert np.array_equal(decoded[..., -64:], latents[..., -64:])
+    assert np.array_equal(decoded[..., :64, :], round_trip_cache(latents[..., :64, :], codec))  # a page by itself
+    kernel = lp.attentions["fa3_bf16"].with_(key_tiles=((576, 64, 64, 64),))
+    *operands, _ = quantize_operands(q, decoded, decoded[..., :512], kernel)
+    exact, found = (
+        lp.attention(operands[0], x, x[..., :512], kernel=kernel, out_format="float32").out for x in (latents, decoded)
+    )
+    assert 0.01 < np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.06
+
+
+def test_no_tokens():
+    assert round_trip_cache(np.zeros((1, 1, 0, 512)), "flashmla_model1").shape == (1, 1, 0, 512)

@@ -81,6 +81,8 @@ def test_every_other_length_is_refused(name):
     codec, shape = codecs[name], fitting(name, (2, 21))
     data = codec.encode(values(shape)).to_bytes()
     lengths = set(range(len(data) + 40)) - {len(data)}
+    if len(data) > 10000:  # of pages
+        lengths = {0, 1, 575, 576, len(data) // 2, len(data) - 1, len(data) + 1}
     if name.startswith("logfmt"):
         lengths -= {len(data) + 2 * 4}  # ends as float32 numbers
     for length in lengths:
@@ -130,7 +132,7 @@ FILLERS = {"NaN": -np.nan, "Inf": -np.inf, "huge": 3.3e38, "zeros": 0.0, "tiny":
 @pytest.mark.parametrize("name", NAMES)
 def test_what_arrives_of_a_row_does_not_depend_on_the_others(name, filler):
     codec = codecs[name]
-    x = np.random.default_rng(7).standard_normal((6, 1024)).astype(ml_dtypes.bfloat16).astype(F)
+    x = np.random.default_rng(7).standard_normal(fitting(name, (6, 1024))).astype(ml_dtypes.bfloat16).astype(F)
     x[2, 100:110] = 0, -0.0, np.nan, -np.nan, np.inf, 1e-40, -3e38, 0, 0, 0
     if getattr(codec, "tensor_scale", False):  # the tensor's amax is what rows share: it stays
         if filler == "huge":
@@ -185,7 +187,11 @@ test_what_is_no_array_of_rows = refusals(
         for name in NAMES
         for call, error, message in [
             ("encode(np.float32(1))", ValueError, "a single number"),
-            ("from_bytes(np.zeros(4), (1, 512))", TypeError, "data must be bytes, got ndarray of float64"),
+            (
+                f"from_bytes(np.zeros(4), {fitting(name, (1, 512))})",
+                TypeError,
+                "data must be bytes, got ndarray of float64",
+            ),
             *((f"from_bytes(b'', {shape!r})", ValueError, "shape") for shape in ((), (-1, 2), (1.5,), "ab", 3)),
         ]
     ],

@@ -81,6 +81,49 @@ def test_deepseek_v4s_cache_is_its_quantizer_and_bf16_token_by_token():
     assert data == b"".join(codec.encode(token[part]).to_bytes() for token in tokens for codec, part in parts)
 
 
+def flashmla(tokens, tile, width):
+    """Return codes, scales and the rest of tokens, as FlashMLA's tests/quant.py computes them."""
+    tiles = tokens[:, :width].reshape(len(tokens), -1, tile)
+    with np.errstate(divide="ignore"):
+        scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(tiles).max(-1) / F(448), F(1e-4)))))
+    codes = (tiles / scale[..., None]).astype(ml_dtypes.float8_e4m3fn).reshape(len(tokens), width)
+    return codes.view(np.uint8), scale, tokens[:, width:].astype(ml_dtypes.bfloat16).view(np.uint8)
+
+
+def cache_values(tokens, width):
+    """Return bfloat16 latents: of many sizes, zeros of both signs, largest values at and beside 448 * 2^k."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((tokens, width)) * np.exp2(rng.integers(-30, 30, (tokens, 1)))
+    half = tokens // 2
+    x[:half, 5] = rng.choice([1.7421875, 1.75, 1.7578125], half) * 2.0 ** rng.integers(-20, 40, half)
+    x[::7], x[1::7] = 0, -0.0
+    return lp.round_to(x, "bfloat16")
+
+
+def test_flashmla_v32_is_codes_then_float32_powers_of_two_then_bf16():
+    x = cache_values(96, 576)
+    codes, scale, rest = flashmla(x, 128, 512)
+    wanted = np.concatenate([codes, scale.astype("<f4").view(np.uint8), rest], axis=1)
+    wire = codecs["flashmla_v32"].encode(x)
+    assert (wanted.shape, wire.to_bytes()) == ((96, 656), wanted.tobytes())
+    values = codes.view(ml_dtypes.float8_e4m3fn).astype(F).reshape(96, 4, 128) * scale[..., None]
+    assert np.array_equal(wire.decode()[:, :512], values.reshape(96, 512))
+
+
+def test_flashmla_model1_has_the_scales_of_a_page_after_its_values():
+    x = cache_values(128, 512)
+    codes, scale, rest = flashmla(x, 64, 448)
+    pages = np.zeros((2, 37440), np.uint8)  # 65 * 576
+    for page, part in zip(pages, (slice(64), slice(64, 128)), strict=True):
+        page[: 64 * 576] = np.concatenate([codes[part], rest[part]], axis=1).reshape(-1)
+        e8m0 = scale[part].astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
+        page[64 * 576 :][: 64 * 8].reshape(64, 8)[:, :7] = e8m0
+    wire = codecs["flashmla_model1"].encode(x.reshape(2, -1))
+    assert wire.to_bytes() == pages.tobytes()
+    values = codes.view(ml_dtypes.float8_e4m3fn).astype(F).reshape(128, 7, 64) * scale[..., None]
+    assert np.array_equal(wire.decode().reshape(128, 512)[:, :448], values.reshape(128, 448))
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +167,13 @@ test_damage_is_named = refusals(
           for n in (1, 576, 1000)),
         *((f"DEEPEP.from_bytes(b'', (2, {n}))", "a multiple of 512") for n in (1, 576, 1000)),
         ("CACHE.encode(np.ones((2, 448)))", "codec dsv4_kv_cache: columns must be a multiple of 512, got 448"),
+        ("read('flashmla_v32', (2, 576), 512, np.float32(1.5).tobytes())", DecodeError, "a number of e8m0fnu"),
+        *((f"read('flashmla_model1', (1, 32768), {at}, b'\\x01')", DecodeError, "bytes after scales must be 0")
+          for at in (64 * 576 + 7, 37439)),
+        ("codecs['flashmla_model1'].encode(np.ones((2, 512)))", "columns must be a multiple of 32768, got 512"),
+        ("codecs['flashmla_model1'].with_(token=codecs['bf16'])", TypeError, "token must be a SplitCodec"),
+        ("codecs['flashmla_model1'].with_(scale_bytes=584)", "scale_bytes must be"),
+        ("codecs['mxfp8'].with_(scale_format='ue5m3')", "scale_format and tensor_scale must be those of its quantizer"),
         ("SplitCodec('none', ())", r"codec none: parts must be one or more pairs of width and codec, got \(\)"),
         ("SplitCodec('bad', ((64, codecs['nvfp4']),))", "parts must be codecs without tensor scale, of a width"),
     ],

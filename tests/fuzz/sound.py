@@ -292,7 +292,7 @@ def round_trip(self: Any, x: "np.typing.ArrayLike") -> Any:
 
 def codec_arguments(draw: Draw) -> Arguments:
     codec = lp.codecs[draw.of(lp.codecs.names())]
-    columns = 512 if hasattr(codec, "columns_multiple") else draw.one(0, 1, 33, 128, 300)
+    columns = getattr(codec, "columns_multiple", None) or draw.one(0, 1, 33, 128, 300)
     return {"self": codec, "x": draw.values((draw.one(0, 1, 3), columns))}
 
 
