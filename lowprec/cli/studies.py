@@ -83,14 +83,15 @@ def ablate(
     if listing:
         _list(studies, registered)
         return
+    wanted = _wanted(changes, seeds=seeds, checkpoints=checkpoints)
     if planning:
-        _plan(studies, quick, seeds, checkpoints, changes, data, out)
+        _plan(studies, ("quick",) if quick else ("full",) if changes else ("quick", "full"), wanted, data, out)
         return
     if jobs is not None and scheduler is not None:
         raise CommandError("--jobs and --scheduler are mutually exclusive")
     if scheduler is not None and not any(isinstance(study, PlannedStudy) for study in studies):
         raise CommandError(f"--scheduler has no effect on {studies[0].name}, which trains nothing")
-    sizes = _sizes(studies, quick, seeds, checkpoints, changes)
+    sizes = _sizes(studies, quick, wanted)
     if not no_plot:
         from ..study.report.sheet import require_matplotlib
 
@@ -137,11 +138,8 @@ def _announce(study: Study, found: Registration, folder: Path) -> None:
         click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
 
 
-def _plan(
-    studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str],
-    data: str, out: Path
-) -> None:  # fmt: skip
-    """Print the estimated cost of trainings: at both sizes, or with --quick or --set at the one to run."""
+def _plan(studies: Sequence[Any], sizes: Sequence[str], wanted: Mapping[str, Any], data: str, out: Path) -> None:
+    """Print the estimated cost of trainings at some sizes, "quick" or "full"."""
     from ..study.run.warm import Estimator
 
     branches = [study for study in studies if study.tier in ("T3", "T4")]
@@ -149,9 +147,9 @@ def _plan(
         raise CommandError("--plan is for studies that train arms (T3, T4); the others take seconds to minutes")
     click.echo("timing a training step and a forward pass of every recipe: seconds of CPU for each model", err=True)
     rows: list[tuple[Any, ...]] = []
-    for size in ("quick",) if quick else ("full",) if changes else ("quick", "full"):
+    for size in sizes:
         estimator = Estimator()  # the checkpoints of one size are shared
-        settings = _sizes(branches, size == "quick", seeds, checkpoints, changes)
+        settings = _sizes(branches, size == "quick", wanted)
         for study, setting in zip(branches, settings, strict=True):
             found = estimator.estimate(study.plan(setting, out / f"{study.name}-{size}", data=data))
             cells = getattr(setting, "cells", (setting,))
@@ -177,20 +175,19 @@ def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
         return found
 
 
-def _sizes(
-    studies: Sequence[Any], quick: bool, seeds: int | None, checkpoints: int | None, changes: Sequence[str]
-) -> list[Any]:
-    """Return the studies' sizes with the changes of the command; a change applies to every size that has the field."""
-    wanted: dict[str, str | int | float] = {}
+def _wanted(changes: Sequence[str], **numbers: int | None) -> dict[str, Any]:
+    """Return the fields of sizes that the command changes."""
+    wanted: dict[str, Any] = {}
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
             raise CommandError(f"--set must be KEY=VALUE, as in --set branch_steps=80, got {change!r}")
         wanted[key.strip()] = value.strip()
-    if seeds is not None:
-        wanted["seeds"] = seeds
-    if checkpoints is not None:
-        wanted["checkpoints"] = checkpoints
+    return wanted | {key: number for key, number in numbers.items() if number is not None}
+
+
+def _sizes(studies: Sequence[Any], quick: bool, wanted: Mapping[str, Any]) -> list[Any]:
+    """Return the studies' sizes with the changes of the command; a change applies to every size that has the field."""
     plain = [study.quick if quick else study.full for study in studies]
     for key in wanted:
         if plain and not any(hasattr(setting, key) for setting in plain):
