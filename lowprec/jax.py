@@ -21,6 +21,10 @@ try:
 except ImportError:
     raise ImportError("lowprec.jax needs JAX: pip install 'lowprec[jax]'") from None
 
+from lowprec.attn.attention import attention as attend
+from lowprec.attn.catalogue import attentions
+from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.operands import quantize_operands
 from lowprec.format.catalogue import formats
 from lowprec.recipe import LayerPrecision, LinearOps, Recipe, TensorSpec, draw, load_recipe
 from lowprec.scaling.quantize import Quantized
@@ -30,7 +34,7 @@ _FLOAT32 = formats["float32"]
 _DTYPES = (jnp.float32, jnp.bfloat16)
 #: Operations of XLA that multiply matrices.
 _PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
-__all__ = ["ProductRow", "QwixProvider", "Report", "dot_general", "linear", "report"]
+__all__ = ["ProductRow", "QwixProvider", "Report", "attention", "dot_general", "linear", "report"]
 
 
 class _AtStep:
@@ -230,6 +234,75 @@ def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> tuple
     free = [i for i in range(a.ndim) if i not in (*contract, *batch)]
     sizes = [math.prod(a.shape[i] for i in axes) for axes in (batch, free, contract)]
     return a.transpose(*batch, *free, *contract).reshape(sizes), tuple(a.shape[i] for i in free)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _attention(q: Any, k: Any, v: Any, kernel: AttentionKernel, causal: bool, scale: float) -> Any:
+    return _attention_forward(q, k, v, kernel, causal, scale)[0]
+
+
+def _attention_forward(q: Any, k: Any, v: Any, kernel: AttentionKernel, causal: bool, scale: float) -> tuple[Any, Any]:
+    def call(*arrays: Any) -> tuple[Any, Any]:
+        qs, ks, vs = _values(*arrays)
+        *operands, descale = quantize_operands(qs, ks, vs, kernel)
+        found = attend(*operands, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
+        return found.out, found.lse
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
+    out, lse = jax.pure_callback(call, shapes, q, k, v, vmap_method="sequential")
+    return out.astype(q.dtype), (q, k, v, out, lse)
+
+
+def _attention_backward(kernel: AttentionKernel, causal: bool, scale: float, kept: Any, d_out: Any) -> Any:
+    q, k, v, out, lse = kept
+    groups, (m, n) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    keys, values = (jnp.repeat(x.astype(jnp.float32), groups, 1) for x in (k, v))
+    queries, d_out = q.astype(jnp.float32), d_out.astype(jnp.float32)
+    seen = jnp.tri(m, n, n - m if causal else n, dtype=bool)
+    p = jnp.where(seen, jnp.exp(queries @ keys.mT * scale - lse[..., None]), 0)
+    d_scores = p * (d_out @ values.mT - (d_out * out).sum(-1, keepdims=True)) * scale
+    d_k, d_v = (
+        x.reshape(len(x), -1, groups, *x.shape[2:]).sum(2) for x in (d_scores.mT @ queries, p.mT @ d_out)
+    )  # fmt: skip
+    return (d_scores @ keys).astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype)
+
+
+_attention.defvjp(_attention_forward, _attention_backward)
+
+
+def attention(
+    q: Any, k: Any, v: Any, kernel: str | AttentionKernel = "fa3_fp8", *, causal: bool = False,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
+
+    The gradient is straight through, in float32 of XLA: probabilities from q, k and the kernel's log-sum-exp, and its
+    output in the softmax gradient, as in the trainer.
+
+    Parameters
+    ----------
+    q, k, v : array, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
+        Queries, keys and values, float32 or bfloat16. H must be a multiple of Hk.
+    kernel : str or AttentionKernel
+        Kernel in `lowprec.attentions`, or a custom one.
+    causal : bool
+        Whether query i sees keys up to ``i + N - M`` only. Other masks are not supported.
+    scale : float, optional
+        Factor of the scores; ``1 / sqrt(D)`` by default.
+
+    Returns
+    -------
+    array, shape (B, H, M, Dv)
+        Output in the dtype of q.
+
+    Examples
+    --------
+    >>> x = jnp.ones((1, 2, 4, 8))
+    >>> attention(x, x, x, causal=True).shape
+    (1, 2, 4, 8)
+    """
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    return _attention(q, k, v, attentions.get(kernel), causal, factor)
 
 
 class ProductRow(NamedTuple):

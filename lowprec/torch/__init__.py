@@ -9,6 +9,7 @@ try:
 except ImportError:
     raise ImportError("lowprec.torch needs PyTorch: pip install 'lowprec[torch]'") from None
 
+from .attention import attention, register_attention
 from .convert import convert, frozen, load_state_dict, report, restore, state_dict
 from .disagreement import mismatch
 from .evaluation import evaluate
@@ -23,6 +24,7 @@ __all__ = [
     "RoundedOptimizerState",
     "TrainerModel",
     "apply_codec",
+    "attention",
     "checkpoint_with_codec",
     "convert",
     "evaluate",
@@ -33,6 +35,7 @@ __all__ = [
     "load_checkpoint",
     "load_state_dict",
     "mismatch",
+    "register_attention",
     "report",
     "restore",
     "state_dict",

@@ -16,6 +16,7 @@ from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_
 from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
+from .attention import use_attention
 from .classes import becomes, shapes_of, was
 from .linear import Converted
 from .ops import Slot
@@ -38,6 +39,7 @@ def convert(
 ) -> M:
     """Make a model's linear layers compute their products by a recipe.
 
+    A transformers model also computes the forward pass of attention by the recipe's kernel, see `register_attention`.
     The conversion is in place: parameters, their names, hooks, tied weights and the optimizer's references stay valid.
     A second call changes the recipe. `report` lists the precision of every product and the parts not converted.
 
@@ -120,6 +122,7 @@ def convert(
         found = [role_of[f"{name}{part}"] for part in module.parts_of()]
         module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
         module.set_precision([_precision(recipe, name, role.layer, layers, overrides) for role in found], seed)
+    use_attention(model, recipe.attention)
     notes = _take_slow_path(model)
     model._lowprec = recipe, notes
     described = report(model)
@@ -162,6 +165,7 @@ def restore(model: M) -> M:
     """Restore the original classes of all layers. The model is as before `convert`, except for the weights' values."""
     for module in model.modules():
         _restore(module)
+    use_attention(model, None)
     model.__dict__.pop("_lowprec", None)
     return model
 

@@ -183,6 +183,11 @@ def mismatch(
             f"lowprec.torch.mismatch: by must be one of 'layer', 'part', 'kind', 'ingredient', None, got {by!r}"
         )
     train, rollout = load_recipe(train), load_recipe(rollout)
+    if train.attention != rollout.attention:
+        raise ValueError(
+            "lowprec.torch.mismatch: train and rollout must have the same attention, as layers change one by one, got "
+            f"{train.attention} and {rollout.attention}"
+        )
     with borrowed(model):
         a, b = (keys_of(convert(model, recipe, **options)) for recipe in (train, rollout))
         passes = _Passes(model, tokens, progress)

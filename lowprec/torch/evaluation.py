@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lowprec.recipe import Recipe, load_recipe
 
+from .attention import use_attention
 from .classes import Experts
 from .convert import convert
 from .roles import block_of
@@ -177,6 +178,7 @@ def evaluate(
                 reference: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
                 for i, (precision, sum_) in enumerate(zip(keys, sums, strict=True)):
                     use(model, precision)
+                    use_attention(model, chosen[i].attention)
                     p = log_probabilities(model(window[None]))
                     here = p, dict(trace.hidden), dict(trace.experts)
                     reference = here if reference is None else reference

@@ -133,6 +133,11 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     unreached += [
         f"storage of {rule.pattern} = {rule.codec.name}: no place in a torch model" for rule in recipe.storage
     ]
+    attention = recipe.attention
+    if attention is not None and "_lowprec_attention" not in model.__dict__:
+        unreached.append(f"attention = {attention}: lowprec.torch.attention computes it")
+    elif attention is not None:
+        notes = [*notes, f"attention: forward by {attention}, backward straight through"]
     more = (
         ["fused gate and up projections are one product: a block of its weights may hold rows of both"] if fused else []
     )

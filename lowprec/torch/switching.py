@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lowprec.recipe import LayerPrecision
 
+from .attention import use_attention
 from .convert import restore
 from .linear import Converted
 
@@ -40,6 +41,7 @@ def borrowed(model: nn.Module) -> Iterator[None]:
             module.__dict__.update(before.get(name, {}))
         if recipe is not None:
             model._lowprec = recipe
+            use_attention(model, recipe[0].attention)
         model.train(training)
 
 

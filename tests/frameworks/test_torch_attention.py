@@ -1,0 +1,155 @@
+"""Attention kernels in torch: the bits of `lowprec.attention`, masks, gradients, transformers' interface."""
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.attn.operands import quantize_operands
+
+torch = pytest.importorskip("torch")
+
+import lowprec.torch as lpt  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def drawn(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def direct(q, k, v, kernel, **options):
+    """Return the output of `lowprec.attention` for tensors."""
+    *operands, descale = quantize_operands(q.numpy(), k.numpy(), v.numpy(), lp.attentions[kernel])
+    return torch.from_numpy(
+        lp.attention(*operands, kernel=kernel, descale=descale, out_format="float32", **options).out
+    )
+
+
+def seen(m, n, *, keys=slice(None), window=None):
+    """Return a causal mask of one sequence [1, 1, M, N], with the keys that are no padding."""
+    mask = torch.ones(m, n, dtype=torch.bool).tril(n - m)
+    if window is not None:
+        mask &= ~torch.ones(m, n, dtype=torch.bool).tril(n - m - window)
+    kept = torch.zeros(n, dtype=torch.bool)
+    kept[keys] = True
+    return (mask & kept)[None, None]
+
+
+@pytest.mark.parametrize("kernel", ["fa3_bf16", "fa3_fp8"])
+def test_outputs_are_those_of_the_kernel_with_grouped_heads(kernel):
+    q, k, v = drawn(2, 4, 5, 16), drawn(2, 2, 9, 16, seed=1), drawn(2, 2, 9, 8, seed=2)
+    assert torch.equal(lpt.attention(q, k, v, kernel, causal=True), direct(q, k, v, kernel, causal=True))
+    assert torch.equal(lpt.attention(q, k, v, kernel, mask=seen(5, 9)), direct(q, k, v, kernel, causal=True))
+    window = lpt.attention(q, k, v, kernel, mask=seen(5, 9, window=3))
+    assert torch.equal(window, direct(q, k, v, kernel, causal=True, window=(2, 0)))
+    half = lpt.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), kernel)
+    assert half.dtype == torch.bfloat16
+
+
+def test_padding_is_left_out_sequence_by_sequence():
+    q, k, v = drawn(2, 2, 6, 16), drawn(2, 2, 6, 16, seed=1), drawn(2, 2, 6, 16, seed=2)
+    k[0, :, :2] = 100.0  # padding on the left would change the scales of keys
+    left, right = seen(6, 6, keys=slice(2, None)), seen(6, 6, keys=slice(4))
+    out = lpt.attention(q, k, v, mask=torch.cat([left, right]))
+    assert torch.equal(out[:1, :, 2:], direct(q[:1, :, 2:], k[:1, :, 2:], v[:1, :, 2:], "fa3_fp8", causal=True))
+    assert not out[0, :, :2].any()  # queries without keys
+    assert torch.equal(out[1:, :, :4], direct(q[1:, :, :4], k[1:, :, :4], v[1:, :, :4], "fa3_fp8", causal=True))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.eye(4, dtype=torch.bool)[None, None].flip(-1), "row 0 of sequence 0 with 1 of 4 keys .* at 3"),
+        (torch.zeros(1, 1, 4, 4), r"mask must be bool of shape \(1, 1, 4, 4\), one for all heads, got float32"),
+        (torch.ones(1, 2, 4, 4, dtype=torch.bool), r"one for all heads, got bool of shape \(1, 2, 4, 4\)"),
+    ],
+)
+def test_a_mask_that_no_kernel_computes_is_quoted(mask, message):
+    with pytest.raises(ValueError, match=message):
+        lpt.attention(*drawn(3, 1, 2, 4, 8), mask=mask)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_are_straight_through(masked):
+    """Nearly those of exact attention, from FP8's output and log-sum-exp; a query without keys has none."""
+    q, k, v = drawn(1, 4, 6, 16), drawn(1, 2, 6, 16, seed=1), drawn(1, 2, 6, 16, seed=2)
+    mask = seen(6, 6, keys=slice(2, None)) if masked else seen(6, 6)
+    found, exact = [], []
+    for grads, compute in (
+        (found, lambda *x: lpt.attention(*x, "fa3_fp8", mask=mask)),
+        (exact, lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, attn_mask=mask, enable_gqa=True)),
+    ):
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = compute(*inputs)[:, :, 2:]
+        (out * drawn(*out.shape, seed=3)).sum().backward()
+        grads += [x.grad for x in inputs]
+    for ours, theirs in zip(found, exact, strict=True):
+        assert 0 < torch.linalg.norm(ours - theirs) < 0.15 * torch.linalg.norm(theirs)
+    assert not masked or not found[0][:, :, :2].any()
+
+
+def model_of(transformers, **more):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, bos_token_id=0, eos_token_id=1, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, **more,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_models_run_a_kernel_by_its_name():
+    transformers = pytest.importorskip("transformers")
+    model, tokens = model_of(transformers), torch.arange(24).reshape(2, 12)
+    plain = model(tokens).logits
+    errors = {}
+    for kernel in ("fa3_bf16", "fa3_fp8"):
+        model.set_attn_implementation(lpt.register_attention(kernel))
+        errors[kernel] = float((model(tokens).logits - plain).norm() / plain.norm())
+    assert 0 < errors["fa3_bf16"] < 0.01 < 10 * errors["fa3_bf16"]
+    assert errors["fa3_bf16"] < errors["fa3_fp8"] < 0.1
+    ones = torch.ones_like(tokens)
+    padded = ones.clone()
+    padded[0, :3] = 0
+    out = model(tokens, attention_mask=padded).logits
+    alone = model(tokens[:1, 3:], position_ids=torch.arange(3, 12)[None]).logits
+    torch.testing.assert_close(out[:1, 3:], alone, rtol=0, atol=1e-6)  # torch's products depend on the shape
+    cached = model.generate(tokens[:1, :4], max_new_tokens=3, do_sample=False)
+    assert cached.shape == (1, 7)
+    model.train()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    with pytest.raises(ValueError, match=r"fa3_fp8 must have no dropout, softcap, .*, got dropout=0.5"):
+        model(tokens)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_recipes_attention_is_converted_reported_and_restored():
+    transformers = pytest.importorskip("transformers")
+    model, tokens = model_of(transformers), torch.arange(24).reshape(2, 12)
+    before, own = model(tokens).logits, model.config._attn_implementation
+    recipe = lp.recipes["bf16"].with_(attention="fa3_fp8")
+    lpt.convert(model, "bf16")
+    without = model(tokens).logits
+    lpt.convert(model, recipe)
+    assert "attention: forward by fa3_fp8, backward straight through" in lpt.report(model).notes
+    assert model.config._attn_implementation == "lowprec:fa3_fp8"
+    loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    assert not torch.equal(model(tokens).logits, without)
+    rows = lpt.evaluate(model, tokens, [recipe, "bf16"], against="bf16")
+    assert [bool(row.kl.any()) for row in rows] == [False, True, False]
+    assert model.config._attn_implementation == "lowprec:fa3_fp8"
+    with pytest.raises(ValueError, match="train and rollout must have the same attention"):
+        lpt.mismatch(model, tokens, "bf16", recipe)
+    lpt.convert(model, "bf16")
+    assert torch.equal(model(tokens).logits, without)
+    lpt.restore(lpt.convert(model, recipe))
+    assert model.config._attn_implementation == own
+    assert torch.equal(model(tokens).logits, before)
+
+
+def test_a_model_without_a_place_for_attention_is_not_silent():
+    model, recipe = torch.nn.Sequential(torch.nn.Linear(8, 8)), lp.recipes["bf16"].with_(attention="fa3_fp8")
+    with pytest.raises(ValueError, match=r"attention = fa3_fp8: lowprec.torch"):
+        lpt.convert(model, recipe, roles=lambda name: "head", strict=True)
