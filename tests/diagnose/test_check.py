@@ -11,9 +11,9 @@ from refusals import refusals
 from tools import command
 
 import lowprec as lp
+from lowprec.diagnose.check.attribution import FOLLOWS_SCALE, UNEXPLAINED
 from lowprec.diagnose.check.causes import add, causes
 from lowprec.diagnose.check.result import Check
-from lowprec.diagnose.check.search import FOLLOWS_SCALE, UNEXPLAINED
 from lowprec.scaling.constants import bound_of
 
 STATELESS = [
@@ -121,7 +121,12 @@ def test_stochastic_rounding_is_told_from_noise(name: str, rounding: str) -> Non
 @pytest.mark.parametrize(
     ("value", "code", "causes", "said"),
     [  # 17 lies between 16 and 18
-        (17.0, 89, ("tie rounded otherwise: away from zero", "bit flipped: bit 0 at [0, 1]"), "do not tell them apart"),
+        (
+            17.0,
+            89,
+            ("tie rounded otherwise: away from zero", "bit flipped: bit 0 at [0, 1]"),
+            "do not distinguish them",
+        ),
         (3.0, 0xC4, ("bit flipped: bit 7 at [0, 2]",), "1 of 4 codes differs"),
         (1.0, 3, (), "1 of 4 codes differs from dsv3_inference; no known cause explains most of it"),
     ],
@@ -242,7 +247,7 @@ def test_the_catalogue_is_ranked_where_no_quantizer_is_named() -> None:
     assert found.causes == ("scales multiplied: by 3",)
     assert found.quantizer == "deepgemm"
     twins = lp.quantize(x, "dsv3_inference_ue8m0")
-    assert "these values do not tell them apart" in repr(lp.check(twins.codes, x, scale=twins.scale))
+    assert "these values do not distinguish them" in repr(lp.check(twins.codes, x, scale=twins.scale))
     found = lp.check(twins.codes, x, scale=twins.scale * 3)
     assert "deepgemm_ue8m0" in found.tied
     assert "(and, as well, from " in repr(found)
@@ -298,7 +303,7 @@ test_what_does_not_fit_is_refused = refusals(
         ("lp.check(codes, ones, 'mxfp9', scale=1.0)", "unknown word .mxfp9. in .mxfp9.: did you mean"),
         (
             "lp.check(lp.quantize(ones, 'e4m3fn 1x4'), ones, scale=1.0)",
-            "scale and tensor_scale must be None for a Quantized",
+            "scale and tensor_scale must be None, got them with Quantized",
         ),
         ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "values must be real numbers"),
     ],

@@ -65,7 +65,9 @@ def test_the_first_products_after_which_sums_part() -> None:
     found = lp.identify(**given)
     ada = next(r for r in found.ranking if "ada_fp8" in r.names and not r.libraries)
     assert ada.differing > 0
-    assert ada.apart == range(80, 96)  # a chain's second group of 16 meets the first; Hopper has both in one sum
+    assert ada.first_difference == range(
+        80, 96
+    )  # a chain's second group of 16 meets the first; Hopper has both in one sum
 
 
 @pytest.mark.sampled(0, default=1)
@@ -250,7 +252,7 @@ def test_probes_close_the_loop() -> None:
     again = lp.identify(**given, also=[{**probes.arrays, "d": d, **E4M3}])
     assert same_arithmetic(again, machine)
     assert len(again.explaining) < before
-    assert again.probes().apart == ()
+    assert again.probes().distinguished == ()
 
 
 @pytest.mark.sampled(0, default=4)
@@ -284,6 +286,20 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
 
 
 @pytest.mark.slow
+def test_a_group_and_an_interval_that_another_kind_shows_are_tried() -> None:
+    """Groups of 74 promoted every 148 products: exact groups of CDNA3 are near long before BFDOT's own changes are."""
+    machine = lp.accumulators["arm_bf16_ebf"].with_(input_formats=(), group_size=74, promote_every=148)
+    rng = np.random.default_rng([5, 256])
+    x = rng.standard_normal((2, 64, 256)) * 2.0 ** rng.integers(-6, 7, (2, 64, 256))
+    a, b = lp.encode(x, "e4m3fn")
+    c = (4 * rng.standard_normal((64, 64))).astype(np.float32)
+    given = {"a": a, "b": b, "c": c, "d": mma(machine, a, b, c), **E4M3}
+    found = lp.identify(**given, seconds=600)
+    assert [(type(m), m.group_size, m.promote_every) for m in found.machines] == [(type(machine), 74, 148)]
+    assert found.tried < 20_000  # as many were not enough without the sharing
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "c", "one", "other"), [
     ("hopper_fp8", False, {"fraction_bits": 9, "group_size": 16, "output_format": "fp22"},
      {"output_format": "float32"}),
@@ -296,7 +312,7 @@ def test_probes_tell_apart_what_a_bit_beside_a_full_group_or_a_tie_shows(
     drawn = candidate(base, **one)
     given = dump(drawn.accumulator, c=c, shape=(16, 16, 256))
     looked = plain_dump(given["a"], given["b"], given["c"], np.zeros_like(given["d"]))
-    assert probes_for(looked, [drawn, candidate(base, **one | other)]).apart
+    assert probes_for(looked, [drawn, candidate(base, **one | other)]).distinguished
 
 
 def test_what_takes_longer_counts_as_more_candidates() -> None:

@@ -1,1 +1,1 @@
-"""Whose codes and scales are these, and what is wrong with mine: a catalogue of causes, and the search among them."""
+"""Identify the quantizer behind codes and scales, and explain differences: causes, and the search among them."""

@@ -2,7 +2,7 @@
 
 Given the quantizer's codes and scales, a cause yields what the mistake makes in their place, once for each of its
 forms (every bound on amax, every format, every shift), each with a word for the form. The search compares the
-predictions with what was found. A cause looks at no other cause, and no code asks for the name of one.
+predictions with the codes and scales found. Causes do not depend on each other, nor any code on their names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEMORY = "check memory, transfers and races: no rule causes this"
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing that may have been done otherwise.
+    """One mistake that a quantizer may have made.
 
     Parameters
     ----------
@@ -72,14 +72,20 @@ causes: Registry[Cause] = Registry("cause", Cause)
 
 
 def add(
-    name: str, stage: Stage, fix: str, prior_cost: float = 1.0, needs_majority: bool = True, penalty: int = 1
-) -> Callable[[Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]], Any]:
-    """Register the cause that a function predicts: it yields (form, prediction), or returns a dict of them."""
+    name: str, stage: Stage, fix: str, prior_cost: float = 1.0, needs_majority: bool = True, penalty: int = 1,
+    same_shape: bool = False,
+) -> Callable[[Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]], Any]:  # fmt: skip
+    """Register the cause that a function predicts: it yields (form, prediction), or returns a dict of them.
+
+    With `same_shape` it is called only if what was found has the quantizer's shape.
+    """
 
     def wrap(forms: Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]) -> Any:
         def predict(made: Expected, found: Observed) -> Iterator[tuple[str, Any]]:
-            predicted = forms(made, found)
-            yield from predicted.items() if isinstance(predicted, Mapping) else predicted
+            part = "scale" if stage == "scale" else "codes"
+            if not same_shape or getattr(made, part).shape == getattr(found, part).shape:
+                predicted = forms(made, found)
+                yield from predicted.items() if isinstance(predicted, Mapping) else predicted
 
         causes.register(name, Cause(name, stage, predict, fix, prior_cost, needs_majority, penalty))
         return forms
@@ -87,16 +93,17 @@ def add(
     return wrap
 
 
-def describe_flips(differing: NDArray[Any], words: NDArray[Any], most: int) -> str | None:
-    """Return where words differ in one bit each; None if there are none or too many, or one differs in several bits."""
-    at = np.argwhere(differing)
-    if not 1 <= len(at) <= most:
-        return None
+def describe_flips(words: NDArray[Any], most: int, several: bool) -> str | None:
+    """Return where words of flipped bits have one bit each; None if none, too many, or several bits of a word are set.
+
+    There must be one such word, or with `several` more than one.
+    """
+    at = np.argwhere(words)
     flips = words[tuple(at.T)].astype(np.int64)
-    if ((flips == 0) | (flips & (flips - 1) != 0)).any():
+    if not 1 <= len(at) <= most or (len(at) > 1) != several or (flips & (flips - 1) != 0).any():
         return None
     where = f"bit {int(flips[0]).bit_length() - 1} at [{at[0][0]}, {at[0][1]}]"
-    return where if len(at) == 1 else f"{len(at)} of them, the first {where}"
+    return f"{len(at)} of them, the first {where}" if several else where
 
 
 def unwritten(
@@ -125,9 +132,9 @@ def unwritten(
 
 
 def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Return which expected row each found row is, None where they are in order or no order can be told.
+    """Return the index of each found row among the expected ones; None if they are in order, or too similar.
 
-    Rows are told apart by their correlation, as scales may have changed with the order.
+    Rows are matched by their correlation, because scales may have changed with the order.
 
     Examples
     --------
@@ -146,7 +153,7 @@ def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int
     order = np.where((own >= best - 1e-6) | (best < 0.5), np.arange(len(order)), order)
     shift = (np.arange(len(order)) - order) % len(order)
     most = int(np.bincount(shift).argmax())
-    if most and 2 * (shift == most).sum() > len(order):  # those that are too like each other to tell follow the others
+    if most and 2 * (shift == most).sum() > len(order):  # rows too similar to be distinguished follow the others
         order = (np.arange(len(order)) - most) % len(order)
     moved = order != np.arange(len(order))
     return order if moved.any() and moved.mean() > min(0.02, 1.5 / len(order)) else None
@@ -189,7 +196,7 @@ def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def describe_order(order: NDArray[np.int64]) -> str:
-    """Say an order in a few words.
+    """Describe an order in a few words.
 
     Examples
     --------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,7 @@ _NEAREST = "round to nearest, ties to even"
 
 
 def _sign_of(made: Expected) -> int:
-    """Return the mask of the sign bit, 0 where codes have none."""
+    """Return the mask of the sign bit; 0 for unsigned formats."""
     return 0 if made.format.is_table else made.format.sign_mask
 
 
@@ -58,8 +57,7 @@ def _directions(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
 @add("rounded twice", "making", "cast the float32 quotient in one step", penalty=4)
 def _twice(made: Expected, found: Observed) -> Iterator[tuple[str, Expected]]:
     for name in ("bfloat16", "float16"):
-        other = replace(made, through=name)
-        yield f"through {name}", replace(other, codes=other.cast(other.before()))
+        yield f"through {name}", made.changed(through=name)
 
 
 @add("subnormals flushed to zero", "codes", "keep subnormal elements", needs_majority=False)
@@ -72,10 +70,14 @@ def _flushed(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
         yield f"{form}, signs too", _zeroed(made, small)
 
 
-@add("stochastic rounding", "codes", "round to nearest, or compare expectations: bits cannot be compared", 1.2)
+@add(
+    "stochastic rounding",
+    "codes",
+    "round to nearest, or compare expectations: bits cannot be compared",
+    1.2,
+    same_shape=True,
+)
 def _stochastic(made: Expected, found: Observed) -> Forms:
-    if found.codes.shape != made.codes.shape:
-        return {}
     low, high = made.cast(made.v, "down"), made.cast(made.v, "up")
     a, b = (values_of(c, made.format).astype(np.float64) for c in (low, high))
     share = (made.v - a) / (b - a)
@@ -84,7 +86,7 @@ def _stochastic(made: Expected, found: Observed) -> Forms:
     if not free.any() or fits.sum() < 0.98 * free.sum() or (made.codes != found.codes)[fits].sum() < 3:
         return {}
     up = (found.codes == high)[fits]
-    # Elements nearer to one neighbour: both halves must be rounded the other way as often as their probability says.
+    # Elements nearer to one neighbour: both halves must be rounded the other way as often as their probability is.
     for half in (share[fits] < 0.5, share[fits] >= 0.5):
         p, taken = share[fits][half], up[half]
         spread = float(np.sqrt(np.sum(p * (1 - p))))
@@ -96,15 +98,12 @@ def _stochastic(made: Expected, found: Observed) -> Forms:
 
 def _flips(made: Expected, found: Observed, several: bool) -> Forms:
     """Return the found codes where each that differs differs in one bit."""
-    if found.codes.shape != made.codes.shape or (np.count_nonzero(found.codes != made.codes) > 1) != several:
-        return {}
-    most = max(_FEW, found.codes.size // 10_000) if several else 1
-    where = describe_flips(found.codes != made.codes, found.codes ^ made.codes, most)
+    where = describe_flips(found.codes ^ made.codes, max(_FEW, found.codes.size // 10_000), several)
     return {} if where is None else {where: found.codes}
 
 
-add("bit flipped", "codes", MEMORY, 1.3, needs_majority=False)(lambda m, f: _flips(m, f, False))
-add("bits flipped", "codes", MEMORY, 1.6, needs_majority=False)(lambda m, f: _flips(m, f, True))
+add("bit flipped", "codes", MEMORY, 1.3, False, same_shape=True)(lambda m, f: _flips(m, f, False))
+add("bits flipped", "codes", MEMORY, 1.6, False, same_shape=True)(lambda m, f: _flips(m, f, True))
 
 
 def _in_reverse(codes: Codes, word: int) -> Codes:
@@ -147,18 +146,16 @@ add("signs inverted", "codes", "set the sign bit of negative values only")(
 )  # fmt: skip
 
 
-@add("codes not written", "codes", "write all codes: check the grid and the bounds of the kernel", 1.3)
+@add("codes not written", "codes", "write all codes: check the grid and the bounds of the kernel", 1.3, same_shape=True)
 def _unwritten(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
-    if found.codes.shape == made.codes.shape:
-        rows, columns = (min(b, n) for b, n in zip(made.block, made.codes.shape, strict=True))
-        tiles = ((128, 128), (64, 64), (32, 32), (16, 16), (rows, columns))
-        yield from unwritten(made.codes, found.codes, [t for t in tiles if t < made.codes.shape], 4)
+    rows, columns = (min(b, n) for b, n in zip(made.block, made.codes.shape, strict=True))
+    tiles = ((128, 128), (64, 64), (32, 32), (16, 16), (rows, columns))
+    yield from unwritten(made.codes, found.codes, [t for t in tiles if t < made.codes.shape], 4)
 
 
-@add("region overwritten", "codes", "find what else writes there: the codes in it are no rounding of the values", 1.8)
+@add("region overwritten", "codes", "find what else writes there: the codes in it are no rounding of the values", 1.8,
+     same_shape=True)  # fmt: skip
 def _overwritten(made: Expected, found: Observed) -> Forms:
-    if found.codes.shape != made.codes.shape:
-        return {}
     differing = found.codes != made.codes
     rows, columns = (np.flatnonzero(differing.any(axis)) for axis in (1, 0))
     if not rows.size:
@@ -175,10 +172,10 @@ def _overwritten(made: Expected, found: Observed) -> Forms:
 
 
 def _of(made: Expected, forms: dict[str, F32]) -> Iterator[tuple[str, Expected]]:
-    """Yield what the quantizer makes of other values, those that are the same left out."""
+    """Yield the quantizer's results for other values; unchanged values are skipped."""
     for form, x in forms.items():
         if x.tobytes() != made.x.tobytes():
-            yield form, Expected.of(np.ascontiguousarray(x), made.q)
+            yield form, made.changed(x=np.ascontiguousarray(x))
 
 
 @add("input rounded first", "making", "quantize the float32 values themselves, or compare with the rounded ones")
@@ -200,7 +197,7 @@ add("NaN or Inf replaced first", "making", "pass the original values; NaN and In
 
 
 def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str, Expected]]:
-    """Yield what the quantizer makes of permuted values; the order is read off the values that were found."""
+    """Yield the quantizer's result for permuted values; the order is inferred from the values found."""
     if axis and made.q.hadamard_size is not None:
         return
     expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..._arrays import spread
 from ...cast.casts import encode, round_to
@@ -15,7 +18,7 @@ from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import FLOAT32, SPECIALS, are_powers, scale_calculations
 from .causes import add
-from .expected import F32, Expected, Observed, amax_of, quotient_of, scales_of
+from .expected import F32, Expected, Observed, quotient_of
 
 _EPSILONS = (
     1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-20, 1e-30,
@@ -33,16 +36,18 @@ Forms = Iterator[tuple[str, Expected]]
 def _changed(made: Expected, changes: dict[str, dict[str, Any]]) -> Forms:
     """Yield what the same quantizer makes with fields changed; what no quantizer may have is left out."""
     for form, fields in changes.items():
-        try:
-            q = made.q.with_(**fields)
-            yield form, Expected.of(made.x, q)
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError):
+            yield form, made.changed(q=made.q.with_(**fields))
 
 
 def _has_mantissa(q: Quantizer) -> bool:
-    """Tell whether scales have mantissa bits: not powers of two, nor float32."""
+    """Return whether scales have mantissa bits but are not float32."""
     return q.scale_format != FLOAT32 and not are_powers(q.scale_format)
+
+
+def _is_plain(q: Quantizer) -> bool:
+    """Return whether scales are those of amax alone, without a Hadamard transform or a choice."""
+    return q.hadamard_size is None and rule_of(q).four_over_six is None
 
 
 @add("scale from another arithmetic", "making", "compute the scale with the quantizer's formula")
@@ -54,14 +59,11 @@ def _arithmetic(made: Expected, found: Observed) -> Forms:
                                for name in others})  # fmt: skip
 
 
-@add(
-    "no scale of the tensor used",
-    "making",
-    "divide by the tensor's scale as well, or compare with a one-level quantizer",
-)
-def _one_level(made: Expected, found: Observed) -> Forms:
-    if made.q.has_tensor_scale:
-        yield from _changed(made, {"": {"scale_calculation": "block_scale_only", "four_over_six": None}})
+add("no scale of the tensor used", "making",
+    "divide by the tensor's scale as well, or compare with a one-level quantizer")(
+    lambda m, f: _changed(m, {"": {"scale_calculation": "block_scale_only", "four_over_six": None}})
+    if m.q.has_tensor_scale else ()
+)  # fmt: skip
 
 
 @add("values divided otherwise", "making", "divide by the scale as the quantizer does: a reciprocal adds a rounding")
@@ -70,7 +72,7 @@ def _divided(made: Expected, found: Observed) -> Forms:
     g = {"x / s / g", "x / (s * g)", "x * (1 / (s * g))", "x * (1 / g / s)"}
     for how in sorted(g if made.q.has_tensor_scale else {"x / s", "x * (1 / s)", "x * (max / amax)"}):
         if how != own and rule_of(made.q).four_over_six is None:
-            yield f"{how} instead of {own}", made.with_scale(made.scale, how=how)
+            yield f"{how} instead of {own}", made.changed(how=how)
 
 
 @add("another lower bound on amax", "making", "use the quantizer's lower bound on amax, if it has one")
@@ -92,116 +94,96 @@ def _read_bounds(made: Expected, found: Observed) -> set[float]:
     if not 0 < least < 1e30:
         return set()
     bounds = {float(f"{least:.{digits}g}") for digits in (2, 3)}
-    if found.scale.size > 1:  # of a single scale by chance fewer than one in 10,000 would be that of a round bound
+    if found.scale.size > 1:  # fewer than one random scale in 10,000 is that of a round bound
         bounds |= {float(f"{least:.6g}"), float(np.float32(least))}
     return bounds
 
 
 @add("epsilon added", "making", "omit the epsilon: a lower bound on amax handles zeros without changing other scales")
 def _epsilon(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard_size is not None or rule_of(made.q).four_over_six is not None:
-        return
-    floored = made.floored
-    for epsilon in map(np.float32, _EPSILONS):
-        amax = floored + epsilon
-        if not np.array_equal(amax, floored, equal_nan=True):
-            yield f"amax + {epsilon:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
+    for epsilon in map(np.float32, _EPSILONS if _is_plain(made.q) else ()):
+        if not np.array_equal(made.floored + epsilon, made.floored, equal_nan=True):
+            after = *made.after, functools.partial(np.add, epsilon)
+            yield f"amax + {epsilon:g}", made.changed(after=after)
             if made.q.has_tensor_scale:
-                both = _from(made, made.q, amax, _top(made) + epsilon)
-                yield f"amax + {epsilon:g}, of the tensor too", made.with_scale(*both)
+                yield f"amax + {epsilon:g}, of the tensor too", made.changed(after=after, whole=True)
         if made.q.scale_format == FLOAT32:
             scale = made.own + epsilon
             if not np.array_equal(scale, made.own, equal_nan=True):
                 yield f"scale + {epsilon:g}", made.with_scale(scale)
 
 
+def _at(fits: Callable[[NDArray[np.intp], int], Any]) -> Callable[[F32, tuple[int, int]], F32]:
+    """Return a function that sets values to zero except at places of a block, numbered from 0, that fit."""
+
+    def part(x: F32, block: tuple[int, int]) -> F32:
+        rows, columns = (min(b, n) for b, n in zip(block, x.shape, strict=True))
+        i, j = np.ogrid[: x.shape[0], : x.shape[1]]
+        kept: F32 = np.where(fits((i % rows) * columns + j % columns, rows * columns), x, np.float32(0))
+        return kept
+
+    return part
+
+
+_PARTS: dict[str, Callable[[F32, tuple[int, int]], F32]] = {
+    "the largest value": lambda x, block: np.maximum(x, 0),
+    "the least value, negated": lambda x, block: np.maximum(-x, 0),
+    "the first half": _at(lambda place, n: place < n // 2), "the second half": _at(lambda place, n: place >= n // 2),
+    "the first quarter": _at(lambda place, n: place < n // 4), "even places": _at(lambda place, n: place % 2 == 0),
+    "odd places": _at(lambda place, n: place % 2), "all but the last element": _at(lambda place, n: place < n - 1),
+    "all but the first element": _at(lambda place, n: place),
+}  # fmt: skip
+
+
 @add("amax of a part of the block", "making", "take the largest magnitude of all elements of the block, signs dropped")
 def _partial(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard_size is not None or rule_of(made.q).four_over_six is not None:
-        return
-    (rows, columns), x = made.block, made.rotated
-    i, j = np.ogrid[: x.shape[0], : x.shape[1]]
-    place, n = (i % rows) * columns + j % columns, min(rows, x.shape[0]) * min(columns, x.shape[1])
-    parts = {
-        "the largest value": np.maximum(x, 0), "the least value, negated": np.maximum(-x, 0),
-        "the first half": np.where(place < n // 2, x, 0), "the second half": np.where(place >= n // 2, x, 0),
-        "the first quarter": np.where(place < n // 4, x, 0), "even places": np.where(place % 2 == 0, x, 0),
-        "odd places": np.where(place % 2, x, 0), "all but the last element": np.where(place < n - 1, x, 0),
-        "all but the first element": np.where(place, x, 0),
-    }  # fmt: skip
-    for form, part in parts.items():
-        amax = np.maximum(amax_of(part, made.block), np.float32(rule_of(made.q).amax_floor))
-        yield form, made.with_scale(*_from(made, made.q, amax), largest=amax)
+    for form, part in _PARTS.items() if _is_plain(made.q) else ():
+        yield form, made.changed(part=part)
         if made.q.has_tensor_scale:
-            top = np.float32(np.max(np.abs(part), initial=0, where=np.isfinite(part)))
-            both = _from(made, made.q, amax, top)
-            yield f"{form}, of the tensor too", made.with_scale(*both, largest=amax)
+            yield f"{form}, of the tensor too", made.changed(part=part, whole=True)
 
 
 @add("scale rounded in another direction", "making", "round scales to nearest, as the quantizer does")
 def _directed(made: Expected, found: Observed) -> Forms:
-    q, rule = made.q, rule_of(made.q)
-    if (
-        q.hadamard_size is not None
-        or rule.four_over_six is not None
-        or are_powers(q.scale_format)
-        or not made.scale.size
-    ):
+    if not _is_plain(made.q) or are_powers(made.q.scale_format) or not made.scale.size:
         return
-    unit = float(made.format.max) * float(1 if made.tensor is None else made.tensor)
-    exact = made.floored.astype(np.float64) / unit
-    rounded = exact.astype(np.float32)
     for mode in ("up", "down"):
-        if q.scale_format == FLOAT32:
-            beyond = rounded < exact if mode == "up" else rounded > exact
-            toward = np.float32(np.inf if mode == "up" else 0)
-            scale = np.where(beyond, np.nextafter(rounded, toward), rounded)
-        else:
-            scale = round_to(rounded, q.scale_format, rounding=mode, overflow="saturate")
-            if found.scale.shape == scale.shape:  # numbers that float32 puts on either side
-                other = round_to(np.nextafter(rounded, np.float32(0 if mode == "up" else np.inf)), q.scale_format,
-                                 rounding=mode, overflow="saturate")  # fmt: skip
-                scale = np.where(found.scale == other, other, scale)
-        yield mode, made.with_scale(scale)
+        yield mode, made.changed(directed=functools.partial(_scales_rounded, mode, found.scale))
 
 
-def _top(made: Expected) -> np.float32:
-    """Return the tensor's largest magnitude, NaN and Inf left out."""
-    return np.float32(np.max(made.amax, initial=0, where=np.isfinite(made.amax)))
+def _scales_rounded(mode: str, found: F32, made: Expected) -> F32:
+    """Return scales rounded up or down; of scales that float32 puts on either side, those found."""
+    unit = float((made.top or made.format).max) * float(1 if made.tensor is None else made.tensor)
+    exact = made.floored.astype(np.float64) / unit
+    rounded, toward = exact.astype(np.float32), np.float32(np.inf if mode == "up" else 0)
+    if made.q.scale_format == FLOAT32:
+        beyond = rounded < exact if mode == "up" else rounded > exact
+        return np.where(beyond, np.nextafter(rounded, toward), rounded)
+    scale = round_to(rounded, made.q.scale_format, rounding=mode, overflow="saturate")
+    if found.shape == scale.shape:
+        away = np.nextafter(rounded, np.float32(0 if mode == "up" else np.inf))
+        other = round_to(away, made.q.scale_format, rounding=mode, overflow="saturate")
+        scale = np.where(found == other, other, scale)
+    return scale
 
 
-def _from(made: Expected, q: Quantizer, amax: F32, top: np.float32 | None = None) -> tuple[F32, np.float32 | None]:
-    """Return scales of blocks, and of the tensor, that a quantizer computes from largest magnitudes."""
-    if not q.has_tensor_scale:
-        return scales_of(q, amax), None
-    top = _top(made) if top is None else top
-    return scales_of(q, amax, float(top)), tensor_scale(q, q.format, top).scale
-
-
-@add(
-    "scale for the maximum of another format",
-    "making",
-    "divide amax by the largest number of the element format",
-)
+@add("scale for the maximum of another format", "making", "divide amax by the largest number of the element format")
 def _maximum(made: Expected, found: Observed) -> Forms:
     own = made.format
     for name in _TOPS:
         other = formats[name]
         if other.max == own.max or made.q.hadamard_size is not None:
             continue
-        try:
-            scales = _from(made, made.q.with_(format=other, four_over_six=None), made.floored)
-        except ValueError:
-            continue
-        yield f"{other.max:g} instead of {own.max:g}", made.with_scale(*scales)
+        with contextlib.suppress(ValueError):
+            yield f"{other.max:g} instead of {own.max:g}", made.changed(top=other)
 
 
 @add("amax multiplied", "making", "divide by the largest number of the element format, not by a multiple of it", 1.1)
 def _factor(made: Expected, found: Observed) -> Forms:
-    if made.q.hadamard_size is None and rule_of(made.q).four_over_six is None and not made.q.has_tensor_scale:
+    if _is_plain(made.q) and not made.q.has_tensor_scale:
         for factor in (2.0, 0.5, 4.0, 0.25):
-            amax = made.floored * np.float32(factor)
-            yield f"by {factor:g}", made.with_scale(*_from(made, made.q, amax), largest=amax)
+            after = *made.after, functools.partial(np.multiply, np.float32(factor))
+            yield f"by {factor:g}", made.changed(after=after)
 
 
 @add("codes of another format", "making", "convert the codes, or decode them in their format")
@@ -212,7 +194,7 @@ def _format(made: Expected, found: Observed) -> Forms:
         if other.bits != own.bits or other.same_codes(own) or name == "e8m0fnu":
             continue
         try:
-            of_other = Expected.of(made.x, made.q.with_(format=other))
+            of_other = made.changed(q=made.q.with_(format=other))
             codes = encode(made.v, other)
         except ValueError:
             continue
@@ -244,19 +226,14 @@ def _blocks(made: Expected, found: Observed) -> Forms:
                 )
 
 
-@add(
-    "amax of another tensor",
-    "making",
-    "compute the tensor's amax from this tensor, after the last change of its values",
-    1.1,
-)
+@add("amax of another tensor", "making", "compute the tensor's amax from this tensor, after its last change", 1.1)
 def _calibrated(made: Expected, found: Observed) -> Forms:
     if not made.q.has_tensor_scale or made.tensor is None or made.q.hadamard_size is not None:
         return
-    own = _top(made)
+    own = np.float32(np.max(made.amax, initial=0, where=np.isfinite(made.amax)))
     for amax in _amaxes(made, found):
         if amax != own:
-            yield f"{amax:g} instead of {own:g}", Expected.of(made.x, made.q, tensor_amax=float(amax))
+            yield f"{amax:g} instead of {own:g}", made.changed(tensor_amax=amax)
 
 
 def _amaxes(made: Expected, found: Observed) -> list[np.float32]:
@@ -329,6 +306,6 @@ def _another(made: Expected, found: Observed) -> Forms:
             and other != made.q
         ):
             try:
-                yield name, Expected.of(made.x, other)
+                yield name, made.changed(q=other)
             except ValueError:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from .expected import F32, Expected, Observed, in_16_bits
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
+_ROUND, _ROUNDING = 64, 5e-7  # largest denominator of a round factor; its relative error
 _STEPS = 8  # steps that a scale may be off, and numbers of them
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
@@ -70,16 +72,30 @@ add("scales of the tensor multiplied in", "scale",
 )  # fmt: skip
 
 
-@add("scales multiplied", "scale", "find the factor: amax doubled, a wrong maximum, an exponent bias off by one", 1.2)
+@add("scales multiplied", "scale", "find the factor: amax doubled, a wrong maximum, an exponent bias off by one", 1.2,
+     same_shape=True)  # fmt: skip
 def _multiplied(made: Expected, found: Observed) -> Forms:
-    if found.scale.shape != made.scale.shape:
-        return
     ratio = (found.scale / made.scale)[found.scale != made.scale]
     factors = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
     if factors.size and abs((factor := factors[factors.size // 2]) - 1) > _NO_FACTOR:
         meant = _where_near(found.scale, made.scale * factor)
-        if 2 * (meant == found.scale).sum() > meant.size:
+        if 2 * (meant == found.scale).sum() > meant.size and (meant.size > 1 or _is_round(float(factor))):
             yield f"by {_plain(float(factor))}", meant
+
+
+def _is_round(factor: float) -> bool:
+    """Return whether a factor is a ratio of small integers."""
+    if factor <= 0:
+        return factor == -1
+    large = Fraction(max(factor, 1 / factor))
+    near = large.limit_denominator(max(min(_ROUND, int(_ROUND**2 / large)), 1))
+    return bool(abs(near / large - 1) < _ROUNDING)
+
+
+add("another scale", "scale", "compare amax and the formula: any factor explains a single scale", 2.5)(
+    lambda m, f: {f"{f.scale.item():g} instead of {m.scale.item():g}": f.scale}
+    if m.scale.size == f.scale.size == 1 else {}
+)  # fmt: skip
 
 
 def _plain(factor: float) -> str:
@@ -117,12 +133,12 @@ def _padded(made: Expected, found: Observed) -> Forms:
 
 @add("scales in tiles of 128 x 4", "scale", "undo the layout of block scales of cuBLAS and TransformerEngine")
 def _tiled(made: Expected, found: Observed) -> Forms:
-    """Of a tile of 128 rows and 4 columns, row i and column j lie at 16 (i % 32) + 4 (i // 32) + j."""
+    """Yield tiles of 128 x 4 scales: row i, column j is stored at 16 (i % 32) + 4 (i // 32) + j."""
     s = made.scale
     rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
     if found.scale.size != rows * columns:
         return
-    # What pads is nobody's: what was found is taken there.
+    # Padding may hold anything: it is copied from the scales found.
     places: NDArray[Any] = np.full((rows, columns), -1)
     numbers: NDArray[Any] = np.arange(s.size).reshape(s.shape)
     places[: s.shape[0], : s.shape[1]] = numbers
@@ -136,12 +152,9 @@ def _tiled(made: Expected, found: Observed) -> Forms:
         yield form, filled.reshape(found.scale.shape)
 
 
-@add("scales shifted by blocks", "scale", "fix the index of the block, or the pointer to the scales")
+@add("scales shifted by blocks", "scale", "fix the index of the block, or the pointer to the scales", same_shape=True)
 def _shifted(made: Expected, found: Observed) -> Forms:
-    s = made.scale
-    if found.scale.shape != s.shape:
-        return
-    flat = s.ravel()
+    s, flat = made.scale, made.scale.ravel()
     for by in (1, -1, 2, -2, 4, -4):
         for axis, said in ((0, "rows"), (1, "columns")):
             if s.shape[axis] > abs(by):
@@ -170,11 +183,10 @@ def _rows(made: Expected, found: Observed) -> Forms:
                 yield f"{said} {describe_order(order)}", np.take(made.scale, order, axis)
 
 
-@add("scales of a neighbouring block", "scale", "compute amax for every block before its scale is used", 1.4)
+@add("scales of a neighbouring block", "scale", "compute amax for every block before its scale is used", 1.4,
+     same_shape=True)  # fmt: skip
 def _neighbours(made: Expected, found: Observed) -> Forms:
     s = made.scale
-    if found.scale.shape != s.shape or s.ndim != 2:
-        return
     for axis, places in ((0, {1: "above", -1: "below"}), (1, {1: "before", -1: "after"})):
         for by, said in places.items():
             stale = (found.scale == np.roll(s, by, axis)) & (found.scale != s)
@@ -182,42 +194,39 @@ def _neighbours(made: Expected, found: Observed) -> Forms:
                 yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, found.scale, s)
 
 
-@add("scales off by steps of their format", "scale", "compute scales as the quantizer does, with one rounding", 1.5)
+@add("scales off by steps of their format", "scale", "compute scales as the quantizer does, with one rounding", 1.5,
+     same_shape=True)  # fmt: skip
 def _steps(made: Expected, found: Observed) -> Forms:
-    if found.scale.shape != made.scale.shape:
-        return
-    stored = made.q.scale_format
-    a, b = (
-        (s.view(np.uint32) if stored == FLOAT32 else encode(s, stored)).astype(np.int64)
-        for s in (found.scale, made.scale)
-    )
-    off = a - b
-    for k in np.unique(off[off != 0])[:_STEPS] if np.unique(off[off != 0]).size <= _STEPS else ():
+    off = np.subtract(*(stored.astype(np.int64) for stored in _stored(made, found)))
+    steps = np.unique(off[off != 0])
+    for k in steps if steps.size <= _STEPS else ():
         if abs(int(k)) <= _STEPS:
             yield f"by {int(k):+d} in {int((off == k).sum())} blocks", np.where(off == k, found.scale, made.scale)
 
 
-@add("scales not written", "scale", "write all scales: check the grid and the bounds of the kernel", 1.3)
+@add(
+    "scales not written", "scale", "write all scales: check the grid and the bounds of the kernel", 1.3, same_shape=True
+)
 def _unwritten(made: Expected, found: Observed) -> Forms:
-    if found.scale.shape == made.scale.shape:
-        yield from unwritten(made.scale, found.scale, (), 2)
+    yield from unwritten(made.scale, found.scale, (), 2)
+
+
+def _stored(made: Expected, found: Observed) -> list[NDArray[Any]]:
+    """Return the scales found and expected as words of their format."""
+    stored = made.q.scale_format
+    return [s.view(np.uint32) if stored == FLOAT32 else encode(s, stored) for s in (found.scale, made.scale)]
 
 
 def _flips(made: Expected, found: Observed, several: bool) -> dict[str, F32]:
     """Return the found scales where each that differs differs in one bit, as it is stored."""
-    if found.scale.shape != made.scale.shape:
-        return {}
-    differing = (found.scale != made.scale) & ~(np.isnan(found.scale) & np.isnan(made.scale))
-    if not differing.any() or (np.count_nonzero(differing) > 1) != several:
-        return {}
-    stored = made.q.scale_format
-    a, b = (s.view(np.uint32) if stored == FLOAT32 else encode(s, stored) for s in (found.scale, made.scale))
-    where = describe_flips(differing, a ^ b, _FEW)
-    return {} if where is None else {where: found.scale}
+    same = (found.scale == made.scale) | (np.isnan(found.scale) & np.isnan(made.scale))
+    words = np.where(same, 0, np.bitwise_xor(*_stored(made, found)))
+    where = describe_flips(words, _FEW, several)
+    return {} if where is None else {where: np.where(words == 0, made.scale, found.scale)}
 
 
-add("bit flipped in a scale", "scale", MEMORY, 1.3, needs_majority=False)(lambda m, f: _flips(m, f, False))
-add("bits flipped in scales", "scale", MEMORY, 1.6, needs_majority=False)(lambda m, f: _flips(m, f, True))
+add("bit flipped in a scale", "scale", MEMORY, 1.3, False, same_shape=True)(lambda m, f: _flips(m, f, False))
+add("bits flipped in scales", "scale", MEMORY, 1.6, False, same_shape=True)(lambda m, f: _flips(m, f, True))
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Compare codes and scales with a quantizer's, or with all quantizers', and say what differs and why."""
+"""Compare codes and scales with those of a quantizer, or of all quantizers, and explain differences."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from ...scaling.quantize import specified, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
+from .attribution import attribute
 from .expected import F32, Expected, Observed
 from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
-from .search import Explanation, attribute, codes_left, explanations, scales_left, tensor_left
+from .search import Explanation, codes_left, explanations, scales_left, tensor_left
 
-_DAMAGED = 2  # differences that may have a cause of their own
+_DAMAGED = 2  # differences that may have another cause
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 
 
@@ -36,24 +37,24 @@ def check(
     tensor_scale: float | None = None,
     granularity: str | Granularity | None = None,
 ) -> Check:
-    """Say whether codes and scales are a quantizer's, and what was done otherwise if they are not.
+    """Compare codes and scales with those that a quantizer gives, and find the cause of differences.
 
     Parameters
     ----------
     q : Quantized, array_like of unsigned integers, or path
         Codes with their scales, codes alone, or an .npz with the arrays `codes`, `scale` and, for two levels,
-        `tensor_scale`; arrays of ml_dtypes, torch and JAX as well. Two codes of 4 bits in a byte are taken apart, the
-        low one first.
+        `tensor_scale`; also arrays of ml_dtypes, torch and JAX. Bytes that hold two 4-bit codes are unpacked, the low
+        code first.
     values : array_like or path, shape (..., R, C)
-        What was quantized, or the .npy file that holds it.
+        Values that were quantized, or the .npy file that holds them.
     quantizer : str or Quantizer, optional
-        What the codes should be of. By default what a `Quantized` says of itself; for raw codes, the whole catalogue.
+        Quantizer to compare with. Default: that of a `Quantized`; for raw codes, the whole catalogue.
     scale : array_like, optional
-        Scales, beside an array of codes: numbers that multiply codes back to values.
+        Scales for an array of codes: factors that multiply codes back to values.
     tensor_scale : float, optional
-        The tensor's scale, beside an array of codes.
+        Scale of the tensor for an array of codes.
     granularity : str or Granularity, optional
-        Blocks, if not the quantizer's own.
+        Blocks, if they are not the quantizer's.
 
     Returns
     -------
@@ -63,9 +64,9 @@ def check(
     Raises
     ------
     ValueError
-        If shapes do not fit, a file is no dump, or the quantizer has a state.
+        If shapes do not fit, a file is not a dump, or the quantizer has a state.
     TypeError
-        If codes are no integers of 8 or 16 bits, or values no real numbers.
+        If codes are not integers of 8 or 16 bits, or values are not real numbers.
 
     Examples
     --------
@@ -110,7 +111,7 @@ def _fitting(dump: Observed, made: Expected) -> Observed:
 
 
 def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> list[Quantizer]:
-    """Return quantizers that could be meant: of the format that the codes say, where they say one."""
+    """Return the quantizers to compare with: those of the codes' format, if their dtype implies one."""
     entries = [q for q in map(quantizers.get, quantizers.names()) if not q.has_row_scales]
     if given.like:
         like = given.like[0]
@@ -128,7 +129,7 @@ def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> li
 
 
 def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None) -> Check:
-    """Compare with the catalogue; look for causes beside the nearest few."""
+    """Compare with the catalogue, and explain differences from the nearest few quantizers."""
     tried: list[tuple[float, Counts, Expected, Observed]] = []
     for q in _candidates(given, granularity):
         try:
@@ -140,7 +141,7 @@ def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None) -
         share = counts.codes / made.codes.size + counts.scales / max(made.scale.size, found.scale.size)
         tried.append((share + 0.01 * counts.tensor, counts, made, found))
     if not tried:
-        raise ValueError(f"check: no quantizer makes {given.dump.codes.dtype} codes of values {x.shape}")
+        raise ValueError(f"check: codes must be a quantizer's for values {x.shape}, got {given.dump.codes.dtype}")
     tried.sort(key=lambda item: item[0])
     ranking = tuple(counts for _, counts, _, _ in tried)
     fits: list[tuple[tuple[float, float], Expected, Observed, list[Explanation]]] = []

@@ -15,7 +15,7 @@ from ..._values import ByBits
 from ...cast.casts import decode, encode, round_to
 from ...format.catalogue import Format, formats
 from ...format.policy import policies
-from ...scaling.constants import rule_of
+from ...scaling.constants import rule_of, tensor_scale
 from ...scaling.granularity import Granularity
 from ...scaling.hadamard import transformed
 from ...scaling.quantize import quantize
@@ -30,7 +30,7 @@ _LARGEST = np.finfo(np.float32).max
 
 @dataclass(frozen=True, eq=False)
 class Observed(ByBits):
-    """What a quantizer leaves behind, or is said to.
+    """Codes and scales, as they are stored.
 
     Attributes
     ----------
@@ -86,38 +86,98 @@ def quotient_of(q: Quantizer) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Expected(Observed):
-    """Codes and scales that a quantizer makes of values, with what an element was before its cast.
+    """Codes and scales that a quantizer gives for values, and the numbers that it casts.
 
     Attributes
     ----------
     x : ndarray of float32, shape (R, C)
-        What was quantized.
+        Values that were quantized.
     q : Quantizer
-        By what.
+        Quantizer.
     own : ndarray of float32
-        Scales that are the quantizer's for `x`. Where `scale` is something else, codes are cast with that.
-    largest : ndarray of float32, optional
-        What the scales were computed from, where that is not the blocks' largest magnitudes.
+        Scales that the quantizer gives for `x`. Where `scale` differs, codes are cast with `scale`.
+    part : callable, optional
+        Takes values and blocks; returns the values whose largest magnitudes count, where these are not all.
+    after : tuple of callable
+        Changes of the largest magnitudes, in order, before scales are computed.
+    whole : bool
+        Whether `part` and `after` concern the largest magnitude of the tensor as well.
+    tensor_amax : float32, optional
+        Largest magnitude of the tensor, where it is not that of `x`.
+    top : Format, optional
+        Format that scales are computed for, if not that of the codes.
+    directed : callable, optional
+        Takes an `Expected`; returns scales that were rounded otherwise.
+    how : str
+        One of `QUOTIENTS`, if it is not the quantizer's.
     through : str
         16-bit format that values are rounded to between the division and the cast; empty for none.
+    plain : Expected, optional
+        Result of the quantizer without any of these changes; None for that result itself.
     """
 
     x: F32 = None  # type: ignore[assignment]  # dataclasses wants a default after one
     q: Quantizer = None  # type: ignore[assignment]
     own: F32 = None  # type: ignore[assignment]
-    largest: F32 | None = None
+    part: Callable[[F32, tuple[int, int]], F32] | None = None
+    after: tuple[Callable[[F32], F32], ...] = ()
+    whole: bool = False
+    tensor_amax: np.float32 | None = None
+    top: Format | None = None
+    directed: Callable[[Expected], F32] | None = None
+    how: str = ""
     through: str = ""
+    plain: Expected | None = None
 
     @classmethod
     def of(cls, x: F32, q: Quantizer, **options: Any) -> Expected:
-        """Return what a quantizer makes of a matrix."""
+        """Return a quantizer's result for a matrix."""
         made = quantize(x, q, **options)
         assert not isinstance(made.tensor_scale, np.ndarray), "quantizers with scales of rows are refused before"
         return cls(made.codes, made.scale, made.tensor_scale, x, q, made.scale)
 
+    def changed(self, **steps: Any) -> Expected:
+        """Return the result with some steps of the quantizer changed, in addition to those that are.
+
+        Raises
+        ------
+        ValueError
+            If no quantizer has the changed fields.
+        """
+        new = replace(self, **steps)
+        plain = self.plain or self
+        if new.x is not self.x or new.q is not self.q:
+            plain = Expected.of(new.x, new.q)
+        of_scales = new.part or new.after or new.top or new.directed
+        if new.tensor_amax is not None and not of_scales:
+            exact = Expected.of(new.x, new.q, tensor_amax=float(new.tensor_amax))
+            plain = replace(exact, tensor_amax=new.tensor_amax, plain=plain)
+        if not (of_scales or new.how or new.through):
+            return plain
+        new = replace(new, codes=plain.codes, scale=plain.scale, tensor=plain.tensor, own=plain.own,
+                      plain=plain.plain or plain)  # fmt: skip
+        if of_scales:
+            scale, tensor = new._scales()
+            new = replace(new, scale=scale, tensor=tensor, own=scale)
+            if new.directed is not None:
+                scale = new.directed(new)
+                new = replace(new, scale=scale, own=scale)
+        return replace(new, codes=new.cast(new.before()))
+
+    def _scales(self) -> tuple[F32, np.float32 | None]:
+        """Return scales of blocks, and of the tensor, that the quantizer computes from `floored`."""
+        q = self.q if self.top is None else self.q.with_(format=self.top, four_over_six=None)
+        if not q.has_tensor_scale:
+            return scales_of(q, self.floored), None
+        top = self.tensor_amax
+        if top is None:
+            amax = self.floored if self.whole else self.amax
+            top = np.float32(np.max(amax, initial=0, where=np.isfinite(amax)))
+        return scales_of(q, self.floored, float(top)), tensor_scale(q, formats.get(q.format), top).scale
+
     @functools.cached_property
     def format(self) -> Format:
-        """What the codes mean."""
+        """Format of the codes."""
         return formats.get(self.q.format)
 
     @property
@@ -128,43 +188,47 @@ class Expected(Observed):
     @functools.cached_property
     def rotated(self) -> F32:
         """Values after the quantizer's Hadamard transform."""
+        if self.plain is not None:
+            return self.plain.rotated
         rows, columns = self.block
         return transformed(self.x, self.q, axis=0 if columns == 1 and rows > 1 else 1)
 
     @functools.cached_property
     def amax(self) -> F32:
         """Largest magnitude of every block, NaN where there is one."""
-        return amax_of(self.rotated, self.block)
+        return amax_of(self.rotated, self.block) if self.plain is None else self.plain.amax
 
-    @property
+    @functools.cached_property
     def floored(self) -> F32:
         """Magnitudes that the scales are computed from."""
-        return np.maximum(self.amax, np.float32(rule_of(self.q).amax_floor)) if self.largest is None else self.largest
+        amax = self.amax if self.part is None else amax_of(self.part(self.rotated, self.block), self.block)
+        amax = np.maximum(amax, np.float32(rule_of(self.q).amax_floor))
+        for change in self.after:
+            amax = change(amax)
+        return amax
 
     def each(self, scale: NDArray[Any]) -> NDArray[Any]:
-        """Return what blocks have for each of their elements."""
+        """Return the value of each element's block."""
         rows, columns = self.block
         return spread(spread(scale, rows, self.x.shape[0], 0), columns, self.x.shape[1])
 
-    def before(self, scale: F32 | None = None, tensor: np.float32 | None = None, how: str = "") -> F32:
-        """Return what is cast: values over their scales, those given or the own ones."""
+    def before(self, scale: F32 | None = None, tensor: np.float32 | None = None) -> F32:
+        """Return the numbers that are cast: values over their scales, given ones or its own."""
         scale = self.scale if scale is None else scale
         tensor = self.tensor if tensor is None else tensor
-        each, g, top = self.each(scale), np.float32(1 if tensor is None else tensor), np.float32(self.format.max)
-        amax = self.each(self.floored)
-        how_own = quotient_of(self.q)
+        each, g = self.each(scale), np.float32(1 if tensor is None else tensor)
+        amax, top = self.each(self.floored), np.float32((self.top or self.format).max)
+        how = self.how or quotient_of(self.q)
         with np.errstate(all="ignore"):
-            v = QUOTIENTS[how or how_own](self.rotated, each, amax, top, g)
-            if (
-                not how and how_own == "x * (max / amax)" and self.largest is None
-            ):  # a multiplier is not known from a scale that differs
+            v = QUOTIENTS[how](self.rotated, each, amax, top, g)
+            if how == "x * (max / amax)":  # a multiplier is not known from a scale that differs
                 v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.rotated, each, 0, top, g))
             result: F32 = np.where(amax == 0, self.rotated, v)  # a block of zeros keeps its signs
         return in_16_bits(result)[self.through] if self.through else result
 
     @functools.cached_property
     def v(self) -> F32:
-        """What was cast."""
+        """Numbers that were cast."""
         return self.before()
 
     def cast(self, v: F32, rounding: str | None = None, policy: str | None = None) -> Codes:
@@ -178,18 +242,13 @@ class Expected(Observed):
         )  # fmt: skip
         return np.where(self.each(np.isfinite(self.amax)), codes, self.codes)
 
-    def with_scale(
-        self, scale: F32, tensor: np.float32 | None = None, how: str = "", largest: F32 | None = None
-    ) -> Expected:
+    def with_scale(self, scale: F32, tensor: np.float32 | None = None) -> Expected:
         """Return the same values cast with other scales of blocks, and of the tensor."""
         tensor = self.tensor if tensor is None else tensor
-        if largest is not None:
-            changed = replace(self, largest=largest)
-            return replace(changed, codes=changed.cast(changed.before(scale, tensor)), scale=scale, tensor=tensor)
-        codes = self.cast(self.before(scale, tensor, how))
-        if tensor == self.tensor and not how:  # blocks whose scale stays keep their codes, to the last bit
+        codes = self.cast(self.before(scale, tensor))
+        if tensor == self.tensor:  # blocks whose scale stays keep their codes, to the last bit
             codes = np.where(self.each(scale) == self.each(self.scale), self.codes, codes)
-        return replace(self, codes=codes, scale=scale, tensor=tensor)
+        return replace(self, codes=codes, scale=scale, tensor=tensor, plain=self.plain or self)
 
 
 def in_16_bits(x: F32) -> dict[str, F32]:
@@ -217,6 +276,6 @@ def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
 
 
 def values_of(codes: Codes, fmt: Format) -> F32:
-    """Return what codes mean; a code beyond the format's bits means nothing, NaN."""
+    """Return the values of codes; NaN for codes beyond the format's bits."""
     inside = codes < (1 << fmt.bits)
     return np.where(inside, decode(np.where(inside, codes, 0).astype(fmt.code_dtype), fmt), np.float32(np.nan))

@@ -1,4 +1,4 @@
-"""What `check` is given: files, arrays of other packages, `Quantized`; brought into one form or refused."""
+"""Arguments of `check`: files, arrays of other packages and `Quantized`, converted to one form."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ...scaling.quantizer import Quantizer
 from ...scaling.rules import AmaxRule, scale_calculations
 from .expected import F32, Observed
 
-_NEEDED = "must be an .npz with the arrays codes and scale, as lowprec quantize --out or Quantized.save writes it"
+_NEEDED = "an .npz with the arrays codes and scale, as lowprec quantize --out or Quantized.save writes it"
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedInput:
-    """A dump as it came.
+    """A dump and the quantizers that may have made it.
 
     Attributes
     ----------
     dump : Observed
         Codes as a matrix, scales of whatever shape.
     quantizer : Quantizer, optional
-        What is said to have made it.
+        Quantizer stored with the dump.
     like : tuple of Quantizer
-        Where no quantizer is said but format and blocks are: all that could be meant.
+        Without a quantizer, but with format and blocks: all quantizers that fit.
     format : str, optional
-        What the codes' type says that they are.
+        Format that the dtype of the codes implies.
     """
 
     dump: Observed
@@ -50,18 +50,17 @@ def read(
     Raises
     ------
     ValueError
-        If a file is no dump, or scales are missing or come twice.
+        If a file is not a dump, or scales are missing or given twice.
     TypeError
-        If codes are no unsigned integers of 8 or 16 bits, or scales no numbers.
+        If codes are not unsigned integers of 8 or 16 bits, or scales are not numbers.
     """
-    if isinstance(q, (str, os.PathLike)):
+    if isinstance(q, (str, os.PathLike, Quantized)):
         if scale is not None or tensor_scale is not None:
-            raise ValueError(f"check: scale and tensor_scale must be None for a file, got them with {os.fspath(q)}")
-        return _from_file(q)
-    if isinstance(q, Quantized):
-        if scale is not None or tensor_scale is not None:
-            raise ValueError("check: scale and tensor_scale must be None for a Quantized, which holds its scales")
-        return _from_quantized(q)
+            what = "Quantized" if isinstance(q, Quantized) else os.fspath(q)
+            raise ValueError(
+                f"check: scale and tensor_scale must be None, got them with {what}, which holds its scales"
+            )
+        return _from_quantized(q) if isinstance(q, Quantized) else _from_file(q)
     if scale is None:
         raise ValueError("check: scale must be given with an array of codes, got None; or pass a Quantized, or a file")
     tensor = None if tensor_scale is None else real32("check", "tensor_scale", tensor_scale)
@@ -104,11 +103,11 @@ def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.
 
 def _from_file(path: str | os.PathLike[str]) -> ParsedInput:
     where = os.fspath(path)
-    with Archive(path, "an .npz with the arrays codes and scale, as lowprec quantize --out writes it") as held:
+    with Archive(path, _NEEDED) as held:
         if "header" in held.names:
             return _from_quantized(Quantized.load(path))
         if not {"codes", "scale"} <= set(held.names):
-            raise ValueError(f"{where}: {_NEEDED}, got {', '.join(held.names)[:200] or 'no array'}")
+            raise ValueError(f"{where} must be {_NEEDED}, got {', '.join(held.names)[:200] or 'no array'}")
         arrays = {name: held[name] for name in ("codes", "scale", "tensor_scale") if name in held.names}
     tensor = arrays.get("tensor_scale")
     if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
@@ -123,7 +122,7 @@ def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
     Raises
     ------
     ValueError
-        If there are none, or the file holds none.
+        If `values` is empty, or the file does not hold numbers.
     """
     array: Any = values
     if isinstance(values, (str, os.PathLike)):
@@ -135,12 +134,12 @@ def read_values(values: ArrayLike | str | os.PathLike[str]) -> F32:
 
 
 def match_codes(given: ParsedInput, shape: tuple[int, ...]) -> ParsedInput:
-    """Return a dump whose codes are a matrix as the values are; pairs of 4-bit codes in a byte are taken apart.
+    """Return a dump whose codes have the shape of the values; pairs of 4-bit codes in a byte are unpacked.
 
     Raises
     ------
     ValueError
-        If there are not as many codes as values.
+        If the numbers of codes and values differ.
     """
     codes, wanted = given.dump.codes, matrix_shape(shape)
     if codes.size == wanted[0] * wanted[1] and matrix_shape(codes.shape) == wanted:

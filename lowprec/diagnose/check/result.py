@@ -1,4 +1,4 @@
-"""What came of a check: a sentence, tables for people, rows for machines."""
+"""Result of a check: a sentence, and tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ..._show import table
 from ..._values import ByBits
+from .attribution import UNEXPLAINED
 from .expected import Expected, Observed, values_of
-from .search import UNEXPLAINED, Explanation
+from .search import Explanation
 
 Cell = str | int | float | bool | None
 Table = tuple[tuple[str, ...], list[list[Cell]]]
@@ -23,9 +24,9 @@ _TIES = 4  # that a sentence names
 
 @dataclass(frozen=True)
 class Counts:
-    """How much differs from a quantizer: codes, scales of blocks, and the tensor's (0 or 1).
+    """Number of codes, block scales and tensor scales (0 or 1) that differ from a quantizer.
 
-    `fits` tells whether there are as many scales, in the same shape.
+    `fits` is whether the scales have the quantizer's shape.
     """
 
     quantizer: str
@@ -47,19 +48,19 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Check(ByBits):
-    """What differs from a quantizer, and why. It is true where nothing differs.
+    """Differences from a quantizer, and their causes. It is true if nothing differs.
 
     Attributes
     ----------
     made : Expected
-        What the quantizer makes of the values: `codes`, `scale`, `tensor`, and `v`, what it casts.
+        Result of the quantizer for the values: `codes`, `scale`, `tensor`, and `v`, the numbers that it casts.
     found : Observed
-        What came: `codes`, `scale`, `tensor`.
+        Dump that was checked: `codes`, `scale`, `tensor`.
     counts : Counts
-        How much differs.
+        Number of differences.
     explanations : tuple of Explanation
-        Causes that give what was found. Of several, each gives the same bits on this tensor. `left` says how much the
-        nearest ones leave unexplained.
+        Causes that give the bits found. If there are several, each gives the same bits on this tensor. `left` is the
+        number of differences that the nearest ones leave unexplained.
     codes : ndarray of str objects, shape (R, C)
         Cause of every code that differs, ``""`` where it does not.
     scales : ndarray of str objects, shape of the scales found
@@ -67,9 +68,9 @@ class Check(ByBits):
     tensor : str
         The same for the tensor's scale.
     ranking : tuple of Counts
-        Where no quantizer was named: how much differs from each, the nearest first.
+        Without a quantizer to compare with: differences from each, the nearest first.
     tied : tuple of str
-        Where no quantizer was named and something differs: others that what was found fits as well.
+        Without a quantizer to compare with: names of others that fit as well, if something differs.
     """
 
     made: Expected
@@ -92,7 +93,7 @@ class Check(ByBits):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Every explanation in words; several if this tensor cannot tell them apart."""
+        """Explanations as text; several if this tensor cannot distinguish them."""
         return tuple(map(str, self.explanations))
 
     @property
@@ -106,10 +107,10 @@ class Check(ByBits):
 
     @property
     def sentence(self) -> str:
-        """What was found, in a line."""
+        """Summary in one line."""
         if self:
             first, *others = self.agreeing
-            more = f", nor from {_few(others)}: these values do not tell them apart" if others else ""
+            more = f", nor from {_few(others)}: these values do not distinguish them" if others else ""
             return f"nothing differs from {first}{more}"
         parts = []
         if self.counts.codes:
@@ -124,7 +125,7 @@ class Check(ByBits):
         if not self.explanations:
             return f"{said}; no known cause explains most of it"
         words = " - or ".join(self.causes[:_TIES])
-        tie = " (these values do not tell them apart)" if len(self.causes) > 1 else ""
+        tie = " (these values do not distinguish them)" if len(self.causes) > 1 else ""
         left = self.explanations[0].left
         return f"{said}; {'all fit' if not left else f'all but {left} fit'}: {words}{tie}"
 
@@ -157,7 +158,7 @@ class Check(ByBits):
         return ("what", "cause", "differ", "share", "first at", "found", f"{self.quantizer}'s"), rows
 
     def first(self, most: int = 10) -> Table:
-        """Return the first codes that differ, those not explained first: value, what is cast, codes, their meaning."""
+        """Return the first codes that differ, unexplained ones first: value, what is cast, codes."""
         made, found = self.made, self.found
         rows: list[list[Cell]] = []
         theirs, ours = (values_of(codes, made.format) for codes in (found.codes, made.codes))
@@ -171,7 +172,7 @@ class Check(ByBits):
         return head, rows
 
     def nearest(self) -> Table:
-        """Return a row for each quantizer compared with: how many codes and scales differ, and the tensor's scale."""
+        """Return a row per quantizer: how many codes and scales differ, and whether the tensor's scale does."""
         n, s = self.made.codes.size, self.found.scale.size
         words = {0: "same", 1: "differs"}
         rows: list[list[Cell]] = [
@@ -183,7 +184,7 @@ class Check(ByBits):
         return (*head, "blocks"), rows
 
     def tables(self) -> list[tuple[str, Table]]:
-        """Return what is to be shown, each table with its title; those without a row are left out."""
+        """Return the tables to show, with their titles, without empty ones."""
         if self:
             return []
         nearest = self.nearest()

@@ -1,39 +1,31 @@
-"""The search for causes: what is made, then what happened to codes, to scales and to the tensor's scale.
+"""Search for causes: of the quantization, then of codes, of scales and of the tensor's scale.
 
 An `Expected` predicts all three; where codes, scales or the tensor's scale differ from it, the causes of that stage are
 tried on top. So two mistakes are found together, one of making and one of storing, without trying all pairs.
-
-Then every code and every scale that differs gets a cause: what explains them all, or the best mixture of causes. In a
-mixture a cause counts for what it gives and against what it would have changed and that was not changed. Those with
-most left after that come first; what is left then goes to the first cause that fits the element by itself and is no
-pattern of all elements, and at last to what can be said of any element (`ELEMENT_RULES`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import causes_codes as causes_codes
 from . import causes_scaling as causes_scaling
 from . import causes_stored_scales as causes_stored_scales
 from .causes import Cause, causes
-from .expected import Expected, Mask, Observed, values_of
+from .expected import Expected, Mask, Observed
 
-UNEXPLAINED = "not explained"
 _MOST = 16  # ties that are kept
-FOLLOWS_SCALE = "follows the scale"
-_PASSES = 6
 _AS_LIGHT = 0.35  # prior cost by which explanations of the same bits may differ and are both named
 _FIRSTS = 4  # causes alone on top of which a second one of their stage is tried
 _PLAIN = 2.0  # prior cost of an explanation up to which no plainer one is looked for
 _UNLIKELY = 2.4  # and up to which no two causes of making are tried
 _MADE = 8  # quantizations, the nearest, on top of which two causes of a stage are tried
+_THIRD = 4  # the same for three causes of making
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Explanation:
 
     @property
     def prior_cost(self) -> float:
-        """What it asks of one's belief."""
+        """Sum of the causes' prior costs."""
         return sum(step.cause.prior_cost for step in self.steps) + (0.5 if self.codes_follow else 0)
 
     def __str__(self) -> str:
@@ -81,7 +73,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class _Part:
-    """How codes, scales or a tensor's scale may have come about, what that gives, and how many it does not give."""
+    """Causes of codes, scales or a tensor's scale, their prediction, and how many elements it does not give."""
 
     steps: tuple[Step, ...]
     left: int
@@ -89,7 +81,7 @@ class _Part:
 
 
 def same_scales(a: Any, b: Any) -> Mask:
-    """Tell which scales are equal, NaN to NaN."""
+    """Return which scales are equal; NaN equals NaN."""
     result: Mask = (a == b) | (np.isnan(a) & np.isnan(b))
     return result
 
@@ -107,12 +99,15 @@ def codes_left(found: Observed, codes: Any) -> int:
 
 
 def tensor_left(found: Observed, tensor: np.float32 | None) -> int:
-    """Tell whether the tensor's scale differs: 0 or 1."""
+    """Return 1 if the tensor's scale differs, else 0."""
     if found.tensor is None or tensor is None:
         only = tensor if found.tensor is None else found.tensor
         return int(only is not None and (tensor is not None or only != 1))
     return int(not (found.tensor == tensor or (np.isnan(found.tensor) and np.isnan(tensor))))
 
+
+Looked = tuple[float, tuple[tuple[Step, ...], Expected]]
+"""A quantization, and its distance from the dump."""
 
 _LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
 _FIELDS = {"codes": "codes", "scale": "scale"}  # of `Expected`, that a stage changes
@@ -143,7 +138,7 @@ def _parts(stage: str, made: Expected, found: Observed, own: Any, pairs: bool = 
         return [_Part((), whole, own)]
     best = [part for part in tried if part.left == least]
     lightest = min(_prior(part.steps) for part in best)
-    # Forms of one cause are one: the first is told. What is read off the dump gives way to what explains it.
+    # Forms of one cause count once. Causes that are read off the dump rank below those that explain it.
     kept: dict[tuple[str, ...], _Part] = {}
     for part in best:
         if _prior(part.steps) <= lightest + _AS_LIGHT:
@@ -192,10 +187,10 @@ def _pairs(stage: str, made: Expected, found: Observed, singles: list[_Part]) ->
 def alternative_quantizations(
     made: Expected, found: Observed, before: tuple[Step, ...] = ()
 ) -> Iterator[tuple[tuple[Step, ...], Expected]]:
-    """Yield what the quantizer makes, and what it would make with one thing changed."""
+    """Yield the quantizer's result, and its results with one more thing changed."""
     yield before, made
     for step, other in of_stage("making", made, found):
-        if other.codes.shape == made.codes.shape:
+        if other.codes.shape == made.codes.shape and all(step.cause is not s.cause for s in before):
             yield (*before, step), other
 
 
@@ -203,51 +198,55 @@ def explanations(made: Expected, found: Observed) -> list[Explanation]:
     """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
 
     Nothing is returned where codes and scales are the quantizer's. If one cause of each stage does not explain all, two
-    of a stage are tried: of making, on top of the nearest few; of codes and scales, on top of these.
+    of a stage are tried, of codes and scales on top of the nearest quantizations; then up to three of making.
     """
     best, looked = _explained(made, found, alternative_quantizations(made, found))
     if best and not best[0].steps and best[0].left == 0:
         return []
+    nearest = [((), made), *_nearest(looked, _MADE)]
     if best[0].left or best[0].prior_cost > _PLAIN:
-        distinct: dict[tuple[float, str], tuple[tuple[Step, ...], Expected]] = {}
-        for near, _, (steps, base) in sorted(looked, key=lambda item: item[:2]):
-            distinct.setdefault((near, steps[0].cause.name if steps else ""), (steps, base))
-        nearest = [((), made), *(item for item in distinct.values() if item[0])][: _MADE + 1]
         for steps, base in nearest:
             best = _best(best + _explained(base, found, iter([(steps, base)]), pairs=True)[0])
-        for steps, base in nearest if best[0].left or best[0].prior_cost > _UNLIKELY else ():
-            if steps:
-                twice = itertools.chain(alternative_quantizations(base, found, steps), _before(made, found, steps[0]))
-                best = _best(best + _explained(base, found, twice)[0])
+    for most in (_MADE, _THIRD):
+        if not best[0].left and best[0].prior_cost <= _UNLIKELY:
+            break
+        looked = []
+        for steps, base in (item for item in nearest[: most + 1] if item[0]):
+            more, on_top = _explained(base, found, alternative_quantizations(base, found, steps))
+            best, looked = _best(best + more), looked + on_top[1:]
+        nearest = _nearest(looked, _THIRD)
     return best
 
 
-def _before(made: Expected, found: Observed, last: Step) -> Iterator[tuple[tuple[Step, ...], Expected]]:
-    """Yield what a cause of making gives for other values that came in."""
-    for step, other in of_stage("making", made, found):
-        if other.x is not made.x and step.cause is not last.cause and other.x.shape == made.x.shape:
-            for form, both in last.cause.predict(other, found):
-                if form == last.form and both.codes.shape == made.codes.shape:
-                    yield (step, last), both
+def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Expected]]:
+    """Return the nearest quantizations, of each cause one at each distance."""
+    distinct: dict[tuple[float, str], tuple[tuple[Step, ...], Expected]] = {}
+    for near, (steps, base) in sorted(looked, key=lambda item: item[0]):
+        if steps:
+            distinct.setdefault((near, steps[-1].cause.name), (steps, base))
+    return list(distinct.values())[:most]
 
 
 def _explained(
     made: Expected, found: Observed, alternatives: Iterator[tuple[tuple[Step, ...], Expected]], pairs: bool = False
-) -> tuple[list[Explanation], list[tuple[float, int, tuple[tuple[Step, ...], Expected]]]]:
+) -> tuple[list[Explanation], list[Looked]]:
     """Return the best explanations on top of some quantizations, and how near each of these is."""
     best: list[Explanation] = []
-    looked: list[tuple[float, int, tuple[tuple[Step, ...], Expected]]] = []
+    looked: list[Looked] = []
     for steps, base in alternatives:
         whole = base is made
         tensor = _parts("tensor scale", base, found, base.tensor)
         scale = _parts("scale", base, found, base.scale, pairs)
         far = codes_left(found, base.codes)
-        near = far / max(base.codes.size, 1) + scale[0].left / max(base.scale.size, 1) + 0.1 * len(scale[0].steps)
-        looked.append((near, len(looked), (steps, base)))
         if not best or whole or scale[0].left == 0 or far == 0:
             deep = whole or scale[0].left == 0
-            code = _parts("codes", base, found, base.codes, pairs) if deep else [_Part((), far, base.codes)]
+            code = [_Part((), far, base.codes)]
+            if deep:
+                code = _parts("codes", base, found, base.codes, pairs and scale[0].left == 0)
             best += _joined(steps, code, scale, tensor)
+            far = min(far, code[0].left)
+        near = far / max(base.codes.size, 1) + scale[0].left / max(base.scale.size, 1) + 0.1 * len(scale[0].steps)
+        looked.append((near, (steps, base)))
         may_follow = whole and (not steps or 2 * scale[0].left < base.scale.size)
         if may_follow and (follow := with_found_scales(base, found)) is not None:
             # Whatever the scales are: are the codes those of the scales found?
@@ -282,131 +281,6 @@ def _best(all_: list[Explanation]) -> list[Explanation]:
     kept: dict[tuple[Any, ...], Explanation] = {}
     for e in fit:
         if e.prior_cost <= lightest + _AS_LIGHT:
-            kept.setdefault((*(step.cause.name for step in e.steps), e.codes_follow), e)
+            kept.setdefault((*sorted(step.cause.name for step in e.steps), e.codes_follow), e)
     first, *others = sorted(kept.values(), key=lambda e: e.prior_cost)[:_MOST]
     return [first, *(replace(e, predicted=None) for e in others)]
-
-
-ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
-    "NaN or Inf in the block": lambda m, found: ~m.each(np.isfinite(m.amax)),
-    "code of NaN": lambda m, found: np.isnan(values_of(m.codes, m.format)) & np.isnan(values_of(found, m.format)),
-    "sign of zero": lambda m, found: (values_of(m.codes, m.format) == 0) & (values_of(found, m.format) == 0),
-    "overflow": lambda m, found: np.abs(m.v) > m.format.max,
-    "sign": lambda m, found: values_of(found, m.format) == -values_of(m.codes, m.format),
-    "the neighbour on the other side": lambda m, found: (found == m.cast(m.v, "up")) | (found == m.cast(m.v, "down")),
-}
-"""What can be said of an element without a rule for all of them; stochastic rounding ends at the last."""
-
-
-def attribute(made: Expected, found: Observed, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Return the cause of every code, of every scale and of the tensor's scale, ``""`` where they are the quantizer's.
-
-    Codes or scales of another shape than the quantizer's differ all.
-    """
-    if best:
-        return _by_one(made, found, best[0])
-    return _codes(made, found), _scales(made, found), _tensor(made, found)
-
-
-def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Name the one explanation where it holds, and by itself what it leaves."""
-    said = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
-            for stage in ("codes", "scale", "tensor scale")}  # fmt: skip
-    codes, scales = whole.predicted or (found.codes, found.scale)
-    differing = found.codes != made.codes
-    names = np.where(differing, said["codes"] or FOLLOWS_SCALE, "").astype(object)
-    if codes.shape == found.codes.shape:
-        off = differing & (codes != found.codes)
-        flips = (codes ^ found.codes).astype(np.int64)
-        names[off] = UNEXPLAINED
-        names[off & ((flips & (flips - 1)) == 0)] = "beside that, one bit"
-    tensor = said["tensor scale"] if tensor_left(found, made.tensor) else ""
-    comparable = found.scale.shape == made.scale.shape
-    apart = ~same_scales(found.scale, made.scale) if comparable else np.ones(found.scale.shape, bool)
-    of_scales = np.where(apart, said["scale"], "").astype(object)
-    if scales.shape == found.scale.shape:
-        of_scales[apart & ~same_scales(scales, found.scale)] = UNEXPLAINED
-    return names, of_scales, tensor
-
-
-def _tensor(made: Expected, found: Observed) -> str:
-    if not tensor_left(found, made.tensor):
-        return ""
-    fits = (step for step, tensor in of_stage("tensor scale", made, found) if not tensor_left(found, tensor))
-    return next(map(str, fits), UNEXPLAINED)
-
-
-def _codes(made: Expected, found: Observed) -> NDArray[Any]:
-    names = np.full(found.codes.shape, "", dtype=object)
-    base = with_found_scales(made, found) or made
-    open_ = found.codes != made.codes
-    follows = open_ & (base.codes == found.codes)
-    names[follows] = FOLLOWS_SCALE
-    open_ &= ~follows
-    if not open_.any():
-        return names
-
-    def rules() -> Iterator[tuple[Step, Any]]:
-        yield from of_stage("codes", base, found)
-        for steps, other in alternative_quantizations(made, found):
-            if steps:
-                yield steps[0], other.codes
-
-    considered = base.each(np.isfinite(base.amax))
-    _by_rules(names, open_, found.codes, base.codes, rules, considered)
-    for name, fits in ELEMENT_RULES.items():
-        hit = open_ & fits(base, found.codes)
-        names[hit] = name
-        open_ &= ~hit
-    names[open_] = UNEXPLAINED
-    return names
-
-
-def _scales(made: Expected, found: Observed) -> NDArray[Any]:
-    if found.scale.shape != made.scale.shape:
-        return np.full(found.scale.shape, UNEXPLAINED, object)
-    names = np.full(found.scale.shape, "", dtype=object)
-    open_ = ~same_scales(found.scale, made.scale)
-    if not open_.any():
-        return names
-
-    def rules() -> Iterator[tuple[Step, Any]]:
-        for stage in ("making", "scale"):
-            for step, predicted in of_stage(stage, made, found):
-                scale = predicted.scale if isinstance(predicted, Expected) else predicted
-                if scale.shape == made.scale.shape:
-                    yield step, scale
-
-    _by_rules(names, open_, found.scale, made.scale, rules, np.isfinite(made.scale))
-    no_number = open_ & (np.isnan(found.scale) | np.isnan(made.scale))
-    names[no_number] = "NaN"
-    open_ &= ~no_number
-    names[open_ & (found.scale > made.scale)] = "higher"
-    names[open_ & (found.scale < made.scale)] = "lower"
-    return names
-
-
-def _by_rules(
-    names: NDArray[Any], open_: Mask, found: NDArray[Any], base: NDArray[Any],
-    rules: Callable[[], Iterable[tuple[Step, Any]]], considered: Mask,
-) -> None:  # fmt: skip
-    """Name what rules explain, in place: the rule with most for it and least against it first."""
-    for _ in range(_PASSES):
-        best: tuple[int, Step, Mask] | None = None
-        for step, result in rules():
-            hit = open_ & (result == found)
-            against = int(((result != base) & (base == found) & considered).sum())
-            score = int(hit.sum()) - against * step.cause.penalty
-            if score > 0 and (best is None or score > best[0]):
-                best = score, step, hit
-        if best is None:
-            break
-        names[best[2]] = str(best[1])
-        open_ &= ~best[2]
-        if not open_.any():
-            return
-    for step, result in rules():
-        if not step.cause.needs_majority:
-            hit = open_ & (result == found)
-            names[hit] = str(step)
-            open_ &= ~hit

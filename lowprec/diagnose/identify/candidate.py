@@ -1,4 +1,4 @@
-"""What may have made a dump: an accumulator and the order of operations around it; its outputs, and it as Python."""
+"""Candidates for the arithmetic of a dump: an accumulator and the order of operations around it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEW = 1 << 14  # products that are few: a call takes longer than they do
 
 
 class Candidate(ABC):
-    """What may have made a dump: as `lowprec.mma` computes it, or as `lowprec.gemm` does.
+    """Arithmetic that may have computed a dump, as `lowprec.mma` or `lowprec.gemm` does.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Candidate(ABC):
         Raises
         ------
         ValueError, TypeError
-            If it does not take such operands or make such outputs.
+            If it does not take such operands or give such outputs.
         """
 
     @abstractmethod
@@ -83,18 +83,18 @@ class Candidate(ABC):
         return GemmCandidate(plain.accumulator, replace(order, promote_every=self.promote_every))
 
     def differing(self, part: Part) -> NDArray[np.bool_]:
-        """Tell for each output of a part whether it differs."""
+        """Return which outputs of a part differ."""
         found: NDArray[np.bool_] = self.outputs(part) != part.wanted
         return found
 
     def key(self) -> tuple[Any, ...]:
-        """Return what decides its bits: two with the same key do the same arithmetic, whatever they multiply."""
+        """Return the fields that decide its bits: two candidates with equal keys are the same arithmetic."""
         m = self.accumulator
         fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
         return type(m), fields, m.accepts(TF32), self.library
 
     def applies(self, part: Part) -> bool:
-        """Tell whether it takes such operands and makes such outputs."""
+        """Return whether it takes such operands and gives such outputs."""
         try:
             self.outputs(part)
         except (ValueError, TypeError):
@@ -118,13 +118,13 @@ class Candidate(ABC):
         return min(found, key=lambda x: len(x[1]))
 
     def known(self, dump: GemmDump) -> Candidate:
-        """Return the same arithmetic under the names of the catalogue, or as a change of what it has."""
+        """Return the same arithmetic with the catalogue's names, or as a change of an entry."""
         base, changes = self.nearest(dump)
         machine = base.with_(**changes) if changes else base
         return candidate_of(machine, None if self.library is None else known_library(self.library))
 
     def accumulator_line(self, dump: GemmDump) -> str:
-        """Return a Python expression of the accumulator: the nearest of the catalogue, and what differs from it."""
+        """Return a Python expression of the accumulator: the nearest entry, and the fields that differ from it."""
         base, changes = self.nearest(dump)
         said = f'lp.accumulators["{base.name}"]'
         return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
@@ -283,7 +283,7 @@ def known_library(library: GemmLibrary) -> GemmLibrary:
 
 
 def takes(machine: Accumulator, dump: GemmDump) -> bool:
-    """Tell whether an accumulator multiplies a dump's formats."""
+    """Return whether an accumulator multiplies a dump's formats."""
     if FLOAT64 in (dump.fa, dump.fb):
         return machine.dtype == np.float64
     return not machine.input_formats or all(map(machine.accepts, (dump.fa, dump.fb)))

@@ -1,4 +1,4 @@
-"""What was dumped, checked: operands, an addend, scales, the outputs; and parts of it to be computed again."""
+"""Dumps of matrix products: operands, addend, scales and outputs, validated; and parts to recompute."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BlockScales(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some outputs of a dump, and what they are computed from.
+    """Some outputs of a dump, with their operands.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Part:
     scales : BlockScales or None
         Codes of scales inside the instruction.
     quantized : pair of Quantized or None
-        The operands with scales as numbers, one for each row and block of K; of 1 where the dump has none.
+        The operands with scales as numbers, one for each row and block of K; 1 if the dump has no scales.
     out : Format
         Format of the outputs.
     wanted : ndarray of unsigned integers, shape (outputs,)
@@ -76,7 +76,7 @@ class Part:
 class GemmDump:
     """Operands and outputs; ``d = A @ B.T + C``, or by rows ``d[i] = a[i] . b[i] + c[i]``.
 
-    Attributes are `Part`'s, and `blocks`: of what rows and columns a scale is, where scales came as numbers.
+    Attributes are `Part`'s, and `blocks`: rows and columns that share a scale, if scales are numbers.
     """
 
     a: Array
@@ -123,7 +123,7 @@ class GemmDump:
         return int(self.a.shape[1])
 
     def part(self, rows: Array, columns: Array) -> Part:
-        """Return the outputs where some rows of A meet some of B; by rows the two must be the same."""
+        """Return the outputs of some rows of A and of B; for products of rows both must be the same."""
         c = self.c
         if c is not None:
             addend = np.zeros((len(rows), len(rows)), c.dtype) if self.by_row else c[np.ix_(rows, columns)]
@@ -140,7 +140,7 @@ class GemmDump:
         )  # fmt: skip
 
     def parts(self) -> list[Part]:
-        """Return parts that together have all outputs in their order."""
+        """Return parts that cover all outputs in order."""
         m, n = len(self.a), len(self.b)
         if not self.by_row:
             return [self.part(np.arange(m), np.arange(n))]
@@ -198,16 +198,16 @@ def dump_of(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None, b_format: str | Format | None,
     d_format: str | Format | None, a_scale: ArrayLike | None, b_scale: ArrayLike | None,
 ) -> GemmDump:  # fmt: skip
-    """Check what came; a ValueError or TypeError says what is wrong with it."""
+    """Return a dump of validated arguments; raise ValueError or TypeError if they are not one."""
     sides = {"a": (a, a_format, a_scale), "b": (b, b_format, b_scale)}
     found: dict[str, Any] = {}
     for name, (given, fmt, scale) in sides.items():
         if isinstance(given, Quantized):
             if scale is not None:
-                raise ValueError(f"identify: {name}_scale must be None for a Quantized {name}, which holds its scales")
+                raise ValueError(f"identify: {name}_scale must be None for a Quantized {name}, got {np.shape(scale)}")
             if given.tensor_scale is not None:
                 raise ValueError(
-                    f"identify: {name} must have no tensor_scale, which no search covers; leave it out of d"
+                    f"identify: {name} must have no tensor_scale, got {given.tensor_scale}; divide d by it"
                 )
             found[name] = given.codes, given.format, given
         else:
@@ -221,7 +221,11 @@ def dump_of(
     if d_format is None and fa != FLOAT64 and np.asarray(host(d)).dtype == np.float64:
         d_format = FLOAT32  # numbers that a list or another package has widened
     bits, out = _outputs(d, d_format)
-    _check_outputs(bits, x.shape, y.shape)
+    shapes = [(len(x), len(y)), (len(x),)][: 1 + (len(x) == len(y))]
+    if bits.shape not in shapes:
+        raise ValueError(
+            f"identify: d must be {' or '.join(map(str, shapes))} for a {x.shape} and b {y.shape}, got {bits.shape}"
+        )
     addend = _addend(c, bits.shape, out)
     if addend is not None and not addend.view(f"u{addend.itemsize}").any():
         addend = None  # +0 everywhere: what a sum starts from
@@ -232,26 +236,18 @@ def dump_of(
 def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Format]:
     array = np.asarray(host(given))
     said = _own_format(array)
-    if said == FLOAT64:
-        if fmt is not None and _format(fmt) != FLOAT64:
-            raise TypeError(
-                f"identify: {name} must be codes of {fmt} (unsigned integers, see lowprec.encode), got float64"
-            )
-        return np.ascontiguousarray(array), FLOAT64
-    if fmt is None and said is None:
-        raise ValueError(f"identify: {name}_format must be given for {array.dtype}, for example {name}_format='e4m3fn'")
     f = said if fmt is None else _format(fmt)
-    assert f is not None
-    if f == FLOAT64:
-        return np.ascontiguousarray(array, np.uint64).view(np.float64), FLOAT64
-    if said is not None and array.dtype.kind == "f" and array.dtype.name in _OWN:  # NumPy's own floats
-        if not said.same_codes(f) and not (said == FLOAT32 and f.same_codes(formats["tf32"])):
+    if f is None:
+        raise ValueError(f"identify: {name}_format must be given, such as 'e4m3fn', for codes, got {array.dtype}")
+    if said is not None and array.dtype.name in _OWN:
+        read = said.same_codes(f) or (said == FLOAT32 and f.same_codes(formats["tf32"]))
+        if said != f and (FLOAT64 in (said, f) or not read):
             raise TypeError(
                 f"identify: {name} must be codes of {f} (unsigned integers, see lowprec.encode), got {array.dtype}"
             )
-        f = said
-        array = np.ascontiguousarray(array).view(f.code_dtype)
-    return as_codes(array, f), f
+        array = np.ascontiguousarray(array)
+        return array if said == FLOAT64 else array.view(said.code_dtype), said
+    return (np.ascontiguousarray(array, np.uint64).view(np.float64) if f == FLOAT64 else as_codes(array, f)), f
 
 
 def _own_format(array: Array) -> Format | None:
@@ -309,20 +305,11 @@ def grids(d: ArrayLike) -> list[str]:
 
 
 def canonical(bits: Array, fmt: Format) -> Array:
-    """Return bits with the same word, all ones but the sign, for every NaN: payloads are no arithmetic."""
+    """Return bits with one word, all ones but the sign, for every NaN: payloads are not arithmetic."""
     if fmt == FLOAT64:
         return np.where(np.isnan(bits.view(np.float64)), np.uint64((1 << 63) - 1), bits)
     ones = bits.dtype.type((1 << (fmt.bits - 1)) - 1)
     return np.where(np.isnan(decode(bits, fmt)), ones, bits)
-
-
-def _check_outputs(bits: Array, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    if bits.shape == (a[0], b[0]) or (bits.ndim == 1 and bits.shape[0] == a[0] == b[0]):
-        return
-    raise ValueError(
-        f"identify: d must be {(a[0], b[0])}{f' or ({a[0]},), the products of rows,' if a[0] == b[0] else ''} for "
-        f"a {a} and b {b}, got {bits.shape}"
-    )
 
 
 def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array | None:
@@ -333,7 +320,7 @@ def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array |
         size = array.dtype.itemsize
         fmt = out if size == word_of(out).itemsize else _WORDS.get(size)
         if fmt is None:
-            raise TypeError(f"identify: c is {array.dtype}; numbers, or their bits in 16, 32 or 64, are needed")
+            raise TypeError(f"identify: c must hold numbers, or words of 16, 32 or 64 bits, got {array.dtype}")
         bits = np.ascontiguousarray(array)
         array = bits.view(fmt.name) if fmt in _OWN.values() else decode(bits, fmt)
     array = real_numbers("identify: c", array)
@@ -344,12 +331,12 @@ def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array |
 def _scales(
     given: tuple[Any, Any], codes: tuple[Array, Array], names: tuple[Format, Format]
 ) -> tuple[BlockScales | None, tuple[Quantized, Quantized] | None, tuple[str, str] | None]:
-    """Return scales as codes for the instruction, or operands with scales as numbers and what blocks they are of."""
+    """Return scales as codes for the instruction, or operands with scales as numbers and their blocks."""
     if (given[0] is None) != (given[1] is None):
-        raise ValueError("identify: a_scale and b_scale must both be given, or neither")
+        raise ValueError("identify: a_scale and b_scale must both be given, or neither, got one of them")
     if FLOAT64 in names:
         if given[0] is not None:
-            raise ValueError("identify: a_scale and b_scale must be None for float64 operands")
+            raise ValueError(f"identify: a_scale must be None for float64 operands, got {np.shape(given[0])}")
         return None, None, None
     if given[0] is None:
         ones = [np.ones((len(x), 1), np.float32) for x in codes]
@@ -359,7 +346,7 @@ def _scales(
     arrays = []
     for name, scale, x in zip("ab", given, codes, strict=True):
         if isinstance(scale, Quantized):
-            raise ValueError("identify: a and b must both be Quantized, or neither")
+            raise ValueError("identify: a and b must both be Quantized, or neither, got one of them")
         array = np.asarray(host(scale))
         if array.ndim != 2 or array.shape[0] > len(x) or array.shape[1] > x.shape[1] or 0 in array.shape:
             raise ValueError(f"identify: {name}_scale must be [rows, blocks] of {name} {x.shape}, got {array.shape}")
@@ -380,7 +367,7 @@ def _pair(codes: Array, scale: Array, fmt: Format, columns: int | None = None) -
 
 
 def _with_scale(name: str, codes: Array, scale: Array, fmt: Format) -> tuple[Quantized, str]:
-    """Return codes with scales as numbers, and how many rows and columns share one, as the shape says."""
+    """Return codes with scales as numbers, and the rows and columns that share one, by the shapes."""
     numbers = np.asarray(real_numbers(f"identify: {name}_scale", scale), np.float32)
     rows, columns = (
         _block(f"{name}_scale", count, length) for count, length in zip(scale.shape, codes.shape, strict=True)

@@ -1,4 +1,4 @@
-"""What else explains a dump: other values of one field, or two; other kinds and orders; and what is plainest."""
+"""Alternatives to a candidate: other values of one field or two, other kinds and orders, the plainest one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plain
 
 
 class Equivalents(NamedTuple):
-    """What else explains the dumps.
+    """Other explanations of the dumps.
 
     Attributes
     ----------
     open : dict of str to tuple
-        Other values of one field that only these dumps do not tell apart.
+        Other values of one field that these dumps do not distinguish, though others might.
     proven : dict of str to tuple
         Those that give the same for all operands of these formats and this K, as their forms prove.
     others : list of Candidate
@@ -44,7 +44,7 @@ class Equivalents(NamedTuple):
 
 
 def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents:
-    """Return what leaves no more outputs than a candidate does, `wrong` of them."""
+    """Return candidates that leave at most `wrong` outputs, as many as the given one."""
     dump, forms = search.dump, NormalForms(search.dump)
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
@@ -89,11 +89,11 @@ def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Can
 
 
 def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candidate]:
-    """Return what the catalogue has of other kinds that leaves no more outputs, within the same order.
+    """Return accumulators of other kinds that leave at most `wrong` outputs, within the same order.
 
     Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
     candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
-    fraction bits as there are. Of those with fewer fraction bits that do as well, the fewest are given, too.
+    fraction bits as there are. Candidates with the fewest fraction bits that suffice are also returned.
     """
     found: list[Candidate] = []
     for kind, fields in search.space.fields.items():
@@ -122,7 +122,7 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
 
 
 def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
-    """Return groups, intervals and results that another kind's accumulator may have beside a candidate."""
+    """Return groups, intervals and results to try for another kind's accumulator."""
     named = heeded_fields(type(start.accumulator))
     groups = [c.value_of("group_size") for c in (start, candidate)]
     every = [c.promote_every for c in (start, candidate)]
@@ -140,7 +140,7 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
 def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Candidate, ...]:
     """Return candidates with other values of two fields that leave no more outputs, some of each two fields.
 
-    What provably gives the same is none of them.
+    Provably equal ones are left out.
     """
     wrong, found = search.score_all(candidate).wrong, []
     fields = search.space.fields[type(candidate.accumulator)]
@@ -204,7 +204,7 @@ def _same(one: Candidate, other: Candidate, dump: GemmDump) -> bool:
 
 
 def spelled(values: tuple[Any, ...]) -> str:
-    """Return values in words: runs of whole numbers as ranges."""
+    """Return values as text: runs of integers as ranges."""
     numbers = sorted(v for v in values if isinstance(v, int) and not isinstance(v, bool))
     words = [repr(v) for v in values if not isinstance(v, int) or isinstance(v, bool)]
     while numbers:

@@ -29,7 +29,7 @@ from .readings import Reading, padded, readings
 from .search import Score, Search
 from .search_plan import find
 
-#: Of outputs that may be damaged in a dump whose arithmetic is known all the same.
+#: Share of outputs that may be damaged in a dump whose arithmetic is found nevertheless.
 DAMAGED = 0.01
 #: Time after which a search ends.
 SECONDS = 60.0
@@ -42,26 +42,26 @@ _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """What made a dump.
+    """Arithmetic that explains a dump.
 
     Attributes
     ----------
     dumps : tuple of GemmDump
-        What was looked at.
+        Dumps that were searched.
     ranking : tuple of Ranked
         The catalogue, the fewest differing outputs first.
     candidates : tuple of Candidate
-        What explains every output, or all but the few of `differing`; best known first.
+        Candidates that explain every output, or all but the few of `differing`; best known first.
     open : dict of str to tuple
         Fields of the first candidate, and their other values that explain the dumps as well.
     same : dict of str to tuple
-        Their other values that give the same for all operands of these formats and this K, as is proven.
+        Their other values that provably give the same for all operands of these formats and this K.
     nearest : Candidate or None
-        The first of `candidates`; where nothing explains the dumps, what leaves the fewest outputs.
+        The first of `candidates`; if there are none, the one that leaves the fewest outputs.
     tried : int
         Number of candidates that were computed.
     assumed : tuple of str
-        Layout and output format that the dump was read in, where they are not those of the arguments.
+        Layout and output format in which the dump was read, if not those of the arguments.
     untried : tuple of str
         Search steps that the time did not allow; empty if the search ended before.
     seconds : float
@@ -80,7 +80,7 @@ class Identification:
     seconds: float = SECONDS
 
     def __repr__(self) -> str:
-        """Return what was found, and what gives the outputs as a line of Python: the rest has names of its own."""
+        """Return the sentence and the first lines of Python."""
         return "\n".join((f"Identification: {self.sentence}", *(f"  {line}" for line in self.lines()[:4])))
 
     def _repr_html_(self) -> str:
@@ -91,7 +91,7 @@ class Identification:
         return f"<p><b>{escape(self.sentence)}</b></p>{code}<ul>{more}</ul>{beside}"
 
     def alike(self) -> list[str]:
-        """Return which other values of fields explain the dumps as well, a line a field."""
+        """Return other values of fields that explain the dumps as well, one line per field."""
         said = (("as well, for all this dump shows", self.open), ("the same for any operands", self.same))
         return [f"{words}: {field} {spelled(others)}" for words, values in said for field, others in values.items()]
 
@@ -101,11 +101,11 @@ class Identification:
         rows: list[tuple[str | int | float | None, ...]] = [
             (
                 ", ".join(r.names), ", ".join(r.libraries) or None, r.differing, r.differing / size,
-                None if r.apart is None else f"{r.apart.start} to {r.apart.stop - 1}",
+                None if r.first_difference is None else f"{r.first_difference.start} to {r.first_difference.stop - 1}",
             )
             for r in self.ranking
         ]  # fmt: skip
-        return ("accumulator", "library", "outputs that differ", "share", "first apart at k"), rows
+        return ("accumulator", "library", "outputs that differ", "share", "first difference at k"), rows
 
     @property
     def machines(self) -> tuple[Accumulator, ...]:
@@ -126,7 +126,7 @@ class Identification:
         return self._with(None)
 
     def _with(self, most: int | None) -> tuple[Candidate, ...]:
-        """Return `candidates`, then the first of them with at most so many values of each field of `open`."""
+        """Return `candidates`, then the first of them with up to `most` values of each field of `open`."""
         found = list(self.candidates)
         for name, values in self.open.items():
             for i in np.unique(np.linspace(0, len(values) - 1, min(len(values), most or len(values))).astype(int)):
@@ -137,7 +137,7 @@ class Identification:
 
     @property
     def library(self) -> GemmLibrary | None:
-        """What is done around the first machine's chains; None: a plain chain of instructions, or nothing fits."""
+        """Order of operations of the first candidate; None for a plain chain of instructions, or if nothing fits."""
         return self.candidates[0].library if self.candidates else None
 
     @functools.cached_property
@@ -154,13 +154,13 @@ class Identification:
         return tuple(candidate.line(self.dumps[0]) for candidate in self.candidates)
 
     def probes(self, seed: int = 0) -> Probes:
-        """Look for operands that tell apart what this dump does not: what explains it, and some with two other fields.
+        """Search operands that distinguish the candidates that explain this dump, and some that differ in two fields.
 
-        Of a field with many values that explain it, 16 are asked. Run them where the dump came from, and give
-        `identify` the outputs beside the dump's.
+        Of a field with many values that explain it, 16 are asked. Run them where the dump came from, and pass
+        the outputs to `identify` with the dump.
         """
         if not self.explaining:
-            raise ValueError("identify: nothing explains the dump, so that there is nothing to tell apart")
+            raise ValueError("identify: the dump must be explained before probes can distinguish candidates, got none")
         dump = self.dumps[0]
         if dump.out == FLOAT64:
             return probes_for(dump, self.explaining, seed)
@@ -171,7 +171,7 @@ class Identification:
         return probes_for(dump, [some[0] for some in classes], seed)
 
     def example(self) -> Counterexample | None:
-        """Return the output that `nearest` does not give with the fewest products, and what other rules give for it."""
+        """Return the output with the fewest products that `nearest` does not give, and the results of other rules."""
         if self.nearest is None:
             return None
         others = [r.candidate for r in self.ranking]
@@ -225,7 +225,8 @@ class Identification:
         if not made:
             return ""
         sides = " x ".join(str(len(made.arrays[name])) for name in ("a", "b"))
-        return f"; probes of {sides} outputs distinguish {len(made.apart)} of the next {len(chosen) - 1} from it"
+        n = len(made.distinguished)
+        return f"; probes of {sides} outputs distinguish {n} of the next {len(chosen) - 1} from it"
 
     def _not_found(self) -> str:
         n, best = sum(dump.d.size for dump in self.dumps), self.nearest
@@ -255,26 +256,26 @@ def identify(
     b_scale: ArrayLike | None = None, also: Sequence[Mapping[str, Any]] = (), seconds: float = SECONDS,
     progress: Callable[[int], object] | None = None,
 ) -> Identification:  # fmt: skip
-    """Tell which arithmetic made the outputs of a matrix product.
+    """Find the accumulator that reproduces recorded outputs of a matrix product.
 
     Parameters
     ----------
     a : array_like, shape (M, K)
-        Codes of `a_format`, an array of ml_dtypes, torch or JAX whose type says it, or `Quantized`.
+        Codes of `a_format`, an array of ml_dtypes, torch or JAX whose dtype is a format, or `Quantized`.
     b : array_like, shape (N, K)
-        The same of B: ``d = A @ B.T + C``.
+        Operand B, as `a`: ``d = A @ B.T + C``.
     c : array_like or None, shape of d
         The addend: numbers, or their bits as unsigned integers.
     d : array_like, shape (M, N); or (M,), with M = N
         Outputs, or their bits. A vector holds the products of rows, ``d[i] = a[i] . b[i] + c[i]``.
     a_format, b_format, d_format : str or Format, optional
-        What codes, or bits, mean where their type does not say it. Bits of 32, 16 and 64 are float32, float16 and
-        float64 if nothing else is said.
+        Formats of codes or bits, if the dtype does not imply them. Words of 32, 16 and 64 bits are float32, float16 and
+        float64 by default.
     a_scale, b_scale : array_like, shapes (M, K / block) and (N, K / block), optional
         Scales: codes (uint8, or float8_e8m0fnu) go into the instruction, numbers around it, as `lowprec.gemm` has it.
     also : sequence of mappings
         Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
-        "c": None, "d": ...}``, with formats where they are needed.
+        "c": None, "d": ...}``, with formats as above.
     seconds : float
         Time after which the search ends; `Identification.untried` then lists the remaining steps.
     progress : callable, optional
@@ -290,7 +291,7 @@ def identify(
     ValueError
         If shapes do not fit together, something is empty, or a format is unknown.
     TypeError
-        If an array does not hold what is needed.
+        If an array has another dtype than its format.
 
     Examples
     --------
@@ -326,8 +327,8 @@ def identify(
 def _shares(some: list[Reading]) -> Iterator[tuple[Reading, float]]:
     """Yield readings with the share of the time that is left for each.
 
-    Those that the catalogue explains come first, the finest of them: on a coarser grid more is explained. What only a
-    search can explain is searched on the coarsest grid, then on the others.
+    The finest reading that the catalogue explains comes first: a coarser grid would be explained by more. Otherwise the
+    coarsest grid is searched first, then the others.
     """
     known = [reading for reading in some if explained_by_catalogue(reading.dump)]
     if not known:
@@ -344,8 +345,8 @@ def explain(
 ) -> Identification:
     """Identify what made some dumps, all by one arithmetic.
 
-    The last answers are kept: with the outputs of further probes the same dumps come again, and what explained them is
-    where the search continues.
+    The last answers are cached: a call with the outputs of further probes repeats the same dumps, and its search starts
+    from their explanations.
     """
     known = _answers()
     if dumps not in known or not known[dumps].candidates:

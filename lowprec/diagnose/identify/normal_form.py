@@ -1,9 +1,9 @@
 """Normal forms of candidates: two that have the same form give the same outputs, whatever the operands.
 
-A form is the tree of what a candidate does to K products (`Accumulator.chain`) with what cannot show taken out: a
-rounding of what is exact, an alignment that cuts nothing, zeros that join none, subnormals that none is, a saturation
-that nothing reaches, the signs of zeros where a +0 beside them decides. What shows follows from the formats' values, K,
-and whether there is a C. NaN and Inf among operands decide their outputs in any order alike: by their classes.
+A form is the tree of a candidate's operations on K products (`Accumulator.chain`) without steps that cannot matter:
+rounding of exact values, alignment that cuts nothing, zeros that take no part, handling of subnormals where there are
+none, saturation that is not reached, and signs of zeros that are added to +0. Which steps matter follows from the
+formats' values, K, and whether there is a C. NaN and Inf decide their outputs by their classes, in any order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TILE = 128  # of which runs of a split K are made
 
 @dataclass(frozen=True)
 class _Operands:
-    """What is known of one side's values."""
+    """Bounds of one operand's values."""
 
     table: bytes
     unit: int  # of the least significand's last bit, as the alignment has it
@@ -77,7 +77,7 @@ class NormalForms:
         self._known: dict[Any, int] = {}
 
     def same(self, one: Candidate, other: Candidate) -> bool:
-        """Tell whether two candidates provably give the same outputs for all operands."""
+        """Return whether two candidates provably give the same outputs for all operands."""
         return self.of(one) == self.of(other)
 
     def of(self, candidate: Candidate) -> int:
@@ -122,7 +122,7 @@ class NormalForms:
 
 
 def _sides(m: Accumulator, dump: GemmDump) -> tuple[_Operands, _Operands] | None:
-    """Return what is known of both sides; None where products are not numbers of float32, or not known one by one."""
+    """Return bounds of both operands; None if products are not float32 numbers, or not known individually."""
     if FLOAT64 in (dump.fa, dump.fb):
         return None
     found = [_operands(m, fmt) for fmt in (dump.fa, dump.fb)]
@@ -178,14 +178,14 @@ class _Chain:
         return state
 
     def promoted(self, ks: Sequence[int], every: int, start: NumberRange) -> NumberRange:
-        """Return chains of so many products, each from +0, added to a start in float32."""
+        """Return chains of `every` products, each from +0, added to a start in float32."""
         total = start
         for first in range(0, len(ks), every):
             total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
         return total
 
     def within(self, library: GemmLibrary, dump: GemmDump, addend: NumberRange) -> NumberRange:
-        """Return what `lowprec.gemm` makes of chains, with scales that are all 1."""
+        """Return the result of `lowprec.gemm` for chains, with scales that are all 1."""
         m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out.name)
         if library.k_order == "interleaved":
             ks = _interleaved(dump.k, m.step())
@@ -246,7 +246,7 @@ class _Chain:
     def sum(
         self, how: Rounded | Aligned | Particular, items: Sequence[NumberRange], padded: bool = False
     ) -> NumberRange:
-        """Return what becomes of some values."""
+        """Return the sum of some values."""
         if isinstance(how, Rounded):
             return self._rounded(how, items, padded)
         if isinstance(how, Aligned):
@@ -254,7 +254,7 @@ class _Chain:
         return self._particular(how, items)
 
     def _width(self, how: Aligned, items: Sequence[NumberRange]) -> int:
-        """Return how many bits a sum of what was aligned and cut may have: a product is less than 4 times 2^e."""
+        """Return the maximal bits of a sum of aligned, cut terms: a product is less than 4 times 2^e."""
         product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
         most = (
             sum(product if x.unsigned in self._products else 2.0 for x in items) + len(items) * 2.0**-how.fraction_bits
@@ -262,7 +262,7 @@ class _Chain:
         return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
 
     def _particular(self, how: Particular, items: Sequence[NumberRange]) -> NumberRange:
-        """Return what CDNA3 makes of some values, among which zeros take no part."""
+        """Return CDNA3's sum of some values, in which zeros take no part."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
         if how.kept is not None and how.cuts_first and items:
             first, beside = items[0], max((x.most for x in items[1:]), default=items[0].unit)
@@ -332,7 +332,7 @@ class _Chain:
             how = replace(how, zero_exponent=None)
         elif zero is not None and how.align == rounding == "truncate":
             # Below every product zeros cut nothing but what was summed before, where all products are zeros: and that
-            # is cut once more, as far or further.
+            # is cut again, as far or further.
             products = self._a.unit + self._b.unit if how.operands else self._a.least + self._b.least
             if zero <= products and zero - how.fraction_bits <= LEAST[how.output]:
                 how = replace(how, zero_exponent=None)

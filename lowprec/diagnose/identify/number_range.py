@@ -1,4 +1,4 @@
-"""What is known of a number in a tree of sums: its form, its size, its bits, and how an alignment takes it."""
+"""Bounds of a number in a tree of sums: its form, size, bits, and its exponents in an alignment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST = {name: f.emin - f.mantissa_bits for name, f in _ROUNDED_TO.items()}  # e
 
 @dataclass(frozen=True)
 class NumberRange:
-    """What is known of a number in a tree.
+    """Form and bounds of a number in a tree.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class NumberRange:
     lowest : int
         No value but zero is aligned by a smaller exponent, nor by one below `unit`.
     uncut : int or None
-        The unsigned form of what it is of which the first 14 bits, cut there to FP22.
+        Unsigned form of the number before it was cut to FP22.
     """
 
     form: int
@@ -67,13 +67,13 @@ class NumberRange:
 
 
 def is_lossless(how: Aligned, items: Sequence[NumberRange]) -> bool:
-    """Tell whether a number that enters alone keeps all of its bits."""
+    """Return whether a number that enters alone keeps all of its bits."""
     one, bits = [x for x in items if x.terms], how.fraction_bits
     return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
 
 
 def cut_is_invisible(how: Aligned, items: Sequence[NumberRange]) -> bool:
-    """Tell whether of two numbers the smaller is cut only where the sum is rounded to the larger all the same.
+    """Return whether of two numbers the smaller is cut only where the sum is rounded to the larger anyway.
 
     What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in
     the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
@@ -94,5 +94,5 @@ def exponent_of(bound: float) -> int:
 
 
 def holds_all(output: str, values: str) -> bool:
-    """Tell whether a format has all values of another."""
+    """Return whether a format has all values of another."""
     return values == output or (output == "float32" and values in ("fp22", "float16"))

@@ -1,4 +1,4 @@
-"""Operands on which candidates differ that a dump does not tell apart: to be run where the dump came from."""
+"""Operands that distinguish the candidates for a dump, to be run where the dump came from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at ea
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # times the dump's K
 _HEAPS, _TIES, _PAIRS = 48, 24, 32  # lots of operands of heaps, ties and pairs
-_ALONE, _BESIDE = 4, 12  # and of nothing but C, and of one product beside C
+_ALONE, _BESIDE = 4, 12  # and of C alone, and of one product with C
 
 
 def _level(level: int, f: Fields) -> int:
@@ -45,7 +45,7 @@ def _leveled(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
-    """Three products beside `_leveled`: a large one, one at half a unit in the last place below, one further below."""
+    """Return codes for three products with `_leveled`: a large one, one at half its last place, one below."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
     half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
@@ -72,7 +72,7 @@ def deciding_ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
 
 
 def two_terms() -> tuple[Maker, Maker]:
-    """Return makers of two neighbours far apart, the smaller a tie with a bit or two far below, for probes alone."""
+    """Return makers of two neighbours of distant size, the smaller a tie with a bit or two far below, for probes."""
     return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
 
 
@@ -88,14 +88,14 @@ def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: 
 
 @dataclass(frozen=True)
 class _Heap:
-    """How a turn's operands lie along k: `large` places, then others, whose level in B is middle and low by turns."""
+    """Places of a turn's operands along k: `large` ones, then others, whose level in B alternates."""
 
     large: tuple[int, ...]
     others: tuple[int, ...]
-    run: int  # so many large products have one sign, then so many the other
+    run: int  # number of large products with one sign, before as many with the other
     below: int  # the highest exponent by which a large number's is less
     quarters: int  # of B's large numbers beyond their power of two
-    ends: tuple[int, ...]  # so many of the large ones B's rows have
+    ends: tuple[int, ...]  # numbers of large ones in B's rows
 
     @classmethod
     def of(cls, turn: int, k: int, groups: tuple[int, ...]) -> _Heap:
@@ -152,7 +152,7 @@ def _heaped(
 
 
 def _under(groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> Codes:
-    """Return what is beside `_heaped`: large numbers where those are, small ones elsewhere."""
+    """Return the other operand of `_heaped`: large numbers at its large places, small ones elsewhere."""
     heap, codes = _Heap.of(turn, k, groups), [0] * k
     for i in heap.large[: s.pick(heap.ends)]:
         codes[i] = heap.number(heap.quarters, f)
@@ -190,7 +190,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """Operands of a matrix product, and which candidates they tell apart.
+    """Operands of a matrix product, and the candidates that they distinguish.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ class Probes:
         a [M, K], b [N, K], and c [M, N] if the dump has one: codes, and numbers of d's type.
     labels : tuple of str
         What the rows of A, and of B, were made to show, for each `side` of them.
-    apart : tuple of Candidate
+    distinguished : tuple of Candidate
         Those whose outputs differ from the first candidate's.
     together : tuple of Candidate
         Those that give the first candidate's outputs on everything that was tried.
@@ -208,20 +208,20 @@ class Probes:
 
     arrays: dict[str, Array]
     labels: tuple[str, ...]
-    apart: tuple[Candidate, ...]
+    distinguished: tuple[Candidate, ...]
     together: tuple[Candidate, ...]
     tried: int
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything that tells candidates apart."""
-        return bool(self.apart)
+        """Return whether any candidate is distinguished."""
+        return bool(self.distinguished)
 
 
 def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -> Probes:
     """Look for operands on which candidates do not all give the same outputs."""
     first, left = candidates[0], list(candidates[1:])
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
-    apart: list[Candidate] = []
+    distinguished: list[Candidate] = []
     tried = 0
     machines = [c.accumulator for c in candidates]
     bits = sorted({m.fraction_bits for m in machines if hasattr(m, "fraction_bits")})
@@ -235,16 +235,16 @@ def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -
         differ = [c for c in left if (c.outputs(part) != own).any()]
         if differ:
             chosen.setdefault(arrays["a"].shape[1], []).append((label, arrays))
-            apart += differ
+            distinguished += differ
             left = [c for c in left if c not in differ]
     arrays = _joined(dump, chosen)
-    if arrays:  # one product has them all: what is beside them must not hide a difference
+    if arrays:  # one product has them all: other operands must not hide a difference
         whole = _as_dump(dump, arrays).parts()[0]
         own = first.outputs(whole)
-        hidden = [c for c in apart if not (c.outputs(whole) != own).any()]
-        apart, left = [c for c in apart if c not in hidden], [*left, *hidden]
+        hidden = [c for c in distinguished if not (c.outputs(whole) != own).any()]
+        distinguished, left = [c for c in distinguished if c not in hidden], [*left, *hidden]
     labels = tuple(label for k in sorted(chosen) for label, _ in chosen[k])
-    return Probes(arrays, labels, tuple(apart), tuple(left), tried)
+    return Probes(arrays, labels, tuple(distinguished), tuple(left), tried)
 
 
 def operands(
@@ -252,7 +252,7 @@ def operands(
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one.
 
-    `bits` are numbers of fraction bits that are to be told apart, `groups` lengths of groups.
+    `bits` are numbers of fraction bits to distinguish, `groups` lengths of groups.
     """
     if FLOAT64 in (dump.fa, dump.fb) or dump.scaled:
         return

@@ -1,4 +1,4 @@
-"""The catalogue beside a dump: which outputs an entry does not give, from which k on, and the smallest of them."""
+"""The catalogue compared with a dump: outputs that an entry does not give, and the smallest of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS = 4096  # prefixes of K that are looked at for the first difference
 
 @dataclass(frozen=True)
 class Ranked:
-    """What the catalogue has, beside a dump.
+    """An entry of the catalogue, compared with a dump.
 
     Attributes
     ----------
@@ -32,8 +32,8 @@ class Ranked:
         Outputs of the dump that it does not give.
     libraries : tuple of str
         Names of the orders of operations around it that are the same for this dump; none for an instruction alone.
-    apart : range or None
-        The first products of K after which its sum is another than that of the arithmetic that was found, for the first
+    first_difference : range or None
+        The first products of K after which its sum differs from that of the arithmetic found, for the first
         output that differs.
     """
 
@@ -41,7 +41,7 @@ class Ranked:
     candidate: Candidate
     differing: int
     libraries: tuple[str, ...] = ()
-    apart: range | None = None
+    first_difference: range | None = None
 
 
 def count(candidate: Candidate, parts: Sequence[Part]) -> int:
@@ -50,7 +50,7 @@ def count(candidate: Candidate, parts: Sequence[Part]) -> int:
 
 
 def rank(dump: GemmDump) -> list[Ranked]:
-    """Return what of the catalogue takes a dump's operands, the fewest differing outputs first."""
+    """Return the entries that take a dump's operands, those with the fewest differing outputs first."""
     parts, first = dump.parts(), dump.sample(2)
     same: dict[Any, list[Candidate]] = {}
     for candidate in catalogued(dump):
@@ -72,7 +72,7 @@ def explained_by_catalogue(dump: GemmDump) -> bool:
 
 
 def catalogued(dump: GemmDump) -> Iterator[Candidate]:
-    """Yield what the catalogue has for such a dump: instructions alone, and within each library."""
+    """Yield the entries for such a dump: instructions alone, and within each library."""
     for name in accumulators:
         machine = accumulators[name]
         if not takes(machine, dump):
@@ -86,7 +86,7 @@ def catalogued(dump: GemmDump) -> Iterator[Candidate]:
 
 
 def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
-    """Return what decides the bits of this dump: without scales it is all one where they are multiplied in."""
+    """Return the fields that decide this dump's bits: without scales it does not matter where they are applied."""
     kind, fields, tf32, library = candidate.key()
     if library is None or dump.scaled:
         return kind, fields, tf32, library
@@ -114,7 +114,7 @@ def with_first_apart(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:
         if some is None:
             break
         if (r.candidate.outputs(some) != right.outputs(some)).any():
-            return replace(r, apart=range(start, min(start + step, dump.k)))
+            return replace(r, first_difference=range(start, min(start + step, dump.k)))
     return r
 
 
@@ -132,7 +132,7 @@ def _prefix(part: Part, stop: int) -> Part | None:
 
 @dataclass(frozen=True)
 class Term:
-    """A product that is not zero: its place in K, both codes and values, and what it is worth."""
+    """A nonzero product: its place in K, both codes and values."""
 
     k: int
     a_code: int
@@ -184,7 +184,7 @@ def counterexample(dump: GemmDump, nearest: Candidate, others: Sequence[Candidat
     a, b = values(dump.a, dump.fa) != 0, values(dump.b, dump.fb) != 0
     if dump.by_row:
         products = np.count_nonzero(a & b, axis=1)
-    else:  # whole numbers below 2^24: the same on every CPU
+    else:  # integers below 2^24: the same on every CPU
         products = (a.astype(np.float32) @ b.astype(np.float32).T).reshape(-1).astype(np.int64)
     at = int(np.flatnonzero(wrong)[np.argmin(products[wrong])])
     place = dump.place(at)
@@ -214,6 +214,6 @@ def _terms(dump: GemmDump, place: tuple[int, ...]) -> tuple[Term, ...]:
 
 
 def _value(bits: int, fmt: Format) -> float:
-    """Return what an output's bits mean."""
+    """Return the value of an output's bits."""
     word = np.array([bits], word_of(fmt))
     return float(values(word.view(np.float64) if fmt == FLOAT64 else word, fmt)[0])

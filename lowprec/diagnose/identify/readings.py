@@ -1,4 +1,4 @@
-"""Readings of a dump: on which format's grid its outputs lie, and in which layout its arrays are.
+"""Readings of a dump: the format to which its outputs were rounded, and the layout of its arrays.
 
 A layout is judged by a product in float64: outputs in the right layout differ from it by their rounding, in a wrong one
 by about their size. So a reading costs less than a candidate, whatever made the dump.
@@ -35,7 +35,7 @@ _SCALES = ("e8m0fnu", "e4m3fn")
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A dump as it may be meant.
+    """A dump under an assumption.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def readings(arguments: Arguments) -> list[Reading]:
     found = [best]
     for name in grids(d):
         if name != best.dump.out.name:
-            words = f"d is rounded to {name}: its values lie on that grid"
+            words = f"d is rounded to {name}: it has no other values"
             found.append(Reading.of(arguments, (*best.assumed, words), (*best.changes, _with(d_format=name))))
     return found
 
@@ -214,7 +214,7 @@ def _permuted(dump: GemmDump) -> Iterator[tuple[str, Change]]:
 
 def _in_order(x: Array, order: NDArray[np.intp]) -> Array:
     if len(x) != len(order):  # of blocks of rows
-        raise ValueError("rows share scales")
+        raise ValueError("order must be of rows with a scale each, got rows that share scales")
     return x[order]
 
 

@@ -1,4 +1,4 @@
-"""What may have made a dump, and scores of candidates on its outputs.
+"""Space of candidates for a dump, and their scores on its outputs.
 
 A candidate is computed on a few outputs first, which refute most, then on all; outputs that refute it join the few.
 """
@@ -28,7 +28,7 @@ Kind = type[Accumulator]
 _TILE = 128  # of which runs of a split K are made
 _TF32_READING = (FLOAT32, TF32)
 _FEW = 5  # rows and columns of the first outputs
-_TOLD = 16  # and of those of further dumps: of probes few outputs tell candidates apart, and all of them are needed
+_TOLD = 16  # and of those of further dumps: few outputs of probes distinguish candidates, so all are compared
 _LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
 _KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
 _ROUNDINGS = 2  # units in the last place up to which an error may be a wrong rule's
@@ -62,7 +62,7 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
 
 @dataclass(frozen=True)
 class Space:
-    """What may have made a dump.
+    """Space of candidates for a dump.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Space:
     fields : dict of kind to dict
         Kinds of accumulators, with the fields that each heeds and their values.
     starts : dict of kind to tuple of Candidate
-        The catalogue's accumulators of each kind, for any formats; those alike once.
+        The catalogue's accumulators of each kind, for any formats; equal ones once.
     """
 
     orders: tuple[GemmLibrary | None, ...]
@@ -124,7 +124,7 @@ def _longest(dump: GemmDump) -> int:
 
 
 def _fits(output: Format, dump: GemmDump) -> bool:
-    """Tell whether results of a type can have become a dump's outputs."""
+    """Return whether results of a type can be a dump's outputs."""
     if (output == FLOAT64) != (dump.out == FLOAT64):
         return False
     return output == FLOAT16 or dump.out != FLOAT16 or dump.quantized is not None
@@ -144,8 +144,8 @@ def _starts(kind: Kind, dump: GemmDump) -> tuple[MmaCandidate, ...]:
 def least_exponent(dump: GemmDump) -> int:
     """Return an exponent that no nonzero term falls below: zeros at or below it never show.
 
-    A nonzero product has the sum of its operands' exponents, subnormals that of the smallest normal number, and what a
-    sum starts from that of the result's.
+    A nonzero product has the sum of its operands' exponents; subnormals have that of the smallest normal number, and so
+    does C in the result's format.
     """
     return min(dump.fa.emin + dump.fb.emin - _scale_range(dump), _stored(dump).emin)
 
@@ -173,11 +173,10 @@ def _stored(dump: GemmDump) -> Format:
 
 
 def plain_fields_of(candidate: Candidate, dump: GemmDump) -> Mapping[str, Any]:
-    """Return what decides bits for these operand formats and this K, equal for what is provably one arithmetic.
+    """Return the fields that decide bits for these formats and this K, equal for provably equal candidates.
 
-    Zeros that take part at an exponent that no nonzero term falls below take no part. Nor do those by which only bits
-    would be cut that no term has: all terms are multiples of what the least products and the least C are multiples of.
-    A promotion after all of K is none, but for C, which it adds in float32.
+    Zeros whose exponent no nonzero term falls below have no effect; nor do zeros that would cut only bits below the
+    unit of all terms. Nor has a promotion after all of K, unless it adds C in float32.
     """
     found = {field: candidate.value_of(field) for field in heeded_fields(type(candidate.accumulator))}
     zero, every = found.get("zero_exponent"), found.get("promote_every")
@@ -213,7 +212,7 @@ class Search:
     report : callable, optional
         Called now and then with the number of candidates tried.
     tried : int
-        Candidates tried so far; one that takes longer counts as several, by what its kind is known to take.
+        Candidates tried so far; one that takes longer counts as several, by its `cost`.
     """
 
     dumps: tuple[GemmDump, ...]
@@ -239,7 +238,7 @@ class Search:
 
     @functools.cached_property
     def space(self) -> Space:
-        """What may have made the first dump."""
+        """Space of candidates for the first dump."""
         return Space.of(self.dump)
 
     def score_sample(self, candidate: Candidate, most: int | None = None) -> Score:
@@ -276,7 +275,7 @@ class Search:
         return Score(wrong, far / n)
 
     def passes(self, own: Score) -> bool:
-        """Tell whether a score on the few outputs leaves hope: some of them may be damaged."""
+        """Return whether a score on the few outputs is good enough: some of them may be damaged."""
         return own.wrong <= max(1, sum(len(part.wanted) for part in self._few) // 12)
 
     def explains(self, candidate: Candidate, whole: Score) -> bool:
@@ -292,20 +291,20 @@ class Search:
         return self._damage[key]
 
     def accepts(self, candidate: Candidate, most: int) -> bool:
-        """Tell whether a candidate leaves no more than so many outputs; if not, those join the few."""
+        """Return whether a candidate leaves at most `most` outputs; if not, these join the few."""
         if self.score_all(candidate).wrong <= most:
             return True
         self.add_counterexamples(candidate)
         return False
 
     def may_accept(self, candidate: Candidate, most: int) -> bool:
-        """Tell whether a candidate may leave no more than so many outputs, by the few."""
+        """Return whether a candidate may leave at most `most` outputs, by the few."""
         most *= len(self._few)  # of which some may be in several parts
         own = self.score_sample(candidate, most)
         return own.wrong <= most and self.passes(own)
 
     def is_as_good(self, candidate: Candidate, most: int) -> bool:
-        """Tell whether a candidate leaves no more than so many outputs, after a look at the few."""
+        """Return whether a candidate leaves at most `most` outputs; those that the few refute are skipped."""
         return self.may_accept(candidate, most) and self.accepts(candidate, most)
 
     def add_counterexamples(self, candidate: Candidate) -> None:
@@ -360,7 +359,7 @@ def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:
     """Compare bits with bits."""
     size = 8 * ours.itemsize
     half = np.int64(1) << (size - 1) if size < 64 else None
-    if half is None:  # float64: one bit is enough to tell
+    if half is None:  # float64: distances are not computed
         return Score(int(np.count_nonzero(ours != theirs)), float(np.mean(ours != theirs)))
     x, y = (np.where(u >= half, half - u, u) for u in (ours.astype(np.int64), theirs.astype(np.int64)))
     return Score(int(np.count_nonzero(ours != theirs)), float(np.mean(np.log2(1.0 + np.abs(x - y)))))

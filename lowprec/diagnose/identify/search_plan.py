@@ -46,7 +46,7 @@ THREE: tuple[tuple[str, ...], ...] = (
     ("binary group", "fraction_bits", "align"),
     ("binary group", "fraction_bits", "align", "few steps"),
 )
-#: Changes of the order of operations, which a node tries beside those of its accumulator.
+#: Changes of the order of operations, which a node tries in addition to those of its accumulator.
 ORDERS: tuple[tuple[str, ...], ...] = (("order",), ("order", "steps"))
 #: Lists with some values of a field.
 _SOME: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -55,7 +55,7 @@ _SOME: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "few lanes": ("lanes", lambda n: n in (1, 2, 4, 8, 16)),
     "large zero_exponent": ("zero_exponent", lambda e: e is None or e > -32),
 }
-#: Promotion intervals in steps of the candidate: None is no promotion, 0 one promotion after all of K.
+#: Promotion intervals in steps of the candidate: None for no promotion, 0 for one after all of K.
 _STEPS: dict[str, Values] = {
     "steps": (None, 1, 2, 3, 4, 8, 16, 0), "few steps": (None, 1, 2, 3, 4), "many steps": (None, *range(1, 33)),
 }  # fmt: skip
@@ -77,7 +77,7 @@ _DAMAGED = 4000  # candidates that are tried after one that leaves few outputs, 
 def find(
     search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidate] = ()
 ) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the candidates that explain the dumps, else the nearest one; and what was not tried in the time.
+    """Return the candidates that explain the dumps, else the nearest one; and the steps that time did not allow.
 
     Parameters
     ----------
@@ -115,6 +115,7 @@ class BestFirst:
         self._seen: set[Any] = set()
         self._best: list[tuple[Score, Candidate]] = []  # candidates that few outputs do not refute, on all outputs
         self._turn = itertools.count()
+        self._least = math.inf  # distance of the nearest node
 
     def run(self, first: Sequence[Candidate]) -> list[Candidate]:
         """Search from the catalogue and some other candidates; return the explanations, else the nearest candidate."""
@@ -129,6 +130,9 @@ class BestFirst:
                 if new.far < own.far * _NEARER:
                     self._push(other, new, CHANGES, depth + 1)
                     self._push(other, new, ORDERS, depth + 1)
+                if new.far < self._least * _NEARER:
+                    self._least = new.far
+                    self._share(other)
             self._spent[kind] += search.tried - before
             self._push(c, own, changes[1:], depth)
             if stop is None and any(search.explains(c, own) for own, c in self._best):
@@ -142,7 +146,7 @@ class BestFirst:
         return list(dict.fromkeys(c for own, c in self._best if own.wrong == least))
 
     def untried(self) -> tuple[str, ...]:
-        """Return what is open, a line per kind: the changes of its nearest candidate that were not made."""
+        """Return the open changes of the nearest candidate of each kind, one line per kind."""
         lines = []
         for kind, heap in self._open.items():
             if heap:
@@ -188,6 +192,16 @@ class BestFirst:
                 alike[type(m), m.output_format] += 1
             alike[like] += 1
 
+    def _share(self, c: Candidate) -> None:
+        """Try a near candidate's group and interval in accumulators of other kinds: they show whatever the rule is."""
+        taken = {name: getattr(c, name, getattr(c.accumulator, name, None)) for name in ("group_size", "promote_every")}
+        for kind in self._open:
+            for start in self._search.space.starts[kind] if kind is not type(c.accumulator) else ():
+                within = start.within(c.library)
+                other = None if within is None else within.changed(**taken)
+                if other is not None and (own := self._look(other)) is not None:
+                    self._push(other, own, CHANGES, 1)
+
     def _push(self, c: Candidate, own: Score, changes: tuple[tuple[str, ...], ...], depth: float) -> None:
         """Put a node on its heap with the first of some changes that has several values for its kind."""
         kind = type(c.accumulator)
@@ -217,7 +231,7 @@ class BestFirst:
         return own
 
     def _children(self, c: Candidate, change: tuple[str, ...]) -> list[tuple[Score, Candidate]]:
-        """Return the nearest candidates that a change makes of a node."""
+        """Return the nearest candidates among those that a change of a node gives."""
         found: list[tuple[Score, int, Candidate]] = []
         for n, other in enumerate(expand(c, change, self._values[type(c.accumulator)], self._search.dump.k)):
             if (own := self._look(other)) is not None:

@@ -1,0 +1,153 @@
+"""Attribution of every code and every scale that differs: one explanation of all, or the best mixture of causes.
+
+In a mixture a cause scores the elements that it gives, minus those that it would have changed but that did not change.
+The highest score comes first. Remaining elements are attributed to the first cause that fits them and does not concern
+all elements, and finally to a rule for single elements (`ELEMENT_RULES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .expected import Expected, Mask, Observed, values_of
+from .search import (
+    Explanation,
+    Step,
+    alternative_quantizations,
+    of_stage,
+    same_scales,
+    tensor_left,
+    with_found_scales,
+)
+
+FOLLOWS_SCALE = "follows the scale"
+UNEXPLAINED = "not explained"
+_PASSES = 6  # causes of a mixture
+
+ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
+    "NaN or Inf in the block": lambda m, found: ~m.each(np.isfinite(m.amax)),
+    "code of NaN": lambda m, found: np.isnan(values_of(m.codes, m.format)) & np.isnan(values_of(found, m.format)),
+    "sign of zero": lambda m, found: (values_of(m.codes, m.format) == 0) & (values_of(found, m.format) == 0),
+    "overflow": lambda m, found: np.abs(m.v) > m.format.max,
+    "sign": lambda m, found: values_of(found, m.format) == -values_of(m.codes, m.format),
+    "the neighbour on the other side": lambda m, found: (found == m.cast(m.v, "up")) | (found == m.cast(m.v, "down")),
+}
+"""Descriptions of single elements, where no cause holds for all; stochastic rounding ends at the last."""
+
+
+def attribute(made: Expected, found: Observed, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
+    """Return the cause of every code, of every scale and of the tensor's scale, ``""`` where they are the quantizer's.
+
+    Codes or scales of another shape than the quantizer's differ all.
+    """
+    if best:
+        return _by_one(made, found, best[0])
+    return _codes(made, found), _scales(made, found), _tensor(made, found)
+
+
+def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
+    """Name the explanation where it holds; describe other differences element by element."""
+    said = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
+            for stage in ("codes", "scale", "tensor scale")}  # fmt: skip
+    codes, scales = whole.predicted or (found.codes, found.scale)
+    differing = found.codes != made.codes
+    names = np.where(differing, said["codes"] or FOLLOWS_SCALE, "").astype(object)
+    if codes.shape == found.codes.shape:
+        off = differing & (codes != found.codes)
+        flips = (codes ^ found.codes).astype(np.int64)
+        names[off] = UNEXPLAINED
+        names[off & ((flips & (flips - 1)) == 0)] = "beside that, one bit"
+    tensor = said["tensor scale"] if tensor_left(found, made.tensor) else ""
+    comparable = found.scale.shape == made.scale.shape
+    apart = ~same_scales(found.scale, made.scale) if comparable else np.ones(found.scale.shape, bool)
+    of_scales = np.where(apart, said["scale"], "").astype(object)
+    if scales.shape == found.scale.shape:
+        of_scales[apart & ~same_scales(scales, found.scale)] = UNEXPLAINED
+    return names, of_scales, tensor
+
+
+def _tensor(made: Expected, found: Observed) -> str:
+    if not tensor_left(found, made.tensor):
+        return ""
+    fits = (step for step, tensor in of_stage("tensor scale", made, found) if not tensor_left(found, tensor))
+    return next(map(str, fits), UNEXPLAINED)
+
+
+def _codes(made: Expected, found: Observed) -> NDArray[Any]:
+    names = np.full(found.codes.shape, "", dtype=object)
+    base = with_found_scales(made, found) or made
+    open_ = found.codes != made.codes
+    follows = open_ & (base.codes == found.codes)
+    names[follows] = FOLLOWS_SCALE
+    open_ &= ~follows
+    if not open_.any():
+        return names
+
+    def rules() -> Iterator[tuple[Step, Any]]:
+        yield from of_stage("codes", base, found)
+        for steps, other in alternative_quantizations(made, found):
+            if steps:
+                yield steps[0], other.codes
+
+    considered = base.each(np.isfinite(base.amax))
+    _by_rules(names, open_, found.codes, base.codes, rules, considered)
+    for name, fits in ELEMENT_RULES.items():
+        hit = open_ & fits(base, found.codes)
+        names[hit] = name
+        open_ &= ~hit
+    names[open_] = UNEXPLAINED
+    return names
+
+
+def _scales(made: Expected, found: Observed) -> NDArray[Any]:
+    if found.scale.shape != made.scale.shape:
+        return np.full(found.scale.shape, UNEXPLAINED, object)
+    names = np.full(found.scale.shape, "", dtype=object)
+    open_ = ~same_scales(found.scale, made.scale)
+    if not open_.any():
+        return names
+
+    def rules() -> Iterator[tuple[Step, Any]]:
+        for stage in ("making", "scale"):
+            for step, predicted in of_stage(stage, made, found):
+                scale = predicted.scale if isinstance(predicted, Expected) else predicted
+                if scale.shape == made.scale.shape:
+                    yield step, scale
+
+    _by_rules(names, open_, found.scale, made.scale, rules, np.isfinite(made.scale))
+    no_number = open_ & (np.isnan(found.scale) | np.isnan(made.scale))
+    names[no_number] = "NaN"
+    open_ &= ~no_number
+    names[open_ & (found.scale > made.scale)] = "higher"
+    names[open_ & (found.scale < made.scale)] = "lower"
+    return names
+
+
+def _by_rules(
+    names: NDArray[Any], open_: Mask, found: NDArray[Any], base: NDArray[Any],
+    rules: Callable[[], Iterable[tuple[Step, Any]]], considered: Mask,
+) -> None:  # fmt: skip
+    """Name what rules explain, in place: the rule with most for it and least against it first."""
+    for _ in range(_PASSES):
+        best: tuple[int, Step, Mask] | None = None
+        for step, result in rules():
+            hit = open_ & (result == found)
+            against = int(((result != base) & (base == found) & considered).sum())
+            score = int(hit.sum()) - against * step.cause.penalty
+            if score > 0 and (best is None or score > best[0]):
+                best = score, step, hit
+        if best is None:
+            break
+        names[best[2]] = str(best[1])
+        open_ &= ~best[2]
+        if not open_.any():
+            return
+    for step, result in rules():
+        if not step.cause.needs_majority:
+            hit = open_ & (result == found)
+            names[hit] = str(step)
+            open_ &= ~hit
