@@ -116,7 +116,9 @@ def _write_probes(found: Identification, path: str) -> None:
     write_bytes(path, npz_bytes(probes.arrays))
     (m, k), n = probes.arrays["a"].shape, len(probes.arrays["b"])
     together = f", {len(probes.together)} stay together with it on {said}" if probes.together else ""
-    click.echo(f"wrote {path}: {m}x{n}x{k}, which distinguishes {len(probes.distinguished)} from the first{together}", err=True)
+    click.echo(
+        f"wrote {path}: {m}x{n}x{k}, which distinguishes {len(probes.distinguished)} from the first{together}", err=True
+    )
 
 
 def _show_example(found: Identification) -> None:

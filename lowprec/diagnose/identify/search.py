@@ -43,7 +43,7 @@ Values = tuple[Any, ...]
 #: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
 FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "group_size": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
-    "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
+    **dict.fromkeys(("fraction_bits", "leading_bits"), lambda kind, dump: tuple(range(3, 41))),
     "align": lambda kind, dump: tuple(kind.alignments),
     "output_format": lambda kind, dump: tuple(o for o in kind.output_formats if _fits(o, dump)),
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
@@ -56,6 +56,9 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "saturate": lambda kind, dump: (False, True),
     "scale_format": lambda kind, dump: (None,) if dump.scales is None else (formats["e8m0fnu"], formats["e4m3fn"]),
     "scale_block": lambda kind, dump: (0,) if dump.scales is None else (dump.k // dump.scales.a.shape[1],),
+    "group_order": lambda kind, dump: tuple(
+        sorted({vars(accumulators[n])["group_order"] for n in accumulators if type(accumulators[n]) is kind}, key=len)
+    ),
     "input_formats": lambda kind, dump: ((), _TF32_READING) if FLOAT32 in (dump.fa, dump.fb) else ((),),
 }
 

@@ -21,7 +21,7 @@ from .search import FAILED, Kind, Score, Search, Values
 #: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
 CHANGES: tuple[tuple[str, ...], ...] = (
     ("output_format",), ("align",), ("exact_group",), ("lanes",), ("daz_formats",), ("saturate",), ("input_formats",),
-    ("fraction_bits",), ("group_size",), ("steps",), ("promote_every",),
+    ("fraction_bits",), ("leading_bits",), ("group_order",), ("group_size",), ("steps",), ("promote_every",),
     ("zero_exponent",), ("product_scale_log2",), ("scale_format",),
     ("group_size", "steps"),
     ("fraction_bits", "align", "output_format"),
@@ -180,6 +180,7 @@ class BestFirst:
                 ]
         looked = [(own, n, c) for n, c in enumerate(nodes)
                   if type(c.accumulator) in self._open and (own := self._look(c)) is not None]  # fmt: skip
+        self._least = min((own.far for own, _, _ in looked), default=math.inf)
         alike: Counter[Any] = Counter()
         for own, _, c in sorted(looked, key=lambda x: (x[0].far, x[1])):
             m = c.accumulator
