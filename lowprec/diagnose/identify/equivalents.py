@@ -92,8 +92,8 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
     """Return accumulators of other kinds that leave at most `wrong` outputs, within the same order.
 
     Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
-    candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with as many
-    fraction bits as there are. Candidates with the fewest fraction bits that suffice are also returned.
+    candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with the most
+    fraction bits. Candidates with the fewest fraction bits that suffice are also returned.
     """
     found: list[Candidate] = []
     for kind, fields in search.space.fields.items():
