@@ -24,7 +24,7 @@ FLOORS = [
     {"scaling", "logfmt"},
     {"codec", "tensorcore"},
     {"attn"},
-    {"costs", "recipe", "vectors"},
+    {"costs", "golden", "recipe", "vectors"},
     {"diagnose", "moe", "measure"},
     {"board", "bounds", "plot"},
     {"jax", "study", "testing", "torch"},

@@ -19,6 +19,7 @@ from . import convert as cli_convert
 from . import costs as cli_costs
 from . import error as cli_error
 from . import formats as cli_formats
+from . import golden as cli_golden
 from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
@@ -168,6 +169,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_identify.identify_command,
         cli_check.check,
         cli_vectors.vectors_command,
+        cli_golden.golden,
         cli_verify.recordings_command,
         cli_board.board,
     ),

@@ -1,0 +1,58 @@
+"""The command `golden`: an accumulator or a cast as C or SystemVerilog source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .output import CommandError
+
+
+@click.command("golden")
+@click.argument("name")
+@click.option(
+    "--to", "language", type=click.Choice(["c", "cpp", "sv-dpi"]), default="c", show_default=True,
+    help="A C99 header, the same for C++, or the header with a DPI-C package for SystemVerilog.",
+)  # fmt: skip
+@click.option("--a-format", metavar="FORMAT", help="Format of the left operand.  [default: the accumulator's first]")
+@click.option("--b-format", metavar="FORMAT", help="Format of the right operand.  [default: that of the left]")
+@click.option("--policy", help="Overflow, Inf and NaN of a cast.  [default: that of lowprec cast]")
+@click.option("--out", metavar="DIR", help="Folder for the files.  [default: standard output]")
+def golden(
+    name: str, language: str, a_format: str | None, b_format: str | None, policy: str | None, out: str | None
+) -> None:
+    r"""Write an accumulator or a cast as readable source code without dependencies.
+
+    NAME is an accumulator (`lowprec accumulators`) or, for the casts from and to float32, a format. The source is
+    generated from the entry's fields; that of an accumulator embeds test vectors of the exact oracle.
+
+    \b
+    Examples:
+      lowprec golden hopper_fp8
+      lowprec golden rdna4_f16_wave32 --to sv-dpi --out rtl
+      lowprec golden e4m3fn --policy ocp_nonsat
+    """
+    from .._files import write_bytes
+    from ..format.catalogue import formats
+    from ..golden.export import c_cast, c_header, sv_dpi
+    from ..tensorcore.catalogue import accumulators
+
+    is_cast = name in formats and name not in accumulators
+    if is_cast and (a_format or b_format or language == "sv-dpi"):
+        raise CommandError(f"NAME must be an accumulator with --a-format, --b-format and --to sv-dpi, got {name}")
+    if policy and not is_cast:
+        raise CommandError(f"NAME must be a format with --policy, got {name}")
+    header = c_cast(name, policy) if is_cast else c_header(name, a_format, b_format)
+    texts = {f"{header.name}.h{'pp' if language == 'cpp' else ''}": header.text}
+    if language == "sv-dpi":
+        texts[f"{header.name}_pkg.sv"], texts[f"{header.name}_dpi.c"] = sv_dpi(header, name)
+    if out is None and len(texts) > 1:
+        raise CommandError(f"missing option --out DIR for {len(texts)} files: {', '.join(texts)}")
+    for file, text in texts.items():
+        if out is None:
+            click.echo(text, nl=False)
+            continue
+        Path(out).mkdir(parents=True, exist_ok=True)
+        write_bytes(Path(out) / file, text.encode())
+        click.echo(str(Path(out) / file))

@@ -1,0 +1,75 @@
+"""Test vectors inside of a golden model: labelled inputs of the conformance vectors, answers of the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..format.catalogue import Format
+from ..oracle import ACCUMULATORS, FORMATS
+from ..tensorcore.accumulator import Accumulator
+
+_ROW = 12  # numbers per line
+
+
+def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
+    """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
+
+    Half of the vectors have ordinary operands, the others any codes.
+    """
+    answer = ACCUMULATORS.get(accumulator.name)
+    if not count or answer is None:
+        return f"static int {name}_selftest(void) {{ return 0; }}"
+    rng = np.random.Generator(np.random.Philox(2026))
+    k = max(accumulator.step(), 4)
+    a, b = (_codes(rng, fmt, (count, k)) for fmt in (fa, fb))
+    stored = accumulator.stored_format
+    c = _codes(rng, stored, (count, 1))[:, 0]
+    left, right = (FORMATS[accumulator.multiplied(fmt).name] for fmt in (fa, fb))
+    shift = [fmt.bits - accumulator.multiplied(fmt).bits for fmt in (fa, fb)]
+    d = [
+        _canonical(
+            answer.rule.dot((x >> shift[0]).tolist(), (y >> shift[1]).tolist(), int(z), left, right), accumulator
+        )
+        for x, y, z in zip(a, b, c, strict=True)
+    ]
+    arrays = "\n".join(
+        f"  static const uint{8 * fmt.code_dtype.itemsize}_t {letter}[] = {{\n{_rows(codes)}\n  }};"
+        for letter, fmt, codes in (
+            ("a", fa, a.reshape(-1).tolist()), ("b", fb, b.reshape(-1).tolist()), ("c", stored, c.tolist()),
+            ("d", stored, d),
+        )
+    )  # fmt: skip
+    return (
+        f"static int {name}_selftest(void) {{ /* {count} vectors of {k} products */\n{arrays}\n"
+        f"  int i, wrong = 0;\n"
+        f"  for (i = 0; i < {count}; i++) wrong += {name}(a + {k} * i, b + {k} * i, {k}, c[i]) != d[i];\n"
+        f"  return wrong;\n}}"
+    )
+
+
+def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.ndarray:
+    """Return codes in a format: magnitudes near 1 in the first half of the rows, any codes in the others."""
+    codes = rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64)
+    one = -fmt.emin + 1 if fmt.has_zero else -fmt.emin
+    near = ((one + rng.integers(-4, 4, shape)) << fmt.mantissa_bits) | rng.integers(0, 1 << fmt.mantissa_bits, shape)
+    near = np.clip(near, 0, fmt.max_code).astype(np.uint64) | rng.integers(0, 2, shape).astype(np.uint64) * np.uint64(
+        fmt.sign_mask
+    )
+    half = shape[0] // 2 + 1
+    codes[:half] = near[:half]
+    return codes.astype(fmt.code_dtype)
+
+
+def _canonical(bits: int, accumulator: Accumulator) -> int:
+    """Return an answer of the oracle with the accumulator's NaN: the oracle's is IEEE 754's where all are equal."""
+    stored = accumulator.stored_format
+    assert stored.inf_code is not None
+    is_nan = bits & (stored.sign_mask - 1) > stored.inf_code
+    return stored.sign_mask - 1 if is_nan and accumulator.has_canonical_nan else bits
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    lines = (", ".join(hex(n) for n in numbers[i : i + _ROW]) for i in range(0, len(numbers), _ROW))
+    return ",\n".join(f"    {line}" for line in lines)

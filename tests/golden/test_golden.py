@@ -1,0 +1,245 @@
+"""Golden models: generated C compiled with all warnings as errors, and compared with the exact oracle."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from peers import missing
+from tools import command
+
+import lowprec as lp
+from lowprec import oracle
+from lowprec.golden.export import TEMPLATES, Exported, ExportError, c_cast, c_header, sv_dpi
+from lowprec.oracle import ACCUMULATORS, FORMATS
+
+NAMES = [name for name in lp.accumulators if type(lp.accumulators[name]) in TEMPLATES
+         and lp.accumulators[name].scale_format is None and lp.accumulators[name].dtype != np.float64]  # fmt: skip
+CASTS = [name for name in lp.formats if type(lp.formats[name]) is lp.Format and lp.formats[name].signed
+         and lp.formats[name].has_zero and not lp.formats[name].is_integer]  # fmt: skip
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
+
+
+def compiled(folder: Path, header: Exported, functions: str, *flags: str) -> ctypes.CDLL:
+    """Compile functions that use a header into a library; every warning is an error."""
+    (folder / f"{header.name}.h").write_text(header.text)
+    (folder / f"{header.name}.c").write_text(f'#include "{header.name}.h"\n{functions}\n')
+    out = folder / f"{header.name}.so"
+    options = ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC", *STRICT]
+    run = subprocess.run(
+        ["cc", *(flags or ("-std=c99",)), *options, "-o", out, folder / f"{header.name}.c"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return ctypes.CDLL(str(out))
+
+
+def product(header: Exported, stored: str) -> str:
+    a, b = (f"uint{8 * f.code_dtype.itemsize}_t" for f in (header.a, header.b))
+    rows = f"const {a} *a, const {b} *b, const {stored} *c, {stored} *d, int n, int k"
+    return (
+        f"int run_selftest(void);\nint run_selftest(void) {{ return {header.name}_selftest(); }}\n"
+        f"void dots({rows});\nvoid dots({rows}) {{\n  int i;\n"
+        f"  for (i = 0; i < n; i++) d[i] = {header.name}(a + i * k, b + i * k, k, c[i]);\n}}"
+    )
+
+
+def codes(rng: np.random.Generator, fmt: lp.Format, shape: tuple[int, ...], kind: int) -> NDArray[Any]:
+    """Any codes; ordinary numbers; subnormals and small numbers; zeros of both signs among ordinary numbers."""
+    if kind == 0:
+        return rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.code_dtype)
+    x = rng.standard_normal(shape) * (fmt.smallest_normal if kind == 2 else 2.0 ** rng.integers(-3, 4, shape))
+    out = np.asarray(lp.encode(x, fmt)).astype(fmt.code_dtype)
+    if kind == 3:
+        out[rng.random(shape) < 0.6] = 0
+        out[rng.random(shape) < 0.2] = fmt.sign_mask
+    return out
+
+
+@needs_cc
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", NAMES)
+def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
+    accumulator = lp.accumulators[name]
+    header, stored = c_header(name), accumulator.stored_format
+    library = compiled(tmp_path, header, product(header, f"uint{stored.bits}_t"))
+    assert library.run_selftest() == 0
+    rng, n = np.random.default_rng(7), 12
+    rule, read = ACCUMULATORS[name].rule, accumulator.multiplied(header.a)
+    drop = header.a.bits - read.bits
+    for kind in range(4):
+        for k in (1, header.step + 1, 2 * header.step):
+            a, b = (codes(rng, header.a, (n, k), kind) for _ in "ab")
+            c = codes(rng, stored, (n,), kind)
+            got = np.empty(n, c.dtype)
+            library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c, got)), n, k)
+            for i in range(n):
+                fmt = FORMATS[read.name]
+                want = rule.dot((a[i] >> drop).tolist(), (b[i] >> drop).tolist(), int(c[i]), fmt, fmt)
+                if accumulator.has_canonical_nan and want & (stored.sign_mask - 1) > (stored.inf_code or 0):
+                    want = stored.sign_mask - 1
+                assert int(got[i]) == want, (kind, k, a[i], b[i], hex(c[i]), hex(got[i]), hex(want))
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"align": "floor", "zero_exponent": None},
+        {"align": "nearest", "fraction_bits": 40, "group_size": 64, "output_format": "float32"},
+        {"group_size": 1, "fraction_bits": 3},
+    ],
+)
+def test_modified_accumulators_are_exported_too(changes: dict[str, Any], tmp_path: Path) -> None:
+    accumulator = lp.accumulators["hopper_fp8"].with_(**changes, name="mine")
+    header = c_header(accumulator, "e5m2", "e4m3fn", vectors=0)
+    library = compiled(tmp_path, header, product(header, "uint32_t"))
+    rng, n, k = np.random.default_rng(8), 300, 40
+    for kind in range(4):
+        a, b = (codes(rng, fmt, (n, k), kind) for fmt in (header.a, header.b))
+        c = codes(rng, lp.formats["float32"], (n,), kind)
+        got = np.empty(n, np.uint32)
+        library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c, got)), n, k)
+        want = [
+            lp.mma(a[i : i + 1], b[i : i + 1], c[i : i + 1, None].view(np.float32), accumulator=accumulator,
+                   a_format="e5m2", b_format="e4m3fn").view(np.uint32).item()
+            for i in range(n)
+        ]  # fmt: skip
+        assert np.array_equal(got, np.array(want, np.uint32))
+
+
+@needs_cc
+@pytest.mark.parametrize("name", ["hopper_fp8", "cdna3_fp8", "rdna4_f16_wave32", "cdna1_bf16"])
+def test_headers_compile_as_cpp(name: str, tmp_path: Path) -> None:
+    header = c_header(name)
+    stored = f"uint{lp.accumulators[name].stored_format.bits}_t"
+    text = f'extern "C" {{\n{product(header, stored)}\n}}'
+    assert compiled(tmp_path, header, text, "-x", "c++", "-std=c++17").run_selftest() == 0
+
+
+def test_a_wrong_constant_fails_the_selftest(tmp_path: Path) -> None:
+    """The embedded vectors distinguish: one bit less in the alignment changes some of them."""
+    header = c_header("hopper_fp8", vectors=40)
+    wrong = header._replace(text=header.text.replace("_FRACTION_BITS = 13", "_FRACTION_BITS = 12"))
+    assert wrong.text != header.text
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler, cc")
+    assert compiled(tmp_path, wrong, product(wrong, "uint32_t")).run_selftest() > 0
+
+
+@needs_cc
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", CASTS)
+def test_generated_casts_are_the_oracle(name: str, tmp_path: Path) -> None:
+    try:
+        header = c_cast(name)
+    except ExportError as error:
+        pytest.skip(str(error))
+    fmt = lp.formats[name]
+    code_type = f"uint{8 * fmt.code_dtype.itemsize}_t"
+    args = f"const uint32_t *x, {code_type} *y, uint32_t *z, int n"
+    library = compiled(
+        tmp_path, header, f"void cast({args});\nvoid cast({args}) {{\n  int i;\n  for (i = 0; i < n; i++) {{ "
+        f"y[i] = {header.name}_encode(x[i]); z[i] = {header.name}_decode(y[i]); }}\n}}",
+    )  # fmt: skip
+    rng = np.random.default_rng(9)
+    x = np.concatenate([np.arange(1 << 16, dtype=np.uint32) << 16, rng.integers(0, 1 << 32, 50_000, dtype=np.uint32)])
+    y, z = np.empty(x.size, fmt.code_dtype), np.empty(x.size, np.uint32)
+    library.cast(*(v.ctypes.data_as(ctypes.c_void_p) for v in (x, y, z)), x.size)
+    values = x.view(np.float32)
+    assert np.array_equal(y, lp.encode(values, fmt))
+    assert np.array_equal(z.view(np.float32), lp.decode(y, fmt), equal_nan=True)
+    for i in rng.integers(0, x.size, 40):
+        if np.isfinite(values[i]) and fmt.bits <= 8:
+            assert int(y[i]) == oracle.encode(float(values[i]), fmt), (name, hex(x[i]))
+
+
+def test_what_cannot_be_exported_says_why() -> None:
+    with pytest.raises(ExportError, match=r"must be of a kind with a C template .*, got amx_fp8, a PairedLaneChains"):
+        c_header("amx_fp8")
+    with pytest.raises(ExportError, match="must take no scales, got blackwell_mxf8"):
+        c_header("blackwell_mxf8")
+    with pytest.raises(ExportError, match="must not promote"):
+        c_header(lp.accumulators["hopper_fp8"].with_(promote_every=128))
+    with pytest.raises(ExportError, match="must be a signed floating-point format with a zero, got e8m0fnu"):
+        c_cast("e8m0fnu")
+    with pytest.raises(ExportError, match="policy must not raise errors, got strict"):
+        c_cast("e4m3fn", lp.policies["ocp_sat"].with_(name="strict", overflow="raise"))
+    with pytest.raises(ValueError, match="operands must be of e4m3fn, e5m2"):
+        c_header("hopper_fp8", "float16")
+
+
+def test_command_writes_files(tmp_path: Path) -> None:
+    said = command("golden", "rdna3_f16", "--to", "sv-dpi", "--out", str(tmp_path / "rtl"))
+    assert said.splitlines() == [
+        str(tmp_path / "rtl" / f"lp_rdna3_f16{end}") for end in (".h", "_pkg.sv", "_dpi.c")
+    ]  # fmt: skip
+    package = (tmp_path / "rtl" / "lp_rdna3_f16_pkg.sv").read_text()
+    assert package == sv_dpi(c_header("rdna3_f16"), "rdna3_f16")[0]
+    assert "localparam int GROUP = 2, A_BITS = 16, B_BITS = 16, C_BITS = 32;" in package
+    assert command("golden", "e5m2").startswith("/* Casts between float32 and e5m2")
+    assert "missing option --out DIR for 3 files" in command("golden", "rdna3_f16", "--to", "sv-dpi", code=2)
+    assert "NAME must be an accumulator" in command("golden", "e5m2", "--a-format", "e5m2", code=2)
+    assert "NAME must be a format with --policy" in command("golden", "rdna3_f16", "--policy", "ieee", code=2)
+    assert "unknown" in command("golden", "hoper_fp8", code=2)
+
+
+BENCH = """module bench;
+  import {id}_pkg::*;
+  bit [GROUP*A_BITS-1:0] a;
+  bit [GROUP*B_BITS-1:0] b;
+  bit [C_BITS-1:0] c, d, want;
+  integer file, wrong = 0, read;
+  initial begin
+    if ({id}_dpi_selftest() != 0) $display("selftest");
+    file = $fopen("vectors.hex", "r");
+    while ($fscanf(file, "%h %h %h %h", a, b, c, want) == 4) begin
+      {id}_dpi(a, b, c, d);
+      read = read + 1;
+      if (d != want) wrong = wrong + 1;
+    end
+    $display("%0d of %0d differ", wrong, read);
+    $finish;
+  end
+endmodule
+"""
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", ["hopper_fp8", "rdna4_f16_wave32", "hopper_f16_f16"])
+def test_dpi_pair_under_verilator(name: str, tmp_path: Path) -> None:
+    if shutil.which("verilator") is None:
+        missing("Verilator", "apt-get install verilator")
+    header, accumulator = c_header(name), lp.accumulators[name]
+    package, wrapper = sv_dpi(header, name)
+    stored = accumulator.stored_format
+    rng, n = np.random.default_rng(10), 400
+    a, b = (codes(rng, fmt, (n, header.step), i) for i, fmt in enumerate((header.a, header.b)))
+    c = codes(rng, stored, (n,), 1)
+
+    def packed(row: NDArray[Any], bits: int) -> str:
+        return f"{sum(int(code) << (bits * i) for i, code in enumerate(row)):x}"
+
+    lines = []
+    for i in range(n):
+        start = c[i : i + 1, None].view(accumulator.dtype)
+        want = lp.mma(a[i : i + 1], b[i : i + 1], start, accumulator=name).view(c.dtype).item()
+        lines.append(f"{packed(a[i], header.a.bits)} {packed(b[i], header.b.bits)} {int(c[i]):x} {want:x}")
+    files = {
+        "vectors.hex": "\n".join(lines), f"{header.name}.h": header.text, f"{header.name}_pkg.sv": package,
+        f"{header.name}_dpi.c": wrapper, "bench.sv": BENCH.format(id=header.name),
+    }  # fmt: skip
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    build = ["verilator", "--binary", "--top-module", "bench", "-Wno-WIDTH", "-CFLAGS", f"-I{tmp_path}"]
+    sources = [f"{header.name}_pkg.sv", "bench.sv", f"{header.name}_dpi.c"]
+    subprocess.run([*build, *sources], cwd=tmp_path, check=True, capture_output=True)
+    run = subprocess.run([tmp_path / "obj_dir" / "Vbench"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert f"0 of {n} differ" in run.stdout
+    assert "selftest" not in run.stdout
