@@ -48,7 +48,7 @@ def golden(
     if language == "sv-dpi":
         texts[f"{header.name}_pkg.sv"], texts[f"{header.name}_dpi.c"] = sv_dpi(header, name)
     if out is None and len(texts) > 1:
-        raise CommandError(f"missing option --out DIR for {len(texts)} files: {', '.join(texts)}")
+        raise CommandError(f"golden: --out must be a folder for {', '.join(texts)}, got none")
     for file, text in texts.items():
         if out is None:
             click.echo(text, nl=False)

@@ -44,7 +44,7 @@ class ExportError(ValueError):
 
 
 class Exported(NamedTuple):
-    """A header, and what a caller of its function needs."""
+    """A header with the name and the operands of its function."""
 
     name: str  # of the C function
     text: str
@@ -188,7 +188,7 @@ def _template_of(accumulator: Accumulator) -> tuple[str, dict[str, int]]:
 
 
 def _constants(name: str, accumulator: Accumulator, more: Mapping[str, int]) -> str:
-    """Return the accumulator's integer fields, and what follows from others, as lines of a C enum."""
+    """Return the accumulator's integer fields and constants derived from others, as lines of a C enum."""
     fields: dict[str, int] = dict(more)
     own = set(deciding(type(accumulator))) - {"promote_every"}
     for field in dataclasses.fields(accumulator):
