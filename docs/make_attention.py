@@ -15,7 +15,8 @@ def page() -> str:
             ", ".join(f"{t.keys} to D = {t.head_dim}" for t in a.key_tiles),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
             "never" if a.promote_every is None else f"every {a.promote_every}",
-            ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap)) if has),
+            ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),
+                                       ("gradients", a.gradient_tiles)) if has),
             a.source,
         )
         for name, a in ((name, lp.attentions[name]) for name in lp.attentions)
@@ -105,5 +106,14 @@ the tensor core's sums to the output. Every function within the documented error
 
 ```
 
-Not included: the backward pass.
+## Gradients
+
+`lp.attention_grad(q, k, v, dout)` is FlashAttention-2's deterministic backward pass: P and dS in BF16, dK and dV in the
+tensor core over the tiles of queries from the last, dQ by tiles of keys in one buffer per thread block, which are added
+in increasing order. Outputs in float32 have the bits of an
+[oracle in fractions](../lowprec/oracle/attention_backward.py), and four wrong rules do not. The default backward pass
+of the library adds to dQ atomically: its bits differ from run to run. Heads of a group are summed by torch outside of the
+kernel, so that the gradients of keys and values are given for each query head.
+
+Not included: the backward passes of FlashAttention-3 and 4.
 """

@@ -6,6 +6,7 @@ from . import testing as testing
 from ._threads import get_num_threads as get_num_threads
 from ._threads import set_num_threads as set_num_threads
 from .attn.attention import attention as attention
+from .attn.backward import attention_grad as attention_grad
 from .attn.catalogue import attentions as attentions
 from .attn.kernel import AttentionKernel as AttentionKernel
 from .bounds.checksum import checksum as checksum

@@ -138,18 +138,18 @@ def attention(
     -0.1%
     """
     kernel = attentions.get(kernel)
-    arrays = [_operand(name, x, kernel.operands) for name, x in (("q", q), ("k", k), ("v", v))]
+    arrays = [operand_codes("attention", name, x, kernel.operands) for name, x in (("q", q), ("k", k), ("v", v))]
     given = arrays[0].ndim
     q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
-    _check_shapes(q.shape, k.shape, v.shape, kernel)
+    check_shapes(q.shape, k.shape, v.shape, kernel)
     (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
-    left, right = _window(causal, window)
+    left, right = find_window(causal, window)
     low, high = _visible(m, n, left, right)
     tile = kernel.tile_of(max(d, channels), causal, window is not None, softcap is not None)
     whole("attention", "splits", splits, 1)
     _check_options(kernel, softcap, sinks, splits, undecided)
     logits = None if sinks is None else _sinks(sinks, heads)
-    factor = d**-0.5 if scale is None else real("attention", "scale", scale)
+    factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
     descales = _descales(descale, batch, key_heads)
     out = np.zeros((batch, heads, m, channels), np.float32)
@@ -200,7 +200,7 @@ def softmax_attention(
     if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
-    low, high = _visible(q.shape[-2], k.shape[-2], *_window(causal, window))
+    low, high = _visible(q.shape[-2], k.shape[-2], *find_window(causal, window))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     key = np.arange(k.shape[-2])
     for i in np.ndindex(q.shape[:-2]):
@@ -212,15 +212,13 @@ def softmax_attention(
     return out
 
 
-def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
+def operand_codes(who: str, name: str, x: ArrayLike, fmt: Format) -> Array:
     """Return the codes of an operand, which must be on the grid of its format."""
     said = said_format(x)
     array = np.asarray(x) if said is None else x
     codes = encode(array, fmt, policy="ieee" if fmt.bits > 8 else None)
     if codes.ndim < 2 or codes.ndim > 4:
-        raise ValueError(
-            f"attention: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}"
-        )
+        raise ValueError(f"{who}: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
     if said is None or not formats[said].same_codes(fmt):
         values = np.asarray(array, np.float32)
         rounded = round_to(values, fmt)
@@ -228,12 +226,13 @@ def _operand(name: str, x: ArrayLike, fmt: Format) -> Array:
         if wrong.any():
             value = values[wrong][0]
             raise ValueError(
-                f"attention: {name} must hold numbers of {fmt}, got {value}; round first: lp.round_to({name}, '{fmt}')"
+                f"{who}: {name} must hold numbers of {fmt}, got {value}; round first: lp.round_to({name}, '{fmt}')"
             )
     return codes
 
 
-def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], kernel: AttentionKernel) -> None:
+def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], kernel: AttentionKernel) -> None:
+    """Raise ValueError if shapes of four axes do not match."""
     if not q[0] == k[0] == v[0] or k[1:3] != v[1:3] or q[3] != k[3]:
         raise ValueError(f"attention: q, k, v must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv), got {q}, {k}, {v}")
     if k[1] == 0 or q[1] % k[1]:
@@ -262,7 +261,12 @@ def _sinks(sinks: ArrayLike, heads: int) -> Floats:
     return found
 
 
-def _window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
+def softmax_scale(head_dim: int, scale: float | None) -> float:
+    """Return the factor of the scores, 1 / sqrt(head_dim) by default."""
+    return float(head_dim**-0.5) if scale is None else real("attention", "scale", scale)
+
+
+def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
     """Return the numbers of keys to the left and right of its position that a query sees; -1: all."""
     left, right = (-1, -1) if window is None else (whole("attention", "window", side, -1) for side in window)
     return left, 0 if causal else right

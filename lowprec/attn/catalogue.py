@@ -13,7 +13,7 @@ from ..format.catalogue import formats
 from ..registry import Registry
 from ..special.exp2 import PolynomialExp2
 from ..tensorcore.catalogue import accumulators
-from .kernel import AttentionKernel, KeyTile
+from .kernel import AttentionKernel, GradientTile, KeyTile
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import PackedPairSum, QuadSum
@@ -25,7 +25,10 @@ _STAND_IN = (
     "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; whether the compiler contracts a sum's "
     "rescaling, a sink's and a log-sum-exp's operations"
 )
-_FA2 = "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h; setup.py: --use_fast_math"
+_FA2 = (
+    "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h, flash_bwd_kernel.h, flash_bwd_launch_template.h; "
+    "setup.py: --use_fast_math"
+)
 _SPLIT = f"{_FA2}; flash_fwd_kernel.h: combine_attn_seqk_parallel"
 _FA3 = (
     "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp, block.h, flash_fwd_combine_kernel.h; setup.py: "
@@ -57,6 +60,10 @@ _VLLM_FP8 = (
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
 _AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))
 _BLACKWELL = (KeyTile(128, 128, 128, 128, 256),)
+_AMPERE_GRADIENT = (
+    GradientTile(32, 128, 128, 32), GradientTile(64, 128, 128, 64), GradientTile(96, 64, 128, 32),
+    GradientTile(128, 64, 128, 64), GradientTile(256, 64, 64, 64),
+)  # fmt: skip
 _HOPPER_COMBINE = Combine(((64, 16), (256, 32)))
 _AMPERE_COMBINE = Combine(
     ((32, 8), (64, 16), (96, 8), (128, 32), (160, 8), (192, 16), (256, 32)), by_total=True, skips_zeros=False,
@@ -79,7 +86,7 @@ def _mixed(period: int) -> PolynomialExp2:
 for _kernel in (
     AttentionKernel(
         "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, row_sum=QuadSum(fused=True), empty_scale=1.0,
-        empty_lse=float("inf"), softcap=True, source=_FA2,
+        empty_lse=float("inf"), softcap=True, gradient_tiles=_AMPERE_GRADIENT, source=_FA2,
     ),
     AttentionKernel(
         "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, row_sum=QuadSum(fused=True),

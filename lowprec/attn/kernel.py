@@ -35,6 +35,15 @@ class KeyTile(NamedTuple):
     capped_window: int = 0
 
 
+class GradientTile(NamedTuple):
+    """Tiles of the backward pass for head sizes up to `head_dim`: queries, keys, columns that threads load at once."""
+
+    head_dim: int
+    queries: int
+    keys: int
+    columns: int
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionKernel(Value):
     """An attention kernel: S = Q K^T by tiles of keys, an online softmax in float32, O = P V with P in a low precision.
@@ -97,6 +106,8 @@ class AttentionKernel(Value):
         How attention sinks are added; None: the kernel takes no sinks.
     softcap : bool
         Whether scores can be capped: ``tanh(S scale / cap)`` replaces S, and cap the scale.
+    gradient_tiles : tuple of GradientTile
+        Tiles of the backward pass by head size, in increasing order; empty: the kernel has none.
     output_format : Format
         Default format of the output.
     source : str
@@ -129,6 +140,7 @@ class AttentionKernel(Value):
     combine: Combine | None = None
     sink: Sink | None = None
     softcap: bool = False
+    gradient_tiles: tuple[GradientTile, ...] = ()
     output_format: Format = formats["bfloat16"]
     source: str = dataclasses.field(default="user-defined", compare=False)
     decided: str = dataclasses.field(default="", compare=False)
@@ -144,6 +156,7 @@ class AttentionKernel(Value):
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
         object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
+        object.__setattr__(self, "gradient_tiles", tuple(GradientTile(*row) for row in self.gradient_tiles))
         sizes = [row.head_dim for row in self.key_tiles]
         if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
             raise ValueError(f"{who}: key_tiles must be rows of positive integers by increasing head size, got {sizes}")
@@ -177,3 +190,11 @@ class AttentionKernel(Value):
         raise ValueError(
             f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}"
         )
+
+    def gradient_tile_of(self, head_dim: int) -> GradientTile:
+        """Return the tiles of the backward pass for a head size; the same error as `tile_of`."""
+        for row in self.gradient_tiles:
+            if head_dim <= row.head_dim:
+                return row
+        largest = self.gradient_tiles[-1].head_dim if self.gradient_tiles else 0
+        raise ValueError(f"attention_grad: head_dim must be at most {largest} for {self}, got {head_dim}")

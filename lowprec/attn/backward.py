@@ -1,0 +1,226 @@
+"""Backward pass of an attention kernel: gradients by tiles of keys, each over its tiles of queries."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import whole
+from .._ieee import standard
+from .._values import ByBits
+from ..cast.casts import decode, encode, round_to
+from ..format.catalogue import Format
+from ..kernels import attn as kernels
+from ..tensorcore.mma import mma
+from .attention import AttentionResult, attention, check_shapes, find_window, operand_codes, softmax_scale
+from .catalogue import attentions
+from .forward import scale_of_scores
+from .kernel import AttentionKernel, GradientTile
+
+Floats = NDArray[np.float32]
+_LOG2_E = np.float32(math.log2(math.e))
+
+
+@dataclass(eq=False)
+class AttentionGradient(ByBits):
+    """Result of `attention_grad`.
+
+    Attributes
+    ----------
+    dq : ndarray of float32, shape (B, H, M, D)
+        Gradient of the queries.
+    dk, dv : ndarray of float32, shapes (B, H, N, D) and (B, H, N, Dv)
+        Gradients of keys and values for each query head; the heads of a group are summed outside of the kernel.
+    forward : AttentionResult
+        Result of the forward pass that was differentiated.
+    """
+
+    dq: Floats
+    dk: Floats
+    dv: Floats
+    forward: AttentionResult = dataclasses.field(compare=False)
+
+
+@standard
+def attention_grad(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dout: ArrayLike,
+    *,
+    kernel: str | AttentionKernel = "flash2",
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    blocks: int = 108,
+    out_format: str | Format | None = None,
+) -> AttentionGradient:
+    """Compute the gradients of attention with the arithmetic of a GPU kernel's deterministic backward pass.
+
+    For a tile of keys, the tiles of queries run from the last to the first; dK and dV accumulate in the tensor core.
+    The contribution of each tile of keys to dQ is added in float32 to the buffer of the thread block that computed it,
+    and the buffers are added in increasing order. Without the deterministic variant, additions to dQ are atomic and
+    their order, and so the bits, differ from run to run.
+
+    Parameters
+    ----------
+    q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
+        Queries, keys and values as in `attention`.
+    dout : array_like, shape (B, H, M, Dv)
+        Gradient of the output, on the grid of the operands' format.
+    kernel : str or AttentionKernel
+        Kernel with a backward pass.
+    causal, window, scale
+        As in `attention`.
+    blocks : int
+        Thread blocks of the GPU: the deterministic variant has ceil(blocks / (B H)) buffers of dQ, and thread block i
+        computes the tiles of keys i, i + buffers, ...; an A100 has 108.
+    out_format : str or Format, optional
+        Format of the gradients; default: the kernel's. The forward pass has the kernel's in any case.
+
+    Returns
+    -------
+    AttentionGradient
+        Gradients of q, k and v.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a value is not on the operands' grid, or the kernel has no backward pass.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v, dout = (lp.round_to(rng.standard_normal((n, 32)), "bfloat16") for n in (4, 300, 300, 4))
+    >>> grad = lp.attention_grad(q, k, v, dout)
+    >>> grad.dq.shape, grad.dk.shape
+    ((4, 32), (300, 32))
+    """
+    kernel = attentions.get(kernel)
+    forward = attention(q, k, v, kernel=kernel, causal=causal, window=window, scale=scale)
+    if not kernel.gradient_tiles:
+        raise ValueError(f"attention_grad: kernel must have a backward pass, got {kernel}")
+    arrays = [operand_codes("attention_grad", *pair, kernel.operands) for pair in zip("qkv", (q, k, v), strict=True)]
+    arrays.append(operand_codes("attention_grad", "dout", dout, kernel.operands))
+    if arrays[3].shape != forward.out.shape:
+        raise ValueError(f"attention_grad: dout must have the output's shape {forward.out.shape}, got {np.shape(dout)}")
+    whole("attention_grad", "blocks", blocks, 1)
+    lead = (0,) * (4 - arrays[0].ndim)
+    queries, keys, values, douts = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
+    check_shapes(queries.shape, keys.shape, values.shape, kernel)
+    (batch, heads, m, d), (_, key_heads, n, channels) = queries.shape, values.shape
+    run = Backward(
+        kernel, kernel.gradient_tile_of(max(d, channels)), *find_window(causal, window), softmax_scale(d, scale),
+        -(-blocks // max(batch * heads, 1)),
+    )  # fmt: skip
+    shapes = (m, d), (n, d), (n, channels)
+    dq, dk, dv = (np.zeros((batch, heads, *shape), np.float32) for shape in shapes)
+    for b in range(batch):
+        for h in range(heads if m and n else 0):
+            pair = keys[b, h * key_heads // heads], values[b, h * key_heads // heads]
+            out, lse = (x.reshape(batch, heads, m, -1)[b, h] for x in (forward.out, forward.lse))
+            with np.errstate(all="ignore"):
+                dq[b, h], dk[b, h], dv[b, h] = run.head(queries[b, h], *pair, douts[b, h], out, lse[:, 0])
+    target = kernel.output_format if out_format is None else out_format
+    dq, dk, dv = (round_to(x, target, policy="ieee")[lead] for x in (dq, dk, dv))
+    return AttentionGradient(dq, dk, dv, forward)
+
+
+class Backward(NamedTuple):
+    """Backward pass with the options of one call."""
+
+    kernel: AttentionKernel
+    tile: GradientTile
+    left: int
+    right: int
+    scale: float
+    buffers: int
+
+    def head(self, q: Any, k: Any, v: Any, dout: Any, out: Floats, lse: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return dQ, dK and dV of one head, from codes and the forward pass' output and log-sum-exp."""
+        rows, keys = self.tile.queries, self.tile.keys
+        (m, d), (n, channels) = q.shape, v.shape
+        padded, tiles = -(-m // rows) * rows, -(-n // keys)
+        sums = np.zeros(padded, np.float32)
+        sums[:m] = row_dots(decode(dout, self.kernel.operands), out, self.tile.columns)
+        offsets = np.full(padded, np.inf, np.float32)  # rows beyond the end have P = 0
+        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E
+        q, dout = (np.pad(x, ((0, padded - m), (0, 0))) for x in (q, dout))
+        k, v = (np.pad(x, ((0, tiles * keys - n), (0, 0))) for x in (k, v))
+        dq = np.zeros((min(self.buffers, tiles), padded, d), np.float32)
+        dk, dv = np.zeros((tiles * keys, d), np.float32), np.zeros((tiles * keys, channels), np.float32)
+        place = np.arange(padded) + n - m
+        low = np.zeros(padded, np.int64) if self.left < 0 else np.maximum(place - self.left, 0)
+        high = np.full(padded, n) if self.right < 0 else np.clip(place + self.right + 1, 0, n)
+        for tile in range(tiles):
+            part = slice(tile * keys, (tile + 1) * keys)
+            for start in self._starts(tile, m, n):
+                at = slice(start, start + rows)
+                p, ds = self._tile(
+                    q[at], k[part], v[part], dout[at], offsets[at], sums[at], (part.start, low[at], high[at])
+                )
+                dv[part] = self._product(p.T, dout[at].T, dv[part])
+                buffer = dq[tile % self.buffers, at]
+                buffer[:] = _flushed(buffer + self._product(ds, k[part].T))
+                dk[part] = self._product(ds.T, q[at].T, dk[part])
+        total = np.zeros((padded, d), np.float32)
+        for buffer in dq:
+            total = _flushed(total + buffer)
+        scale = np.float32(self.scale)
+        return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
+
+    def _starts(self, tile: int, m: int, n: int) -> range:
+        """Return the first rows of the tiles of queries that a tile of keys meets, from the last."""
+        rows, keys = self.tile.queries, self.tile.keys
+        last, first = -(-m // rows), 0
+        if self.left >= 0:
+            last = min(last, -(-((tile + 1) * keys + m - n + self.left) // rows))
+        if self.right >= 0:
+            first = max(0, (tile * keys + m - n - self.right) // rows)
+        return range((last - 1) * rows, (first - 1) * rows, -rows)
+
+    def _tile(
+        self, q: Any, k: Any, v: Any, dout: Any, offsets: Floats, sums: Floats, visible: tuple[int, Any, Any]
+    ) -> tuple[Any, Any]:
+        """Return the codes of P and of dS = P (dP - row sum of dO O) of a tile."""
+        kernel = self.kernel
+        scores = self._product(q, k)
+        kernels.mask_scores(scores, *visible)
+        arguments = np.empty_like(scores)
+        octaves = scale_of_scores(kernel, self.scale, np.float32(1))
+        kernels.scale_and_shift(scores, octaves, offsets, kernel.fused_scores, True, arguments)
+        p = kernel.exp2(arguments)
+        ds = _flushed(p * _flushed(self._product(dout, v) - sums[:, None]))
+        return encode(p, kernel.p_format, policy="ieee"), encode(ds, kernel.p_format, policy="ieee")
+
+    def _product(self, a: Any, b: Any, c: Any = None) -> Floats:
+        """Return A B^T + C of codes."""
+        a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        f = self.kernel.operands
+        product: Floats = mma(a, b, c, accumulator=self.kernel.scores, a_format=f, b_format=f)
+        return product
+
+
+def _flushed(x: Floats) -> Floats:
+    return np.where(np.abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
+
+
+def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
+    """Return the dot product of each row: a thread adds 8 columns of every `columns`; a butterfly adds the threads."""
+    width = -(-a.shape[1] // columns) * columns
+    a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
+    products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact
+    threads: Floats = products[0]
+    for product in products[1:]:
+        threads = threads + product
+    while threads.shape[1] > 1:
+        half = threads.shape[1] // 2
+        threads = threads[:, :half] + threads[:, half:]
+    found: Floats = threads[:, 0]
+    return found

@@ -1,0 +1,129 @@
+"""Gradients of one head of attention in exact arithmetic, rounded to float32 after every operation.
+
+FlashAttention-2's deterministic backward pass: P and dS in bfloat16, dK and dV over the tiles of queries from the last,
+dQ by tiles of keys in buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .accumulators import Accumulator
+from .attention import _LEAST, _LN_2, _below, _bits, _exp2, _multiply_add, _negated, _plus, _round, _times
+from .values import FLOAT32, Exact, Fields, decode, encode
+
+Codes = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A backward pass: the right one, and wrong ones that tests must detect.
+
+    Attributes
+    ----------
+    core, operands
+        Tensor core of all products, and the format of all operands.
+    queries, keys, columns, buffers
+        Sizes of the tiles; columns of a row that its threads load at once; buffers of dQ.
+    backwards
+        Tiles of queries run from the last to the first.
+    rounded_p
+        Wrong rule: dS is computed from P after its rounding.
+    """
+
+    core: Accumulator
+    operands: Fields
+    queries: int
+    keys: int
+    columns: int
+    buffers: int
+    backwards: bool = True
+    rounded_p: bool = False
+
+    def head(
+        self, q: Codes, k: Codes, v: Codes, dout: Codes, out: Sequence[Sequence[Exact]], lse: Sequence[Exact],
+        octaves: Exact, scale: Exact, causal: bool,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Return the float32 bits of dQ, dK and dV from codes, the output and the log-sum-exp."""
+        m, n, d, channels = len(q), len(k), len(q[0]), len(v[0])
+        sums = [self.dot(dout[i], out[i]) for i in range(m)]
+        tiles = -(-n // self.keys)
+        buffers: Any = [[[Fraction(0)] * d for _ in range(m)] for _ in range(min(tiles, self.buffers))]
+        dk, dv = ([[0] * width for _ in range(n)] for width in (d, channels))
+        blocks = list(range(0, m, self.queries))
+        for tile in range(tiles):
+            cols = range(tile * self.keys, (tile + 1) * self.keys)
+            for start in reversed(blocks) if self.backwards else blocks:
+                rows = range(start, start + self.queries)
+                if causal and all(i + n - m < cols[0] for i in rows):
+                    continue
+                p, ds = {}, {}
+                for i in rows:
+                    for j in cols:
+                        inside = i < m and j < n and (not causal or j <= i + n - m)
+                        pair = self._pair(q[i], k[j], v[j], dout[i], lse[i], sums[i], octaves) if inside else (0, 0)
+                        p[i, j], ds[i, j] = pair
+                padded_k, padded_q, padded_dout = (
+                    [x[i] if i < len(x) else [0] * len(x[0]) for i in span]
+                    for x, span in ((k, cols), (q, rows), (dout, rows))
+                )
+                for i in (i for i in rows if i < m):
+                    row = [ds[i, j] for j in cols]
+                    for c in range(d):
+                        added = self._product(row, [key[c] for key in padded_k], 0)
+                        buffer = buffers[tile % self.buffers][i]
+                        buffer[c] = _flushed(_plus(buffer[c], decode(added, FLOAT32)))
+                for j in (j for j in cols if j < n):
+                    for c in range(channels):
+                        dv[j][c] = self._product([p[i, j] for i in rows], [x[c] for x in padded_dout], dv[j][c])
+                    for c in range(d):
+                        dk[j][c] = self._product([ds[i, j] for i in rows], [x[c] for x in padded_q], dk[j][c])
+        dq = []
+        for i in range(m):
+            total: list[Exact] = [Fraction(0)] * d
+            for buffer in buffers:
+                total = [_flushed(_plus(a, b)) for a, b in zip(total, buffer[i], strict=True)]
+            dq.append([_bits(_flushed(_times(x, scale))) for x in total])
+        dk = [[_bits(_flushed(_times(decode(x, FLOAT32), scale))) for x in row] for row in dk]
+        return dq, dk, dv
+
+    def _pair(
+        self, q: Sequence[int], k: Sequence[int], v: Sequence[int], dout: Sequence[int], lse: Exact, total: Exact,
+        octaves: Exact,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Return the codes of P and dS."""
+        score = decode(self._product(q, k, 0), FLOAT32)
+        shift = _times(Fraction(0) if lse == -math.inf else lse, _round(Fraction(1 / _LN_2)))
+        p = _flushed(_exp2(_flushed(_multiply_add(score, octaves, _negated(shift)))))
+        code = encode(p, self.operands, "nonsaturate")
+        factor = decode(code, self.operands) if self.rounded_p else p
+        dp = decode(self._product(dout, v, 0), FLOAT32)
+        ds = _flushed(_times(factor, _flushed(_plus(dp, _negated(total)))))
+        return code, encode(ds, self.operands, "nonsaturate")
+
+    def _product(self, a: Sequence[int], b: Sequence[int], c: int) -> int:
+        return self.core.rule.dot(a, b, c, self.operands, self.operands)
+
+    def dot(self, dout: Sequence[int], out: Sequence[Exact]) -> Exact:
+        """Return the row's dot product: thread t adds columns 8t to 8t + 7 of every `columns`."""
+        threads: list[Exact] = []
+        for t in range(self.columns // 8):
+            mine = [c for c in range(len(out)) if c % self.columns // 8 == t]
+            total: Exact = Fraction(0)
+            for c in mine:
+                total = _multiply_add(decode(dout[c], self.operands), out[c], total)
+            threads.append(total)
+        while len(threads) > 1:
+            half = len(threads) // 2
+            threads = [_plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
+        return threads[0]
+
+
+def _flushed(x: Exact) -> Exact:
+    if x != 0 and _below(x, _LEAST):
+        return _times(x, Fraction(0))
+    return x

@@ -1,0 +1,119 @@
+"""Gradients of attention: bits of the oracle in fractions, wrong rules, and the derivative in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.attn.backward import row_dots
+from lowprec.attn.forward import scale_of_scores
+from lowprec.attn.kernel import GradientTile, KeyTile
+from lowprec.oracle import ACCUMULATORS, fields
+from lowprec.oracle.attention_backward import Backward
+from lowprec.oracle.values import FLOAT32, decode, encode
+
+KERNEL = lp.attentions["flash2"].with_(
+    key_tiles=(KeyTile(64, 16, 16, 16),), gradient_tiles=(GradientTile(64, 8, 16, 16),)
+)
+RULE = Backward(ACCUMULATORS["ampere_bf16"], fields(KERNEL.operands), 8, 16, 16, 1)
+
+
+def operands(seed: int, m: int, n: int, d: int) -> list[Any]:
+    """Return Q, K, V and the output's gradient in bfloat16."""
+    rng = np.random.default_rng(seed)
+    q, k, v, dout = (rng.standard_normal((rows, d)) for rows in (m, n, n, m))
+    return [lp.round_to(x, "bfloat16") for x in (2 * q, k, v, dout)]
+
+
+def both(m: int, n: int, d: int, blocks: int, causal: bool, **wrong: Any) -> tuple[list[Any], list[Any]]:
+    """Return the bits of the gradients in float32 by the kernel and by the oracle."""
+    data = operands(m + n, m, n, d)
+    got = lp.attention_grad(*data, kernel=KERNEL, causal=causal, blocks=blocks, out_format="float32")
+    rule = dataclasses.replace(RULE, **{"buffers": blocks, **wrong})
+    codes = [lp.encode(x, "bfloat16").tolist() for x in data]
+    out = [[Fraction(float(x)) for x in row] for row in got.forward.out]
+    lse = [decode(int(x), FLOAT32) for x in got.forward.lse.view(np.uint32)]
+    scale = np.float32(d**-0.5)
+    octaves = Fraction(float(scale_of_scores(KERNEL, d**-0.5, np.float32(1))))
+    want = rule.head(*codes, out, lse, octaves, Fraction(float(scale)), causal)
+    return [x.view(np.uint32).tolist() for x in (got.dq, got.dk, got.dv)], list(want)
+
+
+@pytest.mark.parametrize(("m", "n", "d", "buffers", "causal"), [
+    (9, 37, 8, 8, False), (11, 37, 24, 2, True), (20, 18, 8, 1, True), (1, 1, 8, 3, False),
+])  # fmt: skip
+def test_gradients_have_the_oracle_s_bits(m: int, n: int, d: int, buffers: int, causal: bool) -> None:
+    """Ragged tiles, fewer buffers than tiles of keys, rows without keys."""
+    got, want = both(m, n, d, buffers, causal)
+    assert got == want
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [
+    {"backwards": False}, {"rounded_p": True}, {"buffers": 4}, {"keys": 8},
+])  # fmt: skip
+def test_wrong_rules_have_other_bits(wrong: dict[str, Any]) -> None:
+    got, want = both(18, 50, 8, 2, False)
+    assert got == want
+    assert got != both(18, 50, 8, 2, False, **wrong)[1]
+
+
+def test_row_sums_of_products_have_the_oracle_s_bits() -> None:
+    """Rows of 40 channels, 16 at once by two threads; by one thread, other bits."""
+    a, b = (lp.round_to(np.random.default_rng(i).standard_normal((20, 40)), "bfloat16") for i in (0, 1))
+    got = row_dots(a, b, 16).view(np.uint32).tolist()
+    codes, numbers = lp.encode(a, "bfloat16").tolist(), [[Fraction(float(x)) for x in row] for row in b]
+    want, wrong = (
+        [encode(rule.dot(*pair), FLOAT32) for pair in zip(codes, numbers, strict=True)]
+        for rule in (RULE, dataclasses.replace(RULE, columns=8))
+    )
+    assert got == want
+    assert got != wrong
+
+
+def test_gradients_are_those_of_softmax_attention() -> None:
+    """Against the derivative in float64; with a window, and with two heads of queries for one of keys."""
+    rng = np.random.default_rng(0)
+    shapes = (2, 40, 32), (1, 150, 32), (1, 150, 16), (2, 40, 16)
+    q, k, v, dout = (lp.round_to(rng.standard_normal(shape), "bfloat16") for shape in shapes)
+    got = lp.attention_grad(q, k, v, dout, window=(60, 10))
+    place, key = np.arange(40)[:, None] + 110, np.arange(150)
+    hidden = (key < place - 60) | (key > place + 10)
+    for h in range(2):
+        a, b, c, e = (x.astype(np.float64) for x in (q[h], k[0], v[0], dout[h]))
+        s = np.where(hidden, -np.inf, a @ b.T / np.sqrt(32))
+        p = np.exp(s - s.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        dp = e @ c.T
+        ds = p * (dp - (dp * p).sum(1, keepdims=True)) / np.sqrt(32)
+        for found, exact in ((got.dq, ds @ b), (got.dk, ds.T @ a), (got.dv, p.T @ e)):
+            assert np.linalg.norm(found[h] - exact) < 0.01 * np.linalg.norm(exact)
+
+
+def test_a_nan_reaches_the_gradients_of_the_tiles_that_meet_it() -> None:
+    q, k, v, dout = operands(0, 20, 40, 8)
+    dout[17, 3] = np.nan
+    got = lp.attention_grad(q, k, v, dout, kernel=KERNEL)
+    assert np.isnan(got.dq[17]).all()
+    assert np.isfinite(got.dq[:17]).all()
+    assert np.isnan(got.dv[:, 3]).all()
+    empty = lp.attention_grad(q[:0], k, v, dout[:0], kernel=KERNEL)
+    assert not empty.dk.any()
+    assert empty.dq.shape == (0, 8)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"kernel": "fa3_fp8"}, "kernel must have a backward pass, got fa3_fp8"),
+    ({"dout": np.zeros((3, 8))}, r"dout must have the output's shape \(4, 8\), got \(3, 8\)"),
+    ({"dout": np.full((4, 8), 0.1)}, "attention_grad: dout must hold numbers of bfloat16"),
+    ({"blocks": 0}, "blocks"),
+])  # fmt: skip
+def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
+    x = np.zeros((4, 8))
+    with pytest.raises(ValueError, match=message):
+        lp.attention_grad(**{"q": x, "k": x, "v": x, "dout": x, **change})
