@@ -112,8 +112,8 @@ the tensor core's sums to the output. Every function within the documented error
 tensor core over the tiles of queries from the last, dQ by tiles of keys in one buffer per thread block, which are added
 in increasing order. Outputs in float32 have the bits of an
 [oracle in fractions](../lowprec/oracle/attention_backward.py), and four wrong rules do not. The default backward pass
-of the library adds to dQ atomically: its bits differ from run to run. Heads of a group are summed by torch outside of the
-kernel, so that the gradients of keys and values are given for each query head.
+of the library adds to dQ atomically: its bits differ from run to run. Heads of a group are summed by torch outside
+of the kernel, so that the gradients of keys and values are given for each query head.
 
 Not included: the backward passes of FlashAttention-3 and 4.
 """
