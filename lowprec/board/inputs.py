@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cast.casts import decode, encode
 from ..format.catalogue import formats
 from ..measure.verify import critical
 
@@ -18,6 +19,10 @@ _LARGEST = (1.0, 1.25, 1.5, 1.75, 1.875, 1.9375, 127 / 64)
 """Significands of the largest elements: E8M0 rules compare an amax with them."""
 _ROWS, _COLUMNS = 16, 64
 """Shape of a tensor with two levels of scales."""
+
+
+PLAIN = ("codes", "hadamard", "nibbles", "products")
+"""Kinds of inputs without the bfloat16 values."""
 
 
 def inputs(key: str) -> NDArray[Any]:
@@ -39,14 +44,23 @@ def inputs(key: str) -> NDArray[Any]:
         rows = blocks(int(name))[: -len(_special(int(name)))]
         return rows[: len(rows) // int(name) * int(name)]
     if kind == "tensors":
-        return tensors()
-    raise ValueError(f"inputs: key must begin with casts, codes, blocks, tiles or tensors, got {key!r}")
+        return _brain(tensors()) if name else tensors()
+    if kind == "hadamard":
+        return _brain(blocks(int(name))[-10_000 : -len(_special(int(name)))])
+    if kind == "nibbles":
+        return _nibbles(name)
+    if kind == "products":
+        return _products(name)
+    raise ValueError(
+        f"inputs: key must begin with casts, codes, blocks, tiles, tensors, hadamard, nibbles or products, got {key!r}"
+    )
 
 
 def bfloat16_count(key: str) -> int:
     """Return how many of the first inputs are exhaustive: all bfloat16 values, or all their normal magnitudes."""
     kind = key.partition("/")[0]
-    return {"casts": 1 << 16, "codes": 0, "tensors": len(_bfloat16_amaxes()) // 64}.get(kind, len(_bfloat16_amaxes()))
+    other = {"casts": 1 << 16, "tensors": len(_bfloat16_amaxes()) // 64} | dict.fromkeys(PLAIN, 0)
+    return other.get(kind, len(_bfloat16_amaxes()))
 
 
 def digest(arrays: list[NDArray[Any]]) -> str:
@@ -116,6 +130,28 @@ def blocks(width: int) -> F32:
     families = (rest, single, ties, exact, filled, brain, normal, wide, outlier, zeros, subnormal, huge)
     found = np.concatenate([np.asarray(family, np.float64) for family in families]).astype(np.float32)
     return np.concatenate([_brain(found[: len(amaxes)]), found[len(amaxes) :], _special(width)])
+
+
+def _nibbles(name: str) -> F32:
+    """Return 64 blocks of 32 nonzero values of a format of 16 values, whose scales, of 16 or 32 values, are 1."""
+    values = formats[name].values()
+    values = values[values != 0]
+    x = np.random.default_rng(4).choice(values, (64, 32)).astype(np.float32)
+    x[:, [5, 21]] = np.abs(values).max()
+    return x
+
+
+def _products(name: str) -> NDArray[Any]:
+    """Return codes of 64 rows of A and 8 of B, 32 values each: of like and of mixed exponents, subnormals, NaN."""
+    f, rng = formats[name], np.random.default_rng(6)
+    x = rng.standard_normal((24, 72, 32)) * np.exp2(rng.integers(-3, 4, (24, 72, 1)))
+    x[8:16] *= np.exp2(rng.integers(-4, 5, (8, 72, 32)))
+    x[16:20] *= f.smallest_normal
+    codes = encode(x.astype(np.float32), f)
+    codes[20:] = rng.integers(0, 1 << f.bits, (4, 72, 32))
+    finite = np.isfinite(np.asarray(decode(codes[20:22], f)))
+    codes[20:22] = np.where(finite, codes[20:22], 0)
+    return codes
 
 
 def _brain(x: F32) -> F32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,15 +15,33 @@ from ..oracle import block_scales as scales
 from ..oracle import casts, tables
 from ..oracle import quantizers as rules
 from ..scaling.granularity import Granularity
+from ..scaling.hadamard import sign_vector
 from .adapters.harness import Operation
 
 
 def cast(operation: Operation, x: NDArray[np.float32]) -> list[int]:
     """Return the codes of values."""
     f = formats[operation.entry]
+    if f.is_table:
+        table = tables.table(f.values().tolist())
+        return [tables.cast(oracle.exact(value), table, "nearest_even") for value in x.tolist()]
     usual = "ocp_sat" if f.bits <= 8 else "ieee"
     rounding, policy = operation.options.get("rounding", "nearest_even"), operation.options.get("policy", usual)
     return [casts.cast(value, oracle.fields(f), rounding, policy) for value in x.tolist()]
+
+
+def plain(operation: Operation, x: NDArray[Any]) -> Any:
+    """Return bytes of packed codes, transformed blocks, or products of rows as bits of float32."""
+    kind, _, name = operation.inputs.partition("/")
+    if kind == "nibbles":
+        codes = cast(operation, x)
+        return [low | high << 4 for low, high in zip(codes[::2], codes[1::2], strict=True)]
+    if kind == "hadamard":
+        signs = sign_vector(16, operation.options.get("signs", "te")).astype(int).tolist()
+        y = rules.transform(x[None], signs)[0]
+        return [casts.cast(oracle.exact(v), oracle.BFLOAT16, "nearest_even", "ieee") << 16 for v in y.tolist()]
+    rule, f = oracle.ACCUMULATORS[operation.entry].rule, oracle.FORMATS[name]
+    return [[rule.dot(a, b, 0, f, f) for b in x[64:].tolist()] for a in x[:64].tolist()]
 
 
 def quantize(operation: Operation, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:
@@ -32,6 +51,10 @@ def quantize(operation: Operation, x: NDArray[np.float32]) -> tuple[NDArray[Any]
         return _absmax(x, formats[options["format"]])
     block = Granularity.parse(options.pop("granularity")) if "granularity" in options else None
     shape = None if block is None else (block.rows, block.columns)
+    if shape is not None and shape[0] != 1 == shape[1]:  # the oracle transforms rows only
+        turned = replace(operation, options=options | {"granularity": f"1x{shape[0]}"})
+        codes, found = quantize(turned, x.T)
+        return codes.T, found.T
     if not options:
         codes, found, _ = rules.quantize(x, operation.entry, shape)
         return codes, found

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._files import make_folder, read_json, write_json, write_text
 from .adapters.harness import Operation
+from .causes import rules_of
 from .compare import cell
 from .environments import PackageError, adapter_of, answers, packages
 from .page import page
@@ -24,8 +25,7 @@ def facts(package: str, operation: Operation) -> dict[str, Any]:
     """Return the part of a cell that does not depend on answers."""
     return {
         "package": package, "operation": operation.name, "call": call(operation), "entry": operation.entry,
-        "options": dict(operation.options), "inputs": operation.inputs, "causes": operation.causes,
-        "issue": operation.issue,
+        "options": dict(operation.options), "inputs": operation.inputs,
     }  # fmt: skip
 
 
@@ -57,7 +57,11 @@ def update(
         for number, operation in enumerate(operations, 1):
             progress(f"{package}: compares {number}/{len(operations)} {operation.name}")
             reason = notes["errors"].get(operation.name, notes.get("error"))
-            answer = {"error": reason} if reason else cell(operation, found[operation.name])
+            answer = (
+                {"error": reason}
+                if reason
+                else cell(operation, found[operation.name], rules_of(package, operation.name))
+            )
             cells.append(facts(package, operation) | answer)
         known = {name: value for name, value in notes.items() if name in ("versions", "host", "error")}
         board["packages"] = dict(sorted((board["packages"] | {package: known}).items()))

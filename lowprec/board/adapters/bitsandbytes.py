@@ -9,14 +9,15 @@ ENVIRONMENT = "transformers"
 NEEDS = ("torch", "bitsandbytes", "numpy")
 
 
-def quantize(x: Any, kind: str) -> Answer:
+def quantize(x: Any, kind: str, stored: bool = False) -> Answer:
     """Quantize blocks of 32."""
     import torch
     from bitsandbytes import functional
 
     packed, state = functional.quantize_4bit(torch.from_numpy(x), blocksize=32, quant_type=kind)
-    codes = nibbles(packed.numpy().reshape(-1, 1)).reshape(-1, 2)[:, ::-1]
-    return {"codes": codes.reshape(x.shape), "scale": state.absmax.numpy()}
+    packed = packed.numpy().reshape(-1, 1)
+    codes = packed.reshape(len(x), -1) if stored else nibbles(packed)[:, ::-1].reshape(x.shape)
+    return {"codes": codes, "scale": state.absmax.numpy()}
 
 
 def decode(codes: Any, kind: str) -> Answer:
@@ -33,7 +34,8 @@ def decode(codes: Any, kind: str) -> Answer:
 
 OPERATIONS = [
     Operation("NF4 1x32", quantize, "blocks/32", "dsv3_inference", {"kind": "nf4"},
-              options={"format": "nf4", "granularity": "1x32", "amax_floor": 0.0}, domain="finite", causes="GIN"),
+              options={"format": "nf4", "granularity": "1x32", "amax_floor": 0.0}, domain="finite"),
+    Operation("packing of NF4", quantize, "nibbles/nf4", "nf4", {"kind": "nf4", "stored": True}),
     Operation("NF4 decode", decode, "codes/nf4", "nf4", {"kind": "nf4"}),
     Operation("FP4 decode", decode, "codes/fp4_bitsandbytes", "fp4_bitsandbytes", {"kind": "fp4"}),
 ]  # fmt: skip

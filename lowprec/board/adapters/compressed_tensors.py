@@ -33,7 +33,7 @@ def group(x: Any, bits: int, width: int, mx: bool = False, height: int = 1) -> A
     }
 
 
-def nvfp4(x: Any) -> Answer:
+def nvfp4(x: Any, stored: bool = False) -> Answer:
     """Quantize a tensor in blocks of 16."""
     import torch
     from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
@@ -48,17 +48,19 @@ def nvfp4(x: Any) -> Answer:
     blocks = t.unflatten(1, (-1, 16))
     scale, zero = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale=g)
     q = quantize(t.clone(), scale, zero, args, global_scale=g)
-    return {"codes": nibbles(pack_fp4_to_uint8(q).numpy()), "scale": scale.float().numpy()}
+    codes = pack_fp4_to_uint8(q).numpy()
+    return {"codes": codes if stored else nibbles(codes), "scale": scale.float().numpy()}
 
 
 OPERATIONS = [
-    Operation("MXFP8", group, "blocks/32", "mxfp8_even_1bit", {"bits": 8, "width": 32, "mx": True}, causes="MN"),
-    Operation("MXFP6 E2M3", group, "blocks/32", "mxfp6_e2m3_even", {"bits": 6, "width": 32, "mx": True}, causes="MN"),
-    Operation("MXFP4", group, "blocks/32", "mxfp4_even", {"bits": 4, "width": 32, "mx": True}, causes="MN"),
+    Operation("MXFP8", group, "blocks/32", "mxfp8_even_1bit", {"bits": 8, "width": 32, "mx": True}),
+    Operation("MXFP6 E2M3", group, "blocks/32", "mxfp6_e2m3_even", {"bits": 6, "width": 32, "mx": True}),
+    Operation("MXFP4", group, "blocks/32", "mxfp4_even", {"bits": 4, "width": 32, "mx": True}),
     Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6",
-              options={"four_over_six": None, "max_block_scale": 448.0}, causes="CMNO"),
+              options={"four_over_six": None, "max_block_scale": 448.0}),
+    Operation("packing of NVFP4", nvfp4, "nibbles/e2m1fn", "e2m1fn", {"stored": True}),
     Operation("FP8 1x128", group, "blocks/128", "dsv3_inference", {"bits": 8, "width": 128},
-              options={"amax_floor": 0.0}, causes="MN"),
+              options={"amax_floor": 0.0}),
     Operation("FP8 128x128", group, "tiles/128", "dsv3_inference", {"bits": 8, "width": 128, "height": 128},
-              options={"amax_floor": 0.0, "granularity": "128x128"}, causes="MN"),
+              options={"amax_floor": 0.0, "granularity": "128x128"}),
 ]  # fmt: skip

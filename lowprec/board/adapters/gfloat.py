@@ -45,14 +45,11 @@ _KEPT = {"e2m3fn": "finite", "e3m2fn": "finite", "e2m1fn": "finite", "e8m0fnu": 
 OPERATIONS = [
     *(Operation(f"cast {ours}{', saturating' * sat}", cast, f"casts/{ours}", ours,
                 {"name": name, "sat": sat, "kept": _KEPT.get(ours, "numbers")},
-                options={"policy": "ocp_sat" if sat else "ocp_nonsat"}, domain=_KEPT.get(ours, "numbers"),
-                causes="J" if ours == "e8m0fnu" else "K" if ours == "e4m3fn" and not sat else "",
-                issue="graphcore-research/gfloat#62" if ours == "e8m0fnu" else "")
+                options={"policy": "ocp_sat" if sat else "ocp_nonsat"}, domain=_KEPT.get(ours, "numbers"))
       for ours, name in NAMES.items() for sat in (True, False) if sat or ours not in _KEPT),
     Operation("MX int8 in float64", mx, "blocks/32", "mxint8", {"name": "ocp_int8", "precision": "float64"},
-              domain="finite", step=19, causes="Q"),
+              domain="finite", step=19),
     *(Operation(f"MX {ours} in {precision}", mx, "blocks/32", f"{entry}_floor",
-                {"name": NAMES[ours], "precision": precision}, domain="finite", step=19,
-                causes="A" if precision == "float32" else "")
+                {"name": NAMES[ours], "precision": precision}, domain="finite", step=19)
       for ours, entry in BLOCKS.items() for precision in ("float32", "float64")),
 ]  # fmt: skip

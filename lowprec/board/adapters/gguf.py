@@ -9,13 +9,13 @@ ENVIRONMENT = "small"
 NEEDS = ("gguf", "numpy")
 
 
-def mxfp4(x: Any) -> Answer:
+def mxfp4(x: Any, stored: bool = False) -> Answer:
     """Quantize blocks of 32."""
     import numpy as np
     from gguf import GGMLQuantizationType, quants
 
     packed = quants.quantize(x, GGMLQuantizationType.MXFP4).reshape(-1, 17)
-    codes = np.concatenate([packed[:, 1:] & 15, packed[:, 1:] >> 4], 1)
+    codes = packed[:, 1:] if stored else np.concatenate([packed[:, 1:] & 15, packed[:, 1:] >> 4], 1)
     return {"codes": codes, "scale_codes": packed[:, 0]}
 
 
@@ -35,8 +35,9 @@ def bfloat16(x: Any) -> Answer:
 
 
 OPERATIONS = [
-    Operation("MXFP4", mxfp4, "blocks/32", "mxfp4_gguf", causes="AEN"),
+    Operation("MXFP4", mxfp4, "blocks/32", "mxfp4_gguf"),
+    Operation("packing of MXFP4", mxfp4, "nibbles/e2m1fn", "e2m1fn", {"stored": True}),
     Operation("cast ue4m3", ue4m3, "casts/e4m3fn", "e4m3fn", options={"rounding": "nearest_away"},
-              domain="nonnegative", causes="L"),
-    Operation("cast bfloat16", bfloat16, "casts/bfloat16", "bfloat16", causes="K"),
+              domain="nonnegative"),
+    Operation("cast bfloat16", bfloat16, "casts/bfloat16", "bfloat16"),
 ]  # fmt: skip

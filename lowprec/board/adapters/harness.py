@@ -36,20 +36,18 @@ class Operation:
     arguments : mapping
         Keyword arguments of the function.
     inputs : str
-        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", or "tensors", which are passed in
-        separate calls.
+        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", "tensors" or "tensors/bfloat16",
+        which are passed in separate calls; "nibbles/FORMAT", values to pack; "hadamard/16", blocks to transform;
+        "products/FORMAT", codes of 64 rows of A and 8 of B for every product.
     entry : str
-        Format or quantizer of lowprec to compare with.
+        Format, quantizer or accumulator of lowprec to compare with.
     options : mapping
-        Rounding and policy of a cast, or fields in which the quantizer differs from the entry.
+        Rounding and policy of a cast, fields in which the quantizer differs from the entry, or arguments of
+        `lp.hadamard`.
     domain : {"all", "numbers", "finite", "nonnegative", "positive"}
         Inputs that the operation is defined for.
     step : int
         Distance of the inputs that are computed; above 1 for slow operations.
-    causes : str
-        Letters of `lowprec.board.causes` that explain the differences.
-    issue : str
-        Public issue, as owner/repository#number.
     """
 
     name: str
@@ -60,12 +58,15 @@ class Operation:
     options: Mapping[str, Any] = field(default_factory=dict)
     domain: str = "all"
     step: int = 1
-    causes: str = ""
-    issue: str = ""
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether the answer has scales of blocks."""
+        return self.inputs.startswith(("blocks", "tiles", "tensors"))
 
     def run(self, x: Any) -> Answer:
         """Return the answer for an array of inputs."""
-        if self.inputs != "tensors":
+        if not self.inputs.startswith("tensors"):
             return self.function(x, **self.arguments)
         answers = [self.function(tensor, **self.arguments) for tensor in x]
         return {name: np.stack([np.asarray(answer[name]) for answer in answers]) for name in answers[0]}
@@ -75,6 +76,21 @@ def nibbles(packed: Any) -> Any:
     """Return two codes per byte along the last axis, the low one first."""
     packed = np.ascontiguousarray(packed).view(np.uint8)
     return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+
+
+def casts(
+    cast: Callable[..., Answer], names: Mapping[str, str], common: Mapping[str, Any], special: Mapping[str, Any]
+) -> list[Operation]:
+    """Return casts to formats, given the package's name of each; `special` has other fields of some of them."""
+    return [
+        Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name}, **special.get(ours, common))
+        for ours, name in names.items()
+    ]
+
+
+def decodes(decode: Callable[..., Answer], names: Mapping[str, str]) -> list[Operation]:
+    """Return decodings of all codes of formats."""
+    return [Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in names.items()]
 
 
 def main(adapter: str, inputs: str, out: str, only: str = "") -> None:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from .harness import Answer, Operation
+from .harness import Answer, casts, decodes
 
 VERSIONS = ("jax", "jaxlib", "ml_dtypes")
 ENVIRONMENT = "jax"
 NEEDS = ("jax", "numpy")
-NAMES = {
+FLOATS = {
     "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
     "e4m3b11fnuz": "float8_e4m3b11fnuz", "e4m3": "float8_e4m3", "e3m4": "float8_e3m4", "e2m1fn": "float4_e2m1fn",
-    "e8m0fnu": "float8_e8m0fnu", "bfloat16": "bfloat16", "float16": "float16",
+    "e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
 
 
@@ -32,15 +32,9 @@ def decode(codes: Any, name: str) -> Answer:
     return {"values": np.asarray(jax.jit(lambda v: v.astype("float32"))(codes.view(kind)))}
 
 
-_SPECIAL: dict[str, dict[str, Any]] = {
-    "e8m0fnu": {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}, "causes": "J",
-                "issue": "jax-ml/ml_dtypes#298"},
-    "float16": {"causes": "K"},
-    "e2m1fn": {"options": {"policy": "ml_dtypes"}, "causes": "K"},
-}  # fmt: skip
+_POLICY = {"options": {"policy": "ml_dtypes"}}
+_SPECIAL: dict[str, Any] = {"e8m0fnu": {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}}, "float16": {}}
 OPERATIONS = [
-    *(Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name},
-                **_SPECIAL.get(ours, {"options": {"policy": "ml_dtypes"}})) for ours, name in NAMES.items()),
-    *(Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name})
-      for ours, name in NAMES.items() if ours not in ("bfloat16", "float16")),
-]  # fmt: skip
+    *casts(cast, FLOATS | {"bfloat16": "bfloat16", "float16": "float16"}, _POLICY, _SPECIAL),
+    *decodes(decode, FLOATS),
+]

@@ -36,6 +36,5 @@ OPERATIONS = [
         "tensors",
         "nvfp4_4over6",
         options={"four_over_six": None, "max_block_scale": 448.0},
-        causes="CMNO",
     ),
 ]

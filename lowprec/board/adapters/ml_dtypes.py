@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .harness import Answer, Operation
+from .harness import Answer, casts, decodes
 
 VERSIONS = ("ml_dtypes", "numpy")
 ENVIRONMENT = "small"
@@ -30,10 +30,6 @@ def decode(codes: Any, name: str) -> Answer:
     return {"values": codes.view(getattr(ml_dtypes, name)).astype("float32")}
 
 
-E8M0 = {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}, "causes": "J", "issue": "jax-ml/ml_dtypes#298"}
-OPERATIONS = [
-    *(Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name},
-                **(E8M0 if ours == "e8m0fnu" else {"options": {"policy": "ml_dtypes"}}))
-      for ours, name in NAMES.items()),
-    *(Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in NAMES.items()),
-]  # fmt: skip
+_POLICY = {"options": {"policy": "ml_dtypes"}}
+_E8M0 = {"e8m0fnu": {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}}}
+OPERATIONS = [*casts(cast, NAMES, _POLICY, _E8M0), *decodes(decode, NAMES)]

@@ -9,7 +9,7 @@ ENVIRONMENT = "mlx"
 NEEDS = ("mlx[cpu]", "numpy")
 
 
-def quantize(x: Any, mode: str, width: int, bits: int) -> Answer:
+def quantize(x: Any, mode: str, width: int, bits: int, stored: bool = False) -> Answer:
     """Quantize blocks; a last block of ones makes the number of rows even."""
     import mlx.core as mx
     import numpy as np
@@ -17,7 +17,7 @@ def quantize(x: Any, mode: str, width: int, bits: int) -> Answer:
     even = np.concatenate([x, np.ones((len(x) % 2, x.shape[1]), np.float32)])
     words, scales = mx.quantize(mx.array(even), group_size=width, bits=bits, mode=mode)
     codes = np.array(words)[: len(x)].view(np.uint8)
-    return {"codes": nibbles(codes) if bits == 4 else codes, "scale_codes": np.array(scales)[: len(x)]}
+    return {"codes": codes if stored or bits == 8 else nibbles(codes), "scale_codes": np.array(scales)[: len(x)]}
 
 
 def nvfp4(x: Any) -> Answer:
@@ -50,14 +50,18 @@ def decode(codes: Any) -> Answer:
 
 
 OPERATIONS = [
-    *(Operation(f"cast {name}", cast, f"casts/{name}", name, {"name": name}, causes="K")
+    *(Operation(f"cast {name}", cast, f"casts/{name}", name, {"name": name})
       for name in ("e4m3fn", "bfloat16", "float16")),
     Operation("decode e4m3fn", decode, "codes/e4m3fn", "e4m3fn"),
-    Operation("MXFP8", quantize, "blocks/32", "mxfp8_mlx", {"mode": "mxfp8", "width": 32, "bits": 8}, causes="EMN"),
-    Operation("MXFP4", quantize, "blocks/32", "mxfp4_mlx", {"mode": "mxfp4", "width": 32, "bits": 4}, causes="EN"),
+    Operation("MXFP8", quantize, "blocks/32", "mxfp8_mlx", {"mode": "mxfp8", "width": 32, "bits": 8},
+              options={"scale_calculation": "amax/max"}),
+    Operation("MXFP4", quantize, "blocks/32", "mxfp4_mlx", {"mode": "mxfp4", "width": 32, "bits": 4},
+              options={"scale_calculation": "amax/max"}),
+    Operation("packing of MXFP4", quantize, "nibbles/e2m1fn", "e2m1fn",
+              {"mode": "mxfp4", "width": 32, "bits": 4, "stored": True}),
     Operation("NVFP4 without a tensor scale", quantize, "blocks/16", "dsv41_kv_fp4",
               {"mode": "nvfp4", "width": 16, "bits": 4},
-              options={"amax_floor": 0.0, "min_scale": 0.0, "zero_block": "rule"}, causes="GIMNO"),
+              options={"amax_floor": 0.0, "min_scale": 0.0, "zero_block": "rule"}),
     Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6",
-              options={"four_over_six": None, "max_block_scale": 448.0}, causes="DGMNO"),
+              options={"four_over_six": None, "max_block_scale": 448.0}),
 ]  # fmt: skip

@@ -18,13 +18,14 @@ def mxfp8(x: Any) -> Answer:
     return {"codes": q._quantized_data.view(torch.uint8).numpy(), "scale_codes": scale.numpy()}
 
 
-def mxfp4(x: Any) -> Answer:
+def mxfp4(x: Any, stored: bool = False) -> Answer:
     """Quantize blocks of 32 to E2M1."""
     import torch
     from modelopt.torch.quantization.qtensor.mxfp4_tensor import MXFP4QTensor
 
     q, scale = MXFP4QTensor.quantize(torch.from_numpy(x), 32)
-    return {"codes": nibbles(q._quantized_data.numpy()), "scale_codes": scale.numpy()}
+    codes = q._quantized_data.numpy()
+    return {"codes": codes if stored else nibbles(codes), "scale_codes": scale.numpy()}
 
 
 def nvfp4(x: Any) -> Answer:
@@ -47,11 +48,11 @@ def fp8(x: Any, rows: int) -> Answer:
 
 
 OPERATIONS = [
-    Operation("MXFP8", mxfp8, "blocks/32", "mxfp8_rceil", options={"scale_calculation": "amax/max"}, causes="AMN"),
-    Operation("MXFP4", mxfp4, "blocks/32", "mxfp4_modelopt", causes="AMN"),
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_modelopt", causes="DMN", issue="NVIDIA/Model-Optimizer#1397"),
-    Operation("FP8 1x128", fp8, "blocks/128", "dsv3_inference", {"rows": 1}, options={"amax_floor": 0.0},
-              causes="DN"),
+    Operation("MXFP8", mxfp8, "blocks/32", "mxfp8_rceil", options={"scale_calculation": "amax/max"}),
+    Operation("MXFP4", mxfp4, "blocks/32", "mxfp4_modelopt"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_modelopt"),
+    Operation("packing of MXFP4", mxfp4, "nibbles/e2m1fn", "e2m1fn", {"stored": True}),
+    Operation("FP8 1x128", fp8, "blocks/128", "dsv3_inference", {"rows": 1}, options={"amax_floor": 0.0}),
     Operation("FP8 128x128", fp8, "tiles/128", "dsv3_inference", {"rows": 128},
               options={"amax_floor": 0.0, "granularity": "128x128"}),
 ]  # fmt: skip

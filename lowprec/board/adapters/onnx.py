@@ -38,12 +38,10 @@ OPERATIONS = [
                 options={"policy": "onnx_sat" if saturate else "ml_dtypes"})
       for ours in _FP8 for saturate in (1, 0)),
     *(Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": NAMES[ours]},
-                **({"causes": "K"} if ours == "float16" else {"options": {"policy": "ml_dtypes"}}))
+                options={} if ours == "float16" else {"policy": "ml_dtypes"})
       for ours in ("e2m1fn", "e2m3fn", "e3m2fn", "bfloat16", "float16")),
     *(Operation(f"cast e8m0fnu, {mode}", cast, "casts/e8m0fnu", "e8m0fnu",
                 {"name": NAMES["e8m0fnu"], "saturate": 0, "round_mode": mode},
-                options={"rounding": rounding, "policy": "ocp_nonsat"}, domain="nonnegative",
-                causes="" if mode == "down" else "J",
-                issue="microsoft/onnxruntime#28435" if mode == "nearest" else "")
+                options={"rounding": rounding, "policy": "ocp_nonsat"}, domain="nonnegative")
       for mode, rounding in ROUNDINGS.items()),
 ]  # fmt: skip

@@ -39,19 +39,17 @@ _OVERFLOW = {
     ("e5m2", 0): {"policy": "torch_2_11"},
     ("e5m2", 1): {"policy": "cuda_satfinite"},
 }
-_CAUSES = {("e4m3fn", 0): "L", ("e5m2", 0): "L", ("e5m2", 1): "K"}
 OPERATIONS = [
     *(Operation(f"cast {ours}, saturate={saturate}", cast, f"casts/{ours}", ours,
                 {"name": NAMES[ours], "saturate": saturate},
-                options=_OVERFLOW.get((ours, saturate), {"policy": "onnx_sat" if saturate else "ml_dtypes"}),
-                causes=_CAUSES.get((ours, saturate), ""))
+                options=_OVERFLOW.get((ours, saturate), {"policy": "onnx_sat" if saturate else "ml_dtypes"}))
       for ours in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz") for saturate in (1, 0)),
     Operation("cast e2m1fn", cast, "casts/e2m1fn", "e2m1fn", {"name": NAMES["e2m1fn"]}),
     Operation("cast bfloat16", cast, "casts/bfloat16", "bfloat16", {"name": NAMES["bfloat16"], "size": 2}),
-    Operation("cast float16", cast, "casts/float16", "float16", {"name": NAMES["float16"], "size": 2}, causes="K"),
+    Operation("cast float16", cast, "casts/float16", "float16", {"name": NAMES["float16"], "size": 2}),
     *(Operation(f"cast e8m0fnu, {mode}, saturate={saturate}", cast, "casts/e8m0fnu", "e8m0fnu",
                 {"name": NAMES["e8m0fnu"], "saturate": saturate, "round_mode": mode},
                 options={"rounding": rounding, "policy": "p3109_satfinite" if saturate else "ocp_nonsat"},
-                domain="all" if saturate else "nonnegative", causes="" if saturate else "J")
+                domain="all" if saturate else "nonnegative")
       for mode, rounding in (("up", "up"), ("down", "down"), ("nearest", "nearest_away")) for saturate in (1, 0)),
 ]  # fmt: skip

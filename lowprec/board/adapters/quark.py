@@ -22,7 +22,6 @@ def mx(x: Any, kind: str, mode: str) -> Answer:
 
 
 OPERATIONS = [
-    Operation(f"MX {kind} {mode}", mx, "blocks/32", f"{entry}_{mode}", {"kind": kind, "mode": mode},
-              causes=("" if mode == "even" else "AP") if "fp8" in kind else "MN" if mode == "even" else "AMP")
+    Operation(f"MX {kind} {mode}", mx, "blocks/32", f"{entry}_{mode}", {"kind": kind, "mode": mode})
     for kind, entry in KINDS.items() for mode in ("even", "floor", "ceil")
 ]  # fmt: skip

@@ -1,13 +1,13 @@
-"""PyTorch on the CPU: casts by its vector loops (contiguous tensors) and by its scalar loops (strided ones)."""
+"""PyTorch on the CPU: casts by its vector loops (contiguous tensors) and scalar loops (strided ones), and products."""
 
 from typing import Any
 
-from .harness import Answer, Operation
+from .harness import Answer, Operation, decodes
 
 VERSIONS = ("torch",)
 ENVIRONMENT = "torch"
 NEEDS = ("torch", "numpy")
-FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
+FP8 = {name: f"float8_{name}" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")}
 
 
 def cast(x: Any, name: str, strided: bool = False) -> Answer:
@@ -27,24 +27,25 @@ def decode(codes: Any, name: str) -> Answer:
     return {"values": torch.from_numpy(codes).view(getattr(torch, name)).float().numpy()}
 
 
-def _casts(strided: bool) -> list[Operation]:
-    more = {"strided": True} if strided else {}
-    loop = ", strided" * strided
-    fp8 = [Operation(f"cast {ours}{loop}", cast, f"casts/{ours}", ours, {"name": f"float8_{ours}", **more},
-                     options={"policy": "torch_2_13"}) for ours in FP8]  # fmt: skip
-    return [
-        *fp8,
-        Operation(f"cast e8m0fnu{loop}", cast, "casts/e8m0fnu", "e8m0fnu", {"name": "float8_e8m0fnu", **more},
-                  options={"rounding": "nearest_away", "policy": "ocp_nonsat"}, domain="nonnegative", causes="J",
-                  issue="jax-ml/ml_dtypes#298"),
-        Operation(f"cast bfloat16{loop}", cast, "casts/bfloat16", "bfloat16", {"name": "bfloat16", **more},
-                  options={"policy": "riscv_bf16"} if strided else {}, causes="" if strided else "K"),
-        Operation(f"cast float16{loop}", cast, "casts/float16", "float16", {"name": "float16", **more}, causes="K"),
-    ]  # fmt: skip
+def product(codes: Any, name: str) -> Answer:
+    """Multiply rows of A by rows of B with scales of 1."""
+    import numpy as np
+    import torch
+
+    one, t = torch.ones(()), torch.from_numpy(codes).view(getattr(torch, name))
+    pairs = [(x[:64].contiguous(), x[64:].contiguous().t()) for x in t]
+    return {"values": np.stack([torch._scaled_mm(a, b, one, one, out_dtype=torch.float32).numpy() for a, b in pairs])}
 
 
+_E8M0 = {"options": {"rounding": "nearest_away", "policy": "ocp_nonsat"}, "domain": "nonnegative"}
+_FIELDS: dict[str, Any] = {name: {"options": {"policy": "torch_2_13"}} for name in FP8} | {"e8m0fnu": _E8M0}
 OPERATIONS = [
-    *_casts(strided=False),
-    *_casts(strided=True),
-    *(Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": f"float8_{ours}"}) for ours in FP8),
-]
+    *(Operation(f"cast {ours}{', strided' * strided}", cast, f"casts/{ours}", ours,
+                {"name": name, **({"strided": True} if strided else {})},
+                **_FIELDS.get(ours, {"options": {"policy": "riscv_bf16"} if strided and ours == "bfloat16" else {}}))
+      for strided in (False, True)
+      for ours, name in (FP8 | {"e8m0fnu": "float8_e8m0fnu", "bfloat16": "bfloat16", "float16": "float16"}).items()),
+    *decodes(decode, FP8),
+    *(Operation(f"_scaled_mm {ours}", product, f"products/{ours}", "float32", {"name": FP8[ours]})
+      for ours in ("e4m3fn", "e5m2")),
+]  # fmt: skip

@@ -13,14 +13,15 @@ KINDS = {
 }  # fmt: skip
 
 
-def mx(x: Any, kind: str, mode: str) -> Answer:
+def mx(x: Any, kind: str, mode: str, stored: bool = False) -> Answer:
     """Quantize blocks of 32."""
     import torch
     from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 
     scale, q = to_mx(torch.from_numpy(x), getattr(torch, kind, kind), 32, getattr(ScaleCalculationMode, mode))
     codes = q.contiguous().view(torch.uint8).numpy()
-    return {"codes": nibbles(codes) if "4_e2m1" in kind else codes, "scale_codes": scale.view(torch.uint8).numpy()}
+    codes = nibbles(codes) if "4_e2m1" in kind and not stored else codes
+    return {"codes": codes, "scale_codes": scale.view(torch.uint8).numpy()}
 
 
 def nvfp4(x: Any, levels: int) -> Answer:
@@ -44,6 +45,25 @@ def tensorwise(x: Any) -> Answer:
     return {"codes": codes, "scale": (1.0 / m).numpy().astype("float32")}
 
 
+def float8_tensor(x: Any) -> Answer:
+    """Quantize rows to E4M3 by the tensor subclass of inference."""
+    from torch import from_numpy, uint8
+    from torchao.quantization import Float8Tensor, PerRow
+
+    q = Float8Tensor.from_hp(from_numpy(x), granularity=PerRow())
+    return {"codes": q.qdata.view(uint8).numpy(), "scale": q.scale.numpy()}
+
+
+def hadamard(x: Any) -> Answer:
+    """Transform blocks in bfloat16."""
+    import torch
+    from torchao.prototype.moe_training.nvfp4_training import hadamard_utils as utils
+
+    signs = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)  # those of TransformerEngine
+    matrix = utils.get_rht_matrix(signs, "cpu", torch.bfloat16, 16)
+    return {"values": (torch.from_numpy(x).bfloat16() @ matrix).float().numpy()}
+
+
 def blockwise(x: Any, function: str) -> Answer:
     """Quantize to E4M3 by blocks, as in blockwise FP8 training."""
     import torch
@@ -53,18 +73,19 @@ def blockwise(x: Any, function: str) -> Answer:
     return {"codes": q.contiguous().view(torch.uint8).numpy(), "scale": scale.contiguous().numpy()}
 
 
-_MODES = {"FLOOR": ("floor", "FN"), "CEIL": ("ceil", "FN"), "EVEN": ("even", "FN"), "RCEIL": ("rceil", "AFN")}
 OPERATIONS = [
-    *(Operation(f"{entry.upper()} {mode}", mx, "blocks/32", f"{entry}_{rule}", {"kind": kind, "mode": mode},
-                options={"scale_calculation": "amax/max"} if mode == "RCEIL" else {}, causes=causes,
-                issue="pytorch/ao#1104")
-      for entry, kind in KINDS.items() for mode, (rule, causes) in _MODES.items()),
-    Operation("NVFP4, two levels", nvfp4, "tensors", "nvfp4_torchao", {"levels": 2}, causes="DNO",
-              issue="pytorch/ao#4714"),
-    Operation("NVFP4, one level", nvfp4, "tensors", "nvfp4_torchao_one_level", {"levels": 1}, causes="N"),
-    Operation("FP8 tensor", tensorwise, "tensors", "torchao_fp8", causes="N"),
+    *(Operation(f"{entry.upper()} {mode}", mx, "blocks/32", f"{entry}_{mode.lower()}", {"kind": kind, "mode": mode},
+                options={"scale_calculation": "amax/max"} if mode == "RCEIL" else {})
+      for entry, kind in KINDS.items() for mode in ("FLOOR", "CEIL", "EVEN", "RCEIL")),
+    Operation("NVFP4, two levels", nvfp4, "tensors", "nvfp4_torchao", {"levels": 2}),
+    Operation("NVFP4, one level", nvfp4, "tensors", "nvfp4_torchao_one_level", {"levels": 1}),
+    Operation("FP8 tensor", tensorwise, "tensors", "torchao_fp8"),
     Operation("FP8 1x128", blockwise, "blocks/128", "torchao_fp8",
-              {"function": "torch_blockwise_scale_act_quant_lhs"}, options={"granularity": "1x128"}, causes="N"),
+              {"function": "torch_blockwise_scale_act_quant_lhs"}, options={"granularity": "1x128"}),
+    Operation("Float8Tensor rows", float8_tensor, "blocks/128", "dsv3_inference", options={"amax_floor": 0.0}),
+    Operation("packing of MXFP4", mx, "nibbles/e2m1fn", "e2m1fn",
+              {"kind": "float4_e2m1fn_x2", "mode": "FLOOR", "stored": True}),
+    Operation("random Hadamard transform", hadamard, "hadamard/16", "bfloat16"),
     Operation("FP8 128x128", blockwise, "tiles/128", "torchao_fp8",
               {"function": "torch_blockwise_scale_weight_quant"}, options={"granularity": "128x128"}),
 ]  # fmt: skip

@@ -57,16 +57,16 @@ def reference(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def nvfp4(x: Any, columns: bool = False, **options: Any) -> Answer:
+def nvfp4(x: Any, columns: bool = False, stored: bool = False, bfloat16: bool = False, **options: Any) -> Answer:
     """Quantize a tensor, or its transpose, in blocks of 16."""
     import torch
 
     module = reference("transformer_engine.pytorch.custom_recipes.reference_nvfp4")
-    t = torch.from_numpy(x)
+    t = torch.from_numpy(x).bfloat16() if bfloat16 else torch.from_numpy(x)
     q = module.NVFP4QuantizerRef(dtype=module.reference_utils.Fp4Formats.E2M1, **options).quantize(t)
     codes, scale = (q.data_t, q.scale_t) if columns else (q.data, q.scale)
     rows = options.get("quant_tile_shape", (1, 16))[0]  # of 16 x 16 values, each row has the same scales
-    codes, scale = nibbles(codes.numpy()), scale.float().numpy()[::rows]
+    codes, scale = codes.numpy() if stored else nibbles(codes.numpy()), scale.float().numpy()[::rows]
     return {"codes": codes.T, "scale": scale.T} if columns else {"codes": codes, "scale": scale}
 
 
@@ -99,25 +99,26 @@ def _four_over_six(rows: int, mode: str, bound: int) -> Operation:
         "nvfp4_4over6" if mode == "MAE" else "nvfp4_4over6_mse",
         {"quant_tile_shape": (rows, 16), "nvfp4_use_4over6": True, "nvfp4_e4m3_max": bound,
          "nvfp4_4over6_err_mode": mode},
-        options={**options, "granularity": f"{rows}x16"} if rows > 1 else options, causes="MN",
+        options={**options, "granularity": f"{rows}x16"} if rows > 1 else options,
     )  # fmt: skip
 
 
 OPERATIONS = [
-    Operation("NVFP4", nvfp4, "tensors", "nvfp4_te", causes="MN"),
-    Operation("NVFP4 columns", nvfp4, "tensors", "nvfp4_te", {"columns": True}, options={"granularity": "16x1"},
-              causes="MN"),
-    Operation("NVFP4 16x16", nvfp4, "tensors", "nvfp4_te_2d", {"quant_tile_shape": (16, 16)}, causes="MN"),
-    Operation("NVFP4 rows", nvfp4, "tensors", "nvfp4_te_row_scaled", {"columnwise": False, "row_scaled_nvfp4": True},
-              causes="MN"),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_te"),
+    Operation("NVFP4 columns", nvfp4, "tensors", "nvfp4_te", {"columns": True}, options={"granularity": "16x1"}),
+    Operation("NVFP4 16x16", nvfp4, "tensors", "nvfp4_te_2d", {"quant_tile_shape": (16, 16)}),
+    Operation("NVFP4 columns, random Hadamard transform", nvfp4, "tensors/bfloat16", "nvfp4_te_rht",
+              {"columns": True, "bfloat16": True, "with_rht": True}, options={"granularity": "16x1"}),
+    Operation("packing of NVFP4", nvfp4, "nibbles/e2m1fn", "e2m1fn", {"stored": True}),
+    Operation("NVFP4 rows", nvfp4, "tensors", "nvfp4_te_row_scaled", {"columnwise": False, "row_scaled_nvfp4": True}),
     *(_four_over_six(rows, mode, bound) for rows in (1, 16) for mode in ("MAE", "MSE") for bound in (256, 448)),
     *(Operation(f"FP8 {rows}x128{', powers of two' * power}", block, f"{'tiles' if rows > 1 else 'blocks'}/128",
                 "te_block" if power else "te_block_fp32", {"rows": rows, "power": power},
-                options={"granularity": "128x128"} if rows > 1 else {}, causes="" if rows > 1 else "N")
+                options={"granularity": "128x128"} if rows > 1 else {})
       for rows in (1, 128) for power in (False, True)),
     Operation("FP8 1x128 E5M2", block, "blocks/128", "te_block_fp32",
-              {"rows": 1, "power": False, "kind": "float8_e5m2"}, options={"format": "e5m2"}, causes="N"),
-    Operation("FP8 tensor", current, "tensors", "te_current", causes="N"),
+              {"rows": 1, "power": False, "kind": "float8_e5m2"}, options={"format": "e5m2"}),
+    Operation("FP8 tensor", current, "tensors", "te_current"),
     Operation("FP8 tensor E5M2", current, "tensors", "te_current", {"kind": "float8_e5m2"},
-              options={"format": "e5m2"}, causes="N"),
+              options={"format": "e5m2"}),
 ]  # fmt: skip

@@ -33,11 +33,9 @@ def mxfp4_decode(codes: Any) -> Answer:
 
 
 OPERATIONS = [
-    Operation("FP8 1x128", fp8, "blocks/128", "te_block_fp32", {"rows": 1}, causes="CDN",
-              issue="pytorch/pytorch#84194"),
-    Operation("FP8 128x128", fp8, "tiles/128", "te_block_fp32", {"rows": 128}, options={"granularity": "128x128"},
-              causes="CDN", issue="pytorch/pytorch#84194"),
+    Operation("FP8 1x128", fp8, "blocks/128", "te_block_fp32", {"rows": 1}),
+    Operation("FP8 128x128", fp8, "tiles/128", "te_block_fp32", {"rows": 128}, options={"granularity": "128x128"}),
     Operation("FP8 1x128 ue8m0", fp8, "blocks/128", "dsv3_inference_ue8m0", {"rows": 1, "scale_format": "ue8m0"},
-              options={"amax_floor": 0.0}, causes="AN", issue="huggingface/transformers#46763"),
+              options={"amax_floor": 0.0}),
     Operation("MXFP4 decode", mxfp4_decode, "codes/e2m1fn", "e2m1fn"),
 ]  # fmt: skip

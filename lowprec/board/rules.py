@@ -1,0 +1,382 @@
+"""Rules of packages that differ from a lowprec entry: each predicts the answer of the package.
+
+A rule is a function of a `Prediction`, at first lowprec's own answer, that returns it with the package's arithmetic in
+one place. Rules are applied one after another, so that the answer of a package with several of them is predicted, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cast.casts import decode, encode, round_to
+from ..format.catalogue import Format
+from ..scaling.hadamard import hadamard
+from ..scaling.quantizer import Quantizer
+from ..tensorcore.mma import mma
+
+F32 = NDArray[np.float32]
+f32 = np.float32
+E4M3_MAX, E2M1_MAX = f32(448), f32(6)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted codes and scales of blocks, or codes of values, which are blocks of one.
+
+    Attributes
+    ----------
+    x : float32 [n, values]
+        Blocks.
+    codes : int [n, values]
+        Their codes.
+    format : Format
+        Format of the codes.
+    quantizer : Quantizer, optional
+        Entry, for blocks.
+    scale, amax, tensor_amax : float32 [n]
+        Scale, and largest magnitudes of the block and of its tensor.
+    quotient : float32 [n]
+        amax / max.
+    exponent : float32 [n]
+        Exponent of a power of two as scale, before it is limited.
+    """
+
+    x: F32
+    codes: NDArray[Any]
+    format: Format
+    quantizer: Quantizer | None = None
+    scale: Any = None
+    amax: Any = None
+    tensor_amax: Any = None
+    quotient: Any = None
+    exponent: Any = None
+
+    def take(self, at: NDArray[np.int64]) -> Prediction:
+        """Return the prediction of some blocks."""
+        arrays: dict[str, Any] = {name: a[at] for name, a in vars(self).items() if isinstance(a, np.ndarray)}
+        return replace(self, **arrays)
+
+
+Rule = Callable[[Prediction], Prediction]
+
+
+def predict(x: F32, codes: NDArray[Any], q: Quantizer, scale: F32, tensor_amax: F32) -> Prediction:
+    """Return lowprec's answer for blocks as a `Prediction`."""
+    amax = np.abs(x).max(1)
+    how = getattr(q.rule, "scale_calculation", "")
+    quotient = amax * f32(1 / q.format.max) if how == "amax*(1/max)" else amax / f32(q.format.max)
+    p = Prediction(x, codes, q.format, q, scale, amax, tensor_amax, quotient)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return replace(p, exponent=_exponents(p, _log2))
+
+
+def _log2(v: F32) -> NDArray[np.float64]:
+    """Return a logarithm that is an integer for powers of two only."""
+    return np.asarray(np.log2(v.astype(np.float64)))
+
+
+def _exponents(p: Prediction, log2: Callable[[F32], Any]) -> F32:
+    """Return exponents of scales by a logarithm, not limited to those of E8M0."""
+    assert p.quantizer is not None
+    how, f = getattr(p.quantizer.rule, "scale_calculation", ""), p.format
+    base = p.amax
+    if how.startswith("even"):
+        bits = 1 if how == "even_1bit" else f.mantissa_bits
+        mask = np.uint32(0xFF800000)
+        base = ((base.view(np.uint32) + np.uint32(1 << (22 - bits))) & mask).view(f32)
+    if how in ("floor", "even", "even_1bit"):
+        return np.asarray(np.floor(log2(base)) - f.emax, f32)
+    return np.asarray(np.ceil(log2(base)) - f.emax if how == "ceil" else np.ceil(log2(p.quotient)), f32)
+
+
+def power(exponent: Any) -> F32:
+    """Return 2^exponent as float32, 0 or Inf beyond its range."""
+    return np.exp2(np.asarray(exponent, np.float64)).astype(f32)
+
+
+def _cast(p: Prediction, y: F32, nan: int | None = None) -> NDArray[Any]:
+    """Return the codes of quotients; `nan` is the code of NaN."""
+    q = p.quantizer
+    assert q is not None
+    codes = encode(y, p.format, rounding=q.rounding, policy="ocp_sat")
+    if q.negative_zero == "positive":
+        codes = np.where(codes == p.format.sign_mask, 0, codes)
+    return codes if nan is None else np.where(np.isnan(y), nan, codes)
+
+
+def _changed(p: Prediction, rows: Any, scale: Any, y: Any = None, nan: int | None = None, **more: Any) -> Prediction:
+    """Return a prediction with other scales in some rows, and codes of x / scale, or of the quotients `y`."""
+    at = np.flatnonzero(rows)
+    scales, codes = p.scale.copy(), p.codes.copy()
+    scales[at] = np.broadcast_to(np.asarray(scale, f32), p.scale.shape)[at]
+    codes[at] = _cast(p, p.x[at] / scales[at, None] if y is None else y[at], nan).astype(codes.dtype)
+    return replace(p, scale=scales, codes=codes, **more)
+
+
+# --- powers of two as scales ------------------------------------------------------------------------------------------
+
+
+def _by_log2(p: Prediction, log2: Callable[[F32], Any]) -> Prediction:
+    e = _exponents(p, log2)
+    known = np.isfinite(p.amax) & (p.amax > 0) & np.isfinite(e)
+    e = np.where(known, e, p.exponent).astype(f32)
+    return _changed(p, e != p.exponent, power(np.clip(e, -127, 127)), exponent=e)
+
+
+def log2_float32(p: Prediction) -> Prediction:
+    """Round the logarithm to float32 before it is rounded to an integer."""
+    return _by_log2(p, lambda v: _log2(v).astype(f32))
+
+
+def log2_by_ln(p: Prediction) -> Prediction:
+    """Compute the logarithm as ln(x) * (1 / ln 2), each rounded to float32."""
+    return _by_log2(p, lambda v: np.log(v.astype(np.float64)).astype(f32) * f32(1 / np.log(2.0)))
+
+
+def wrapped(p: Prediction, stored: bool = False) -> Prediction:
+    """Wrap the byte of an exponent below -127; elements are divided by the true scale, or by the stored one."""
+    byte = (np.nan_to_num(p.exponent, posinf=0, neginf=0).astype(np.int64) + 127) & 255
+    scale = decode(byte.astype(np.uint8), "e8m0fnu").astype(f32)
+    low = (p.exponent < -127) & (p.amax > 0)
+    return _changed(p, low, scale, p.x / (scale if stored else power(p.exponent))[:, None])
+
+
+def unlimited(p: Prediction) -> Prediction:
+    """Use exponents below -127."""
+    return _changed(p, (p.exponent < -127) & (p.amax > 0), power(p.exponent))
+
+
+def divided_by(p: Prediction, divisor: float) -> Prediction:
+    """Divide the elements of a block with the scale 2^-127 by another number."""
+    return _changed(p, p.scale == f32(2.0**-127), p.scale, p.x / f32(divisor))
+
+
+# --- all scales -------------------------------------------------------------------------------------------------------
+
+
+def replaced(p: Prediction, by: float, below: float = 0.0, of: str = "quotient") -> Prediction:
+    """Replace a scale of 0, or one for which amax / max is below a bound."""
+    value = getattr(p, of)
+    return _changed(p, value < f32(below) if below else value == 0, by)
+
+
+def divided_by_least(p: Prediction, least: float) -> Prediction:
+    """Divide by at least a lower bound, while amax is stored as the scale."""
+    return _changed(p, p.amax < f32(least), p.amax, p.x / f32(least))
+
+
+def nan_ignored(p: Prediction, scale: float = 1.0) -> Prediction:
+    """Ignore NaN in the largest magnitude of a block; a block of NaN has another scale."""
+    amax = np.where(np.isnan(p.x), 0, np.abs(p.x)).max(1)
+    known = predict(amax[:, None], p.codes, p.quantizer, p.scale, p.tensor_amax) if p.quantizer else p
+    quotient = known.quotient
+    scales = quotient
+    if p.quantizer is not None and p.quantizer.scale_format.bits == 8:
+        e8m0 = p.quantizer.scale_format.mantissa_bits == 0
+        scales = power(known.exponent) if e8m0 else _e4m3(quotient)
+    return _changed(p, np.isnan(p.amax), np.where(amax == 0, scale, scales), exponent=known.exponent)
+
+
+def special(
+    p: Prediction,
+    inf: float | None = None,
+    nan: float | None = None,
+    *,
+    tensor: bool = False,
+    divisor: float | None = None,
+    codes: int | None = None,
+) -> Prediction:
+    """Give a block with Inf or a scale beyond the largest, or a block or tensor with NaN, another scale and divisor."""
+    amax = p.tensor_amax if tensor else p.amax
+    for rows, scale in ((np.isinf(amax) | np.isposinf(p.exponent), inf), (np.isnan(amax), nan)):
+        if scale is not None:
+            p = _changed(p, rows, scale, None if divisor is None else p.x / f32(divisor), codes)
+    return p
+
+
+def constant(p: Prediction, scale: float, code: int = 0) -> Prediction:
+    """Give a block with Inf or NaN a constant scale and constant codes."""
+    rows = ~np.isfinite(p.amax)
+    return replace(p, scale=np.where(rows, f32(scale), p.scale), codes=np.where(rows[:, None], code, p.codes))
+
+
+def reciprocal(p: Prediction) -> Prediction:
+    """Use m = 448 * (1 / amax) and s = 1 / m: the quotient 448 / amax is rounded twice."""
+    m = E4M3_MAX * (f32(1) / p.amax)
+    p = replace(p, quotient=f32(1) / m)
+    if p.quantizer is not None and p.quantizer.scale_format.bits == 8:
+        return _by_log2(p, lambda v: _log2(np.maximum(v, f32(2.0**-126))))
+    return _changed(p, p.amax > 0, p.quotient, p.x * m[:, None])
+
+
+def _e4m3(x: F32) -> F32:
+    """Return values rounded to E4M3, saturated."""
+    return np.asarray(decode(encode(x, "e4m3fn"), "e4m3fn"), f32)
+
+
+def zero_signs(p: Prediction, kind: str) -> Prediction:
+    """Change signs of zeros: `of_zero`, +0 for quotients of 0; `positive`, for all; `negative`, -0 unless x > 0."""
+    sign = p.format.sign_mask
+    zero = (p.codes & ~np.asarray(sign, p.codes.dtype)) == 0
+    if kind == "of_zero":
+        zero &= (p.x == 0) | (p.x / p.scale[:, None] == 0)
+    code = np.where((p.x > 0) & np.isfinite(p.x), 0, sign) if kind == "negative" else 0
+    return replace(p, codes=np.where(zero, code, p.codes).astype(p.codes.dtype))
+
+
+def transformed_by_vdpbf16ps(p: Prediction) -> Prediction:
+    """Multiply blocks by the Hadamard matrix with AVX-512's bfloat16 products."""
+    x, rows = (encode(v, "bfloat16") for v in (p.x, np.ascontiguousarray(hadamard(np.eye(16, dtype=f32)).T)))
+    y = mma(x, rows, accumulator="avx512_bf16", a_format="bfloat16", b_format="bfloat16")
+    return replace(p, codes=round_to(y, "bfloat16"))
+
+
+def nearest_product(p: Prediction) -> Prediction:
+    """Choose the nearest of 16 products value * scale in float32, which may be Inf."""
+    products = np.asarray(decode(np.arange(16), p.format), f32) * p.scale[:, None, None]
+    return replace(p, codes=np.argmin(np.abs(products - p.x[..., None]), -1).astype(p.codes.dtype))
+
+
+def reciprocal_applied(p: Prediction, nan: int) -> Prediction:
+    """Multiply elements by 1 / s in float32."""
+    return _changed(p, p.amax == p.amax, p.scale, p.x * (f32(1) / p.scale)[:, None], nan)
+
+
+def nan_code(p: Prediction, code: int) -> Prediction:
+    """Give NaN another code."""
+    return replace(p, codes=np.where(np.isnan(p.x), code, p.codes).astype(p.codes.dtype))
+
+
+def minus_two(p: Prediction) -> Prediction:
+    """Give values that round to -2 the code of -2 in MXINT8."""
+    least = np.rint(p.x / p.scale[:, None] * f32(64)) <= -128
+    return replace(p, codes=np.where(least, 0x80, p.codes).astype(p.codes.dtype))
+
+
+# --- NVFP4: scales in E4M3, and one of the tensor ---------------------------------------------------------------------
+
+
+def inverse_stored(p: Prediction) -> Prediction:
+    """Use e = 2688 * (1 / amax of the tensor) is stored; s = E4M3(e * (amax / 6)), 0.125 instead of 0; x / (s / e)."""
+    e = E4M3_MAX * E2M1_MAX * (f32(1) / np.maximum(p.tensor_amax, f32(2.0**-126)))
+    e = np.where(np.isfinite(e), e, f32(1))
+    s = _e4m3(e * p.quotient)
+    s = np.where(s == 0, f32(0.125), s)
+    return _changed(p, p.amax >= 0, s, p.x / (s / e)[:, None])
+
+
+def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
+    """Use e = 2688 / amax of the tensor, or 1; s = E4M3(amax / 6 * e); (x / s) * e, coded by the least distance."""
+    e = E4M3_MAX * E2M1_MAX / p.tensor_amax if tensor else np.ones_like(p.amax)
+    wide = p.amax / E2M1_MAX * e
+    s = np.where(np.isnan(wide), np.copysign(E4M3_MAX, wide), _e4m3(wide)).astype(f32)
+    y = p.x / s[:, None] * e[:, None]
+    distances = np.abs(y[..., None] - np.asarray(decode(np.arange(16), p.format), f32))
+    return replace(p, scale=s, codes=np.argmin(np.nan_to_num(distances, nan=-1), -1).astype(p.codes.dtype))
+
+
+def two_quotients(p: Prediction) -> Prediction:
+    """Use g = amax of the tensor / 2688; s = E4M3(amax / 6 / g), 0 / 0 = NaN; x * (1 / g / s), which may overflow."""
+    g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
+    q = p.quotient / g
+    s = _e4m3(np.clip(q, f32(2.0**-6), E4M3_MAX))
+    return _changed(p, np.full(len(q), True), s, p.x * (f32(1) / g / s)[:, None], 0xB)
+
+
+def zero_tensor(p: Prediction) -> Prediction:
+    """If g = amax of the tensor / 2688 is 0 or NaN, use s = 448 or NaN, and the codes of x / 0."""
+    g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
+    s = np.where(p.amax > 0, E4M3_MAX, f32(np.nan))
+    return _changed(p, (g == 0) | np.isnan(g), np.where(np.isnan(g), g, s), p.x / f32(0), 7)
+
+
+def unsaturated(p: Prediction) -> Prediction:
+    """Use e = 6 b / amax of the tensor, s = E4M3(amax / 6 * e), x * (1 / (s / e)) without a limit: 8 is coded -0."""
+    assert p.quantizer is not None
+    choice, bound = p.quantizer.rule.four_over_six, p.quantizer.rule.max_block_scale or 448  # type: ignore[union-attr]
+    e = E2M1_MAX * f32(bound) / p.tensor_amax
+    found = []
+    for factor in (f32(1), f32(1.5))[: 2 if choice else 1]:
+        wide = np.where(p.tensor_amax == 0, 0, p.amax / E2M1_MAX * e) * factor
+        s = _e4m3(wide)
+        y = np.where(s[:, None] != 0, p.x * (f32(1) / (f32(1) / e * s))[:, None], 0).astype(f32)
+        y = np.where(np.isinf(y), f32(np.nan), y)
+        step = np.where(np.abs(y) < 2, f32(0.5), np.where(np.abs(y) < 4, f32(1), f32(2)))
+        found.append((s, (np.rint(y / step) * step).astype(f32)))
+    (s, v), other = found[0], found[-1]
+    if choice:
+        errors = [value * t[:, None] * p.tensor_amax[:, None] / f32(1536) - p.x for t, value in found]
+        sums = [(np.abs(d) if choice == "mae" else d * d).sum(1, dtype=f32) for d in errors]
+        four = sums[1] < sums[0]
+        s, v = np.where(four, other[0], s), np.where(four[:, None], other[1], v)
+    bits = v.view(np.uint32)
+    code = (bits >> 31 << 3) | (((bits >> 23 & 255) - 126 << 1) & 0xFF) | np.where(np.abs(v) == 0.5, 1, bits >> 22 & 1)
+    code = np.where(np.isnan(v), 0xB, np.where(v == 0, bits >> 31 << 3, code) & 15)
+    return replace(p, scale=s, codes=code.astype(p.codes.dtype))
+
+
+def exponent_bits(p: Prediction) -> Prediction:
+    """Use the exponent of amax / 6, plus 1 if bits follow, as the byte of a scale; byte 0 divides by 0."""
+    bits = p.quotient.view(np.uint32)
+    byte = (bits >> 23) + ((bits & 0x7FFFFF) != 0).astype(np.uint32) & 255
+    y = p.x / (byte << 23).view(f32)[:, None]
+    y = np.where(np.isinf(y), f32(np.nan), y)
+    return _changed(p, byte != p.exponent + 127, decode(byte.astype(np.uint8), "e8m0fnu"), y, 0xB)
+
+
+# --- casts ------------------------------------------------------------------------------------------------------------
+
+
+def between(p: Prediction, low: int, high: int, code: int, signed: int = 0) -> Prediction:
+    """Give values whose magnitudes have bits from `low` to `high` one code, plus `signed` if they are negative."""
+    bits = p.x.view(np.uint32)
+    size = bits & 0x7FFFFFFF
+    codes = code | (bits >> 31) * np.uint32(signed)
+    return replace(p, codes=np.where((size >= low) & (size <= high), codes, p.codes).astype(p.codes.dtype))
+
+
+def payload(p: Prediction, shift: int, quiet: int) -> Prediction:
+    """Keep the upper bits of a NaN; `quiet` is the bit that is set in it."""
+    bits = p.x.view(np.uint32)
+    codes = bits >> shift if shift == 16 else (bits >> 31 << 15) | 0x7C00 | (bits & 0x7FFFFF) >> shift
+    return replace(p, codes=np.where(np.isnan(p.x), codes | quiet, p.codes).astype(p.codes.dtype))
+
+
+def nan_unsigned(p: Prediction) -> Prediction:
+    """Drop the sign that makes a NaN of -0, unless a negative value overflows."""
+    signed = (p.codes == p.format.sign_mask) & ~(p.x < 0)
+    return replace(p, codes=np.where(signed, 0, p.codes).astype(p.codes.dtype))
+
+
+def below_smallest(p: Prediction) -> Prediction:
+    """Encode numbers below 2^-127 as the exponent of the nearest power of two, plus 127, in two's complement."""
+    significand, e = np.frexp(p.x)
+    code = e + 126
+    code += (significand > 0.75) | ((significand == 0.75) & (code % 2 != 0))
+    return replace(p, codes=np.where((p.x > 0) & (code < 0), code & 0xFFFF, p.codes))
+
+
+def subnormals_by_addition(p: Prediction) -> Prediction:
+    """Encode subnormals as floor(x * 512 + 0.5) in float32, at most 7."""
+    code = np.floor(p.x * f32(512) + f32(0.5)).astype(np.int64).clip(0, 7)
+    return replace(p, codes=np.where(p.x < 2.0**-6, code, p.codes).astype(p.codes.dtype))
+
+
+# --- bytes of two codes -----------------------------------------------------------------------------------------------
+
+
+def high_first(p: Prediction) -> Prediction:
+    """Store the first code of a byte in its high nibble."""
+    return replace(p, codes=(p.codes >> 4 | p.codes << 4).astype(p.codes.dtype))
+
+
+def by_halves(p: Prediction) -> Prediction:
+    """Store element i of a block in the low nibble of byte i, and element i + 16 in its high nibble."""
+    codes = np.stack([p.codes & 15, p.codes >> 4], -1).reshape(len(p.codes), -1)
+    low, high = np.split(codes, 2, axis=1)
+    return replace(p, codes=(low | high << 4).astype(p.codes.dtype))
