@@ -104,6 +104,8 @@ def shown(p: Prediction, example: dict[str, Any], who: str) -> dict[str, str]:
     if "scale" in example[who]:
         known = number(example[who]["scale"])
         nan = np.isnan(p.scale[0]) and np.isnan(known)
+        if known == 0 or not np.isfinite(known):  # codes that such a scale multiplies are not compared
+            found["code"] = example[who]["code"]
         found["scale"] = example[who]["scale"] if nan else f"0x{np.float32(p.scale[0]).view(np.uint32):08X}"
     return found
 
