@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.sinks import Sink
+from lowprec.attn.splits import Combine
 from lowprec.attn.sums import RowSum
 from lowprec.codec.block import BlockCodec
 from lowprec.codec.cast import CastCodec
@@ -31,6 +33,7 @@ from lowprec.scaling.quantizer import Quantizer, quantizers
 from lowprec.scaling.rules import AmaxRule, PythonRule
 from lowprec.scaling.spec import TensorSpec, is_word
 from lowprec.special.exp2 import Exp2
+from lowprec.special.reciprocal import Reciprocal
 from lowprec.tensorcore.accumulator import FLOAT64
 from lowprec.tensorcore.catalogue import accumulators
 from lowprec.tensorcore.kinds import KINDS
@@ -54,7 +57,7 @@ CLASSES: dict[str, type] = {
     for cls in (
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
-        *RowSum.__subclasses__(), *Exp2.__subclasses__(),
+        Combine, *(made for base in (RowSum, Exp2, Reciprocal, Sink) for made in base.__subclasses__()),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")

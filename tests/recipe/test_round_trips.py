@@ -129,6 +129,12 @@ def test_objects_that_nobody_registered():
     assert np.array_equal(lp.quantize(x, spec.x).codes, lp.quantize(x, tile).codes)
 
 
+@pytest.mark.parametrize("name", lp.attentions.names())
+def test_attention_kernels_that_nobody_registered(name):
+    recipe = recipes["bf16"].with_(attention=lp.attentions[name].with_(p_offset=3))
+    assert Recipe.from_toml(recipe.to_toml()) == Recipe.from_dict(recipe.as_dict(), check=False) == recipe
+
+
 def test_two_of_one_name_are_two():
     one, other = (lp.Format("mine", 4, bits) for bits in (2, 3))
     assert recipes["bf16"].with_(dy=one) != recipes["bf16"].with_(dy=other)
