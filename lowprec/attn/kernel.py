@@ -107,7 +107,7 @@ class AttentionKernel(Value):
     softcap : bool
         Whether scores can be capped: ``tanh(S scale / cap)`` replaces S, and cap the scale.
     gradient_tiles : tuple of GradientTile
-        Tiles of the backward pass by head size, in increasing order; empty: the kernel has none.
+        Tiles of the backward pass by head size, in increasing order; empty: no backward pass.
     output_format : Format
         Default format of the output.
     source : str
