@@ -183,7 +183,8 @@ class Tolerance:
         """
         rtol = _half(self.products[0])
         if probability > 0:
-            allowed = _quantile(probability / max(self.exact.size, 1)) * self._scale + rtol * np.abs(self.exact)
+            likely = _quantile(probability / max(self.exact.size, 1)) * self._scale + rtol * np.abs(self.exact)
+            allowed = np.fmin(likely, self.bound)
         else:
             allowed = self.bound
         left = np.where(np.isfinite(allowed), allowed - rtol * np.abs(self.exact), 0.0)

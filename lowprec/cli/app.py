@@ -24,6 +24,7 @@ from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
 from . import studies as cli_studies
+from . import tolerance as cli_tolerance
 from . import train as cli_train
 from . import vectors as cli_vectors
 from . import verify as cli_verify
@@ -172,6 +173,9 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_golden.golden,
         cli_verify.recordings_command,
         cli_board.board,
+        cli_tolerance.tolerance_command,
+        cli_tolerance.criterion_command,
+        cli_tolerance.mutate_command,
     ),
     "Training and studies": (
         cli_catalogues.recipes_command,
