@@ -52,6 +52,10 @@ def tolerance_command(
     with naming(a_file, b_file):
         a, b = (quantize(x, spec) for x, spec in zip(values, specs, strict=True))
         t = tolerance(a, b, accumulator=accumulator, values=(values[0], values[1]), **options)
+    verdict = None
+    if got is not None:
+        with naming(got):
+            verdict = t.test(_load_array(got, dimensions=2))
     columns = ("refuses", "atol", "rtol", "largest bound", "expected error")
     import numpy as np
 
@@ -60,10 +64,8 @@ def tolerance_command(
     pairs = (("never", t.atol_rtol()), ("1 in 10^6", t.atol_rtol(1e-6)))
     rows = [(name, pair.atol, pair.rtol, bound, expected) for name, pair in pairs]
     emit(columns, rows, f"{a_file} x {b_file}: {accumulator}, {out_format}")
-    if got is None:
+    if verdict is None:
         return
-    with naming(got):
-        verdict = t.test(_load_array(got, dimensions=2))
     click.echo(f"{got}: {verdict}", err=bool(output_format()))
     if not verdict:
         sys.exit(1)
