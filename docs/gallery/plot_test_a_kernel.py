@@ -2,8 +2,8 @@
 How do I test my FP8 kernel?
 ============================
 
-A test compares a kernel with a reference, and someone guesses ``atol``. These six steps replace the guess. The kernel is
-one that runs here: torch's product of bfloat16 matrices on a CPU.
+A test compares a kernel with a reference, and someone guesses ``atol``. These six steps replace the guess. The kernel
+runs here: torch's product of bfloat16 matrices on a CPU.
 """
 
 import warnings
@@ -34,8 +34,9 @@ for factor in (1.0, 1.01):
     print(factor, "accepted:", np.allclose(lp.round_to(got * factor, "bfloat16"), want, rtol=1.6e-2, atol=1e-5))
 
 # %%
-# **Step 2: the usual repair.** FP8 sums err more, and the same test refuses a right FP8 kernel of Hopper. Someone raises
-# ``atol`` until it passes. What else passes now? `criterion_power` tries a criterion on right kernels and on every fault:
+# **Step 2: the usual repair.** FP8 sums err more, and the same test refuses a right FP8 kernel of Hopper. Someone
+# raises ``atol`` until it passes. What else passes now? `criterion_power` tries a criterion on right kernels and on
+# every fault:
 
 print(criterion_power("torch_bfloat16", m=64, n=96, k=1024, draws=1).sentence)
 

@@ -89,9 +89,9 @@ def mutate(
     clean = _run(target, "", command, timeout)
     last = next((line for line in reversed(clean.output.splitlines()) if line.strip()), "no output")
     if clean.code != 0:
-        raise ValueError(f"mutate: the suite must pass without a fault, but it exits with {clean.code}: {last}")
+        raise ValueError(f"mutate: the suite must pass without a fault, got exit code {clean.code}: {last}")
     if not clean.calls:
-        raise ValueError(f"mutate: the suite must call {target}, but none of its tests does: {last}")
+        raise ValueError(f"mutate: the suite must call {target}, got no test that does: {last}")
     for name in chosen:
         found = _run(target, name, command, timeout)
         failed = tuple(test for test in clean.calls if not found.calls.get(test, False))
@@ -187,7 +187,7 @@ def pytest_configure(config: Any) -> None:
     try:
         plugin = _Plugin(**job)
     except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(f"target {job['target']} cannot be imported: {error}") from error
+        raise pytest.UsageError(f"mutate: target must be importable, got {job['target']}: {error}") from error
     config.pluginmanager.register(plugin)
 
 

@@ -48,12 +48,12 @@ def test_faults_that_a_suite_lets_live_are_reported(suite):
 @pytest.mark.slow
 def test_a_suite_that_cannot_be_judged_is_refused(suite):
     command = ["pytest", "-q", "--rootdir", str(suite.parent), str(suite)]
-    with pytest.raises(ValueError, match="none of its tests does"):
+    with pytest.raises(ValueError, match="got no test that does"):
         next(mutate("numpy.linalg:qr", command))
-    with pytest.raises(ValueError, match=r"must pass without a fault.*cannot be imported"):
+    with pytest.raises(ValueError, match=r"must pass without a fault.*target must be importable"):
         next(mutate("mutated_kernel:nothing", command))
     suite.write_text("def test_fails():\n    assert False\n")
-    with pytest.raises(ValueError, match="the suite must pass without a fault, but it exits with 1"):
+    with pytest.raises(ValueError, match="the suite must pass without a fault, got exit code 1"):
         next(mutate("mutated_kernel:mm", command))
 
 
