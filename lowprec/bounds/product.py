@@ -317,7 +317,7 @@ class _Tile:
         norms = (np.sqrt(np.square(np.maximum(np.abs(v), w)).sum(axis=1)) for v, w in ((x, p), (y, q)))
         size = np.multiply.outer(*norms)
         before, beyond = np.abs(exact), np.abs(after)
-        steps = -(-(end - at) // rule.step())
+        steps = rule.steps(end - at)
         inside = before if steps == 1 else (before + beyond + size) / 2
         below = _counter(self.left.bits[:, some], self.right.bits[:, some])
         return after, Block(steps, end - at, before + most, beyond + most, inside + most, largest, size, below)
