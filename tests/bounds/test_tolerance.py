@@ -22,7 +22,7 @@ def pair(rng, m=32, n=48, k=512, kind="normal"):
     return lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 128x128")
 
 
-@pytest.mark.sampled(2, default=24)
+@pytest.mark.sampled(1, default=24)
 @pytest.mark.parametrize("name", BY_GEMM)
 def test_no_output_is_beyond_the_bound(name):
     accumulator = lp.accumulators[name]
@@ -45,6 +45,7 @@ def test_no_output_is_beyond_the_bound(name):
     assert 0.01 < near <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "split"),
     [("deepgemm", 4), ("cublaslt", 1), ("cublaslt_fast", 2), ("cutlass_2xacc", 3),
@@ -66,6 +67,7 @@ def test_libraries_splits_and_epilogues_compose(library, split):
             assert not t._outside(d.astype(np.float64))[0].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hopper_fp8", "ada_fp8", "blackwell_fp8", "arm_fp8", "amx_fp8"])
 def test_worst_cases_stay_within_the_bound_in_exact_arithmetic(name):
     """Coordinate search: change one code at a time if the exact error becomes larger."""
@@ -89,6 +91,7 @@ def test_worst_cases_stay_within_the_bound_in_exact_arithmetic(name):
         codes[worst[1] > worst[0]] = moved[worst[1] > worst[0]]
 
 
+@pytest.mark.slow
 def test_the_bound_is_near_the_largest_error():
     a, b = pair(3, 64, 96, 4096)
     for every, most in ((128, 20), (None, 60)):
@@ -96,6 +99,7 @@ def test_the_bound_is_near_the_largest_error():
         assert 1 <= t.bound.max() / np.abs(lp.gemm(a, b, promote_every=every) - t.exact).max() < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["chains", "any"])
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 def test_right_kernels_are_accepted_in_other_orders(out, order):
@@ -117,6 +121,7 @@ def test_right_kernels_are_accepted_in_other_orders(out, order):
 UNSEEN = {"scale 1 ulp off"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 def test_faults_are_refused_and_named(out):
     rng = np.random.default_rng(5)
@@ -171,6 +176,7 @@ def test_atol_rtol_accept_right_kernels_and_refuse_less_when_a_probability_is_st
     assert not np.allclose(d * 1.05, t.exact, rtol=proven.rtol, atol=proven.atol)
 
 
+@pytest.mark.slow
 def test_criteria_are_measured():
     power = criterion_power("calc_diff<1e-3", m=64, n=64, k=512, draws=1)
     assert {"1.01x", "scale 6 % off", "A not quantized", "never promoted"} <= {r.kernel for r in power.rows if r.passes}
