@@ -12,7 +12,9 @@ def page() -> str:
     rows = [
         (
             f"`{name}`", a.operands.name, f"`{a.scores.name}`",
-            ", ".join(f"{t.keys} to D = {t.head_dim}" for t in a.key_tiles),
+            ", ".join(
+                f"{t.keys} to D = {t.head_dim}" + (f" (Dv = {t.value_dim})" if t.value_dim else "") for t in a.key_tiles
+            ),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
             "never" if a.promote_every is None else f"every {a.promote_every}",
             ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),
@@ -79,20 +81,39 @@ computes one.
 {table(names, rows)}
 
 A threshold keeps the old maximum while the new one is larger by at most that many octaves. *Promoted* is how often P V
-leaves the tensor core. Causal masks and sliding windows have their own tiles (`key_tiles`).
+leaves the tensor core. Causal masks and sliding windows have their own tiles (`key_tiles`). A rule of each library
+(`schedule`) normalizes the mask as its wrapper does and says which tiles a block of queries visits: vLLM's windows start
+at the first key that a block sees, and few queries have smaller tiles; in FlashAttention-4 the share of 2^x that the
+polynomial computes depends on head size, mask, rows and heads of a group. A NaN in V reaches the rows of all blocks that
+visit its tile, also where it is masked.
+
+The entries are these kernels and no others: `flash2` is the unsplit kernel with the tiles of an A100, although
+FlashAttention-2's wrapper splits keys for small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9
+have other tiles at D = 128. FlashAttention-3 has V in rows and no pages; FlashAttention-4 is compiled for sm_100, since
+its kernel for sm_103 has no polynomial.
 
 ## What is exact
 
 Each kernel has the bits of an [oracle in fractions](../lowprec/oracle/attention.py): outputs and log-sum-exps of
-random rows with several tiles, with and without a causal mask, and 16 wrong rules (another order of tiles, offset,
-threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table; no
-recording of a GPU's attention has confirmed them yet. Other operations, which no public source fixes:
+random rows with several tiles, with and without a causal mask, and 19 wrong rules (another order of tiles, offset,
+threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table, twice:
+a second implementation, written from the sources without knowledge of this one, has the same bits in all 109 760
+outputs and 1109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), and its smallest cases are tests.
+No recording of a GPU's attention has confirmed them yet.
+
+Where a compiler decides between one rounding and two, the fields follow compiled kernels: fa3-fwd 0.0.3 and vllm 0.33.0
+(its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS DSL 4.6.2 for sm_100a.
+In these `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one FFMA each (`QuadSum(fused=...)`,
+`fused_shift`, `fused_lse`). Another compiler may contract otherwise: the fields can be changed.
+
+Not determined by them:
 
 - `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. PTX ISA 9.1 bounds the
   errors of `ex2.approx` and of the reciprocal at 2 ulp, so the hardware's float32 results can differ in their last
   bits, and a result in BF16 where it is close to a boundary between two numbers. FlashAttention-4's polynomial is
   exact.
-- whether the compiler contracts `row_sum * scale + p` into one fused multiply-add: a field, `QuadSum(fused=...)`.
+- whether the operations of a sink and of the combination of split keys are contracted: rounded as their sources write
+  them.
 - the order of the products within one instruction: the accumulators add them exactly.
 
 `undecided=True` computes which outputs are affected: bounds are propagated from each 2^x through P, the row sums and

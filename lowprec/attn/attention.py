@@ -18,7 +18,7 @@ from ..format.catalogue import Format, formats
 from .catalogue import attentions
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
-from .splits import Place
+from .tiles import Call
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -143,9 +143,11 @@ def attention(
     q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     check_shapes(q.shape, k.shape, v.shape, kernel)
     (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
-    left, right = find_window(causal, window)
-    low, high = _visible(m, n, left, right)
-    tile = kernel.tile_of(max(d, channels), causal, window is not None, softcap is not None)
+    left, right = find_window(False, window)
+    call = Call(m, n, d, channels, heads // key_heads, causal, left, right, softcap is not None)
+    call = kernel.schedule.normalized(call)
+    low, high = _visible(m, n, call.left, call.right)
+    tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
     whole("attention", "splits", splits, 1)
     _check_options(kernel, softcap, sinks, splits, undecided)
     logits = None if sinks is None else _sinks(sinks, heads)
@@ -161,15 +163,17 @@ def attention(
             group, member = divmod(h * key_heads, heads)
             q_scale, k_scale, v_scale = (x[b, group] for x in descales)
             sink = None if logits is None else logits[h]
-            if cap is None or softcap is None:
-                run = Forward(kernel, tile, scale_of_scores(kernel, factor, q_scale * k_scale), v_scale, undecided)
-            else:
-                octaves = scale_of_scores(kernel, softcap, np.float32(1))
-                run = Forward(kernel, tile, octaves, v_scale, undecided, cap * (q_scale * k_scale))
-            head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high)
-            size = heads // key_heads
-            place = Place(kernel.tiles_of(max(d, channels)).queries, size, member // key_heads, left, right)
-            found = run.with_sink(sink).head(head) if splits == 1 else run.split(head, splits, place, sink)
+            qk_scale, top = q_scale * k_scale, factor
+            below = None
+            if cap is not None and softcap is not None:
+                below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
+            nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
+            run = Forward(
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided, below, nats
+            )
+            blocks = kernel.schedule.blocks(call, tile, member // key_heads)
+            head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high, blocks)
+            found = run.with_sink(sink).head(head) if splits == 1 else run.split(head, splits, sink)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
                 lower[b, h], upper[b, h] = found.low, found.high

@@ -13,17 +13,18 @@ from ..format.catalogue import formats
 from ..registry import Registry
 from ..special.exp2 import PolynomialExp2
 from ..tensorcore.catalogue import accumulators
-from .kernel import AttentionKernel, GradientTile, KeyTile
+from .kernel import AttentionKernel, GradientTile
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
-from .sums import PackedPairSum, QuadSum
+from .sums import PackedPairSum
+from .tiles import FlashAttention2, FlashAttention3, FlashAttention4, KeyTile, Period
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""
 
 _STAND_IN = (
-    "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; whether the compiler contracts a sum's "
-    "rescaling, a sink's and a log-sum-exp's operations"
+    "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: "
+    "contracted as in compiled wheels; a sink's operations: as its source writes them"
 )
 _FA2 = (
     "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h, flash_bwd_kernel.h, flash_bwd_launch_template.h; "
@@ -50,13 +51,15 @@ _HOPPER_FP8 = (
     KeyTile(192, 160, 160, 160, 128, 128), KeyTile(256, 128, 128, 64),
 )  # fmt: skip
 _HOPPER_BF16 = (
-    KeyTile(64, 192, 128, 128, 192), KeyTile(96, 144, 144, 128, 192), KeyTile(128, 176, 128, 128),
-    KeyTile(192, 112, 112, 96), KeyTile(256, 80, 80, 64),
+    KeyTile(64, 192, 128, 128, 192), KeyTile(64, 96, 96, 96, value_dim=256), KeyTile(64, 64, 64, 64, 64, value_dim=512),
+    KeyTile(96, 144, 144, 128, 192), KeyTile(128, 176, 128, 128),
+    KeyTile(192, 128, 128, 96, value_dim=128), KeyTile(192, 112, 112, 96), KeyTile(256, 80, 80, 64),
 )  # fmt: skip
 _VLLM_FP8 = (
-    KeyTile(64, 128, 128, 128), KeyTile(96, 128, 128, 128), KeyTile(128, 192, 192, 192), KeyTile(192, 96, 96, 96),
+    KeyTile(64, 128, 128, 128, 192), KeyTile(96, 128, 128, 128), KeyTile(128, 192, 192, 192), KeyTile(192, 96, 96, 96),
     KeyTile(256, 128, 128, 64),
 )  # fmt: skip
+_VLLM_SCHEDULE = FlashAttention3(True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)))
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
 _AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))
 _BLACKWELL = (KeyTile(128, 128, 128, 128, 256),)
@@ -69,9 +72,13 @@ _AMPERE_COMBINE = Combine(
     ((32, 8), (64, 16), (96, 8), (128, 32), (160, 8), (192, 16), (256, 32)), by_total=True, skips_zeros=False,
     empty_lse=float("inf"), divides_all=True,
 )  # fmt: skip
+_AMPERE: dict[str, Any] = {
+    "schedule": FlashAttention2(), "empty_scale": 1.0, "empty_lse": float("inf"), "lse_from_scale": True,
+    "softcap": True,
+}  # fmt: skip
 _HOPPER: dict[str, Any] = {"softcap": True, "combine": _HOPPER_COMBINE}
 _BLACKWELL_SOFTMAX: dict[str, Any] = {
-    "row_sum": PackedPairSum(), "fused_shift": False, "flush_subnormals": False, "rounded_scale": False,
+    "row_sum": PackedPairSum(), "flush_subnormals": False, "rounded_log2_e": True,
     "empty_scale": 1.0, "lse_in_octaves": True, "source": _FA4, "sink": OffsetSink(),
     "combine": Combine(((64, 16), (256, 32)), scaled=True),
 }  # fmt: skip
@@ -79,31 +86,39 @@ _BLACKWELL_SOFTMAX: dict[str, Any] = {
 _CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625)
 
 
-def _mixed(period: int) -> PolynomialExp2:
-    return PolynomialExp2(_CUBIC, period, 4, first_fragment=1, source=f"{_FA4}: ex2_emulation, tuning table")
+def _blackwell(causal: int) -> FlashAttention4:
+    """Return the schedule of sm_100; sm_103 emulates no column."""
+    return FlashAttention4(
+        (Period(64, 16, 16, 16, 16, 16), Period(112, 16, 16, 16, 16, 10), Period(128, 16, causal, 16, 10, 10))
+    )
+
+
+def _mixed() -> PolynomialExp2:
+    return PolynomialExp2(_CUBIC, 16, 4, first_fragment=1, source=f"{_FA4}: ex2_emulation, tuning table")
 
 
 for _kernel in (
     AttentionKernel(
-        "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, row_sum=QuadSum(fused=True), empty_scale=1.0,
-        empty_lse=float("inf"), softcap=True, gradient_tiles=_AMPERE_GRADIENT, source=_FA2,
+        "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, gradient_tiles=_AMPERE_GRADIENT, source=_FA2,
+        **_AMPERE,
     ),
     AttentionKernel(
-        "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, row_sum=QuadSum(fused=True),
-        empty_scale=1.0, empty_lse=float("inf"), softcap=True, combine=_AMPERE_COMBINE, source=_SPLIT,
+        "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, combine=_AMPERE_COMBINE, source=_SPLIT,
+        **_AMPERE,
     ),
     AttentionKernel("fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, **_HOPPER, source=_FA3),
     AttentionKernel("fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, p_offset=8, **_HOPPER, source=_FA3),
     AttentionKernel(
-        "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, p_offset=8, promote_every=1, sink=ShiftedSink(),
-        **_HOPPER, source=_VLLM,
+        "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, schedule=_VLLM_SCHEDULE, p_offset=8,
+        promote_every=1, sink=ShiftedSink(), **_HOPPER, source=_VLLM,
     ),
     AttentionKernel(
-        "fa4_bf16", **_of("blackwell", "bf16"), key_tiles=_BLACKWELL, exp2=_mixed(10), rescale_threshold=8.0,
+        "fa4_bf16", **_of("blackwell", "bf16"), key_tiles=_BLACKWELL, exp2=_mixed(), schedule=_blackwell(16),
+        rescale_threshold=8.0, **_BLACKWELL_SOFTMAX,
+    ),
+    AttentionKernel(
+        "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(), schedule=_blackwell(8), p_offset=8,
         **_BLACKWELL_SOFTMAX,
-    ),
-    AttentionKernel(
-        "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(10), p_offset=8, **_BLACKWELL_SOFTMAX
     ),
 ):  # fmt: skip
     attentions.register(_kernel.name, _kernel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ from ..kernels import attn as kernels
 from ..tensorcore.mma import mma
 from .bounds import Bounds
 from .kernel import AttentionKernel
-from .splits import Place, split_ranges
+from .splits import split_blocks
+from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
 _LOG2_E, _LN_2 = math.log2(math.e), np.float32(math.log(2))
@@ -30,6 +32,7 @@ class Head(NamedTuple):
     v: NDArray[Any]
     low: NDArray[np.int64]  # [M], the first key of a row
     high: NDArray[np.int64]  # [M], one past its last key
+    blocks: list[Block]  # of consecutive rows, with the tiles that they visit
 
 
 class HeadResult(NamedTuple):
@@ -56,28 +59,32 @@ class Forward:
     v_descale: np.float32
     bounded: bool = False  # whether to bound the output, too
     cap: np.float32 | None = None  # factor of the scores below tanh
+    lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
     sink: np.float32 | None = None
 
     def head(self, h: Head) -> HeadResult:
         """Return the results of all rows."""
+        parts = []
         with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
-            parts = [self._rows(h, i, min(i + ROWS, len(h.q))) for i in range(0, len(h.q), ROWS)]
+            for visits, blocks in groupby(h.blocks, lambda block: block.visits):
+                same = list(blocks)
+                first, stop = same[0].first, same[-1].stop
+                parts += [self._rows(h, i, min(i + ROWS, stop), visits) for i in range(first, stop, ROWS)]
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def with_sink(self, sink: np.float32 | None) -> Forward:
         """Return the pass with a sink."""
         return dataclasses.replace(self, sink=sink)
 
-    def split(self, h: Head, splits: int, place: Place, sink: np.float32 | None) -> HeadResult:
+    def split(self, h: Head, splits: int, sink: np.float32 | None) -> HeadResult:
         """Return the results of split keys, combined; the first split adds the sink."""
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
-        ranges = split_ranges(place, self.tile, len(h.q), len(h.k), splits, combine.divides_all)
+        tiles = -(-len(h.k) // self.tile) if combine.divides_all else None
         parts = []
-        for i, (low, high) in enumerate(ranges):
-            low, high = np.maximum(h.low, low), np.minimum(h.high, high)
-            part = self.with_sink(sink if i == 0 else None).head(h._replace(low=low, high=np.maximum(low, high)))
-            parts.append(part)
+        for i in range(splits):
+            blocks = split_blocks(h.blocks, self.tile, i, splits, tiles)
+            parts.append(self.with_sink(sink if i == 0 else None).head(h._replace(blocks=blocks)))
         lse = np.stack([np.where(part.lse == kernel.empty_lse, np.float32(-np.inf), part.lse) for part in parts])
         with np.errstate(all="ignore"):
             weights, total = combine.weights(lse, len(h.v), kernel.exp2, kernel.reciprocal)
@@ -85,19 +92,17 @@ class Forward:
         saturated, underflowed = (np.sum([part[field] for part in parts], 0) for field in (2, 3))
         return HeadResult(out, total, saturated, underflowed, out, out)
 
-    def _rows(self, h: Head, start: int, stop: int) -> HeadResult:
+    def _rows(self, h: Head, start: int, stop: int, visits: tuple[Visit, ...]) -> HeadResult:
         kernel, rows = self.kernel, stop - start
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = _Rows(kernel, rows, len(h.v), self.bounded)
-        first, last = int(low.min()) // self.tile, -(-int(high.max()) // self.tile)
-        tiles = range(last - 1, first - 1, -1) if kernel.last_tile_first else range(first, last)
-        for done, tile in enumerate(tiles, 1):
-            scores = self._scores(q, h.k, tile * self.tile)
-            if low.max() > tile * self.tile or high.min() < (tile + 1) * self.tile:
-                kernels.mask_scores(scores, tile * self.tile, low, high)
-            p = state.update(scores, self.scale)
-            state.add_values(p, _columns(h.v, tile * self.tile, self.tile), done)
-        return state.finish(self.scale, self.v_descale, self.sink)
+        for done, visit in enumerate(visits if kernel.last_tile_first else visits[::-1], 1):
+            scores = self._scores(q, h.k, visit.start)
+            if low.max() > visit.start or high.min() < visit.start + self.tile:
+                kernels.mask_scores(scores, visit.start, low, high)
+            p = state.update(scores, self.scale, visit.is_guarded)
+            state.add_values(p, _columns(h.v, visit.start, self.tile), done)
+        return state.finish(self.scale, self.lse_scale, self.v_descale, self.sink)
 
     def _scores(self, q: NDArray[Any], k: NDArray[Any], key: int) -> Floats:
         f = self.kernel.operands
@@ -121,19 +126,20 @@ class _Rows:
         self.bounds = Bounds(kernel, rows, channels) if bounded else None
         self._is_first = True
 
-    def update(self, scores: Floats, scale: np.float32) -> Floats:
+    def update(self, scores: Floats, scale: np.float32, is_guarded: bool) -> Floats:
         """Take in a tile of scores: new maxima and sums, a rescaled output; return P in float32."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         maxima = np.empty_like(self.maxima)
-        kernels.raise_maxima(scores, self.maxima, maxima)
-        # A row without any score so far has no maximum: 0 instead, since -inf - -inf is NaN.
-        growth = (self.maxima - np.where(maxima == -np.inf, np.float32(0), maxima)) * scale
+        kernels.raise_maxima(scores, self.maxima, flush, maxima)
+        # A row without any score so far has no maximum: 0 instead, if the kernel checks it, since -inf - -inf is NaN.
+        growth = (self.maxima - (_finite(maxima) if is_guarded else maxima)) * scale
         factors = np.ones_like(growth) if self._is_first else kernel.exp2(growth[:, None])[:, 0]
         keep = np.full(len(growth), False)
         if kernel.rescale_threshold and not self._is_first:
             keep = growth >= np.float32(-kernel.rescale_threshold)
             maxima, factors = np.where(keep, self.maxima, maxima), np.where(keep, np.float32(1), factors)
-        shifts = self._shifts(maxima, scale)
+        safe = _finite(maxima) if is_guarded or kernel.schedule.guards_shift else maxima
+        shifts = self._shifts(safe, scale)
         arguments = np.empty_like(scores)
         kernels.scale_and_shift(scores, scale, shifts, kernel.fused_scores, flush, arguments)
         p = kernel.exp2(arguments)
@@ -147,11 +153,10 @@ class _Rows:
         return p
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
-        """Return maximum * scale - offset [M], with 0 for a row without a maximum."""
-        safe = np.where(maxima == -np.inf, np.float32(0), maxima)
-        shifts, offsets = np.empty_like(safe), np.full_like(safe, self.kernel.p_offset)
+        """Return maximum * scale - offset [M]."""
+        shifts, offsets = np.empty_like(maxima), np.full_like(maxima, self.kernel.p_offset)
         fused, flush = self.kernel.fused_shift, self.kernel.flush_subnormals
-        kernels.scale_and_shift(safe[:, None], scale, offsets, fused, flush, shifts[:, None])
+        kernels.scale_and_shift(maxima[:, None], scale, offsets, fused, flush, shifts[:, None])
         return shifts
 
     def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
@@ -168,14 +173,16 @@ class _Rows:
         if self.bounds is not None:
             self.bounds.add_values(values, done)
 
-    def finish(self, scale: np.float32, v_descale: np.float32, sink: np.float32 | None) -> HeadResult:
+    def finish(
+        self, scale: np.float32, lse_scale: np.float32 | None, v_descale: np.float32, sink: np.float32 | None
+    ) -> HeadResult:
         """Add the sink and divide by the sums."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         if self.promoted is not None:
             self.out = self.promoted + self.out
         sums, argument = kernel.row_sum.total(self.sums), None
         if sink is not None and kernel.sink is not None:
-            shifts = self._shifts(self.maxima, scale)
+            shifts = self._shifts(_finite(self.maxima), scale)
             if kernel.sink.replaces_empty:
                 sums = np.where(self.maxima == -np.inf, np.float32(0), sums)
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
@@ -185,28 +192,40 @@ class _Rows:
         factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        return HeadResult(self.out, self._log_sum_exp(sums, is_empty, scale), self.saturated, self.underflowed, *ends)
+        if kernel.lse_in_octaves:
+            lse = self._log_sum_exp(sums, is_empty, scale) * _LN_2
+        else:
+            lse = self._log_sum_exp(sums, is_empty, np.float32(scale * _LN_2) if lse_scale is None else lse_scale)
+        lse = np.where(is_empty, np.float32(kernel.empty_lse), lse)
+        return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
 
     def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
-        kernel = self.kernel
-        octaves = np.empty_like(sums)
-        kernels.log2(np.where(is_empty, np.float32(1), sums * np.float32(2.0**-kernel.p_offset)), octaves)
-        if kernel.lse_in_octaves:
-            lse = (self.maxima * scale + octaves) * _LN_2
-        else:
-            lse = self.maxima * np.float32(scale * _LN_2) + octaves * _LN_2
-        return np.where(is_empty, np.float32(kernel.empty_lse), lse).astype(np.float32)
+        """Return maximum * scale + log(sum), in octaves or in nats."""
+        kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
+        logs, found = np.empty_like(sums), np.empty_like(sums)
+        scaled = sums if kernel.lse_in_octaves else sums * np.exp2(-offset)
+        kernels.log2(np.where(is_empty, np.float32(1), scaled), logs)
+        logs = logs - offset if kernel.lse_in_octaves else logs * _LN_2
+        fused, flush = kernel.fused_lse, kernel.flush_subnormals
+        kernels.scale_and_shift(self.maxima[:, None], scale, -logs, fused, flush, found[:, None])
+        return found
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
     """Return the factor of the scores in octaves, in float32."""
-    start = float(np.float32(scale)) if kernel.rounded_scale else scale
-    return np.float32(np.float32(start * _LOG2_E) * qk_descale)
+    start = np.float32(scale)
+    octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
+    return np.float32(octaves * qk_descale)
+
+
+def _finite(maxima: Floats) -> Floats:
+    """Return maxima with 0 for a row without one."""
+    return np.where(maxima == -np.inf, np.float32(0), maxima)
 
 
 def _columns(x: NDArray[Any], start: int, count: int) -> NDArray[Any]:
-    """Return columns of x, contiguous; columns beyond the end are zero codes, as those that loads fill in."""
-    part = x[:, start : start + count]
+    """Return columns of x, contiguous; those before the first and beyond the last are zero codes, as loads fill in."""
+    part = x[:, start : start + count] if start >= 0 else x[:, :0]
     if part.shape[1] < count:
         part = np.pad(part, ((0, 0), (0, count - part.shape[1])))
     return np.ascontiguousarray(part)

@@ -16,23 +16,9 @@ from ..tensorcore.accumulator import Accumulator
 from .sinks import Sink
 from .splits import Combine
 from .sums import QuadSum, RowSum
+from .tiles import Call, FlashAttention3, KeyTile, Schedule
 
-_QUAD, _ROUNDED, _INVERSE = QuadSum(), RoundedExp2(), RoundedReciprocal()
-
-
-class KeyTile(NamedTuple):
-    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
-
-    `queries` is the number of rows that share a range of split keys; `capped_window` that of keys with a window and a
-    softcap, 0 if the same as `window`.
-    """
-
-    head_dim: int
-    keys: int
-    causal: int
-    window: int
-    queries: int = 128
-    capped_window: int = 0
+_QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 
 
 class GradientTile(NamedTuple):
@@ -73,6 +59,8 @@ class AttentionKernel(Value):
         Overflow rule of the conversion of P.
     key_tiles : tuple of KeyTile
         Keys per tile by head size, in increasing order; the last row gives the largest head size.
+    schedule : Schedule
+        Rule by which a block of queries visits tiles, and by which masks, shapes and head sizes choose them.
     row_sum : RowSum
         Order in which P is added.
     exp2 : Exp2
@@ -94,12 +82,16 @@ class AttentionKernel(Value):
         Whether m s - p_offset is one fused multiply-add.
     flush_subnormals : bool
         Whether subnormal results of float32 operations become zero (``--use_fast_math``).
-    rounded_scale : bool
-        Whether the softmax scale is rounded to float32 before it is multiplied by log2(e) in float64.
+    rounded_log2_e : bool
+        Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
     empty_scale, empty_lse : float
         Factor of O and log-sum-exp for rows whose sum is 0 or NaN.
     lse_in_octaves : bool
-        Whether the log-sum-exp is (m s + log2 l) ln 2; else it is m (s ln 2) + ln l.
+        Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2; else it is m (s ln 2) + log2(l / 2^p_offset) ln 2.
+    lse_from_scale : bool
+        Whether the softmax scale itself replaces s ln 2.
+    fused_lse : bool
+        Whether the product of m and the sum that follows are one fused multiply-add.
     combine : Combine or None
         How split keys are divided and combined; None: the kernel does not split keys.
     sink : Sink or None
@@ -122,6 +114,7 @@ class AttentionKernel(Value):
     operands: Format
     p_format: Format
     key_tiles: tuple[KeyTile, ...]
+    schedule: Schedule = _HOPPER
     p_policy: Policy = policies["ocp_sat"]
     row_sum: RowSum = _QUAD
     exp2: Exp2 = _ROUNDED
@@ -133,10 +126,12 @@ class AttentionKernel(Value):
     fused_scores: bool = True
     fused_shift: bool = True
     flush_subnormals: bool = True
-    rounded_scale: bool = True
+    rounded_log2_e: bool = False
     empty_scale: float = 0.0
     empty_lse: float = float("-inf")
     lse_in_octaves: bool = False
+    lse_from_scale: bool = False
+    fused_lse: bool = True
     combine: Combine | None = None
     sink: Sink | None = None
     softcap: bool = False
@@ -151,13 +146,13 @@ class AttentionKernel(Value):
         for field, kind in (
             ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
             ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("reciprocal", Reciprocal),
-            ("output_format", Format),
+            ("output_format", Format), ("schedule", Schedule),
         ):  # fmt: skip
             if not isinstance(getattr(self, field), kind):
                 raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
         object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
         object.__setattr__(self, "gradient_tiles", tuple(GradientTile(*row) for row in self.gradient_tiles))
-        sizes = [row.head_dim for row in self.key_tiles]
+        sizes = [(row.head_dim, row.value_dim or row.head_dim) for row in self.key_tiles]
         if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
             raise ValueError(f"{who}: key_tiles must be rows of positive integers by increasing head size, got {sizes}")
         whole(who, "p_offset", self.p_offset, -64, 64)
@@ -169,27 +164,21 @@ class AttentionKernel(Value):
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
 
-    def tile_of(self, head_dim: int, causal: bool, window: bool, softcap: bool = False) -> int:
-        """Return the keys per tile for a head size.
+    def tile_of(self, call: Call) -> KeyTile:
+        """Return the tile of a normalized call.
 
         Raises
         ------
         ValueError
             If the kernel has no such head size.
         """
-        row = self.tiles_of(head_dim)
-        if window:
-            return row.capped_window or row.window if softcap else row.window
-        return row.causal if causal else row.keys
-
-    def tiles_of(self, head_dim: int) -> KeyTile:
-        """Return the row of `key_tiles` of a head size; the same error as `tile_of`."""
-        for row in self.key_tiles:
-            if head_dim <= row.head_dim:
-                return row
-        raise ValueError(
-            f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got {head_dim}"
-        )
+        found = self.schedule.tile(call, self.key_tiles)
+        if found is None:
+            raise ValueError(
+                f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got "
+                f"{max(call.head_dim, call.value_dim)}"
+            )
+        return found
 
     def gradient_tile_of(self, head_dim: int) -> GradientTile:
         """Return the tiles of the backward pass for a head size; the same error as `tile_of`."""

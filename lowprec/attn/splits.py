@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from .._values import Value, plain_fields
 from ..kernels import attn as kernels
 from ..special.exp2 import Exp2
 from ..special.reciprocal import Reciprocal
+from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
 _LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
@@ -58,7 +58,7 @@ class Combine(Value):
     def weights(self, lse: Floats, channels: int, exp2: Exp2, reciprocal: Reciprocal) -> tuple[Floats, Floats]:
         """Return the weights of the splits [splits, M] and the log-sum-exp [M]."""
         largest = lse[0].copy()
-        kernels.raise_maxima(np.ascontiguousarray(lse.T), largest, largest)
+        kernels.raise_maxima(np.ascontiguousarray(lse.T), largest, False, largest)
         safe = np.where(largest == -np.inf, np.float32(0), largest)
         weights = self._exp(lse, safe, exp2)
         total = self._sum(weights, channels)
@@ -102,30 +102,16 @@ class Combine(Value):
         return found
 
 
-class Place(NamedTuple):
-    """Where a head's rows are: with the heads of its group, they form tiles of `queries` rows, query by query."""
-
-    queries: int
-    group: int
-    member: int
-    left: int  # keys to the left of its position that a query sees; negative: all
-    right: int
-
-
-def split_ranges(
-    place: Place, keys_per_tile: int, m: int, n: int, splits: int, divides_all: bool
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the first key of each row and one past the last [M], for every split."""
-    block = (np.arange(m) * place.group + place.member) // place.queries
-    first, last = np.zeros(m, np.int64), np.full(m, -(-n // keys_per_tile))
-    if not divides_all and place.right >= 0:
-        end = ((block + 1) * place.queries - 1) // place.group + 1 + n - m + place.right
-        last = np.minimum(last, -(-end // keys_per_tile))
-    if not divides_all and place.left >= 0:
-        first = np.maximum((block * place.queries // place.group + n - m - place.left) // keys_per_tile, 0)
-    count = np.where(last <= first, 0, -(-(last - first) // splits))
+def split_blocks(blocks: list[Block], keys: int, split: int, splits: int, tiles: int | None) -> list[Block]:
+    """Return the blocks with the tiles of one split: a share of those that a block visits, or of all `tiles`."""
     found = []
-    for split in range(splits):
-        low = first + split * count
-        found.append((low * keys_per_tile, np.minimum(low + count, last) * keys_per_tile))
+    for block in blocks:
+        each = -(-(len(block.visits) if tiles is None else tiles) // splits)
+        if tiles is None:
+            rest = len(block.visits) - split * each
+            visits = block.visits[max(rest - each, 0) : max(rest, 0)]
+        else:
+            visits = tuple(x for x in block.visits if x.start // keys // max(each, 1) == split)
+        guarded = tuple(Visit(x.start, x.is_guarded or i == 0) for i, x in enumerate(visits))
+        found.append(block._replace(visits=guarded))
     return found

@@ -41,7 +41,7 @@ class QuadSum(RowSum):
         Whether a thread's first key is added by the fused multiply-add that also rescales its sum.
     """
 
-    fused: bool = False
+    fused: bool = True
     lanes = 4
 
     def __post_init__(self) -> None:

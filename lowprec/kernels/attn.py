@@ -35,13 +35,14 @@ def mask_scores(scores: Any, first_key: int, low: Any, high: Any) -> None:
 
 
 @kernel
-def raise_maxima(scores: Any, maxima: Any, out: Any) -> None:
+def raise_maxima(scores: Any, maxima: Any, flush: bool, out: Any) -> None:
     """Write the larger of a row's maximum so far and those of its scores; NaN is ignored, as by fmaxf."""
     for i in range(scores.shape[0]):
         row, largest = scores[i], maxima[i]
         for j in range(row.size):
-            if row[j] > largest or largest != largest:
-                largest = row[j]
+            x = flushed(row[j], flush)
+            if x > largest or largest != largest:
+                largest = x
         out[i] = largest
 
 

@@ -47,8 +47,8 @@ class Attention:
         Tiles run from the last key to the first.
     fused_scores, fused_shift, flush
         Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
-    empty_scale, empty_lse, lse_in_octaves
-        Results of a row without probabilities, and the form of the log-sum-exp.
+    empty_scale, empty_lse, lse_in_octaves, fused_lse
+        Results of a row without probabilities; the form of the log-sum-exp, and whether it is a fused multiply-add.
     sink
         How a sink is added: "shifted" by a fused multiply-add, or with the "offset" at the end.
     sums_rounded_p
@@ -77,6 +77,7 @@ class Attention:
     empty_scale: Fraction = Fraction(0)
     empty_lse: float = -math.inf
     lse_in_octaves: bool = False
+    fused_lse: bool = True
     sink: str = "shifted"
     sums_rounded_p: bool = False
     drops_v_descale: bool = False
@@ -93,6 +94,7 @@ class Attention:
         high: int | None = None,
         cap: Exact | None = None,
         sink: Exact | None = None,
+        lse_scale: Exact | None = None,
     ) -> tuple[list[int], int]:
         """Return the float32 bits of the output [Dv] and of the log-sum-exp of one query.
 
@@ -110,6 +112,8 @@ class Attention:
             Factor of the scores before their hyperbolic tangent.
         sink
             Logit that is added to the sum.
+        lse_scale
+            Factor of the maximum in the log-sum-exp; `scale` times ln 2 if it is not given.
         """
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
@@ -126,7 +130,7 @@ class Attention:
             if cap is not None:
                 scores = {j: _tanh(_times(score, cap)) for j, score in scores.items()}
             largest: Any = maximum
-            for score in scores.values():
+            for score in map(self._flushed, scores.values()):
                 if not math.isnan(score) and score > largest:
                     largest = score
             growth: Any = self._times(self._minus(maximum, Fraction(0) if largest == -math.inf else largest), scale)
@@ -166,7 +170,7 @@ class Attention:
         total = sums[0] if self.sum_order == "packed" else _plus(_plus(sums[0], sums[2]), _plus(sums[1], sums[3]))
         if sink is not None:
             total, maximum = self._with_sink(total, maximum, scale, sink)
-        return self._finish(out, total, maximum, scale, ONE if self.drops_v_descale else v_descale)
+        return self._finish(out, total, maximum, scale, ONE if self.drops_v_descale else v_descale, lse_scale)
 
     def _with_sink(self, total: Exact, maximum: Exact, scale: Exact, sink: Exact) -> tuple[Exact, Exact]:
         log2_e, offset = _round(Fraction(1 / _LN_2)), Fraction(self.offset)
@@ -180,7 +184,7 @@ class Attention:
         return _plus(total, self._exp2(_multiply_add(log2_e, sink, _negated(shift)))), safe
 
     def _finish(
-        self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact
+        self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact, lse_scale: Exact | None
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
         inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else _round(1 / Fraction(total))
@@ -188,11 +192,13 @@ class Attention:
         numbers = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
         if is_empty:
             return numbers, _bits(self.empty_lse)
-        octaves = _log2(_times(total, Fraction(1, 1 << self.offset)))
-        ln_2 = decode(encode(Fraction(_LN_2), FLOAT32), FLOAT32)
+        ln_2 = _round(Fraction(_LN_2))
         if self.lse_in_octaves:
-            return numbers, _bits(_times(_plus(_times(maximum, scale), octaves), ln_2))
-        return numbers, _bits(_plus(_times(maximum, _times(scale, ln_2)), _times(octaves, ln_2)))
+            octaves = _plus(_log2(total), Fraction(-self.offset))
+            return numbers, _bits(_times(self._multiply_add(maximum, scale, octaves, self.fused_lse), ln_2))
+        nats = _times(_log2(_times(total, Fraction(1, 1 << self.offset))), ln_2)
+        factor = _times(scale, ln_2) if lse_scale is None else lse_scale
+        return numbers, _bits(self._multiply_add(maximum, factor, nats, self.fused_lse))
 
     def _add(self, p: list[Exact], sums: list[Exact], factor: Exact) -> list[Exact]:
         """Return the rescaled partial sums plus a tile of probabilities."""

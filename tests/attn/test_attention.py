@@ -10,7 +10,7 @@ import pytest
 
 import lowprec as lp
 from lowprec.attn.attention import softmax_attention
-from lowprec.attn.kernel import KeyTile
+from lowprec.attn.tiles import KeyTile
 
 Array = np.ndarray[Any, Any]
 

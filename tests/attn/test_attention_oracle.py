@@ -12,8 +12,9 @@ import pytest
 
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
-from lowprec.attn.kernel import AttentionKernel, KeyTile
+from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.sums import PackedPairSum
+from lowprec.attn.tiles import Call, FlashAttention4, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention import Attention
 from lowprec.special.exp2 import PolynomialExp2
@@ -40,6 +41,7 @@ def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
         fields(kernel.p_format), tile, order, polynomial, emulated, kernel.p_offset, kernel.rescale_threshold,
         kernel.promote_every, kernel.last_tile_first, kernel.fused_scores, kernel.fused_shift, kernel.flush_subnormals,
         Fraction(kernel.empty_scale), kernel.empty_lse, kernel.lse_in_octaves,
+        kernel.fused_lse,
     )  # fmt: skip
 
 
@@ -57,15 +59,19 @@ def both(
 ) -> tuple[list[Any], list[Any]]:
     """Return the output's and the log-sum-exp's bits by the kernel and by the oracle."""
     m, n, d = len(q), len(k), q.shape[1]
-    tile = kernel.tile_of(d, causal, False)
+    call = kernel.schedule.normalized(Call(m, n, d, v.shape[1], causal=causal))
+    tile = kernel.tile_of(call).keys_of(call)
     rule = dataclasses.replace(oracle_of(kernel, tile), **wrong)
     scale = scale_of_scores(kernel, d**-0.5, np.float32(0.75))
+    nats = Fraction(float(np.float32(d**-0.5) * np.float32(0.75))) if kernel.lse_from_scale else None
     got = lp.attention(q, k, v, kernel=kernel, causal=causal, descale=(0.75, 1.0, v_descale), out_format="float32")
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
     want, lse = [], []
     for i in range(m):
         high = min(n, max(0, i + n - m + 1)) if causal else n
-        row, total = rule.row(codes[0][i], codes[1], codes[2], Fraction(float(scale)), Fraction(v_descale), 0, high)
+        row, total = rule.row(
+            codes[0][i], codes[1], codes[2], Fraction(float(scale)), Fraction(v_descale), 0, high, lse_scale=nats
+        )
         want.append(row)
         lse.append(total)
     return [got.out.view(np.uint32).tolist(), got.lse.view(np.uint32).tolist()], [want, lse]
@@ -78,6 +84,7 @@ def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
     if isinstance(kernel.exp2, PolynomialExp2):
         kernel = kernel.with_(exp2=kernel.exp2.with_(fragment=4, first_fragment=1, period=4, emulated=2))
+        kernel = kernel.with_(schedule=FlashAttention4())
     rng = np.random.default_rng(int(spread))
     data = operands(rng, kernel, 3, 43, 8, spread)
     for causal in (False, True):
@@ -94,7 +101,7 @@ def test_the_published_tiles_have_the_oracle_s_bits(name: str) -> None:
     """The tile of head size 32 as published, with one key more than a tile."""
     kernel = lp.attentions[name]
     rng = np.random.default_rng(1)
-    n = kernel.tile_of(32, False, False) + 1
+    n = kernel.tile_of(Call(1, 400, 32, 3)).keys + 1
     q, k, v = operands(rng, kernel, 1, n, 32, 4.0)
     got, want = both(kernel, q, k, v[:, :3])
     assert got == want
@@ -117,6 +124,9 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "promoted every tile": ("fa3_fp8", {"promote_every": 1}),
     "P flushed": ("fa3_fp8", {"flushes_p": True}),
     "empty rows": ("flash2", {"empty_lse": -math.inf}),
+    "log-sum-exp rounded twice": ("fa3_bf16", {"fused_lse": False}),
+    "log-sum-exp in octaves rounded twice": ("fa4_bf16", {"fused_lse": False}),
+    "FlashAttention-4's shift rounded twice": ("fa4_fp8", {"fused_shift": False}),
 }
 
 

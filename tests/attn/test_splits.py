@@ -13,9 +13,10 @@ from test_attention_oracle import operands, oracle_of
 
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
-from lowprec.attn.kernel import AttentionKernel, KeyTile
+from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.sinks import OffsetSink
-from lowprec.attn.splits import Place, split_ranges
+from lowprec.attn.splits import split_blocks
+from lowprec.attn.tiles import Call, FlashAttention3, KeyTile
 from lowprec.oracle import attention as oracle
 
 SPLIT = [name for name in lp.attentions if lp.attentions[name].combine is not None]
@@ -58,6 +59,7 @@ def both(
     rule, combine = oracle_of(kernel, TILE), dataclasses.replace(combine_of(kernel), **wrong)
     rule = dataclasses.replace(rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted")
     scale = Fraction(float(scale_of_scores(kernel, q.shape[-1] ** -0.5, np.float32(1))))
+    nats = Fraction(float(np.float32(q.shape[-1] ** -0.5))) if kernel.lse_from_scale else None
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
     want, lse = [], []
     for head in range(2):
@@ -67,7 +69,9 @@ def both(
             for number, tiles in enumerate(tiles_of_row(i, m, n, 2, head, causal, splits)):
                 bounds = (tiles.start * TILE, min(high, tiles.stop * TILE))
                 logit = None if sink is None or number else Fraction(sink + head)
-                part = rule.row(codes[0][head][i], codes[1], codes[2], scale, Fraction(1.5), *bounds, sink=logit)
+                part = rule.row(
+                    codes[0][head][i], codes[1], codes[2], scale, Fraction(1.5), *bounds, sink=logit, lse_scale=nats
+                )
                 empty = np.float32(kernel.empty_lse).view(np.uint32)
                 parts.append((part[0], 0xFF800000 if part[1] == empty else part[1]))
             row, total = combine.row(parts)
@@ -100,7 +104,7 @@ def test_wrong_combinations_have_other_bits(wrong: dict[str, Any]) -> None:
     """Nine splits; a NaN in the keys of one of them; for the last, rows without a key."""
     name = "flash2_splitkv" if "empty_lse" in wrong else "fa3_bf16"
     kernel = small(name)
-    data = operands(np.random.default_rng(3), kernel, 16, 3 if "empty_lse" in wrong else 140, 8, 0.25)
+    data = operands(np.random.default_rng(1), kernel, 16, 3 if "empty_lse" in wrong else 140, 8, 0.25)
     if "skips_zeros" in wrong:
         data[1][5, 0] = np.nan
     got, want = both(kernel, data, 9, causal="empty_lse" in wrong)
@@ -108,14 +112,14 @@ def test_wrong_combinations_have_other_bits(wrong: dict[str, Any]) -> None:
     assert got != both(kernel, data, 9, causal="empty_lse" in wrong, **wrong)[1]
 
 
-def test_ranges_of_windows() -> None:
-    """Tiles of 4 keys, tiles of 2 queries: query 2 and 3 of 4 see the keys 4 to 9 of 10 with a window of (4, 0)."""
-    ((low, high),) = split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 1, False)
-    assert low.tolist() == [0, 0, 4, 4]
-    assert high.tolist() == [8, 8, 12, 12]
-    halves = split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 2, False)
-    assert [h[0].tolist() for h in halves] == [[0, 0, 4, 4], [4, 4, 8, 8]]
-    assert split_ranges(Place(2, 1, 0, 4, 0), 4, 4, 10, 1, True)[0][1].tolist() == [12] * 4
+def test_tiles_of_windows() -> None:
+    """Tiles of 4 keys, blocks of 2 queries: queries 2 and 3 of 4 see the keys 4 to 9 of 10 with a window of (4, 0)."""
+    blocks = FlashAttention3().blocks(Call(4, 10, 8, 8, left=4, right=0), KeyTile(8, 4, 4, 4, 2), 0)
+    assert [[x.start for x in block.visits] for block in blocks] == [[4, 0], [8, 4]]
+    halves = [split_blocks(blocks, 4, split, 2, None) for split in range(2)]
+    assert [[[x.start for x in block.visits] for block in half] for half in halves] == [[[0], [4]], [[4], [8]]]
+    shares = [split_blocks(blocks, 4, split, 2, 3) for split in range(2)]
+    assert [[[x.start for x in block.visits] for block in share] for share in shares] == [[[4, 0], [4]], [[], [8]]]
 
 
 @pytest.mark.parametrize("name", ["flash2", "fa3_bf16", "fa3_fp8"])
@@ -128,7 +132,10 @@ def test_softcaps_have_the_oracle_s_bits(name: str) -> None:
         codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
         scale = Fraction(float(np.float32(np.float32(cap) * math.log2(math.e))))
         for i in range(3):
-            out, lse = oracle_of(kernel, 16).row(codes[0][i], codes[1], codes[2], scale, cap=Fraction(float(factor)))
+            out, lse = oracle_of(kernel, 16).row(
+                codes[0][i], codes[1], codes[2], scale, cap=Fraction(float(factor)),
+                lse_scale=Fraction(cap) if kernel.lse_from_scale else None,
+            )  # fmt: skip
             assert got.out[i].view(np.uint32).tolist() == out
             assert got.lse[i].view(np.uint32) == lse
 
@@ -183,5 +190,6 @@ def test_one_split_is_not_combined_and_tiles_with_softcap_are_their_own() -> Non
     kernel = lp.attentions["fa3_fp8"]
     x = np.zeros((4, 32), np.float32)
     assert lp.attention(x, x, x, splits=1) == lp.attention(x, x, x)
-    assert kernel.tile_of(128, False, True) == 224
-    assert kernel.tile_of(128, False, True, softcap=True) == 192
+    for capped, keys in ((False, 224), (True, 192)):
+        call = Call(9, 99, 128, 128, left=5, right=5, softcap=capped)
+        assert kernel.tile_of(call).keys_of(call) == keys

@@ -11,7 +11,8 @@ import pytest
 import lowprec as lp
 from lowprec.attn.bounds import Bounds
 from lowprec.attn.forward import Forward, Head
-from lowprec.attn.kernel import AttentionKernel, KeyTile
+from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.tiles import Block, KeyTile, Visit
 from lowprec.special.exp2 import Exp2, RoundedExp2
 from lowprec.special.reciprocal import Reciprocal, around
 
@@ -126,7 +127,8 @@ def test_bounds_hold_for_inexact_functions(name: str) -> None:
         for case in range(3):
             q, k, v = (lp.encode(x, kernel.operands, policy="ieee") for x in operands(kernel, case))
             visible = np.zeros(len(q), np.int64), np.arange(len(q)) * 3 + 2
-            head, tail = Head(q, k, np.ascontiguousarray(v.T), *visible), (32, np.float32(0.3), np.float32(1))
+            blocks = [Block(0, len(q), (Visit(64), Visit(32), Visit(0)))]
+            head, tail = Head(q, k, np.ascontiguousarray(v.T), *visible, blocks), (32, np.float32(0.3), np.float32(1))
             got = Forward(kernel, *tail, True).head(head)
             for seed in range(6):
                 out = Forward(kernel.with_(exp2=SomeExp2(exp2, seed, 0)), *tail).head(head).out

@@ -28,6 +28,7 @@ import numpy as np
 from lowprec._threads import run_chunks
 from lowprec.attn.attention import attention
 from lowprec.attn.operands import quantize_operands
+from lowprec.attn.tiles import Call
 from lowprec.kernels.model import attention as plain_kernels
 from lowprec.kernels.model import attention_f32
 from lowprec.moe.model.config import MoEConfig
@@ -115,7 +116,7 @@ class LatentAttention:
         self.scale = 1.0 / math.sqrt(config.query_dim)
         self.kernel = recipe.attention
         if self.kernel is not None:
-            self.kernel.tile_of(max(config.query_dim, config.value_dim), causal=True, window=False)  # has it this size?
+            self.kernel.tile_of(Call(1, 1, config.query_dim, config.value_dim))  # has it this size?
         self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
 
     def _rotary(self, sequence: int, dtype: Any) -> tuple[Array, Array]:

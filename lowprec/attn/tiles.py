@@ -1,0 +1,297 @@
+"""Which tiles of keys a block of queries visits: tables by head size, and one rule per library's scheduler."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from .._values import Value, plain_fields
+from ..special.exp2 import Exp2, PolynomialExp2
+
+
+class KeyTile(NamedTuple):
+    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
+
+    `queries` is the number of rows of a block, which visits the same tiles; `capped_window` that of keys with a window
+    and a softcap, 0 if the same as `window`; `value_dim` the largest head size of V, 0 if the same as `head_dim`.
+    """
+
+    head_dim: int
+    keys: int
+    causal: int
+    window: int
+    queries: int = 128
+    capped_window: int = 0
+    value_dim: int = 0
+
+    def has(self, head_dim: int, value_dim: int) -> bool:
+        """Return whether the tile is that of these head sizes."""
+        return head_dim <= self.head_dim and value_dim <= (self.value_dim or self.head_dim)
+
+    def keys_of(self, call: Call) -> int:
+        """Return the keys per tile of a call with a normalized mask."""
+        if call.is_local:
+            return self.capped_window or self.window if call.softcap else self.window
+        return self.causal if call.is_causal else self.keys
+
+
+class Call(NamedTuple):
+    """What a kernel's tiles depend on; `group` is the number of query heads per key head.
+
+    Query i sees `left` keys to the left of position i + keys - queries and `right` keys to its right; -1: all.
+    """
+
+    queries: int
+    keys: int
+    head_dim: int
+    value_dim: int
+    group: int = 1
+    causal: bool = False
+    left: int = -1
+    right: int = -1
+    softcap: bool = False
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a normalized mask limits the keys to the right to none."""
+        return self.left < 0 and self.right == 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a normalized mask is a window."""
+        return (self.left >= 0 or self.right >= 0) and not self.is_causal
+
+    @property
+    def shift(self) -> int:
+        """Position of query 0 among the keys."""
+        return self.keys - self.queries
+
+
+class Visit(NamedTuple):
+    """A tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling."""
+
+    start: int
+    is_guarded: bool = True
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a head and the tiles that they visit, in order."""
+
+    first: int
+    stop: int
+    visits: tuple[Visit, ...]
+
+
+class Schedule(Value):
+    """Base of the rules by which libraries choose tiles and blocks."""
+
+    #: Whether a maximum of -inf counts as 0 in the argument of 2^x of every tile, not only of those that are guarded.
+    guards_shift = False
+
+    @abstractmethod
+    def normalized(self, call: Call) -> Call:
+        """Return the call with the mask that the library's wrapper gives its kernel."""
+
+    def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
+        """Return the row of a table for a normalized call, None if there is none."""
+        return next((row for row in table if row.has(call.head_dim, call.value_dim)), None)
+
+    def exp2(self, exp2: Exp2, call: Call) -> Exp2:
+        """Return the function that computes 2^x in a normalized call."""
+        return exp2
+
+    def packs(self, call: Call, queries: int) -> bool:
+        """Return whether a block holds the query heads of a group, query by query."""
+        return False
+
+    def queries(self, call: Call, tile: KeyTile) -> int:
+        """Return the rows of a block."""
+        return tile.queries
+
+    @abstractmethod
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles of a block of the queries first to stop - 1, from the last key to the first."""
+
+    def blocks(self, call: Call, tile: KeyTile, member: int) -> list[Block]:
+        """Return the blocks of one query head, the `member`-th of its group, in a normalized call."""
+        size = self.queries(call, tile)
+        group, member = (call.group, member) if self.packs(call, size) else (1, 0)
+        found = []
+        for block, rows in groupby(range(call.queries), lambda i: (i * group + member) // size):
+            held = list(rows)
+            first, stop = block * size // group, -(-(block + 1) * size // group)
+            visits = tuple(self.visits(call, tile.keys_of(call), first, stop))
+            found.append(Block(held[0], held[-1] + 1, visits))
+        return found
+
+
+def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
+    """Return the first tile that a block of queries sees and one past the last; they may be the same or crossed."""
+    low, high = 0, -(-call.keys // keys)
+    if call.right >= 0:
+        high = min(high, -(-(stop + call.shift + call.right) // keys))
+    if call.left >= 0:
+        low = max(0, (first + call.shift - call.left) // keys)
+    return low, high
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FlashAttention2(Schedule):
+    """FlashAttention-2 without split keys: csrc/flash_attn/flash_api.cpp, flash_fwd_kernel.h, softmax.h."""
+
+    guards_shift = True
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call without limits of N keys or more; one query is not causal; a window has both limits."""
+        n = call.keys
+        left, right = (-1 if side >= n else side for side in (call.left, call.right))
+        if call.causal and call.queries > 1:
+            right = 0
+        if left < 0 < right or left >= 0 > right:
+            left, right = (n if side < 0 else side for side in (left, right))
+        return call._replace(causal=False, left=left, right=right)
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles; those that may hold masked keys are guarded."""
+        low, high = _range(call, keys, first, stop)
+        is_even = call.keys % keys == 0 and call.queries % (stop - first) == 0
+        guarded = -(-(stop - first) // keys) + (not is_even)
+        return [
+            Visit(tile * keys, call.is_local or (call.is_causal and high - 1 - tile < guarded))
+            for tile in range(high - 1, low - 1, -1)
+        ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FlashAttention3(Schedule):
+    """FlashAttention-3 on Hopper: hopper/flash_api.cpp, block.h, heuristics.h, mainloop_fwd_sm90_tma_gmma_ws.hpp.
+
+    Parameters
+    ----------
+    starts_at_window : bool
+        Whether the first tile of a window starts at the first key that its block sees, not at a multiple of the tile.
+    small_tiles : tuple of KeyTile
+        Tiles without a window if `small_queries` rows hold all query heads of a group, for these head sizes alone.
+    small_queries : int
+        Largest number of such rows.
+    """
+
+    starts_at_window: bool = False
+    small_tiles: tuple[KeyTile, ...] = ()
+    small_queries: int = 64
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        object.__setattr__(self, "small_tiles", tuple(KeyTile(*row) for row in self.small_tiles))
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call without limits that limit nothing; one query is not causal; a window has both limits."""
+        left = -1 if call.left >= call.keys - 1 else call.left
+        right = -1 if call.right >= call.queries - 1 else call.right
+        if call.causal and not (call.queries == 1 and left == right == -1):
+            right = 0
+        if left < 0 < right or left >= 0 > right:
+            left, right = (side if side >= 0 else most - 1 for side, most in ((left, call.keys), (right, call.queries)))
+        return call._replace(causal=False, left=left, right=right)
+
+    def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
+        """Return the row of the table, or of the small tiles."""
+        if not call.is_local and call.queries * call.group <= self.small_queries:
+            for row in self.small_tiles:
+                if row.head_dim == call.head_dim and row.has(call.head_dim, call.value_dim):
+                    return row
+        return super().tile(call, table)
+
+    def packs(self, call: Call, queries: int) -> bool:
+        """Return whether packed blocks have clearly fewer rows beyond the last query."""
+        alone, packed = (
+            float(np.float32(rows) / np.float32(-(-rows // queries) * queries))
+            for rows in (call.queries, call.queries * call.group)
+        )
+        return call.group > 1 and alone < 0.9 * packed
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles; the last one and those that may hold masked keys are guarded."""
+        offset = 0
+        if self.starts_at_window and call.is_local:
+            offset = max(0, first + call.shift - call.left)
+        low, high = _range(call._replace(keys=call.keys - offset), keys, first, stop)
+        if self.starts_at_window:
+            low = 0
+        masked_from, whole_from = high - 1, low
+        if call.right >= 0:
+            masked_from = min(masked_from, max(low, (first + call.shift + call.right) // keys))
+        if call.is_local:
+            whole_from = max(low, -(-(stop + call.shift - call.left) // keys))
+        return [
+            Visit(offset + tile * keys, tile >= masked_from or tile < whole_from)
+            for tile in range(high - 1, low - 1, -1)
+        ]
+
+
+class Period(NamedTuple):
+    """Periods of emulated columns up to a head size: without mask, with one, for two CTAs, for packed heads."""
+
+    head_dim: int
+    plain: int
+    causal: int
+    window: int
+    pair: int
+    packed: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FlashAttention4(Schedule):
+    """FlashAttention-4 on sm_100: flash_attn/cute/interface.py, block_info.py, flash_fwd_sm100.py.
+
+    Parameters
+    ----------
+    periods : tuple of Period
+        Periods of `PolynomialExp2` by head size, rounded up to a multiple of 16; empty: the function's own.
+    """
+
+    periods: tuple[Period, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        object.__setattr__(self, "periods", tuple(Period(*row) for row in self.periods))
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask as a limit of 0 keys to the right."""
+        return call._replace(causal=False, right=0 if call.causal else call.right)
+
+    def exp2(self, exp2: Exp2, call: Call) -> Exp2:
+        """Return the function with the period of the call."""
+        row = next((row for row in self.periods if call.head_dim <= row.head_dim), None)
+        if row is None or not isinstance(exp2, PolynomialExp2):
+            return exp2
+        is_packed = self.packs(call, 0)
+        period = row.causal if call.is_causal else row.window if call.is_local else row.plain
+        if not call.is_causal and not call.is_local:
+            has_pair = min(call.head_dim, call.value_dim) > 112 and call.queries * call.group > 256
+            if is_packed:
+                period = row.packed
+            elif has_pair:
+                period = row.pair
+        return exp2.with_(period=period)
+
+    def packs(self, call: Call, queries: int) -> bool:
+        """Return whether a key head has several query heads."""
+        return call.group > 1
+
+    def queries(self, call: Call, tile: KeyTile) -> int:
+        """Return the rows of a block, half of them if all rows fit into one half."""
+        half = tile.queries // 2
+        return tile.queries if call.queries * call.group > half else half
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles, one at least, which may be before the first key; all are guarded."""
+        low, high = _range(call, keys, first, stop)
+        return [Visit(tile * keys) for tile in range(high - 1, min(low, high - 1) - 1, -1)]
