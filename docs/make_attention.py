@@ -82,10 +82,10 @@ computes one.
 
 A threshold keeps the old maximum while the new one is larger by at most that many octaves. *Promoted* is how often P V
 leaves the tensor core. Causal masks and sliding windows have their own tiles (`key_tiles`). A rule of each library
-(`schedule`) normalizes the mask as its wrapper does and says which tiles a block of queries visits: vLLM's windows start
-at the first key that a block sees, and few queries have smaller tiles; in FlashAttention-4 the share of 2^x that the
-polynomial computes depends on head size, mask, rows and heads of a group. A NaN in V reaches the rows of all blocks that
-visit its tile, also where it is masked.
+(`schedule`) normalizes the mask as its wrapper does and decides which tiles a block of queries visits: vLLM's windows
+start at the first key that a block sees, and few queries have smaller tiles; in FlashAttention-4 the share of 2^x that
+the polynomial computes depends on head size, mask, rows and heads of a group. A NaN in V reaches the rows of all blocks
+that visit its tile, also where it is masked.
 
 The entries are these kernels and no others: `flash2` is the unsplit kernel with the tiles of an A100, although
 FlashAttention-2's wrapper splits keys for small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9
@@ -103,8 +103,9 @@ No recording of a GPU's attention has confirmed them yet.
 
 Where a compiler decides between one rounding and two, the fields follow compiled kernels: fa3-fwd 0.0.3 and vllm 0.33.0
 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS DSL 4.6.2 for sm_100a.
-In these `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one FFMA each (`QuadSum(fused=...)`,
-`fused_shift`, `fused_lse`). Another compiler may contract otherwise: the fields can be changed.
+In these `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one FFMA each
+(`QuadSum(fused=...)`, `fused_shift`, `fused_lse`); FlashAttention-4 rounds the first one twice. Another compiler may
+contract otherwise: the fields can be changed.
 
 Not determined by them:
 
