@@ -12,7 +12,8 @@ import pytest
 import lowprec as lp
 from lowprec.attn.backward import row_dots
 from lowprec.attn.forward import scale_of_scores
-from lowprec.attn.kernel import GradientTile, KeyTile
+from lowprec.attn.kernel import GradientTile
+from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention_backward import Backward
 from lowprec.oracle.values import FLOAT32, decode, encode
