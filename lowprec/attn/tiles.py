@@ -40,7 +40,7 @@ class KeyTile(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a kernel's tiles depend on; `group` is the number of query heads per key head.
+    """Shapes and mask that decide a kernel's tiles; `group` is the number of query heads per key head.
 
     Query i sees `left` keys to the left of position i + keys - queries and `right` keys to its right; -1: all.
     """
