@@ -15,6 +15,7 @@ from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.sinks import Sink
 from lowprec.attn.splits import Combine
 from lowprec.attn.sums import RowSum
+from lowprec.attn.tiles import Schedule
 from lowprec.codec.block import BlockCodec
 from lowprec.codec.cast import CastCodec
 from lowprec.codec.catalogue import codecs
@@ -57,7 +58,7 @@ CLASSES: dict[str, type] = {
     for cls in (
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
-        Combine, *(made for base in (RowSum, Exp2, Reciprocal, Sink) for made in base.__subclasses__()),
+        Combine, *(made for base in (RowSum, Exp2, Reciprocal, Sink, Schedule) for made in base.__subclasses__()),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")
