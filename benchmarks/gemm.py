@@ -159,7 +159,7 @@ def memory_child(machine: str, *sides: str) -> Row:
     make(Shape(64, 128, 128))()
     product = make(shape)
     inputs = (shape.m + shape.n) * shape.k * (1 if machine == "hopper_fp8" else 2)
-    above = peak_memory(product, scratch.forget)
+    above = peak_memory(product, scratch.release_scratch)
     held = inputs + 4 * shape.m * shape.n
     return {"machine": machine, "shape": str(shape), "held": held, "peak": inputs + above}
 

@@ -67,9 +67,9 @@ CORNER = 24  # rows and columns that are compared with the integer reference
 
 def kernels() -> list[str]:
     """Return the kernels of this CPU, fastest first."""
-    from lowprec.tensorcore.engines.selection import machines
+    from lowprec.tensorcore.engines.selection import instruction_sets
 
-    return list(machines("auto"))
+    return list(instruction_sets("auto"))
 
 
 def on(name: str, work: Work) -> Work:

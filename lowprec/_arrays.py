@@ -1,40 +1,35 @@
-"""Validation of the arguments of public functions: arrays, destination arrays, seeds, integers.
+"""Conversion and validation of arrays: inputs, codes, destination arrays and shapes.
 
-Error messages have one form, ``func: param must be ..., got ...``. Accepted arrays hold real
-numbers: NumPy's floats and integers, the dtypes of ml_dtypes, and tensors of torch and JAX of such dtypes.
+Arrays hold real numbers: NumPy's floats and integers, the dtypes of ml_dtypes, and tensors of torch and JAX of such
+dtypes.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 import sys
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._checks import brief_repr, parameter
+
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
-Option = TypeVar("Option")
-
-#: Largest number of values along an axis that share a scale or a grid; file headers have four bytes for it.
-LARGEST_TILE = (1 << 31) - 1
-#: Largest seed: two words of 32 bits.
-LARGEST_SEED = (1 << 64) - 1
 
 
 # --- arrays of other packages -----------------------------------------------------------------------------------------
 
 
-def host(x: Any) -> Any:
+def to_numpy(x: Any) -> Any:
     """Return a tensor of torch as an array of NumPy's or ml_dtypes' dtype, sharing its memory; others unchanged.
 
     NumPy converts JAX's arrays itself. torch is not imported: it is loaded already if there is a tensor.
 
     Examples
     --------
-    >>> host([1.0])
+    >>> to_numpy([1.0])
     [1.0]
     """
     if type(x).__module__.partition(".")[0] != "torch" or not hasattr(x, "detach"):
@@ -48,12 +43,12 @@ def host(x: Any) -> Any:
     return np.from_dlpack(tensor.view(words)).view(getattr(ml_dtypes, name))
 
 
-def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = None) -> Any:
+def to_like(caller: str, array: Array, like: Any, dtype: np.dtype[Any] | None = None) -> Any:
     """Return a result as an array of another package, sharing its memory where possible.
 
     Parameters
     ----------
-    who : str
+    caller : str
         Name of the calling function, for messages.
     array : ndarray
         Result to return.
@@ -70,7 +65,7 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
     Examples
     --------
     >>> import ml_dtypes
-    >>> returned("encode", np.array([56], np.uint8), "numpy", np.dtype(ml_dtypes.float8_e4m3fn)).dtype.name
+    >>> to_like("encode", np.array([56], np.uint8), "numpy", np.dtype(ml_dtypes.float8_e4m3fn)).dtype.name
     'float8_e4m3fn'
     """
     package = like if isinstance(like, str) else type(like).__module__.partition(".")[0]
@@ -83,7 +78,8 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
         return jax.numpy.asarray(typed)
     if package != "torch":
         raise TypeError(
-            f"{who}: like must be an array of NumPy, torch or JAX or 'numpy', 'torch' or 'jax', got {got(like)}"
+            f"{caller}: like must be an array of NumPy, torch or JAX or 'numpy', 'torch' or 'jax', got "
+            f"{brief_repr(like)}"
         )
     import torch
 
@@ -96,7 +92,7 @@ def returned(who: str, array: Array, like: Any, dtype: np.dtype[Any] | None = No
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def as_array(who: str, name: str, x: Any) -> Array:
+def as_array(caller: str, name: str, x: Any) -> Array:
     """Return an array, a nested sequence or a scalar as an array of NumPy.
 
     Raises
@@ -105,12 +101,12 @@ def as_array(who: str, name: str, x: Any) -> Array:
         If sequences in a sequence differ in length.
     """
     try:
-        return np.asarray(host(x))
+        return np.asarray(to_numpy(x))
     except ValueError:
-        raise ValueError(f"{_parameter(who, name)} must be rectangular, got sequences of different lengths") from None
+        raise ValueError(f"{parameter(caller, name)} must be rectangular, got sequences of different lengths") from None
 
 
-def real_numbers(who: str, x: ArrayLike) -> Array:
+def as_real(caller: str, x: ArrayLike) -> Array:
     """Return an array of real numbers, with its dtype.
 
     Raises
@@ -119,16 +115,20 @@ def real_numbers(who: str, x: ArrayLike) -> Array:
         If it holds other objects, or has a mask, which would be lost.
     """
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
-        raise TypeError(f"{who}: values must be real numbers without a mask, got {type(x).__name__}; see x.filled(...)")
-    array = as_array(who, "values", x)
+        raise TypeError(
+            f"{caller}: values must be real numbers without a mask, got {type(x).__name__}; see x.filled(...)"
+        )
+    array = as_array(caller, "values", x)
     kind = array.dtype.kind
     # NumPy gives the dtypes of ml_dtypes, among others, the kind 'V'.
     if kind not in "fiu" and (kind != "V" or array.dtype.names is not None or array.dtype.name.startswith("void")):
-        raise TypeError(f"{who}: values must be real numbers, got {type(x).__name__ if kind == 'O' else array.dtype}")
+        raise TypeError(
+            f"{caller}: values must be real numbers, got {type(x).__name__ if kind == 'O' else array.dtype}"
+        )
     return array
 
 
-def as_float32(who: str, x: ArrayLike) -> Floats:
+def as_float32(caller: str, x: ArrayLike) -> Floats:
     """Return real numbers as contiguous float32, without a copy if possible; values beyond its range become Inf.
 
     Raises
@@ -136,7 +136,7 @@ def as_float32(who: str, x: ArrayLike) -> Floats:
     TypeError
         If they are not real numbers.
     """
-    array = real_numbers(who, x)
+    array = as_real(caller, x)
     if array.dtype == np.float32 and array.flags.c_contiguous:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -146,7 +146,7 @@ def as_float32(who: str, x: ArrayLike) -> Floats:
 # --- codes -----------------------------------------------------------------------------------------------------------
 
 
-def codes_of(
+def as_unsigned(
     name: str,
     codes: ArrayLike,
     bits: int,
@@ -182,10 +182,10 @@ def check_codes(name: str, codes: Array, bits: int) -> None:
         return
     low, high = int(codes.min()), int(codes.max())
     if low < 0 or high >> bits:
-        raise outside(name, high if high >> bits else low, bits)
+        raise code_range_error(name, high if high >> bits else low, bits)
 
 
-def outside(name: str, code: int, bits: int) -> ValueError:
+def code_range_error(name: str, code: int, bits: int) -> ValueError:
     """Return the error of a code that has more than `bits` bits."""
     return ValueError(f"{name} must be from 0 to {(1 << bits) - 1}, got {code}")
 
@@ -193,7 +193,9 @@ def outside(name: str, code: int, bits: int) -> ValueError:
 # --- destination arrays -----------------------------------------------------------------------------------------------
 
 
-def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any] | type[np.generic]) -> Array:
+def prepare_out(
+    caller: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any] | type[np.generic]
+) -> Array:
     """Return `out` if it fits the result, or a new array for None.
 
     Raises
@@ -213,10 +215,10 @@ def output(who: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[
         found = "a read-only one"
     else:
         return out
-    raise ValueError(f"{who}: out must be a C-contiguous {np.dtype(dtype)} array of shape {shape}, got {found}")
+    raise ValueError(f"{caller}: out must be a C-contiguous {np.dtype(dtype)} array of shape {shape}, got {found}")
 
 
-def apart(values: Array, out: Array, *, in_place: bool = False) -> Array:
+def copy_if_overlapping(values: Array, out: Array, *, in_place: bool = False) -> Array:
     """Return `values`, copied if they overlap `out` in memory.
 
     With `in_place`, exact aliasing (`out` is `values`) needs no copy: for loops that read an element before writing it.
@@ -247,179 +249,29 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(rows), columns
 
 
-def check_shape(who: str, name: str, array: Array, shape: tuple[int, ...]) -> None:
+def check_shape(caller: str, name: str, array: Array, shape: tuple[int, ...]) -> None:
     """Raise a ValueError unless an array has the given shape."""
     if array.shape != shape:
-        raise ValueError(f"{who}: {name} must have shape {shape}, got {array.shape}")
+        raise ValueError(f"{caller}: {name} must have shape {shape}, got {array.shape}")
 
 
-def check_product(who: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def check_matmul(caller: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """Raise a ValueError unless a and b are shapes of matrices [M, K] and [N, K]."""
     if len(a) != 2 or len(b) != 2:
-        raise ValueError(f"{who}: a and b must be matrices [M, K] and [N, K], got shapes {a} and {b}")
+        raise ValueError(f"{caller}: a and b must be matrices [M, K] and [N, K], got shapes {a} and {b}")
     if a[1] != b[1]:
         raise ValueError(
-            f"{who}: a [M, K] and b [N, K] must have the same K, got shapes {a} and {b}; b is not transposed"
+            f"{caller}: a [M, K] and b [N, K] must have the same K, got shapes {a} and {b}; b is not transposed"
         )
 
 
-def spread(a: Array, times: int, length: int, axis: int = -1) -> Array:
+def repeat_tiles(a: Array, times: int, length: int, axis: int = -1) -> Array:
     """Repeat the values of tiles for each of their elements along an axis, cut to `length`, which a tile may exceed.
 
     Examples
     --------
-    >>> spread(np.array([1, 2]), 3, 5).tolist(), spread(np.array([7]), 1 << 60, 2).tolist()
+    >>> repeat_tiles(np.array([1, 2]), 3, 5).tolist(), repeat_tiles(np.array([7]), 1 << 60, 2).tolist()
     ([1, 1, 1, 2, 2], [7, 7])
     """
     repeated = np.repeat(a, min(times, max(length, 1)), axis)
     return repeated[(*[slice(None)] * (axis % a.ndim), slice(length))]
-
-
-# --- numbers and names -----------------------------------------------------------------------------------------------
-
-
-def whole(who: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """Return `value` as an int in [low, high]; bool is rejected.
-
-    Raises
-    ------
-    ValueError
-        If it is not an integer, or out of range.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, (bool, np.ndarray)) or not _within(number, low, high):
-        raise ValueError(f"{_parameter(who, name)} must be an integer{_limits(low, high)}, got {got(value)}")
-    return number
-
-
-def whole_or_none(who: str, name: str, value: Any, low: int | None = None) -> int | None:
-    """Return an integer of at least `low`, or None.
-
-    Raises
-    ------
-    ValueError
-        If it is neither an integer in range nor None.
-    """
-    if value is None:
-        return None
-    try:
-        return whole(who, name, value, low)
-    except ValueError:
-        raise ValueError(
-            f"{_parameter(who, name)} must be an integer{_limits(low, None)} or None, got {got(value)}"
-        ) from None
-
-
-def positive(who: str, name: str, value: Any, *, zero: bool = False) -> float:
-    """Return a finite number > 0, or >= 0 with `zero`.
-
-    Raises
-    ------
-    ValueError
-        If it is not such a number.
-    """
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    try:
-        number = float(value) if is_number else math.nan
-    except OverflowError:  # an integer beyond float64
-        number = math.inf
-    if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
-        raise ValueError(f"{_parameter(who, name)} must be a finite number {'>=' if zero else '>'} 0, got {got(value)}")
-    return number
-
-
-def real(who: str, name: str, value: Any) -> float:
-    """Return a real number as a float; NaN and infinities are accepted, and integers beyond float64 become infinite.
-
-    Raises
-    ------
-    TypeError
-        If it is not a real number.
-    """
-    if not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{_parameter(who, name)} must be a real number, got {got(value)}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def real32(who: str, name: str, value: Any) -> np.float32:
-    """Return a real number rounded to float32; numbers beyond its range become infinite.
-
-    Raises
-    ------
-    TypeError
-        If it is not a real number.
-    """
-    number = real(who, name, value)
-    if number == 0.0 or 1.2e-38 < abs(number) < 3.4e38:  # no warning to suppress; errstate takes longer than the rest
-        return np.float32(number)
-    with np.errstate(over="ignore", under="ignore"):
-        return np.float32(number)
-
-
-def positive32(who: str, name: str, value: Any, *, zero: bool = False) -> np.float32:
-    """Return a number rounded to float32; before and after, it must be finite and > 0, or >= 0 with `zero`.
-
-    Raises
-    ------
-    ValueError
-        If it is not such a number.
-    """
-    single = real32(who, name, positive(who, name, value, zero=zero))
-    if not (np.isfinite(single) and (single > 0 or zero)):
-        raise ValueError(f"{_parameter(who, name)} must be finite and > 0 in float32, got {value!r}, there {single}")
-    return single
-
-
-def one_of(who: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:
-    """Return an option if it is allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is not allowed.
-    """
-    if isinstance(value, np.ndarray) or not any(value is option or value == option for option in allowed):
-        choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else f"one of {', '.join(map(repr, allowed))}"
-        raise ValueError(f"{_parameter(who, name)} must be {choices}, got {got(value)}")
-    return value
-
-
-def got(value: Any) -> str:
-    """Return how an error message shows a wrong argument: its repr on one line, cut to 200 characters.
-
-    Examples
-    --------
-    >>> got("e4m3"), got(np.ones((4, 3)))
-    ("'e4m3'", 'float64 (4, 3)')
-    """
-    if isinstance(value, np.ndarray) and value.size > 8:
-        return f"{value.dtype} {value.shape}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def _parameter(who: str, name: str) -> str:
-    return f"{who}: {name}" if who else name
-
-
-def _within(number: int, low: int | None, high: int | None) -> bool:
-    return (low is None or low <= number) and (high is None or number <= high)
-
-
-def _limits(low: int | None, high: int | None) -> str:
-    if low is None:
-        return ""
-    return f" >= {low}" if high is None else f" from {low} to {_short(high)}"
-
-
-def _short(number: int) -> str:
-    for text, power in ((f"2^{number.bit_length()} - 1", number + 1), (f"2^{number.bit_length() - 1}", number)):
-        if power > 1 << 32 and power & (power - 1) == 0:
-            return text
-    return str(number)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._arrays import whole
-from ._ieee import set_standard
+from ._checks import check_int
+from ._fpenv import set_default_fpenv
 
 _threads: int | None = None
 _pool: ThreadPoolExecutor | None = None
@@ -76,7 +76,7 @@ def set_num_threads(n: int) -> None:
     >>> lp.set_num_threads(before)
     """
     global _threads
-    _threads = whole("set_num_threads", "n", n, 1)
+    _threads = check_int("set_num_threads", "n", n, 1)
 
 
 def _workers(n: int) -> ThreadPoolExecutor:
@@ -87,7 +87,10 @@ def _workers(n: int) -> ThreadPoolExecutor:
         if _pool is None or _pool_owner != owner:
             if _pool is not None and _pool_owner is not None and _pool_owner[0] == owner[0]:
                 _pool.shutdown(wait=False)
-            _pool, _pool_owner = ThreadPoolExecutor(n, thread_name_prefix="lowprec", initializer=set_standard), owner
+            _pool, _pool_owner = (
+                ThreadPoolExecutor(n, thread_name_prefix="lowprec", initializer=set_default_fpenv),
+                owner,
+            )
         return _pool
 
 
@@ -155,7 +158,7 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
 _QUAD = 4  # rows that a kernel processes together
 
 
-def over_rows(work: Callable[[int, int], None], rows: int, per_row: int, worth: int, at_once: int) -> None:
+def parallel_over_rows(work: Callable[[int, int], None], rows: int, per_row: int, worth: int, at_once: int) -> None:
     """Call ``work(first, stop)`` for parts of the rows of A until all are done.
 
     Rows are packed for a kernel in the memory of its thread (`scratch`), which `at_once` keeps small.
@@ -215,20 +218,20 @@ def scratch(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     aligned = _buffers.by_name.get(name)
     if aligned is None or aligned.size < needed:
         _buffers.asked.clear()  # drops views of the smaller buffer
-        aligned = _buffers.by_name[name] = fresh(name, needed, np.uint8)
+        aligned = _buffers.by_name[name] = aligned_empty(name, needed, np.uint8)
     if len(_buffers.asked) >= _MAX_ASKED:
         _buffers.asked.clear()
     found = _buffers.asked[name, size, dtype] = aligned[:needed].view(kind)
     return found
 
 
-def forget() -> None:
+def release_scratch() -> None:
     """Free this thread's buffers."""
     _buffers.asked.clear()
     _buffers.by_name.clear()
 
 
-def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+def aligned_empty(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     """Return `size` uninitialised items on a 64-byte boundary, owned by the caller; `name` describes their use."""
     kind = np.dtype(dtype)
     raw = np.empty(size * kind.itemsize + 64, np.uint8)
@@ -236,7 +239,7 @@ def fresh(name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     return raw[skip : skip + size * kind.itemsize].view(kind)
 
 
-Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `fresh`
+Allocate = Callable[[str, int, DTypeLike], NDArray[Any]]  # `scratch` or `aligned_empty`
 
 
 # Parameters of glibc's mallopt(3): memory freed at the top of the heap is kept; large arrays use the heap as well.

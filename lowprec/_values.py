@@ -1,4 +1,4 @@
-"""Objects with value semantics: `Value` for entries of catalogues, `ByBits` for objects that hold arrays.
+"""Objects with value semantics: `Value` for entries of catalogues, `BitwiseEq` for objects that hold arrays.
 
 A format, a quantizer, an accumulator or a recipe is a `Value`: immutable, and equal to another one if the fields that
 affect results are equal, regardless of their names. An object that holds arrays (`lowprec.Quantized`, LogFMT's arrays,
@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 
-class ByBits:
+class BitwiseEq:
     """Base of dataclasses (``eq=False``) that are equal if all fields are, arrays by dtype, shape and every bit.
 
     Examples
@@ -32,17 +32,17 @@ class ByBits:
         if other.__class__ is not self.__class__:
             return NotImplemented
         compared = (f.name for f in dataclasses.fields(self) if f.compare)  # type: ignore[arg-type]
-        return all(same(getattr(self, name), getattr(other, name)) for name in compared)
+        return all(bitwise_equal(getattr(self, name), getattr(other, name)) for name in compared)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def same(a: Any, b: Any) -> bool:
+def bitwise_equal(a: Any, b: Any) -> bool:
     """Return whether two fields are equal: arrays and NumPy's numbers by dtype, shape and every bit, NaN included.
 
     Examples
     --------
-    >>> same(np.float32(np.nan), np.float32(np.nan)), same(np.zeros(2), -np.zeros(2))
+    >>> bitwise_equal(np.float32(np.nan), np.float32(np.nan)), bitwise_equal(np.zeros(2), -np.zeros(2))
     (True, False)
     """
     if a is b:
@@ -53,11 +53,11 @@ def same(a: Any, b: Any) -> bool:
             return False
         return bool((x == y).all()) if x.dtype.hasobject else x.tobytes() == y.tobytes()
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(bitwise_equal, a, b))
     return bool(a == b)
 
 
-def plain_fields(entry: Any) -> None:
+def normalize_fields(entry: Any) -> None:
     """Replace NumPy's scalars by Python's int, float, bool and str, in a new object of a frozen dataclass.
 
     Otherwise ``np.int64(16)`` would get into JSON, `math.ldexp` and kernel signatures. A field of type ``tuple[...]``
@@ -109,7 +109,7 @@ ABOUT = ("name", "source", "description", "note", "validated_against")
 
 
 @functools.cache
-def deciding(cls: Any) -> tuple[str, ...]:
+def compared_fields(cls: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that affect results, in order."""
     return tuple(f.name for f in dataclasses.fields(cls) if f.compare)
 
@@ -130,7 +130,7 @@ class Value:
     """
 
     def _deciding(self) -> tuple[Any, ...]:
-        return tuple([self.__dict__[name] for name in deciding(type(self))])  # type: ignore[arg-type]
+        return tuple([self.__dict__[name] for name in compared_fields(type(self))])  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -183,7 +183,7 @@ class Value:
                 raise TypeError(
                     f"{type(self).__name__}.with_: unknown field {field!r}: expected one of {', '.join(known)}"
                 )
-        about = derived(self, changes) if changes.keys() - set(ABOUT) else {}
+        about = describe_changes(self, changes) if changes.keys() - set(ABOUT) else {}
         return dataclasses.replace(self, **{**about, **changes})  # type: ignore[type-var]
 
 
@@ -198,7 +198,7 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Value) else repr(value)
 
 
-def derived(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the name, the source and the other descriptions of a value that differs from a named one.
 
     The old name lists earlier changes; further changes are added to them.

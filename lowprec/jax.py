@@ -26,7 +26,7 @@ from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.operands import quantize_operands
 from lowprec.format.catalogue import formats
-from lowprec.recipe import LayerPrecision, LinearOps, Recipe, TensorSpec, draw, load_recipe
+from lowprec.recipe import LayerPrecision, LinearOps, Recipe, TensorSpec, derive_seed, load_recipe
 from lowprec.scaling.quantize import Quantized
 
 _FLOAT32 = formats["float32"]
@@ -44,7 +44,7 @@ class _AtStep:
         self.layer, self.run_seed, self.step = layer, seed, step
 
     def seed(self, operand: str) -> int:
-        return draw(self.run_seed, f"{self.layer}/{operand}", self.step)
+        return derive_seed(self.run_seed, f"{self.layer}/{operand}", self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Any, seed: int) -> Quantized:
         raise AssertionError("refused before")

@@ -18,7 +18,7 @@ PUBLIC = (
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
-def cached(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
+def registry_cache(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
     """Decorate as `functools.lru_cache`, for lookups of names: replacing or removing an entry clears the cache."""
 
     def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import host, one_of
+from ._arrays import to_numpy
+from ._checks import check_choice
 from .bounds.criteria import Criterion as Criterion
 from .bounds.criteria import criteria as criteria
 from .bounds.criteria import criterion as criterion
@@ -82,8 +83,8 @@ def assert_bits_equal(
       1      0x39 (1.125)  0x3a (1.25)  1
     """
     __tracebackhide__ = True  # pytest shows the caller's line and the table
-    one_of("assert_bits_equal", "nan", nan, ("payload", "any"))
-    one_of("assert_bits_equal", "zero", zero, ("signed", "any"))
+    check_choice("assert_bits_equal", "nan", nan, ("payload", "any"))
+    check_choice("assert_bits_equal", "zero", zero, ("signed", "any"))
     if hasattr(actual, "granularity") or hasattr(expected, "granularity"):
         _assert_quantized(actual, expected, nan, zero, max_shown)
         return
@@ -201,7 +202,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, max_show
 
 def _array(x: Any) -> NDArray[Any]:
     """Return an array of any supported package as NumPy's or ml_dtypes'."""
-    return np.asarray(host(x))
+    return np.asarray(to_numpy(x))
 
 
 def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = True) -> SearchStrategy[int]:

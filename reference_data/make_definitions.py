@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
-from lowprec.definitions import deciding_fields, described, short_hash
+from lowprec.definitions import deciding_fields, short_hash, to_mapping
 from lowprec.recipe import LinearSpec, Recipe, TensorSpec, recipes
 from lowprec.recipe.data import CATALOGUES, CLASSES
 
@@ -30,5 +30,5 @@ def entries() -> dict[tuple[str, ...], Callable[[], object]]:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value):
-        return f"{getattr(value, 'name', '') or described(value)['is']} {short_hash(value)}"
+        return f"{getattr(value, 'name', '') or to_mapping(value)['is']} {short_hash(value)}"
     return list(map(_plain, value)) if isinstance(value, tuple) else value

@@ -198,7 +198,7 @@ class Meter(numba.core.event.Listener):
     @staticmethod
     def clock() -> float:
         """Return the user seconds of this process and of its children that ended."""
-        return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(resource.getrusage(caller).ru_utime for caller in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:

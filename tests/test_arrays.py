@@ -12,7 +12,7 @@ from public_calls import OF_VALUES, ONES, QUANTIZED, bits
 from refusals import refusals
 
 import lowprec as lp
-from lowprec import _arrays, codec, logfmt, study
+from lowprec import _arrays, _checks, codec, logfmt, study
 from lowprec.measure.atlas import measure_errors
 
 NOT_REAL = {
@@ -135,9 +135,9 @@ def test_results_may_go_where_the_input_is(name):
 
 def test_rounding_in_place_takes_no_memory_of_its_own():
     x = np.ones(COUNT, np.float32)
-    assert _arrays.apart(x, x, in_place=True) is x
-    assert _arrays.apart(x, x) is not x
-    assert np.shares_memory(_arrays.apart(x[:8], x[8:16]), x)
+    assert _arrays.copy_if_overlapping(x, x, in_place=True) is x
+    assert _arrays.copy_if_overlapping(x, x) is not x
+    assert np.shares_memory(_arrays.copy_if_overlapping(x[:8], x[8:16]), x)
 
 
 @pytest.mark.parametrize("quantizer", sorted(lp.quantizers))
@@ -187,18 +187,18 @@ test_room_for_a_result_must_fit = refusals(
 
 test_numbers_that_are_refused = refusals(
     [
-        ("whole('f', 'n', 0, 1, None)", "^f: n must be an integer >= 1, got 0$"),
-        ("whole('f', 'n', True, 1, None)", "^f: n must be an integer >= 1, got True$"),
-        ("whole('f', 'n', 2.0, 0, 3)", "^f: n must be an integer from 0 to 3, got 2.0$"),
-        ("whole('f', 'n', None, None, None)", "^f: n must be an integer, got None$"),
-        ("whole('f', 'n', -1, 0, 2**64 - 1)", r"^f: n must be an integer from 0 to 2\^64 - 1, got -1$"),
-        ("whole('f', 'n', 2**62 + 1, 0, 2**62)", rf"^f: n must be an integer from 0 to 2\^62, got {2**62 + 1}$"),
-        ("whole('f', 'n', np.array(3), 0, None)", r"^f: n must be an integer >= 0, got array\(3\)$"),
-        ("whole_or_none('', 'n', 0, 1)", "^n must be an integer >= 1 or None, got 0$"),
-        *((f"positive('f', 'x', {bad})", "f: x must be a finite number > 0, got .*")
+        ("check_int('f', 'n', 0, 1, None)", "^f: n must be an integer >= 1, got 0$"),
+        ("check_int('f', 'n', True, 1, None)", "^f: n must be an integer >= 1, got True$"),
+        ("check_int('f', 'n', 2.0, 0, 3)", "^f: n must be an integer from 0 to 3, got 2.0$"),
+        ("check_int('f', 'n', None, None, None)", "^f: n must be an integer, got None$"),
+        ("check_int('f', 'n', -1, 0, 2**64 - 1)", r"^f: n must be an integer from 0 to 2\^64 - 1, got -1$"),
+        ("check_int('f', 'n', 2**62 + 1, 0, 2**62)", rf"^f: n must be an integer from 0 to 2\^62, got {2**62 + 1}$"),
+        ("check_int('f', 'n', np.array(3), 0, None)", r"^f: n must be an integer >= 0, got array\(3\)$"),
+        ("check_optional_int('', 'n', 0, 1)", "^n must be an integer >= 1 or None, got 0$"),
+        *((f"check_positive('f', 'x', {bad})", "f: x must be a finite number > 0, got .*")
           for bad in ("0", "-1.0", "float('nan')", "float('inf')", "True", "'1'", "None")),
-        ("positive32('f', 'x', 1e300)", r"^f: x must be finite and > 0 in float32, got 1e\+300, there inf"),
-        ("positive32('f', 'x', 1e-300)", "^f: x must be finite and > 0 in float32, got 1e-300, there 0.0"),
+        ("check_positive_float32('f', 'x', 1e300)", r"^f: x must be finite and > 0 in float32, got 1e\+300, there inf"),
+        ("check_positive_float32('f', 'x', 1e-300)", "^f: x must be finite and > 0 in float32, got 1e-300, there 0.0"),
         ("lp.Quantizer(format='mxint8').with_(amax_floor=1e300)", r"amax_floor must be finite .* got 1e\+300"),
         ("lp.quantize(ones, 'mxint8 1x128 ue8m0', inverse_scale=1e300)",
          r"inverse_scale must be finite .* got 1e\+300"),
@@ -207,20 +207,27 @@ test_numbers_that_are_refused = refusals(
         ("lp.quantize(ones, 'mxint8 1x128 ue8m0', tensor_amax=-1.0)", "quantize: tensor_amax must be a number >= 0"),
         ("lp.quantize(ones, 'nvfp4_te', tensor_amax=float('nan'))", "quantize: tensor_amax must be a number >= 0"),
     ],
-    lambda: {**vars(_arrays), "ones": ONES},
+    lambda: {**vars(_checks), "lp": lp, "ones": ONES},
 )  # fmt: skip
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
-    assert [type(_arrays.whole("f", "n", n, 0, 9)) for n in (3, np.int8(3), np.uint64(3))] == [int] * 3
-    assert _arrays.whole_or_none("f", "n", None) is None
-    assert (_arrays.positive("f", "x", np.float32(0.5)), _arrays.positive("f", "x", 0, zero=True)) == (0.5, 0.0)
+    assert [type(_checks.check_int("f", "n", n, 0, 9)) for n in (3, np.int8(3), np.uint64(3))] == [int] * 3
+    assert _checks.check_optional_int("f", "n", None) is None
+    assert (_checks.check_positive("f", "x", np.float32(0.5)), _checks.check_positive("f", "x", 0, zero=True)) == (
+        0.5,
+        0.0,
+    )
 
 
 def test_numbers_in_float32():
     expected = {1e300: np.inf, -(2**2000): -np.inf, 5e-324: 0, 0.1: np.float32(0.1)}
-    assert {x: _arrays.real32("f", "x", x) for x in expected} == expected
-    assert _arrays.positive32("f", "x", 0, zero=True) == _arrays.positive32("f", "x", 1e-300, zero=True) == 0
+    assert {x: _checks.check_float32("f", "x", x) for x in expected} == expected
+    assert (
+        _checks.check_positive_float32("f", "x", 0, zero=True)
+        == _checks.check_positive_float32("f", "x", 1e-300, zero=True)
+        == 0
+    )
 
 
 def test_numbers_beyond_float32_are_infinite_or_refused():
@@ -235,7 +242,7 @@ def test_numbers_beyond_float32_are_infinite_or_refused():
     assert len({lp.quantize(ONES, "nvfp4_te", tensor_amax=amax).codes.tobytes() for amax in amaxes}) == 1
 
 
-CHECKS = {"whole", "whole_or_none", "positive", "positive32", "real", "real32"}
+CHECKS = {"check_int", "check_optional_int", "check_positive", "check_positive_float32", "check_real", "check_float32"}
 
 
 @pytest.mark.slow
@@ -251,7 +258,7 @@ def test_a_number_that_was_checked_is_used_as_the_check_returns_it():
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
                 and isinstance(node.value.func, ast.Name)
             ]  # fmt: skip
-            if not {"plain_fields", "check_whole"} & {name for _, name in called}:
+            if not {"normalize_fields", "check_whole"} & {name for _, name in called}:
                 dropped += [f"{path.name}:{node.lineno} {name}" for node, name in called if name in CHECKS]
     assert dropped == []
 
@@ -264,7 +271,7 @@ def test_what_tiles_share_is_spread_over_values_and_no_further():
             want = np.repeat(a, times, axis)[
                 (slice(length), slice(None)) if axis == 0 else (slice(None), slice(length))
             ]
-            assert np.array_equal(_arrays.spread(a, times, length, axis), want)
+            assert np.array_equal(_arrays.repeat_tiles(a, times, length, axis), want)
     huge = 2**31 - 1
     long = codec.BlockCodec("huge", "e4m3fn", tile=huge)
     x = ONES.copy()

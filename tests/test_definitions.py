@@ -7,7 +7,7 @@ import pytest
 import refresh
 
 import lowprec as lp
-from lowprec.definitions import DefinitionError, Reader, Writer, canonical, described, differing, short_hash
+from lowprec.definitions import DefinitionError, Reader, Writer, canonical, iter_differences, short_hash, to_mapping
 from lowprec.recipe.data import CATALOGUES, CLASSES, reader, writer
 
 E4M3, HOPPER = lp.formats["e4m3fn"], lp.accumulators["hopper_fp8"]
@@ -17,7 +17,7 @@ def test_entries_and_defaults_are_those_of_the_file(monkeypatch):
     file = "reference_data/definitions.json"
     monkeypatch.syspath_prepend(str(refresh.ROOT / "reference_data"))
     kept, now = map(json.loads, ((refresh.ROOT / file).read_text(), refresh.record(file, rewrite=True)[0]))
-    changed = list(differing(kept, now))
+    changed = list(iter_differences(kept, now))
     assert not changed, f"{changed}: run {refresh.COMMAND} for new entries; --rewrite {file} for a change on purpose"
 
 
@@ -56,10 +56,10 @@ class Mine:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_described_is_made_again(value):
-    said = json.loads(json.dumps(described(value)))
+    said = json.loads(json.dumps(to_mapping(value)))
     made = reader({}, "here").made(said)
     assert type(made) is type(value)
-    assert described(made) == described(value)
+    assert to_mapping(made) == to_mapping(value)
     assert made == value or isinstance(value, Mine)  # NaN
 
 
@@ -96,7 +96,7 @@ def read(table, check=True):
         ),
         ({"format": {"e4m3fn": 3}}, "must be defined by a hash or by fields"),
         (
-            {"format": {"e4m3fn": {**described(E4M3), "bias": 8} | {"name": "a", "is": "Nothing"}}},
+            {"format": {"e4m3fn": {**to_mapping(E4M3), "bias": 8} | {"name": "a", "is": "Nothing"}}},
             "unknown class 'Nothing': expected one of Format, TableFormat, Rounding, Granularity,",
         ),
         (
@@ -110,7 +110,7 @@ def read(table, check=True):
             "x.toml: 'Mine' of os is not loaded; import it first",
         ),
         (
-            {"codec": {"a": described(Mine("a")) | {"from": {"module": __name__, "code": "1"}}}},
+            {"codec": {"a": to_mapping(Mine("a")) | {"from": {"module": __name__, "code": "1"}}}},
             "'Mine' of None has changed since the file was written: its hash was 1, is 1a1a0a637aa5",
         ),
     ],

@@ -265,7 +265,7 @@ def test_a_folder_for_output(tmp_path):
     with pytest.raises(ValueError, match=r"output folder '.*/file/a' cannot be written: Not a directory"):
         _files.make_folder(tmp_path / "file" / "a")
     (tmp_path / "a" / ".x.1-2.part").write_text("half")
-    _files.remove_parts(tmp_path / "a")
+    _files.remove_temporary_files(tmp_path / "a")
     assert os.listdir(tmp_path / "a") == ["b"]
 
 

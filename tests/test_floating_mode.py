@@ -15,7 +15,7 @@ import pytest
 from public_calls import OF_VALUES, bits
 
 import lowprec as lp
-from lowprec import _ieee, _threads
+from lowprec import _fpenv, _threads
 
 #: Bits of the x86 control and status register, beside the masks of exceptions, which are set as it is: flags, and what
 #: changes results: subnormal operands are zero, the direction of rounding, subnormal results are zero.
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 @contextmanager
 def mode(bit: int) -> Iterator[None]:
     """Set one bit of this thread's register for the length of a block."""
-    get, set_ = _ieee._environment()
+    get, set_ = _fpenv._environment()
     before = ctypes.create_string_buffer(512)
     get(before)
     changed = ctypes.create_string_buffer(before.raw, 512)
@@ -91,9 +91,9 @@ def test_bits_are_the_same_in_every_mode(name: str, bit: int) -> None:
         pytest.skip("one step in every mode would take a minute")
     expected = bits(CALLS[name]())
     with mode(bit):
-        standard = _ieee.is_standard()
+        standard = _fpenv.has_default_fpenv()
         got = bits(CALLS[name]())
-        assert _ieee.is_standard() == standard == (bit in FLAGS), "the caller's mode is as it was"
+        assert _fpenv.has_default_fpenv() == standard == (bit in FLAGS), "the caller's mode is as it was"
     assert got == expected
 
 
@@ -113,7 +113,7 @@ def test_our_threads_start_in_the_standard_mode(keep_threads: None) -> None:
 
     def piece(start: int, stop: int) -> None:
         all_three.wait(timeout=120)
-        modes.append((threading.get_ident() == caller, _ieee.is_standard()))
+        modes.append((threading.get_ident() == caller, _fpenv.has_default_fpenv()))
 
     with mode(15):
         _threads._pool_owner = None  # so that the pool is made here, by a thread that flushes

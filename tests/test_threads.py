@@ -18,7 +18,7 @@ from public_calls import OF_VALUES, bits
 
 import lowprec as lp
 from lowprec import _threads
-from lowprec._threads import forget, fresh, scratch
+from lowprec._threads import aligned_empty, release_scratch, scratch
 
 X = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
 
@@ -225,19 +225,19 @@ def held() -> int:
 
 
 def test_the_same_memory_again_and_more_of_it_when_needed() -> None:
-    forget()
+    release_scratch()
     small = scratch("test", 10, np.float32)
     assert scratch("test", 10, np.float32) is small
     assert scratch("test", 5, np.int64).ctypes.data == small.ctypes.data
     large = scratch("test", 1000, np.float32)
     again = scratch("test", 10, np.float32)
     assert large.ctypes.data == again.ctypes.data
-    assert {large.ctypes.data % 64, fresh("test", 3, np.int8).ctypes.data % 64} == {0}
+    assert {large.ctypes.data % 64, aligned_empty("test", 3, np.int8).ctypes.data % 64} == {0}
     assert held() == 4000
     for size in range(1, 2000):
         assert scratch("test", size, np.uint8).size == size
     assert held() == 4000
-    forget()
+    release_scratch()
     assert held() == 0
 
 
@@ -256,7 +256,7 @@ def test_a_training_loop_of_products_holds_what_its_largest_needs(keep_threads: 
                 *(lp.quantize(v, lp.Quantizer(format=fmt, granularity=block, scale_format=scale)) for v in (x, w)),
             )
         )
-    forget()
+    release_scratch()
     after = []
     for _ in range(4):
         for machine, qa, qb in pairs:

@@ -3,13 +3,13 @@
 Everything that lowprec saves goes through `write_bytes`.
 """
 
-from .tables import csv_rows, plain, read_csv, read_json, to_csv, to_json, write_json
+from .tables import csv_rows, read_csv, read_json, to_csv, to_json, to_jsonable, write_json
 from .writing import (
     backup_path,
     locked,
     make_folder,
     move_to_backup,
-    remove_parts,
+    remove_temporary_files,
     safe_name,
     write_bytes,
     write_text,
@@ -21,13 +21,13 @@ __all__ = [
     "locked",
     "make_folder",
     "move_to_backup",
-    "plain",
     "read_csv",
     "read_json",
-    "remove_parts",
+    "remove_temporary_files",
     "safe_name",
     "to_csv",
     "to_json",
+    "to_jsonable",
     "write_bytes",
     "write_json",
     "write_text",

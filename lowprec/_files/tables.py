@@ -20,32 +20,32 @@ from .writing import PathLike, write_text
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Return dataclasses, mappings and sequences as JSON types; non-finite floats become "nan", "inf", "-inf".
 
     Examples
     --------
-    >>> plain({"loss": float("inf"), "steps": (1, 2)})
+    >>> to_jsonable({"loss": float("inf"), "steps": (1, 2)})
     {'loss': 'inf', 'steps': [1, 2]}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
     if hasattr(value, "item"):
-        return plain(value.item())
+        return to_jsonable(value.item())
     return str(value)
 
 
 def to_json(value: Any) -> str:
     """Return `plain(value)` as lines of JSON."""
-    return json.dumps(plain(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(to_jsonable(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def write_json(path: PathLike, value: Any) -> None:

@@ -170,11 +170,11 @@ def _lock(path: Path) -> TextIO:
                 return file
         except OSError as error:
             file.seek(0)
-            who = file.read().strip() or "unknown"
+            caller = file.read().strip() or "unknown"
             file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
-            raise ValueError(f"{os.fspath(path.parent)!r} is in use by another process ({who})") from None
+            raise ValueError(f"{os.fspath(path.parent)!r} is in use by another process ({caller})") from None
         file.close()  # the run that held it ended between the two lines above: the file was replaced or removed
 
 
@@ -201,7 +201,7 @@ def move_to_backup(folder: Path) -> Path:
     return target
 
 
-def remove_parts(folder: Path) -> None:
+def remove_temporary_files(folder: Path) -> None:
     """Remove partial files that killed processes left in a folder."""
     for left in folder.glob(f".*{_PART}"):
         left.unlink(missing_ok=True)

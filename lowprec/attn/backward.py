@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import whole
-from .._ieee import standard
-from .._values import ByBits
+from .._checks import check_int
+from .._fpenv import with_default_fpenv
+from .._values import BitwiseEq
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format
 from ..kernels import attn as kernels
@@ -27,7 +27,7 @@ _LOG2_E = np.float32(math.log2(math.e))
 
 
 @dataclass(eq=False)
-class AttentionGradient(ByBits):
+class AttentionGradient(BitwiseEq):
     """Result of `attention_grad`.
 
     Attributes
@@ -46,7 +46,7 @@ class AttentionGradient(ByBits):
     forward: AttentionResult = dataclasses.field(compare=False)
 
 
-@standard
+@with_default_fpenv
 def attention_grad(
     q: ArrayLike,
     k: ArrayLike,
@@ -110,7 +110,7 @@ def attention_grad(
     arrays.append(operand_codes("attention_grad", "dout", dout, kernel.operands))
     if arrays[3].shape != forward.out.shape:
         raise ValueError(f"attention_grad: dout must have the output's shape {forward.out.shape}, got {np.shape(dout)}")
-    whole("attention_grad", "blocks", blocks, 1)
+    check_int("attention_grad", "blocks", blocks, 1)
     lead = (0,) * (4 - arrays[0].ndim)
     queries, keys, values, douts = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     check_shapes(queries.shape, keys.shape, values.shape, kernel)

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._arrays import positive, whole, whole_or_none
-from .._values import Value, plain_fields
+from .._checks import check_int, check_optional_int, check_positive
+from .._values import Value, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
@@ -141,26 +141,28 @@ class AttentionKernel(Value):
     decided: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"AttentionKernel {self.name}"
+        normalize_fields(self)
+        caller = f"AttentionKernel {self.name}"
         for field, kind in (
             ("scores", Accumulator), ("values", Accumulator), ("operands", Format), ("p_format", Format),
             ("p_policy", Policy), ("row_sum", RowSum), ("exp2", Exp2), ("reciprocal", Reciprocal),
             ("output_format", Format), ("schedule", Schedule),
         ):  # fmt: skip
             if not isinstance(getattr(self, field), kind):
-                raise TypeError(f"{who}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
+                raise TypeError(f"{caller}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
         object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
         object.__setattr__(self, "gradient_tiles", tuple(GradientTile(*row) for row in self.gradient_tiles))
         sizes = [(row.head_dim, row.value_dim or row.head_dim) for row in self.key_tiles]
         if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
-            raise ValueError(f"{who}: key_tiles must be rows of positive integers by increasing head size, got {sizes}")
-        whole(who, "p_offset", self.p_offset, -64, 64)
-        whole_or_none(who, "promote_every", self.promote_every, 1)
-        positive(who, "rescale_threshold", self.rescale_threshold, zero=True)
+            raise ValueError(
+                f"{caller}: key_tiles must be rows of positive integers by increasing head size, got {sizes}"
+            )
+        check_int(caller, "p_offset", self.p_offset, -64, 64)
+        check_optional_int(caller, "promote_every", self.promote_every, 1)
+        check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
         for field, optional in (("combine", Combine), ("sink", Sink)):
             if not isinstance(value := getattr(self, field), optional | None):
-                raise TypeError(f"{who}: {field} must be an object of {optional.__name__} or None, got {value!r}")
+                raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._values import Value, plain_fields
+from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
 from ..special.exp2 import Exp2
 from ..special.reciprocal import Reciprocal
@@ -50,7 +50,7 @@ class Combine(Value):
     divides_all: bool = False
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         object.__setattr__(self, "lanes", tuple(tuple(row) for row in self.lanes))
         if not self.lanes or any(n < 1 or n & (n - 1) for _, n in self.lanes):
             raise ValueError(f"Combine: lanes must be rows of a head size and a power of two, got {self.lanes}")

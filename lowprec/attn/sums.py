@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._values import Value, plain_fields
+from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
 
 Floats = NDArray[np.float32]
@@ -45,7 +45,7 @@ class QuadSum(RowSum):
     lanes = 4
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
 
     def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
         """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""

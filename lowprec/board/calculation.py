@@ -67,7 +67,7 @@ def calculation(entry: Format | None, element: Format | None, scale_format: str,
     amax, value = number(example["amax"]), number(example["value"])
     if not np.isfinite(amax) or amax == 0 or "scale" not in example["theirs"]:
         return ""
-    theirs, ours = (number(example[who]["scale"]) for who in ("theirs", "ours"))
+    theirs, ours = (number(example[caller]["scale"]) for caller in ("theirs", "ours"))
     quotient = Fraction(float(amax)) / Fraction(float(element.max))
     text = f"amax / max = {short(amax)} / {short(element.max)} = "
     if scale_format == "e8m0fnu":

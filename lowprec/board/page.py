@@ -250,8 +250,8 @@ def _causes(ran: list[Cell]) -> str:
         for cell in ran:
             count[cell["package"]] += sum(n for label, n in cell["causes"].items() if letter in label.split("+"))
         if count := +count:
-            who = ", ".join(f"{package} {n:,}" for package, n in sorted(count.items()))
-            lines.append(f"**{letter}: {cause.title}** ({who}). {cause.rule[0].upper()}{cause.rule[1:]}.")
+            caller = ", ".join(f"{package} {n:,}" for package, n in sorted(count.items()))
+            lines.append(f"**{letter}: {cause.title}** ({caller}). {cause.rule[0].upper()}{cause.rule[1:]}.")
             lines[-1] += f" By hand: {cause.calculation}." * bool(cause.calculation)
     return "\n\n".join(lines)
 

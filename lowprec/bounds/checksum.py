@@ -19,16 +19,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, check_shape, real_numbers, whole
-from .._ieee import standard
+from .._arrays import as_real, check_matmul, check_shape
+from .._checks import check_int
+from .._fpenv import with_default_fpenv
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from ..tensorcore.accumulator import FLOAT64, Accumulator
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.chain import sequential_f64
-from ..tensorcore.engines.selection import way_for
+from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.library import GemmLibrary, gemm_libraries
-from ..tensorcore.operands import as_multiplied, check_quantized, interval, without_tensor_scales
+from ..tensorcore.operands import check_quantized, instruction_codes, promotion_interval, strip_tensor_scales
 
 Values = NDArray[np.float64]
 #: Half an ulp of float32, relative; and the spacing of its subnormals.
@@ -127,7 +128,7 @@ class Checksum:
         ]
 
 
-@standard
+@with_default_fpenv
 def checksum(
     d: ArrayLike,
     a: Quantized,
@@ -172,18 +173,18 @@ def checksum(
         )
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
-    check_product("checksum", a.shape, b.shape)
-    result = real_numbers("checksum: d", d).astype(np.float64, order="C")  # C order fixes NumPy's order of summation
+    check_matmul("checksum", a.shape, b.shape)
+    result = as_real("checksum: d", d).astype(np.float64, order="C")  # C order fixes NumPy's order of summation
     check_shape("checksum", "d", result, (a.shape[0], b.shape[0]))
-    a, b, factor = without_tensor_scales(a, b, np.float32(2.0**accumulator.product_scale_log2))
-    every = interval("checksum", a, b, way_for(accumulator, a.format, b.format), library, promote_every)
+    a, b, factor = strip_tensor_scales(a, b, np.float32(2.0**accumulator.product_scale_log2))
+    every = promotion_interval("checksum", a, b, plan_for(accumulator, a.format, b.format), library, promote_every)
     values_alone = every is None and accumulator.multiplies_values
     left, right = (side(q, accumulator, values_alone) for q in (a, b))
     spans = [min(q.granularity.block((q.shape[0], q.shape[1]))[1], max(a.shape[1], 1)) for q in (a, b)]
     if factor.a is not None and factor.b is not None:
         left, right = left.times(factor.a), right.times(factor.b)
     bound = Bound.of(accumulator, a.shape[1], every, min(spans), target, float(factor.alpha))
-    tile = whole("checksum", "tile", tile, 1, MOST_ROWS)
+    tile = check_int("checksum", "tile", tile, 1, MOST_ROWS)
     by_column, by_row = [], []
     with np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, a.shape[0], tile):
@@ -297,7 +298,7 @@ def _product(a: Values, b: Values) -> Values:
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
     """Return an operand with its scales; `values_alone` if it is dequantized before the product."""
-    codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
+    codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import whole
+from .._checks import check_int
 from ..registry import Registry
 
 Matrix = NDArray[np.float32]
@@ -106,8 +106,8 @@ def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matri
     >>> [x.shape for x in operands("positive", 4, 6, 256)]
     [(4, 256), (6, 256)]
     """
-    m, n, k = (whole("operands", name, value, 1) for name, value in (("m", m), ("n", n), ("k", k)))
+    m, n, k = (check_int("operands", name, value, 1) for name, value in (("m", m), ("n", n), ("k", k)))
     entry = data_kinds.get(kind)
-    rng = np.random.default_rng(whole("operands", "seed", seed, 0))
+    rng = np.random.default_rng(check_int("operands", "seed", seed, 0))
     x, y = (np.asarray(entry.draw(rng, rows, k), np.float32) for rows in (m, n))
     return x, y

@@ -15,7 +15,7 @@ from ..format.catalogue import formats
 from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
 from ..tensorcore.gemm import matmul_f32
-from ..tensorcore.operands import along_k
+from ..tensorcore.operands import slice_k
 from .product import Product
 
 Result = NDArray[np.float32]
@@ -221,7 +221,7 @@ def _bfloat16_sums(p: Product) -> Result | None:
     if step >= k:
         return None
     for start in range(0, k, step):
-        parts = {name: along_k(q, start, min(start + step, k)) for name, q in (("a", p.a), ("b", p.b))}
+        parts = {name: slice_k(q, start, min(start + step, k)) for name, q in (("a", p.a), ("b", p.b))}
         total = round_to(total + p.result(c=None, **parts), formats["bfloat16"])
     added = _bias(p)
     return total if added is None else total + added

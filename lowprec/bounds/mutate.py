@@ -18,7 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._arrays import positive
+from .._checks import check_positive
 from .faults import Fault, faults
 
 _JOB = "LOWPREC_MUTATE"  # environment variable: target, fault and file of the record, as JSON
@@ -77,7 +77,7 @@ def mutate(
     ValueError
         If the target cannot be imported, the suite fails without a fault, or it never calls the kernel.
     """
-    positive("mutate", "timeout", timeout)
+    check_positive("mutate", "timeout", timeout)
     if not command or Path(command[0]).name not in ("pytest", "py.test"):
         raise ValueError(f"mutate: command must begin with pytest, got {' '.join(command)!r}")
     if target.count(":") != 1:

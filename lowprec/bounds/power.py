@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import whole
+from .._checks import check_int
 from ..cast.casts import round_to
 from ..scaling.quantize import quantize
 from ..scaling.quantizer import Quantizer
@@ -121,7 +121,7 @@ def criterion_power(
         If the criterion raises, or gives two answers for the same arrays.
     """
     judge, seen = criterion(given), dict[str, list[tuple[bool, bool]]]()
-    for seed in range(whole("criterion", "draws", draws, 1)):
+    for seed in range(check_int("criterion", "draws", draws, 1)):
         x, y = operands(data, m, n, k, seed=seed)
         a, b = (quantize(v, spec) for v, spec in zip((x, y), quantizers, strict=True))
         t = tolerance(a, b, accumulator=accumulator, out_format=out_format, seed=seed, values=(x, y), **options)

@@ -21,10 +21,10 @@ from ..scaling.granularity import Granularity
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.block import Added, Block
-from ..tensorcore.engines.selection import way_for
+from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.gemm import gemm
 from ..tensorcore.library import GemmLibrary
-from ..tensorcore.operands import along_k, interleaved, interval, without_tensor_scales
+from ..tensorcore.operands import interleave_k, promotion_interval, slice_k, strip_tensor_scales
 from .checksum import TINY, U, Values, side
 
 _ROWS = 1 << 16  # outputs per tile: its arrays stay in the cache
@@ -153,11 +153,11 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     `addend` is ``beta * C``, in float32.
     """
     rule, library = order.accumulator, order.library
-    a, b, factor = without_tensor_scales(a, b, np.float32(order.alpha))
-    way = way_for(rule, a.format, b.format)
-    every = interval("tolerance", a, b, way, library, order.promote_every)
+    a, b, factor = strip_tensor_scales(a, b, np.float32(order.alpha))
+    way = plan_for(rule, a.format, b.format)
+    every = promotion_interval("tolerance", a, b, way, library, order.promote_every)
     if library.k_order == "interleaved":
-        a, b = interleaved(a, way.step), interleaved(b, way.step)
+        a, b = interleave_k(a, way.step), interleave_k(b, way.step)
     k = a.shape[1]
     step = order.part(k)
     alpha: Values = np.full((1, 1), float(factor.alpha))
@@ -166,7 +166,7 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     by_out, total = library.split_k_reduction == "out" and step < k, None
     half = _half_ulp(order.target)
     for start in range(0, max(k, 1), step):
-        parts = [along_k(q, start, min(start + step, k)) for q in (a, b)]
+        parts = [slice_k(q, start, min(start + step, k)) for q in (a, b)]
         part = _chains(parts[0], parts[1], order, every)
         if by_out:
             part = _finished(part, alpha, addend if start == 0 else None).rounded(half, order.target.smallest_subnormal)

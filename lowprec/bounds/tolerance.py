@@ -10,16 +10,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32, check_product, check_shape, one_of, real_numbers, whole, whole_or_none
-from .._ieee import standard
+from .._arrays import as_float32, as_real, check_matmul, check_shape
+from .._checks import check_choice, check_int, check_optional_int
+from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import formats
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.catalogue import accumulators
-from ..tensorcore.engines.selection import way_for
+from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.library import gemm_libraries
-from ..tensorcore.operands import ask_quantized, check_quantized, interval
+from ..tensorcore.operands import check_is_quantized, check_quantized, promotion_interval
 from .checksum import Values
 from .faults import named
 from .product import Errors, Order, Product, errors_of
@@ -193,7 +194,7 @@ class Tolerance:
     # --- parts of a test ----------------------------------------------------------------------------------------------
 
     def _checked(self, got: ArrayLike) -> Values:
-        d = real_numbers("tolerance: got", got).astype(np.float64)
+        d = as_real("tolerance: got", got).astype(np.float64)
         check_shape("tolerance", "got", d, self.exact.shape)
         target = formats.get(self.products[0].options["out_format"])
         wrong = np.isfinite(d) & (round_to(d, target) != d)
@@ -295,7 +296,7 @@ def _before_rounding(d: Values, exact: Values, product: Product) -> tuple[Values
     return shown, np.maximum(exact - right + low, 0.0), np.maximum(right - exact + high, 0.0)
 
 
-@standard
+@with_default_fpenv
 def tolerance(
     a: Quantized,
     b: Quantized,
@@ -364,14 +365,14 @@ def tolerance(
     unknown = options.keys() - {"promote_every", "out_format", "library", "alpha", "beta", "split_k"}
     if unknown:
         raise TypeError(f"tolerance: unknown option {min(unknown)!r}; see lowprec.gemm")
-    orders, seed = whole_or_none("tolerance", "orders", orders, 0), whole("tolerance", "seed", seed, 0)
+    orders, seed = check_optional_int("tolerance", "orders", orders, 0), check_int("tolerance", "seed", seed, 0)
     for name, q in (("a", a), ("b", b)):
-        ask_quantized("tolerance", name, q)
-    check_product("tolerance", a.shape, b.shape)
+        check_is_quantized("tolerance", name, q)
+    check_matmul("tolerance", a.shape, b.shape)
     options = {"out_format": "float32", **options}
     sources = None if values is None else (as_float32("tolerance", values[0]), as_float32("tolerance", values[1]))
     products = tuple(Product(a, b, c, {**options, "accumulator": accumulators.get(each)}, sources) for each in several)
-    one_of("tolerance", "order", order, ("chains", "any"))
+    check_choice("tolerance", "order", order, ("chains", "any"))
     found = [_errors(product, order == "any") for product in products]
     exact, target = found[0].exact, formats.get(options["out_format"])
     most = np.maximum.reduce([each.most for each in found])
@@ -409,7 +410,7 @@ def _errors(product: Product, any_order: bool) -> Errors:
         check_quantized(name, q, options["accumulator"])
     addend, beta = None, float(options.get("beta", 1.0))
     if product.c is not None and beta != 0:
-        c = real_numbers("tolerance: c", product.c)
+        c = as_real("tolerance: c", product.c)
         check_shape("tolerance", "c", c, shape)
         addend = (c.astype(np.float32) * np.float32(beta)).astype(np.float64)
     return errors_of(product.a, product.b, _order(product, any_order), addend)
@@ -420,7 +421,7 @@ def _order(product: Product, any_order: bool = False) -> Order:
     library, split = gemm_libraries.get(options.get("library", "deepgemm")), options.get("split_k")
     return Order(
         options["accumulator"], library, options.get("promote_every", "auto"),
-        library.split_k if split is None else whole("tolerance", "split_k", split, 1),
+        library.split_k if split is None else check_int("tolerance", "split_k", split, 1),
         formats.get(options["out_format"]), float(options.get("alpha", 1.0)), any_order,
     )  # fmt: skip
 
@@ -430,9 +431,9 @@ def reordered(
 ) -> tuple[Quantized, Quantized] | None:  # fmt: skip
     """Return the operands with K in another order that a right kernel may have, or None if there is only one."""
     a, b, plan = product.a, product.b, _order(product)
-    k, way = a.shape[1], way_for(plan.accumulator, a.format, b.format)
+    k, way = a.shape[1], plan_for(plan.accumulator, a.format, b.format)
     spans = [min(q.granularity.columns or k, k) for q in (a, b)]
-    every = interval("tolerance", a, b, way, plan.library, plan.promote_every)
+    every = promotion_interval("tolerance", a, b, way, plan.library, plan.promote_every)
     wide, narrow = max(*spans, 1), max(min(spans), 1)
     unit = narrow if order == "any" else (every or k) * (2 if plan.library.k_order == "interleaved" else 1)
     if k == 0 or wide % narrow or (order == "chains" and unit >= k):

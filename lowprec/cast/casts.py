@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import apart, output, outside, returned
-from .._ieee import standard
+from .._arrays import code_range_error, copy_if_overlapping, prepare_out, to_like
+from .._fpenv import with_default_fpenv
 from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
 from ..format.policy import Policy
 from ..format.rounding import Rounding, resolve, special_codes
 from ..kernels.cast import nearest as kernels
 from .arrays import as_codes, as_values
-from .choice import GRAIN, encoder, nearest_constants, plan_of, refuse, rounder, run
 from .constants import decode_constants, has_word_kernel
+from .dispatch import GRAIN, apply_piece, encoder, nearest_constants, plan_for, raise_for_rejected, rounder
 from .streams import Stream, random_source
 
 
-@standard
+@with_default_fpenv
 def encode(
     x: ArrayLike,
     fmt: str | Format,
@@ -93,15 +93,17 @@ def encode(
     f = formats.get(fmt)
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("encode", x)
-    result = output("encode", out, values.shape, f.code_dtype)
+    result = prepare_out("encode", out, values.shape, f.code_dtype)
     key = random_source("encode", mode, seed, offset, random_words, values.shape)
     if chosen.may_raise:
-        refuse(values, f, mode, chosen, key)
-    run(encoder(f, mode, special_codes(f, mode, chosen), key), apart(values, result), result, f, mode)
-    return result if like is None else returned("encode", result, like, dtype_of(f))
+        raise_for_rejected(values, f, mode, chosen, key)
+    apply_piece(
+        encoder(f, mode, special_codes(f, mode, chosen), key), copy_if_overlapping(values, result), result, f, mode
+    )
+    return result if like is None else to_like("encode", result, like, dtype_of(f))
 
 
-@standard
+@with_default_fpenv
 def decode(
     codes: ArrayLike, fmt: str | Format, *, out: NDArray[np.float32] | None = None, like: Any = None
 ) -> NDArray[np.float32]:
@@ -138,8 +140,8 @@ def decode(
     """
     f = formats.get(fmt)
     c = as_codes(codes, f, check=not has_word_kernel(f))
-    result = output("decode", out, c.shape, np.float32)
-    flat, into = apart(c, result).reshape(-1), result.reshape(-1)
+    result = prepare_out("decode", out, c.shape, np.float32)
+    flat, into = copy_if_overlapping(c, result).reshape(-1), result.reshape(-1)
     if has_word_kernel(f):
         constants = decode_constants(f)
         narrow = f.bits < 8 * c.dtype.itemsize
@@ -148,7 +150,7 @@ def decode(
             if not narrow:
                 kernels.decode32(flat[a:b], into[a:b], constants)
             elif kernels.decode32_seen(flat[a:b], into[a:b], constants) >> f.bits:
-                raise outside(f"codes of {f}", int(flat[a:b].max()), f.bits)
+                raise code_range_error(f"codes of {f}", int(flat[a:b].max()), f.bits)
 
         _threads.run_chunks(piece, flat.size, GRAIN)
     elif f.bits <= 16:
@@ -158,10 +160,10 @@ def decode(
         _threads.run_chunks(lambda a, b: decode_table(flat[a:b], into[a:b], table), flat.size, GRAIN)
     else:
         into[...] = [f.value(int(code)) for code in flat]
-    return result if like is None else returned("decode", result, like)
+    return result if like is None else to_like("decode", result, like)
 
 
-@standard
+@with_default_fpenv
 def round_to(
     x: ArrayLike,
     fmt: str | Format,
@@ -208,26 +210,26 @@ def round_to(
     f = formats.get(fmt)
     mode, chosen = resolve(f, rounding, policy, overflow)
     values = as_values("round_to", x)
-    result = output("round_to", out, values.shape, np.float32)
+    result = prepare_out("round_to", out, values.shape, np.float32)
     key = random_source("round_to", mode, seed, offset, random_words, values.shape)
     if chosen.may_raise:
-        refuse(values, f, mode, chosen, key)
+        raise_for_rejected(values, f, mode, chosen, key)
     special = special_codes(f, mode, chosen)
     if not has_word_kernel(f):
         codes = np.empty(values.shape, f.code_dtype)
-        run(encoder(f, mode, special, key), values, codes, f, mode)
+        apply_piece(encoder(f, mode, special, key), values, codes, f, mode)
         decode(codes, f, out=result)
     else:
-        values, plan = apart(values, result, in_place=True), plan_of(f, mode, special)
+        values, plan = copy_if_overlapping(values, result, in_place=True), plan_for(f, mode, special)
         if plan.round_nearest is not None and np.may_share_memory(values, result):
             constants, flat = plan.round_nearest, result.reshape(-1)
             _threads.run_chunks(lambda a, b: kernels.round32_in_place(flat[a:b], constants), flat.size, GRAIN)
         else:
-            run(rounder(f, mode, special, key), values, result, f, mode)
-    return result if like is None else returned("round_to", result, like)
+            apply_piece(rounder(f, mode, special, key), values, result, f, mode)
+    return result if like is None else to_like("round_to", result, like)
 
 
-@standard
+@with_default_fpenv
 def round_in_place(x: NDArray[np.float32], fmt: Format) -> NDArray[np.float32]:
     """Perform ``round_to(x, fmt, out=x)`` on a float32 array with fewer checks, for hot callers."""
     constants = nearest_constants(fmt)

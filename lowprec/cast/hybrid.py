@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._ieee import standard
+from .._fpenv import with_default_fpenv
 from ..format.catalogue import formats
 from ..format.policy import Policy
 from .arrays import as_values
 from .casts import encode
 
 
-@standard
+@with_default_fpenv
 def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Policy | None = None) -> NDArray[np.uint8]:
     """Encode numbers in HiF8 by CANN's CAST_HYBRID.
 

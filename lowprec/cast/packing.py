@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import apart, codes_of, output, whole
+from .._arrays import as_unsigned, copy_if_overlapping, prepare_out
+from .._checks import check_int
 from ..kernels.cast import packing as kernels
 
 _GRAIN = 1 << 17  # codes per chunk; a multiple of 8 codes fills whole bytes
@@ -56,10 +57,10 @@ def pack(codes: ArrayLike, bits: int, *, out: NDArray[np.uint8] | None = None) -
     >>> lp.unpack([33, 3], 4, 3).tolist()
     [1, 2, 3]
     """
-    bits = whole("pack", "bits", bits, 1, 16)
-    c = codes_of("pack: codes", codes, bits, np.dtype(np.uint8 if bits <= 8 else np.uint16))
-    into = output("pack", out, (packed_size(c.size, bits),), np.uint8)
-    flat = apart(c, into).reshape(-1)
+    bits = check_int("pack", "bits", bits, 1, 16)
+    c = as_unsigned("pack: codes", codes, bits, np.dtype(np.uint8 if bits <= 8 else np.uint16))
+    into = prepare_out("pack", out, (packed_size(c.size, bits),), np.uint8)
+    flat = copy_if_overlapping(c, into).reshape(-1)
     if bits in (8, 16):
         into[...] = flat.astype("<u2").view(np.uint8) if bits == 16 else flat
         return into
@@ -106,7 +107,7 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     TypeError
         If `packed` does not hold bytes.
     """
-    bits, n = whole("unpack", "bits", bits, 1, 16), whole("unpack", "count", count, 0)
+    bits, n = check_int("unpack", "bits", bits, 1, 16), check_int("unpack", "count", count, 0)
     p = np.asarray(packed)
     if p.dtype.kind in "iu" and p.dtype != np.uint8 and p.dtype.itemsize > 1 and not isinstance(packed, np.ndarray):
         if p.size and (p.min() < 0 or p.max() > 255):
@@ -120,8 +121,8 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
         raise ValueError(
             f"unpack: packed must be {packed_size(n, bits)} bytes for {n} codes of {bits} bits, got {p.size}"
         )
-    into = output("unpack", out, (n,), np.uint8 if bits <= 8 else np.uint16)
-    flat = np.ascontiguousarray(apart(p, into)).reshape(-1)
+    into = prepare_out("unpack", out, (n,), np.uint8 if bits <= 8 else np.uint16)
+    flat = np.ascontiguousarray(copy_if_overlapping(p, into)).reshape(-1)
     if bits in (8, 16):
         into[...] = flat.view("<u2") if bits == 16 else flat
         return into
@@ -175,7 +176,7 @@ def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
     >>> [f"{word:08X}" for word in pack_e5m6(lp.encode(range(1, 9), "e5m6")).tolist()]
     ['3C040042', '04404504', '60470480']
     """
-    c = codes_of("pack_e5m6: codes", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
+    c = as_unsigned("pack_e5m6: codes", codes, 12, np.dtype(np.uint16)).astype(np.uint32)
     if c.ndim == 0 or c.shape[-1] % 8:
         raise ValueError(f"pack_e5m6: codes must have a multiple of 8 along the last axis, got shape {c.shape}")
     h = np.moveaxis(c.reshape(*c.shape[:-1], -1, 8), -1, 0)

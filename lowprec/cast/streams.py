@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import LARGEST_SEED, codes_of, whole
-from .._values import plain_fields
+from .._arrays import as_unsigned
+from .._checks import MAX_SEED, check_int
+from .._values import normalize_fields
 from ..format.rounding import Rounding
 from ..registry import Registry
 
@@ -24,12 +25,12 @@ _ALL = 0xFFFFFFFF
 _U64 = np.uint64
 
 
-def halves(seed: int) -> tuple[np.uint32, np.uint32]:
+def split_seed(seed: int) -> tuple[np.uint32, np.uint32]:
     """Return the words of a seed, the low one first."""
     return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
 
 
-def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
+def random_key(caller: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
     """Return the words of a seed, and the index of the first element.
 
     Raises
@@ -37,9 +38,9 @@ def random_key(who: str, what: str, seed: int | None, offset: int) -> tuple[np.u
     ValueError
         If the seed is missing or has more than 64 bits, or the index is negative or too large.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"{who}: seed must be an integer from 0 to 2^64 - 1 for {what}, got {seed!r}")
-    return *halves(int(seed)), whole(who, "offset", offset, 0, 1 << 62)
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"{caller}: seed must be an integer from 0 to 2^64 - 1 for {what}, got {seed!r}")
+    return *split_seed(int(seed)), check_int(caller, "offset", offset, 0, 1 << 62)
 
 
 def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
@@ -122,7 +123,7 @@ class Stream(ABC):
     source: str = field(default="user-defined", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
 
     @abstractmethod
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -138,7 +139,7 @@ class LowprecStream(Stream):
         from ..kernels.cast.random_bits import fill_words
 
         words = np.empty(size, np.uint32)
-        fill_words(words, *halves(seed), start)
+        fill_words(words, *split_seed(seed), start)
         return words
 
 
@@ -163,7 +164,7 @@ class PhiloxStream(Stream):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("subsequence", "first_block"):
-            value = whole(f"PhiloxStream {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
+            value = check_int(f"PhiloxStream {self.name}", name, getattr(self, name), 0, (1 << 64) - 1)
             object.__setattr__(self, name, value)
 
     def words(self, seed: int, start: int, size: int) -> Words:
@@ -173,8 +174,8 @@ class PhiloxStream(Stream):
             block = np.arange(last - first, dtype=_U64) + _U64((self.first_block + first) % (1 << 64))
         counter = np.empty((block.size, 4), np.uint32)
         counter[:, 0], counter[:, 1] = block & _U64(_ALL), block >> _U64(32)
-        counter[:, 2:] = halves(self.subsequence)
-        return philox4x32(counter, halves(seed)).reshape(-1)[start - 4 * first :][:size]
+        counter[:, 2:] = split_seed(self.subsequence)
+        return philox4x32(counter, split_seed(seed)).reshape(-1)[start - 4 * first :][:size]
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class TritonStream(Stream):
             raise ValueError(f"stream {self.name}: offset must be below 2^32, as in Triton, got {start + size - 1}")
         counter = np.zeros((size, 4), np.uint32)
         counter[:, 0] = np.arange(start, start + size)
-        return philox4x32(counter, halves(seed))[:, 0].copy()
+        return philox4x32(counter, split_seed(seed))[:, 0].copy()
 
     def uniform(self, seed: int, start: int, size: int) -> NDArray[np.float32]:
         """Return ``tl.rand(seed, offset)``: the words as float32 in [0, 1)."""
@@ -222,7 +223,7 @@ class JaxStream(Stream):
 def _threefry(seed: int, first: int, size: int) -> Words:
     at = np.arange(first, first + size, dtype=_U64)
     counter = np.stack([at >> _U64(32), at & _U64(_ALL)], axis=-1).astype(np.uint32)
-    low, high = halves(seed)
+    low, high = split_seed(seed)
     return threefry2x32(counter, (high, low))
 
 
@@ -265,7 +266,7 @@ class RandomSource(NamedTuple):
 
 
 def random_source(
-    who: str,
+    caller: str,
     mode: Rounding,
     seed: int | None,
     offset: int,
@@ -278,13 +279,13 @@ def random_source(
         stream = None if isinstance(random, str) and random == "lowprec" else streams.get(random)
         if not mode.is_stochastic:
             return RandomSource(*no_seed)
-        key = random_key(who, f"rounding={mode.name!r}", seed, offset)
+        key = random_key(caller, f"rounding={mode.name!r}", seed, offset)
         return RandomSource(*key, None if isinstance(stream, LowprecStream) else stream)
-    words = codes_of(f"{who}: random_words", np.asarray(random), 32, np.dtype(np.uint32), hint="")
+    words = as_unsigned(f"{caller}: random_words", np.asarray(random), 32, np.dtype(np.uint32), hint="")
     if words.shape != shape:
-        raise ValueError(f"{who}: random_words must have a word for each value, shape {shape}, got {words.shape}")
+        raise ValueError(f"{caller}: random_words must have a word for each value, shape {shape}, got {words.shape}")
     if seed is not None:
-        raise ValueError(f"{who}: seed must be None with given random_words, got {seed!r}")
+        raise ValueError(f"{caller}: seed must be None with given random_words, got {seed!r}")
     return (
         RandomSource(*no_seed, given=np.ascontiguousarray(words).reshape(-1))
         if mode.is_stochastic

@@ -42,7 +42,7 @@ class Thresholds(NamedTuple):
     codes: NDArray[Any]  # one more than `keys`
 
 
-class Steps(NamedTuple):
+class BucketTable(NamedTuple):
     """Thresholds as `kernels.cast.tables.encode32_steps` takes them: buckets of float32 numbers by leading bits."""
 
     buckets: NDArray[np.uint32]
@@ -124,7 +124,7 @@ class _Order:
         return key
 
 
-def _turn(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
+def _switch_point(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
     """Return the point where an interval switches from `base` to `away`, and whether the point itself gives `away`.
 
     A rounding adds its word to the fraction and truncates; a word that ends in a one continues with ones.
@@ -147,7 +147,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
     if not f.signed and not special.min_negative_magnitude:
         steps.append((minus_zero, f.listed.codes[0]))
     for i in intervals(f, special):
-        point, itself = _turn(i, mode)
+        point, itself = _switch_point(i, mode)
         if i.negative:
             steps.append((order.first(point, after=itself), i.base))
         else:
@@ -176,7 +176,7 @@ def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
 
 
 @functools.lru_cache(maxsize=64)
-def steps_by_bits(f: TableFormat, mode: Rounding, special: SpecialCodes) -> Steps | None:
+def bucket_table(f: TableFormat, mode: Rounding, special: SpecialCodes) -> BucketTable | None:
     """Return the thresholds of float32 in the order of its bits, or None if they are too close for buckets."""
     keys, _, codes = thresholds(f, mode, special, np.dtype(np.float32))
     sign, far = 1 << 31, keys.astype(np.int64)
@@ -193,7 +193,7 @@ def steps_by_bits(f: TableFormat, mode: Rounding, special: SpecialCodes) -> Step
         if counts.max() <= 1 and at.size <= edges.size:
             buckets = (np.searchsorted(at, edges, "right") - 1) << shift
             buckets[at[inside] >> shift] += (1 << shift) - within[inside]
-            return Steps(buckets.astype(np.uint32), after, np.uint32(shift))
+            return BucketTable(buckets.astype(np.uint32), after, np.uint32(shift))
     return None
 
 
@@ -293,7 +293,7 @@ def table_encoder(f: TableFormat, mode: Rounding, special: SpecialCodes, key: Ra
             kernels.encode64_thresholds(x, into, *thresholds(f, mode, special, x.dtype))
         elif rule is not None:
             kernels.encode32_hif8(x, into, *rule)
-        elif (steps := steps_by_bits(f, mode, special)) is not None:
+        elif (steps := bucket_table(f, mode, special)) is not None:
             kernels.encode32_steps(x, into, *steps)
         else:
             kernels.encode32_thresholds(x, into, *thresholds(f, mode, special, x.dtype))

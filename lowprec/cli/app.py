@@ -70,7 +70,7 @@ class _Commands(click.Group):
             )  # fmt: skip
             if not isinstance(error, expected):
                 raise
-            raise CommandError(_words(error), 1 if isinstance(error, RunFailed) else 2) from error
+            raise CommandError(_error_text(error), 1 if isinstance(error, RunFailed) else 2) from error
 
 
 def _one_line(error: click.UsageError) -> click.ClickException:
@@ -100,7 +100,7 @@ _USAGE = (
 )
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, SyntaxError):

@@ -43,7 +43,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
     return values
 
 
-def _note_unusual(path: str, values: NDArray[np.float32]) -> None:
+def _warn_nonfinite(path: str, values: NDArray[np.float32]) -> None:
     """Warn on stderr that a table's errors will not be finite."""
     import numpy as np
 
@@ -100,7 +100,7 @@ def quantize(file: str, spec: str, out: str | None) -> None:
     """
     _writable_file(out, file)
     x = _load_array(file, dimensions=2)
-    _note_unusual(file, x)
+    _warn_nonfinite(file, x)
     from ..measure.comparison import compare
     from ..scaling.quantize import quantize as quantize_array
 
@@ -165,8 +165,8 @@ def gemm(
     a, b = _load_array(a_file, dimensions=2), _load_array(b_file, dimensions=2)
     if a.shape[1] != b.shape[1]:
         raise CommandError(f"{a_file} [M, K] and {b_file} [N, K] must have the same K, got {a.shape} and {b.shape}")
-    _note_unusual(a_file, a)
-    _note_unusual(b_file, b)
+    _warn_nonfinite(a_file, a)
+    _warn_nonfinite(b_file, b)
     from ..format.catalogue import formats
     from ..measure.comparison import compare
 
@@ -335,9 +335,9 @@ def logfmt(
 
 def _comparison(row: Any) -> dict[str, Any]:
     """Return the result of `compare` as plain cells."""
-    from .._files import plain
+    from .._files import to_jsonable
 
-    values: dict[str, Any] = plain(row)
+    values: dict[str, Any] = to_jsonable(row)
     return values
 
 

@@ -15,7 +15,7 @@ from .output import Cell, CommandError, emit, machine_readable, output_format
 @machine_readable
 def accumulators_command(name: str | None) -> None:
     """List accumulators, or show the details of one."""
-    from .._values import deciding
+    from .._values import compared_fields
     from ..tensorcore.catalogue import accumulators
 
     if name is not None:
@@ -27,7 +27,7 @@ def accumulators_command(name: str | None) -> None:
             key,
             ", ".join(f.name for f in a.input_formats) or "any",
             type(a).__name__,
-            a.group_size if "group_size" in deciding(type(a)) else None,
+            a.group_size if "group_size" in compared_fields(type(a)) else None,
             getattr(a, "fraction_bits", None),
             a.output_format.name,
             None if a.scale_format is None else f"{a.scale_format} per {a.scale_block}",

@@ -46,7 +46,7 @@ _READS = {
 }
 
 
-def _refuse_unread(table: str) -> None:
+def _reject_unused_options(table: str) -> None:
     from click.core import ParameterSource
 
     context = click.get_current_context()
@@ -99,7 +99,7 @@ def costs(
     effective: bool,
 ) -> None:
     """Print one of the tables that the help text lists."""
-    _refuse_unread(table)
+    _reject_unused_options(table)
     from .. import costs as library
     from ..costs import models
 

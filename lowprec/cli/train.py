@@ -71,7 +71,7 @@ def train(
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.model.memory import recompute_policies
     from ..moe.run.ema import ParameterEMA
-    from ..moe.run.files import CHECKPOINT, what_is_there
+    from ..moe.run.files import CHECKPOINT, describe_existing_run
     from ..moe.run.train import Schedule
     from ..moe.run.train import train as run_training
     from ..recipe import load_recipe
@@ -83,7 +83,7 @@ def train(
         raise CommandError("missing option --out DIR, the folder of the run to --resume")
     if resume and fresh:
         raise CommandError("--resume and --fresh are mutually exclusive")
-    if out is not None and not (resume or fresh) and (there := what_is_there(out)) is not None:
+    if out is not None and not (resume or fresh) and (there := describe_existing_run(out)) is not None:
         raise CommandError(f"{out} holds a run ({there}); --resume continues it, --fresh renames it")
     console = Console(stderr=True)
     shape, precision = get_config(config), load_recipe(recipe)

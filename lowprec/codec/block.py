@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lowprec._arrays import LARGEST_TILE, Array, Floats, as_float32, spread, whole
-from lowprec._ieee import standard
-from lowprec._values import Value, plain_fields
+from lowprec._arrays import Array, Floats, as_float32, repeat_tiles
+from lowprec._checks import MAX_TILE, check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import Value, normalize_fields
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Granularity, Quantized, quantize
@@ -70,22 +71,22 @@ class BlockCodec(Value):
     description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         object.__setattr__(self, "format", formats.get(self.format))
         object.__setattr__(self, "scale_format", formats.get(self.scale_format))
         if self.quantizer is not None:
             object.__setattr__(self, "quantizer", quantizers.get(self.quantizer))
-        who = f"codec {self.name}"
-        whole(who, "tile", self.tile, 1, LARGEST_TILE)
+        caller = f"codec {self.name}"
+        check_int(caller, "tile", self.tile, 1, MAX_TILE)
         made = self._resolved
         if made.has_row_scales:
-            raise ValueError(f"{who}: quantizer must have one tensor scale or none, got {made} with a scale per row")
+            raise ValueError(f"{caller}: quantizer must have one tensor scale or none, got {made} with a scale per row")
         fits = made.scale_format == self.scale_format or (
             self.scale_format == FLOAT32 and self.scale_format.can_represent_all(made.scale_format)
         )
         if not fits or made.has_tensor_scale != self.tensor_scale:
             raise ValueError(
-                f"{who}: scale_format and tensor_scale must be those of its quantizer, {made.scale_format} and "
+                f"{caller}: scale_format and tensor_scale must be those of its quantizer, {made.scale_format} and "
                 f"{made.has_tensor_scale}, got {self.scale_format} and {self.tensor_scale}"
             )
 
@@ -116,7 +117,7 @@ class BlockCodec(Value):
         shape = content.shape
         return EncodedTensor(self, content, shape, self.prefix_bytes + num_rows(shape) * self.row_bytes(shape[-1]))
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return codes and scales; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
@@ -149,18 +150,18 @@ class BlockCodec(Value):
             return quantize(x, self._resolved)
         rows, columns = num_rows(x.shape), x.shape[-1]
         bad = np.logical_or.reduceat(~finite.reshape(rows, columns), np.arange(0, columns, self.tile), axis=1)
-        spoilt = spread(bad, self.tile, columns).reshape(x.shape)
+        spoilt = repeat_tiles(bad, self.tile, columns).reshape(x.shape)
         q = quantize(np.where(spoilt, np.float32(0), x), self._resolved)
         q.scale[bad] = np.nan
         return q
 
-    @standard
+    @with_default_fpenv
     def decode(self, wire: EncodedTensor) -> Floats:
         """Return scale times code."""
         values: Floats = wire.payload.dequantize()
         return values
 
-    @standard
+    @with_default_fpenv
     def round_trip(self, x: Array) -> Floats:
         """Return the decoded values of `x`."""
         return self.decode(self.encode(x))
@@ -198,7 +199,7 @@ class BlockCodec(Value):
         packed, scales = parts if self.scales_last else parts[::-1]
         scale = self._read_scales(np.ascontiguousarray(scales))
         codes = unpack_rows(self.name, packed, f.bits, columns)
-        bad = ~np.isfinite(decode(codes, f)) & np.isfinite(spread(scale, self.tile, columns))
+        bad = ~np.isfinite(decode(codes, f)) & np.isfinite(repeat_tiles(scale, self.tile, columns))
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise DecodeError(
@@ -238,6 +239,6 @@ class BlockCodec(Value):
         """Return the largest magnitude that each value can have, in the shape of the values."""
         q: Quantized = wire.payload
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
-        scales = spread(q.scale, self.tile, wire.shape[-1])
+        scales = repeat_tiles(q.scale, self.tile, wire.shape[-1])
         limits: Floats = (np.float32(q.format.max) * scales * top).reshape(wire.shape)
         return limits

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lowprec._arrays import Array, Floats
-from lowprec._ieee import standard
-from lowprec._values import ByBits, Value
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import BitwiseEq, Value
 from lowprec.cast.casts import decode, encode, round_to
 from lowprec.format.catalogue import Format, formats
 
@@ -26,7 +26,7 @@ from .wire import (
 
 
 @dataclass(frozen=True, eq=False)
-class CastPayload(ByBits):
+class CastPayload(BitwiseEq):
     """Codes of one format without scales, the content that `CastCodec` sends."""
 
     codes: Array
@@ -73,20 +73,20 @@ class CastCodec(Value):
         """Return the bytes sent for a row."""
         return -(-columns * self.format.bits // 8)
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return the codes; infinities and NaN are preserved if the format has them."""
         values = checked_values(self.name, x)
         nbytes = num_rows(values.shape) * self.row_bytes(values.shape[-1])
         return EncodedTensor(self, CastPayload(encode(values, self.format), self.format), values.shape, nbytes)
 
-    @standard
+    @with_default_fpenv
     def decode(self, wire: EncodedTensor) -> Floats:
         """Return the values of the codes."""
         values: Floats = decode(wire.payload.codes, wire.payload.format)
         return values
 
-    @standard
+    @with_default_fpenv
     def round_trip(self, x: Array) -> Floats:
         """Return the values rounded to the format."""
         values = checked_values(self.name, x)

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from lowprec import logfmt
-from lowprec._arrays import LARGEST_TILE, Array, Floats, one_of, spread, whole
-from lowprec._ieee import standard
-from lowprec._values import Value, plain_fields
+from lowprec._arrays import Array, Floats, repeat_tiles
+from lowprec._checks import MAX_TILE, check_choice, check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import Value, normalize_fields
 from lowprec.cast.casts import round_to
 from lowprec.logfmt import deepep
 
@@ -71,11 +72,11 @@ class LogFMTCodec(_Logarithmic):
     description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"codec {self.name}"
-        for name, low, high in (("bits", 3, 16), ("tile", 1, LARGEST_TILE), ("clamp_octaves", 1, 32)):
-            whole(who, name, getattr(self, name), low, high)
-        one_of(who, "rounding", self.rounding, ("linear", "log", "logmean"))
+        normalize_fields(self)
+        caller = f"codec {self.name}"
+        for name, low, high in (("bits", 3, 16), ("tile", 1, MAX_TILE), ("clamp_octaves", 1, 32)):
+            check_int(caller, name, getattr(self, name), low, high)
+        check_choice(caller, "rounding", self.rounding, ("linear", "log", "logmean"))
 
     @property
     def bits_per_value(self) -> float:
@@ -87,7 +88,7 @@ class LogFMTCodec(_Logarithmic):
         tiles, rest = divmod(columns, self.tile)
         return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return codes and ends; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
@@ -129,7 +130,7 @@ class LogFMTCodec(_Logarithmic):
 
     def max_magnitudes(self, wire: EncodedTensor) -> Floats:
         """Return the largest magnitude of each value's tile, in the shape of the values."""
-        return np.ascontiguousarray(spread(wire.payload.amax, self.tile, wire.shape[-1]))
+        return np.ascontiguousarray(repeat_tiles(wire.payload.amax, self.tile, wire.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,7 +173,7 @@ class DeepEPCodec(_Logarithmic):
                 f"codec {self.name}: shape must have a multiple of 512 values along its last axis, got {shape}"
             )
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return the messages of rows."""
         values = checked_values(self.name, x)

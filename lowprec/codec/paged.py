@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lowprec._arrays import Array, Floats, whole
-from lowprec._ieee import standard
-from lowprec._values import Value, plain_fields
+from lowprec._arrays import Array, Floats
+from lowprec._checks import check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import Value, normalize_fields
 
 from .split import SplitCodec
 from .wire import Bytes, DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, checked_values, num_rows
@@ -57,14 +58,14 @@ class PagedCodec(Value):
     description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"codec {self.name}"
+        normalize_fields(self)
+        caller = f"codec {self.name}"
         if not isinstance(self.token, SplitCodec):
-            raise TypeError(f"{who}: token must be a SplitCodec, got {self.token!r}")
-        whole(who, "scale_bytes", self.scale_bytes, 1, self._token_bytes)
-        whole(who, "scale_stride", self.scale_stride, self.scale_bytes)
-        whole(who, "tokens", self.tokens, 1)
-        whole(who, "alignment", self.alignment, 1)
+            raise TypeError(f"{caller}: token must be a SplitCodec, got {self.token!r}")
+        check_int(caller, "scale_bytes", self.scale_bytes, 1, self._token_bytes)
+        check_int(caller, "scale_stride", self.scale_stride, self.scale_bytes)
+        check_int(caller, "tokens", self.tokens, 1)
+        check_int(caller, "alignment", self.alignment, 1)
 
     @property
     def _token_bytes(self) -> int:
@@ -94,14 +95,14 @@ class PagedCodec(Value):
     def _wire(self, content: EncodedTensor, shape: Shape) -> EncodedTensor:
         return EncodedTensor(self, content, shape, num_rows(shape) * self.row_bytes(shape[-1]))
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return the encoded tokens."""
         values = checked_values(self.name, x)
         self.row_bytes(values.shape[-1])
         return self._wire(self.token.encode(values), values.shape)
 
-    @standard
+    @with_default_fpenv
     def decode(self, wire: EncodedTensor) -> Floats:
         """Return the decoded values."""
         values: Floats = wire.payload.decode()

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from lowprec._arrays import as_float32
 
-from .._ieee import quiet_nan, standard
+from .._fpenv import quiet_nan, with_default_fpenv
 from .._values import Value
 from ..cast.casts import round_to
 from ..registry import Registry
@@ -76,7 +76,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
     return result
 
 
-@standard
+@with_default_fpenv
 def combine_low_latency(
     outputs: npt.ArrayLike,
     weights: npt.ArrayLike,
@@ -130,7 +130,7 @@ def combine_low_latency(
     return round_to(quiet_nan(total), out_format)
 
 
-@standard
+@with_default_fpenv
 def combine_normal(
     outputs: npt.ArrayLike,
     nodes: npt.ArrayLike,

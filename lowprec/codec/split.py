@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lowprec._arrays import Array, Floats, whole
-from lowprec._ieee import standard
-from lowprec._values import Value, plain_fields
+from lowprec._arrays import Array, Floats
+from lowprec._checks import check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import Value, normalize_fields
 
 from .wire import Codec, DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, checked_values, num_rows
 
@@ -47,14 +48,14 @@ class SplitCodec(Value):
     description: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         object.__setattr__(self, "parts", tuple((width, codec) for width, codec in self.parts))
         if not self.parts:
             raise ValueError(
                 f"codec {self.name}: parts must be one or more pairs of width and codec, got {self.parts!r}"
             )
         for width, codec in self.parts:
-            whole(f"codec {self.name}", "width", width, 1)
+            check_int(f"codec {self.name}", "width", width, 1)
             if getattr(codec, "prefix_bytes", 0) or width % getattr(codec, "columns_multiple", 1):
                 raise ValueError(
                     f"codec {self.name}: parts must be codecs without tensor scale, of a width that they take, got "
@@ -89,7 +90,7 @@ class SplitCodec(Value):
     def _wire(self, content: tuple[EncodedTensor, ...], shape: Shape) -> EncodedTensor:
         return EncodedTensor(self, content, shape, num_rows(shape) * self.row_bytes(shape[-1]))
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
         """Return the encoded parts."""
         values = checked_values(self.name, x)
@@ -98,7 +99,7 @@ class SplitCodec(Value):
         sent = (codec.encode(np.ascontiguousarray(p)) for p, (_, codec) in zip(pieces, self.parts, strict=True))
         return self._wire(tuple(sent), values.shape)
 
-    @standard
+    @with_default_fpenv
     def decode(self, wire: EncodedTensor) -> Floats:
         """Return the decoded values."""
         return np.concatenate([part.decode() for part in wire.payload], axis=1).reshape(wire.shape)

@@ -14,8 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import Array, Floats, got, real_numbers, whole
-from lowprec._values import ByBits
+from lowprec._arrays import Array, Floats, as_real
+from lowprec._checks import brief_repr, check_int
+from lowprec._values import BitwiseEq
 from lowprec.cast.packing import pack, packed_size, unpack
 
 Bytes = npt.NDArray[np.uint8]
@@ -60,7 +61,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedTensor(ByBits):
+class EncodedTensor(BitwiseEq):
     """An encoded tensor, ready to send.
 
     Attributes
@@ -108,7 +109,7 @@ def checked_values(name: str, x: Any) -> Array:
     ValueError
         If it is a single number.
     """
-    array = real_numbers(f"codec {name}", x)
+    array = as_real(f"codec {name}", x)
     if array.ndim < 1:
         raise ValueError(f"codec {name}: values must have one axis or more, got a single number")
     return array
@@ -123,13 +124,15 @@ def checked_shape(name: str, shape: Any) -> Shape:
         If it is not a sequence of integers >= 0, or too large for an array.
     """
     try:
-        sizes = tuple(whole("", "size", size, 0) for size in shape)
+        sizes = tuple(check_int("", "size", size, 0) for size in shape)
     except (TypeError, ValueError):
         sizes = ()
     if not sizes:
-        raise DecodeError(f"codec {name}: shape must be one or more integers >= 0, got {got(shape)}")
+        raise DecodeError(f"codec {name}: shape must be one or more integers >= 0, got {brief_repr(shape)}")
     if len(sizes) > 64 or math.prod(max(1, size) for size in sizes) >= 1 << 56:  # NumPy too does not count zeros
-        raise DecodeError(f"codec {name}: shape must have at most 64 axes and fewer than 2^56 values, got {got(shape)}")
+        raise DecodeError(
+            f"codec {name}: shape must have at most 64 axes and fewer than 2^56 values, got {brief_repr(shape)}"
+        )
     return sizes
 
 

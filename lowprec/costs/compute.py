@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lowprec._arrays import one_of, positive, whole
+from lowprec._checks import check_choice, check_int, check_positive
 
 from .models import ModelShape, find_model
 from .traffic import Bits, row_bytes
@@ -81,8 +81,8 @@ def training_flops(
     [394.0, 444.9]
     """
     shape = find_model(model)
-    sequence = whole("training_flops", "sequence", sequence, 1)
-    method = one_of("training_flops", "method", method, ("consistent", "paper"))
+    sequence = check_int("training_flops", "sequence", sequence, 1)
+    method = check_choice("training_flops", "method", method, ("consistent", "paper"))
     if method == "paper" and not shape.experts:
         return 6.0 * (12 * shape.layers * shape.dim**2 + shape.vocabulary * shape.dim)
     pairs = sequence * shape.layers * shape.attention.score_width
@@ -99,7 +99,7 @@ def achieved_flops(flops_per_token: float, tokens_per_day: float, gpus: int) -> 
     >>> f"{rate / 1e12:.1f} TFLOPS, MFU {100 * rate / hardware['h800_ib400'].peak_flops:.2f} %"
     '432.5 TFLOPS, MFU 43.73 %'
     """
-    flops_per_token = positive("achieved_flops", "flops_per_token", flops_per_token)
-    tokens_per_day = positive("achieved_flops", "tokens_per_day", tokens_per_day)
-    gpus = whole("achieved_flops", "gpus", gpus, 1)
+    flops_per_token = check_positive("achieved_flops", "flops_per_token", flops_per_token)
+    tokens_per_day = check_positive("achieved_flops", "tokens_per_day", tokens_per_day)
+    gpus = check_int("achieved_flops", "gpus", gpus, 1)
     return flops_per_token * tokens_per_day / SECONDS_PER_DAY / gpus

@@ -13,7 +13,7 @@ from lowprec.registry import Registry, suggest
 T = TypeVar("T")
 
 
-def named(kind: str, name: Any) -> str:
+def label(kind: str, name: Any) -> str:
     """Return the description of an object in messages, from its kind and name.
 
     Raises
@@ -26,7 +26,7 @@ def named(kind: str, name: Any) -> str:
     return f"{kind} {name!r}"
 
 
-def build(kind: type[T], data: Any, owner: str) -> T:
+def from_mapping(kind: type[T], data: Any, owner: str) -> T:
     """Make a dataclass from a mapping.
 
     Parameters
@@ -84,7 +84,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
 
 
-def from_file(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
+def load(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
     """Return the result of `read` for a TOML file; the default name is that of the file.
 
     Raises
@@ -100,7 +100,7 @@ def from_file(path: str | Path, read: Callable[[Mapping[str, Any]], T]) -> T:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
-def find(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Callable[[Mapping[str, Any]], T]) -> T:
+def resolve(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Callable[[Mapping[str, Any]], T]) -> T:
     """Return an object of a catalogue from its name, a TOML file's path (``*.toml``), a mapping, or itself.
 
     Raises
@@ -108,10 +108,10 @@ def find(given: str | T | Mapping[str, Any], catalogue: Registry[T], read: Calla
     UnknownNameError
         If the catalogue has no entry of that name.
     ValueError, OSError
-        See `from_file`.
+        See `load`.
     """
     if isinstance(given, Mapping):
         return read(given)
     if isinstance(given, str) and given.endswith(".toml"):
-        return from_file(given, read)
+        return load(given, read)
     return catalogue.get(given)

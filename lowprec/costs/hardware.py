@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowprec._arrays import positive, whole
-from lowprec._values import plain_fields
+from lowprec._checks import check_int, check_positive
+from lowprec._values import normalize_fields
 from lowprec.registry import Registry
 
-from .fields import build, find, from_file, named
+from .fields import from_mapping, label, load, resolve
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Hardware:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        owner = named("hardware", self.name)
+        normalize_fields(self)
+        owner = label("hardware", self.name)
         for field in ("effective_bandwidth", "scale_up_bandwidth"):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, self.bandwidth)
@@ -75,9 +75,9 @@ class Hardware:
         for field in (
             "bandwidth", "effective_bandwidth", "scale_up_bandwidth", "effective_scale_up_bandwidth", "peak_flops",
         ):  # fmt: skip
-            positive(owner, field, getattr(self, field))
-        positive(owner, "latency", self.latency, zero=True)
-        whole(owner, "gpus_per_node", self.gpus_per_node, 1)
+            check_positive(owner, field, getattr(self, field))
+        check_positive(owner, "latency", self.latency, zero=True)
+        check_int(owner, "gpus_per_node", self.gpus_per_node, 1)
         for part, all_ in (
             ("effective_bandwidth", "bandwidth"),
             ("effective_scale_up_bandwidth", "scale_up_bandwidth"),
@@ -90,12 +90,12 @@ class Hardware:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hardware:
         """Read hardware from plain data; an unknown or missing key is an error."""
-        return build(cls, data, f"hardware {data.get('name')!r}" if isinstance(data, Mapping) else "hardware")
+        return from_mapping(cls, data, f"hardware {data.get('name')!r}" if isinstance(data, Mapping) else "hardware")
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Hardware:
         """Read hardware from a TOML file; the default name is that of the file."""
-        return from_file(path, cls.from_dict)
+        return load(path, cls.from_dict)
 
 
 hardware: Registry[Hardware] = Registry("hardware", Hardware)
@@ -117,4 +117,4 @@ for _machine in (
 
 def find_hardware(machine: str | Hardware | Mapping[str, Any]) -> Hardware:
     """Return hardware from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
-    return find(machine, hardware, Hardware.from_dict)
+    return resolve(machine, hardware, Hardware.from_dict)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from lowprec._arrays import whole
-from lowprec._values import plain_fields
+from lowprec._checks import check_int
+from lowprec._values import normalize_fields
 from lowprec.registry import Registry
 
-from .fields import build, find, from_file, named
+from .fields import from_mapping, label, load, resolve
 
 
 @runtime_checkable
@@ -61,9 +61,9 @@ class LatentAttention:
     value_dim: int
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for name in ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            whole("LatentAttention", name, getattr(self, name), 1)
+            check_int("LatentAttention", name, getattr(self, name), 1)
 
     def matrix_parameters(self, dim: int) -> int:
         """Return the number of elements of its matrices in one layer."""
@@ -105,9 +105,9 @@ class GroupedAttention:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for name in ("heads", "kv_heads", "head_dim"):
-            whole("GroupedAttention", name, getattr(self, name), 1)
+            check_int("GroupedAttention", name, getattr(self, name), 1)
         if self.heads % self.kv_heads:
             raise ValueError(f"GroupedAttention: kv_heads must divide heads={self.heads}, got {self.kv_heads}")
 
@@ -192,18 +192,18 @@ class ModelShape:
     source: str = "user-defined"
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        owner = named("model", self.name)
+        normalize_fields(self)
+        owner = label("model", self.name)
         for name in ("dim", "layers", "vocabulary", "expert_groups", "topk_groups"):
-            whole(owner, name, getattr(self, name), 1)
+            check_int(owner, name, getattr(self, name), 1)
         for name in ("dense_width", "experts", "top_k", "shared_experts", "expert_width"):
-            whole(owner, name, getattr(self, name), 0)
+            check_int(owner, name, getattr(self, name), 0)
         if not isinstance(self.attention, Attention):
             raise TypeError(
                 f"{owner}: attention must be a LatentAttention or a GroupedAttention, got {self.attention!r}"
             )
         if self.dense_layers is not None:
-            whole(owner, "dense_layers", self.dense_layers, 0)
+            check_int(owner, "dense_layers", self.dense_layers, 0)
         if self.first_dense > self.layers:
             raise ValueError(f"{owner}: dense_layers must be at most layers={self.layers}, got {self.dense_layers}")
         if self.first_dense and not self.dense_width:
@@ -254,13 +254,13 @@ class ModelShape:
             kind = rest.pop("kind", None)
             if not isinstance(kind, str) or kind not in _ATTENTIONS:
                 raise ValueError(f"{owner}: kind of attention must be one of {', '.join(_ATTENTIONS)}, got {kind!r}")
-            fields["attention"] = build(_ATTENTIONS[kind], rest, f"{owner}, {kind} attention")
-        return build(cls, fields, owner)
+            fields["attention"] = from_mapping(_ATTENTIONS[kind], rest, f"{owner}, {kind} attention")
+        return from_mapping(cls, fields, owner)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> ModelShape:
         """Read a shape from a TOML file; the default name is that of the file."""
-        return from_file(path, cls.from_dict)
+        return load(path, cls.from_dict)
 
     @property
     def first_dense(self) -> int:
@@ -335,4 +335,4 @@ for _shape in (
 
 def find_model(model: str | ModelShape | Mapping[str, Any]) -> ModelShape:
     """Return a shape from its name, a TOML file's path (``*.toml``), a mapping, or itself."""
-    return find(model, models, ModelShape.from_dict)
+    return resolve(model, models, ModelShape.from_dict)

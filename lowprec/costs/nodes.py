@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import positive, whole
-from lowprec._values import plain_fields
+from lowprec._checks import check_int, check_positive
+from lowprec._values import normalize_fields
 
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
@@ -39,7 +39,7 @@ class NodesPerToken:
     fractions: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
 
     @property
     def mean(self) -> float:
@@ -79,10 +79,10 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     >>> round(uniform_nodes(256, 8, 8).mean, 4), round(uniform_nodes(256, 8, 8, kept=4).mean, 4)
     (5.2947, 3.629)
     """
-    experts = whole("uniform_nodes", "experts", experts, 1, _MOST_EXPERTS)
-    top_k = whole("uniform_nodes", "top_k", top_k, 1, _MOST_CHOSEN)
-    nodes = whole("uniform_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
-    kept = whole("uniform_nodes", "kept", nodes if kept is None else kept, 1)
+    experts = check_int("uniform_nodes", "experts", experts, 1, _MOST_EXPERTS)
+    top_k = check_int("uniform_nodes", "top_k", top_k, 1, _MOST_CHOSEN)
+    nodes = check_int("uniform_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
+    kept = check_int("uniform_nodes", "kept", nodes if kept is None else kept, 1)
     if experts % nodes or kept > nodes or top_k > kept * (experts // nodes):
         raise ValueError(
             f"uniform_nodes: nodes must divide experts and the kept ones hold top_k of them, got {top_k} of {experts} "
@@ -123,8 +123,8 @@ def measured_nodes(chosen: npt.ArrayLike, experts: int, nodes: int) -> NodesPerT
     >>> measured_nodes([[0, 1], [0, 7], [6, 7]], experts=8, nodes=2).fractions
     (0.0, 0.6666666666666666, 0.3333333333333333)
     """
-    experts = whole("measured_nodes", "experts", experts, 1, _MOST_EXPERTS)
-    nodes = whole("measured_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
+    experts = check_int("measured_nodes", "experts", experts, 1, _MOST_EXPERTS)
+    nodes = check_int("measured_nodes", "nodes", nodes, 1, _MOST_EXPERTS)
     array = np.asarray(chosen)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
         raise ValueError(
@@ -205,8 +205,8 @@ def node_traffic(
     2.0
     """
     shape, gpu = find_model(model), find_hardware(machine)
-    nodes_per_token = positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
-    tokens = whole("node_traffic", "tokens", tokens, 1)
+    nodes_per_token = check_positive("node_traffic", "nodes_per_token", nodes_per_token, zero=True)
+    tokens = check_int("node_traffic", "tokens", tokens, 1)
     if not shape.experts:
         raise ValueError(f"node_traffic: model must have experts, got {shape.name!r} without")
     if nodes_per_token > shape.top_k:

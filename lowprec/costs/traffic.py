@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from lowprec._arrays import positive, whole
+from lowprec._checks import check_int, check_positive
 
 from .hardware import Hardware, find_hardware
 from .models import ModelShape, find_model
@@ -45,13 +45,13 @@ def bits_per_value(codec: Bits) -> float:
     (8.25, 16.0)
     """
     if isinstance(codec, (int, float, np.integer, np.floating)):
-        return positive("codec", "bits per value", codec)
+        return check_positive("codec", "bits per value", codec)
     return float(_codec(codec).bits_per_value)
 
 
 def row_bytes(codec: Bits, columns: int) -> float:
     """Return the bytes of one row of `columns` values, including short last tiles and padding."""
-    columns = whole("row_bytes", "columns", columns, 1)
+    columns = check_int("row_bytes", "columns", columns, 1)
     if isinstance(codec, (int, float, np.integer, np.floating)):
         return bits_per_value(codec) * columns / 8
     found = _codec(codec)
@@ -144,7 +144,8 @@ def decode_limit(
     dim = shape.dim if dim is None else dim
     layers = shape.layers if layers is None else layers
     tokens, dim, layers = (
-        whole("decode_limit", name, value, 1) for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers))
+        check_int("decode_limit", name, value, 1)
+        for name, value in (("tokens", tokens), ("dim", dim), ("layers", layers))
     )
     bandwidth = gpu.effective_bandwidth if use_effective_bandwidth else gpu.bandwidth
     assert bandwidth is not None
@@ -167,7 +168,7 @@ def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int
     >>> deepep_message_bytes(), deepep_message_bytes(codec="bf16", header=0)
     (7408.0, 14336.0)
     """
-    header = whole("deepep_message_bytes", "header", header, 0)
+    header = check_int("deepep_message_bytes", "header", header, 0)
     return header + row_bytes(codec, dim)
 
 
@@ -181,7 +182,7 @@ def deepep_bandwidth(
     >>> round(deepep_bandwidth(77e-6, "fp8_1x128", 16) / 1e9, 1)
     98.5
     """
-    seconds = positive("deepep_bandwidth", "seconds", seconds)
-    tokens = whole("deepep_bandwidth", "tokens", tokens, 1)
-    top_k = whole("deepep_bandwidth", "top_k", top_k, 1)
+    seconds = check_positive("deepep_bandwidth", "seconds", seconds)
+    tokens = check_int("deepep_bandwidth", "tokens", tokens, 1)
+    top_k = check_int("deepep_bandwidth", "top_k", top_k, 1)
     return tokens * top_k * deepep_message_bytes(dim, codec, header) / seconds

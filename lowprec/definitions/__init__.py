@@ -7,10 +7,17 @@ themselves if a reader should report which of them changed; any other object is 
 well: `code.code_hash`.
 """
 
-from .objects import DefinitionError, canonical, deciding_fields, described, differing, short_hash
+from .objects import DefinitionError, canonical, deciding_fields, iter_differences, short_hash, to_mapping
 from .tables import VERSION, Reader, Writer
 
 __all__ = [
-    "VERSION", "DefinitionError", "Reader", "Writer", "canonical", "deciding_fields", "described", "differing",
+    "VERSION",
+    "DefinitionError",
+    "Reader",
+    "Writer",
+    "canonical",
+    "deciding_fields",
+    "iter_differences",
     "short_hash",
+    "to_mapping",
 ]  # fmt: skip

@@ -36,13 +36,13 @@ def canonical(value: Any) -> dict[str, Any]:
     return _data(value, full=False)
 
 
-def described(value: Any) -> dict[str, Any]:
+def to_mapping(value: Any) -> dict[str, Any]:
     """Return an object as JSON types, with all its fields and its name.
 
     Examples
     --------
     >>> import lowprec as lp
-    >>> list(described(lp.formats["e5m2"]))
+    >>> list(to_mapping(lp.formats["e5m2"]))
     ['is', 'name', 'exponent_bits', 'mantissa_bits', 'bias', 'signed', 'specials', 'has_zero']
     """
     return _data(value, full=True)
@@ -119,7 +119,7 @@ def _plain(value: Any, full: bool) -> Any:
     raise DefinitionError(f"{value!r} cannot be written to a file: it must be a number, a string or a dataclass")
 
 
-def differing(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def iter_differences(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield every difference of two nested JSON values, as its path and both values; a missing value is None.
 
     If two mappings have a ``hash``, only the hashes are compared. Names of objects, under ``about`` or next to an
@@ -127,14 +127,14 @@ def differing(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, A
 
     Examples
     --------
-    >>> list(differing({"a": [1, 2], "about": "x"}, {"a": [1, 3], "about": "y"}))
+    >>> list(iter_differences({"a": [1, 2], "about": "x"}, {"a": [1, 3], "about": "y"}))
     [('a[1]', 2, 3)]
     """
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         yield from _differing_fields(then, now, path)
     elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         for i, pair in enumerate(zip(then, now, strict=True)):
-            yield from differing(*pair, f"{path}[{i}]")
+            yield from iter_differences(*pair, f"{path}[{i}]")
     elif then != now:
         yield path, then, now
 
@@ -151,7 +151,7 @@ def _differing_fields(then: Mapping[str, Any], now: Mapping[str, Any], path: str
     found = False
     for key in dict.fromkeys([*then, *now]):
         if key not in skipped:
-            for place in differing(then.get(key), now.get(key), f"{path}.{key}" if path else str(key)):
+            for place in iter_differences(then.get(key), now.get(key), f"{path}.{key}" if path else str(key)):
                 found = True
                 yield place
     if hashed and not found:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..registry import Registry
-from .objects import BESIDE, DefinitionError, canonical, described, differing, origin_of, short_hash
+from .objects import BESIDE, DefinitionError, canonical, iter_differences, origin_of, short_hash, to_mapping
 
 #: Version of the table's layout.
 VERSION = 1
@@ -84,7 +84,7 @@ class Writer:
             while self._taken(kind, word):
                 count += 1
                 word = f"{base}#{count}"
-            entry = {"name": own, **described(value)}
+            entry = {"name": own, **to_mapping(value)}
         self._words[kind, value], self._objects[kind, word] = word, value
         self.table.setdefault(kind, {})[word] = entry
         return word
@@ -93,7 +93,7 @@ class Writer:
         """Return the definition of a catalogue entry, without ``name``: only objects outside catalogues have one."""
         if not self.full:
             return short_hash(value)
-        return {field: said for field, said in described(value).items() if field != "name"}
+        return {field: said for field, said in to_mapping(value).items() if field != "name"}
 
     def _taken(self, kind: str, word: str) -> bool:
         return self._reserved(kind, word) or any(
@@ -192,13 +192,15 @@ class Reader:
         if not isinstance(said, Mapping):
             raise DefinitionError(f"{what} must be defined by a hash or by fields, got {said!r}"[:300])
         if here is not None and "name" not in said and self.check:
-            if lines := [f"{path} was {then}, is {now}" for path, then, now in differing(said, described(here))]:
+            if lines := [
+                f"{path} was {then}, is {now}" for path, then, now in iter_differences(said, to_mapping(here))
+            ]:
                 raise DefinitionError(f"{what} has changed since the file was written: {'; '.join(lines)}")
             return here
         return self.made({"name": word, **said})
 
     def made(self, said: Mapping[str, Any]) -> Any:
-        """Return the object that `described` wrote, or an equal catalogue entry of that name.
+        """Return the object that `to_mapping` wrote, or an equal catalogue entry of that name.
 
         Raises
         ------

@@ -99,7 +99,7 @@ formats: Registry[Format] = Registry(
 P3109 family (``p3109_k8p4se`` or ``binary8p4se``)."""
 
 
-def formats_of(who: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
+def formats_of(caller: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
     """Return the formats given as names or objects, one or several.
 
     Raises
@@ -110,7 +110,7 @@ def formats_of(who: str, given: Any, get: Callable[[Any], Format] = formats.get)
     try:
         return tuple(get(one) for one in ((given,) if isinstance(given, str | Format) else given))
     except TypeError:
-        raise TypeError(f"{who} must be a format, a name of one or a sequence of them, got {given!r}") from None
+        raise TypeError(f"{caller} must be a format, a name of one or a sequence of them, got {given!r}") from None
 
 
 def _add(name: str, exponent_bits: int, mantissa_bits: int, *aliases: str, **fields: Any) -> None:

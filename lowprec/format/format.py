@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import real, real_numbers
-from .._ieee import standard
+from .._arrays import as_real
+from .._checks import check_real
+from .._fpenv import with_default_fpenv
 from .layout import Layout
 from .picture import html
 
@@ -73,7 +74,7 @@ class Format(Layout):
     448.0
     """
 
-    @standard
+    @with_default_fpenv
     def ulp(self, x: ArrayLike) -> NDArray[np.float64]:
         """Return the distance between neighbouring values in the binade of each number.
 
@@ -102,7 +103,7 @@ class Format(Layout):
         >>> lp.formats["e4m3fn"].ulp([1.0, 1.99, 448.0, 1e-9, 1e9]).tolist()
         [0.125, 0.125, 32.0, 0.001953125, 32.0]
         """
-        given = real_numbers("ulp", x)
+        given = as_real("ulp", x)
         with np.errstate(invalid="ignore"):
             return self._ulp(given.astype(np.float64))
 
@@ -277,7 +278,7 @@ class Format(Layout):
         >>> e4m3.nextafter(1.0, 2.0), e4m3.nextafter(0.0, -1.0), e4m3.nextafter(448.0, 1e9)
         (1.125, -0.001953125, 448.0)
         """
-        given, x, toward = x, real(self.name, "x", x), real(self.name, "toward", toward)
+        given, x, toward = x, check_real(self.name, "x", x), check_real(self.name, "toward", toward)
         if x == math.inf and given != x:  # an integer too large for float64
             raise ValueError(f"{self.name}: x must be a value of the format, got {given!r}")
         position = self._position(x)

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .._arrays import whole
-from .._values import Value, plain_fields
+from .._checks import check_int
+from .._values import Value, normalize_fields
 
 Specials = Literal["ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric", "table"]
 SPECIALS: tuple[Specials, ...] = ("ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric")
@@ -50,36 +50,38 @@ class Layout(Value):
     """Whether the codes index a list of values instead of having sign, exponent and mantissa fields."""
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         e, m = self.exponent_bits, self.mantissa_bits
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"Format: name must be a non-empty string, got {self.name!r}")
-        who, integer = f"Format {self.name}", self.specials in ("integer", "symmetric")
+        caller, integer = f"Format {self.name}", self.specials in ("integer", "symmetric")
         if self.specials not in SPECIALS:
-            raise ValueError(f"{who}: specials must be one of {', '.join(SPECIALS)}, got {self.specials!r}")
+            raise ValueError(f"{caller}: specials must be one of {', '.join(SPECIALS)}, got {self.specials!r}")
         if not (_is_int(e) and (e == 0 if integer else 1 <= e <= 14)):
             raise ValueError(
-                f"{who}: exponent_bits must be {'0 for integers' if integer else 'from 1 to 14'}, got {e!r}"
+                f"{caller}: exponent_bits must be {'0 for integers' if integer else 'from 1 to 14'}, got {e!r}"
             )
         if not (_is_int(m) and 0 <= m <= 23):
-            raise ValueError(f"{who}: mantissa_bits must be from 0 to 23, got {m!r}")
+            raise ValueError(f"{caller}: mantissa_bits must be from 0 to 23, got {m!r}")
         if self.bias is None:
             object.__setattr__(self, "bias", 1 - m if integer else (1 << (e - 1)) - 1)
         else:
-            whole(who, "bias", self.bias)
+            check_int(caller, "bias", self.bias)
         if integer and not (self.signed and self.has_zero and m >= 1):
-            raise ValueError(f"{who}: specials={self.specials!r} needs a sign, a zero and mantissa_bits from 1 to 23")
+            raise ValueError(
+                f"{caller}: specials={self.specials!r} needs a sign, a zero and mantissa_bits from 1 to 23"
+            )
         if self.specials == "ieee" and (m == 0 or e == 1):
             raise ValueError(
-                f"{who}: specials='ieee' needs 2 exponent bits and a mantissa bit for NaN, got exponent_bits={e} and "
-                f"mantissa_bits={m}"
+                f"{caller}: specials='ieee' needs 2 exponent bits and a mantissa bit for NaN, got exponent_bits={e} "
+                f"and mantissa_bits={m}"
             )
         if self.specials in ("fnuz", "extended") and not ((self.signed or self.specials != "fnuz") and self.has_zero):
-            raise ValueError(f"{who}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero")
+            raise ValueError(f"{caller}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero")
         if not self.has_zero and m > 0:
-            raise ValueError(f"{who}: mantissa_bits must be 0 with has_zero=False, got {m}")
+            raise ValueError(f"{caller}: mantissa_bits must be 0 with has_zero=False, got {m}")
         if self.bits > 32 or self.max_code < 1:
-            raise ValueError(f"{who}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")
+            raise ValueError(f"{caller}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")
         if self.emin - m < -149 or self.emax > 127:
             raise ValueError(
                 f"Format {self.name}: bias={self.bias} puts values from 2^{self.emin - m} to 2^{self.emax} "
@@ -194,7 +196,7 @@ class Layout(Value):
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
 
     def _checked(self, code: int) -> int:
-        code = whole(self.name, "code", code)
+        code = check_int(self.name, "code", code)
         if not 0 <= code < (1 << self.bits):
             raise ValueError(f"{self.name}: code must be from 0 to {(1 << self.bits) - 1}, got {code}")
         return code

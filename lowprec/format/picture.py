@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._show import box, svg, table, text
+from .._markup import html_table, svg_box, svg_document, svg_text
 
 _WIDTH, _LEFT, _CELL = 720, 20, 22
 _MOST_BITS = 8  # formats up to this width get one tick per value
@@ -62,7 +62,7 @@ def picture(fmt: _Drawable) -> str:
     parts = _layout(fmt)
     top = 78.0
     low, high = math.log2(fmt.smallest_subnormal), math.log2(fmt.max)
-    parts += [text(_LEFT, top, "positive values, a binade as wide as the next; orange: subnormal", "small")]
+    parts += [svg_text(_LEFT, top, "positive values, a binade as wide as the next; orange: subnormal", "small")]
     span = max(high - low, 1e-9)
     marks = [k for k in range(math.ceil(low), math.floor(high) + 1) if not k % max(1, round(span / 12))]
     parts += _axis(top + 36, [((k - low) / span, f"2^{k}") for k in marks])
@@ -72,13 +72,13 @@ def picture(fmt: _Drawable) -> str:
         start = (max(fmt.smallest_normal, fmt.smallest_subnormal), fmt.max)
         at = [(math.log2(v) - low) / span for v in start]
         parts += [_bar(top + 14, 0.0, at[0], "warm"), _bar(top + 14, at[0], at[1], "box")]
-        return svg(parts, _WIDTH, top + 60, f"Bits and range of {fmt.name}")
+        return svg_document(parts, _WIDTH, top + 60, f"Bits and range of {fmt.name}")
     parts += [_tick(top + 12, (math.log2(v) - low) / span, v < least) for v in values]
     top += 74
-    parts += [text(_LEFT, top, f"the same values as they are, up to {fmt.max:g}", "small")]
+    parts += [svg_text(_LEFT, top, f"the same values as they are, up to {fmt.max:g}", "small")]
     parts += _axis(top + 36, [(k / 4, f"{fmt.max * k / 4:.3g}") for k in range(5)])
     parts += [_tick(top + 12, v / fmt.max, v < least) for v in values]
-    return svg(parts, _WIDTH, top + 60, f"Bits and values of {fmt.name}")
+    return svg_document(parts, _WIDTH, top + 60, f"Bits and values of {fmt.name}")
 
 
 def html(fmt: _Drawable) -> str:
@@ -92,7 +92,7 @@ def html(fmt: _Drawable) -> str:
         ("specials", ", ".join(f"{name} {code:#x}" for name, code in codes if code is not None) or "none"),
         ("source", fmt.source),
     ]
-    return table(rows, title=fmt.name) + picture(fmt)
+    return html_table(rows, title=fmt.name) + picture(fmt)
 
 
 def _layout(fmt: _Drawable) -> list[str]:
@@ -103,17 +103,17 @@ def _layout(fmt: _Drawable) -> list[str]:
         ("mantissa", fmt.mantissa_bits, "box"),
     )  # fmt: skip
     for name, bits, kind in fields:
-        parts += [box(x + _CELL * i, 8, _CELL, 26, kind) for i in range(bits)]
+        parts += [svg_box(x + _CELL * i, 8, _CELL, 26, kind) for i in range(bits)]
         if bits:
             whole = "integer" if fmt.is_integer and kind == "box" else name
-            parts.append(text(x + 3, 50, f"{whole} {bits}" if bits > 3 else f"{whole[0]} {bits}", "small"))
+            parts.append(svg_text(x + 3, 50, f"{whole} {bits}" if bits > 3 else f"{whole[0]} {bits}", "small"))
         x += _CELL * bits
     return parts
 
 
 def _axis(y: float, marks: list[tuple[float, str]]) -> list[str]:
     line = f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _LEFT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return [line, *(text(_across(at), y + 14, words, "small", "middle") for at, words in marks)]
+    return [line, *(svg_text(_across(at), y + 14, words, "small", "middle") for at, words in marks)]
 
 
 def _tick(y: float, at: float, subnormal: bool) -> str:
@@ -122,7 +122,7 @@ def _tick(y: float, at: float, subnormal: bool) -> str:
 
 
 def _bar(y: float, start: float, stop: float, kind: str) -> str:
-    return box(_across(start), y, _across(stop) - _across(start), 18, kind)
+    return svg_box(_across(start), y, _across(stop) - _across(start), 18, kind)
 
 
 def _across(at: float) -> float:

@@ -50,8 +50,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from .._arrays import one_of
-from .._values import Value, plain_fields
+from .._checks import check_choice
+from .._values import Value, normalize_fields
 from ..registry import Registry
 from .catalogue import Format, formats, formats_of
 
@@ -150,9 +150,9 @@ class Policy(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "always_saturate", formats_of("Policy: always_saturate", self.always_saturate))
-        plain_fields(self)
+        normalize_fields(self)
         for choice, allowed in CHOICES.items():
-            one_of(f"Policy {self.name}", choice, getattr(self, choice), allowed)
+            check_choice(f"Policy {self.name}", choice, getattr(self, choice), allowed)
 
     @property
     def may_raise(self) -> bool:

@@ -43,9 +43,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .._arrays import one_of, whole
-from .._values import Value, plain_fields
-from ..registry import Registry, cached
+from .._checks import check_choice, check_int
+from .._values import Value, normalize_fields
+from ..registry import Registry, registry_cache
 from .catalogue import Format
 from .policy import OVERFLOWS, Policy
 from .policy import SpecialCodes as SpecialCodes
@@ -96,17 +96,17 @@ class Rounding(Value):
     variant: Literal["A", "B", "C"] = "A"
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"Rounding {self.name}"
+        normalize_fields(self)
+        caller = f"Rounding {self.name}"
         for word in ("positive_increment", "negative_increment"):
-            whole(who, word, getattr(self, word), 0, _ALL)
-        whole(who, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
-        one_of(who, "variant", self.variant, ("A", "B", "C"))
+            check_int(caller, word, getattr(self, word), 0, _ALL)
+        check_int(caller, "random_bits", self.random_bits, 0, MAX_RANDOM_BITS)
+        check_choice(caller, "variant", self.variant, ("A", "B", "C"))
         if self.sticky_to_lsb and (
             self.positive_increment or self.negative_increment or self.ties_even or self.random_bits
         ):
             raise ValueError(
-                f"{who}: sticky_to_lsb=True cannot be combined with positive_increment, negative_increment, "
+                f"{caller}: sticky_to_lsb=True cannot be combined with positive_increment, negative_increment, "
                 "ties_even or random_bits"
             )
 
@@ -126,8 +126,8 @@ class Rounding(Value):
         ValueError
             If `bits` or `variant` is not one of these.
         """
-        bits = whole("stochastic rounding", "bits", bits, 1, MAX_RANDOM_BITS)
-        variant = one_of("stochastic rounding", "variant", variant, ("A", "B", "C"))
+        bits = check_int("stochastic rounding", "bits", bits, 1, MAX_RANDOM_BITS)
+        variant = check_choice("stochastic rounding", "variant", variant, ("A", "B", "C"))
         return cls(f"stochastic_{variant.lower()}{bits}", random_bits=bits, variant=variant)
 
     @property
@@ -210,7 +210,7 @@ def resolve(
     return mode, chosen
 
 
-@cached(512)
+@registry_cache(512)
 def special_codes(fmt: Format, rounding: Rounding, policy: Policy) -> SpecialCodes:
     """Return the codes for values that the format cannot represent."""
     return policy.codes(fmt, clamp=rounding.clamps(fmt, policy))

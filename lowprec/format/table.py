@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import got, real
-from .._values import plain_fields
+from .._checks import brief_repr, check_real
+from .._values import normalize_fields
 from .format import Format, FormatParams
 from .layout import Specials
 
@@ -91,33 +91,37 @@ class TableFormat(Format):
     is_table: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"TableFormat {self.name}"
+        normalize_fields(self)
+        caller = f"TableFormat {self.name}"
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"TableFormat: name must be a non-empty string, got {self.name!r}")
-        values = tuple(_number(who, value) for value in self.table)
+        values = tuple(_number(caller, value) for value in self.table)
         object.__setattr__(self, "table", values)
         if not 2 <= len(values) <= 1 << MOST_BITS or len(values) & (len(values) - 1):
             raise ValueError(
-                f"{who}: the number of values must be a power of two from 2 to 2^{MOST_BITS}, got {len(values)}"
+                f"{caller}: the number of values must be a power of two from 2 to 2^{MOST_BITS}, got {len(values)}"
             )
         finite = sorted({value for value in values if math.isfinite(value)})
         if len(finite) < 2 or finite[-1] <= 0:
             raise ValueError(
-                f"{who}: table must have two finite values at least, one of them positive, got {got(finite)}"
+                f"{caller}: table must have two finite values at least, one of them positive, got {brief_repr(finite)}"
             )
         if -math.inf in values and (finite[0] >= 0 or math.inf not in values):
-            raise ValueError(f"{who}: table has -Inf, so it must have Inf and negative values, got {got(finite)}")
+            raise ValueError(
+                f"{caller}: table has -Inf, so it must have Inf and negative values, got {brief_repr(finite)}"
+            )
         object.__setattr__(self, "signed", finite[0] < 0)
         object.__setattr__(self, "has_zero", 0.0 in finite)
         if self.has_negative_zero and not any(v == 0 and math.copysign(1, v) > 0 for v in values):
-            raise ValueError(f"{who}: table must have 0 if it has -0, got {got(finite)}")
+            raise ValueError(f"{caller}: table must have 0 if it has -0, got {brief_repr(finite)}")
         if math.inf in values and self.signed and -math.inf not in values:
-            raise ValueError(f"{who}: table must have -Inf if it has Inf and negative values, got {got(finite)}")
-        above = self.next_above_max
-        if above is not None and not finite[-1] < real(who, "next_above_max", above) < math.inf:
             raise ValueError(
-                f"{who}: next_above_max must be a number above the largest value {finite[-1]:g}, got {above!r}"
+                f"{caller}: table must have -Inf if it has Inf and negative values, got {brief_repr(finite)}"
+            )
+        above = self.next_above_max
+        if above is not None and not finite[-1] < check_real(caller, "next_above_max", above) < math.inf:
+            raise ValueError(
+                f"{caller}: next_above_max must be a number above the largest value {finite[-1]:g}, got {above!r}"
             )
 
     def _deciding(self) -> tuple[Any, ...]:
@@ -291,7 +295,7 @@ class TableFormat(Format):
 
     def nextafter(self, x: float, toward: float) -> float:
         """Return the neighbour of a value in the direction of `toward`; see `Format.nextafter`."""
-        start, toward = real(self.name, "x", x), real(self.name, "toward", toward)
+        start, toward = check_real(self.name, "x", x), check_real(self.name, "toward", toward)
         ends = (
             [-math.inf] if self.listed.negative_inf is not None else [],
             [math.inf] if self.inf_code is not None else [],
@@ -312,11 +316,11 @@ class TableFormat(Format):
         return np.where(np.isfinite(x), values[upper] - values[upper - 1], np.nan)
 
 
-def _number(who: str, value: object) -> float:
-    number = real(who, "table", value)
+def _number(caller: str, value: object) -> float:
+    number = check_real(caller, "table", value)
     if math.isfinite(number) and float(np.float32(number)) != number:
         raise ValueError(
-            f"{who}: table must hold float32 numbers, got {number!r}; the nearest is {float(np.float32(number))!r}"
+            f"{caller}: table must hold float32 numbers, got {number!r}; the nearest is {float(np.float32(number))!r}"
         )
     return math.nan if math.isnan(number) else number
 

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from .. import __version__
-from .._values import deciding
+from .._values import compared_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
 from ..format.rounding import resolve, special_codes
@@ -190,7 +190,7 @@ def _template_of(accumulator: Accumulator) -> tuple[str, dict[str, int]]:
 def _constants(name: str, accumulator: Accumulator, more: Mapping[str, int]) -> str:
     """Return the accumulator's integer fields and constants derived from others, as lines of a C enum."""
     fields: dict[str, int] = dict(more)
-    own = set(deciding(type(accumulator))) - {"promote_every"}
+    own = set(compared_fields(type(accumulator))) - {"promote_every"}
     for field in dataclasses.fields(accumulator):
         value = getattr(accumulator, field.name)
         if field.name in own and isinstance(value, int | bool) and value is not None:

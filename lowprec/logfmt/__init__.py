@@ -22,8 +22,8 @@ from typing import Literal, overload
 
 import numpy.typing as npt
 
-from .._arrays import one_of
-from .._ieee import standard
+from .._checks import check_choice
+from .._fpenv import with_default_fpenv
 from .deepep import ApproxTables as ApproxTables
 from .deepep import DeepEPMessage as DeepEPMessage
 from .deepep import deepep_from_bytes, encode_deepep, resolve_tables
@@ -62,7 +62,7 @@ def encode(
     variant: Literal["deepep"],
     approx_tables: ApproxTables | None = None,
 ) -> DeepEPMessage: ...
-@standard
+@with_default_fpenv
 def encode(
     x: npt.ArrayLike,
     bits: int | None = None,
@@ -141,7 +141,7 @@ def encode(
     >>> z.codes.tolist(), z.bits_per_value
     ([1, 2, 3, 4, 5, 6, 7, 1, 2, 11], 7.2)
     """
-    one_of("logfmt", "variant", variant, ("paper", "deepep"))
+    check_choice("logfmt", "variant", variant, ("paper", "deepep"))
     if variant == "paper":
         if approx_tables is not None:
             raise ValueError(

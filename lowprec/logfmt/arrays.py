@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import Array, Floats, real_numbers
+from lowprec._arrays import Array, Floats, as_real
 
 
 def exact_float32(x: npt.ArrayLike) -> Floats:
@@ -18,7 +18,7 @@ def exact_float32(x: npt.ArrayLike) -> Floats:
     ValueError
         If `x` is a scalar, or float32 cannot represent a value exactly.
     """
-    given = real_numbers("logfmt", x)
+    given = as_real("logfmt", x)
     if given.ndim < 1:
         raise ValueError("logfmt: x must have one axis or more, got a single number")
     if given.dtype.name == "bfloat16":

@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import Floats, apart, got, output, whole
-from lowprec._ieee import standard
-from lowprec._values import ByBits
+from lowprec._arrays import Floats, copy_if_overlapping, prepare_out
+from lowprec._checks import brief_repr, check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import BitwiseEq
 from lowprec.kernels.logfmt import deepep as kernels
 
 from .arrays import exact_float32
@@ -41,7 +42,7 @@ _NONE: Floats = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
-class ApproxTables(ByBits):
+class ApproxTables(BitwiseEq):
     """Tables that emulate the GPU's lg2.approx and ex2.approx; without a table, the result is correctly rounded.
 
     Attributes
@@ -68,7 +69,7 @@ class ApproxTables(ByBits):
         for name, size in (("log2", 1 << 15), ("log2_significands", 1 << 23), ("exp2_fractions", 1 << 23)):
             table = getattr(self, name)
             if table is not None and (not isinstance(table, np.ndarray) or table.dtype != np.float32):
-                raise ValueError(f"logfmt: table {name} must be a float32 array, got {got(table)}")
+                raise ValueError(f"logfmt: table {name} must be a float32 array, got {brief_repr(table)}")
             if table is not None and (table.shape != (size,) or not table.flags.c_contiguous):
                 raise ValueError(f"logfmt: table {name} must be contiguous of shape {(size,)}, got shape {table.shape}")
 
@@ -96,7 +97,7 @@ def _rounded_log2() -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class DeepEPMessage(ByBits):
+class DeepEPMessage(BitwiseEq):
     """Tokens encoded for combine.
 
     Attributes
@@ -141,7 +142,7 @@ class DeepEPMessage(ByBits):
         """Bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
-    @standard
+    @with_default_fpenv
     def decode(self, out: Floats | None = None) -> Floats:
         """Return the float32 values that the receiver weights and sums.
 
@@ -160,9 +161,9 @@ class DeepEPMessage(ByBits):
         ValueError
             If `out` does not fit.
         """
-        out = output("logfmt", out, self.shape, np.float32)
+        out = prepare_out("logfmt", out, self.shape, np.float32)
         values = out.reshape(-1)
-        codes = np.ascontiguousarray(apart(self.codes, out)).reshape(-1)
+        codes = np.ascontiguousarray(copy_if_overlapping(self.codes, out)).reshape(-1)
         amin, amax = _words(self.amin).reshape(-1), _words(self.amax).reshape(-1)
         fit = _tiles_fit(self.encoded_chunks, self.shape[-1])
         log2, _, fractions = self.approx_tables.tables()
@@ -262,7 +263,7 @@ def unpack(wire: Bytes, channels: int, approx_tables: ApproxTables = ROUNDED) ->
     ValueError
         If the channels are not a multiple of 512 or the bytes end within a token.
     """
-    chunk = chunk_size(whole("logfmt", "channels", channels, 0))
+    chunk = chunk_size(check_int("logfmt", "channels", channels, 0))
     data = np.asarray(wire)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ValueError(f"logfmt: wire must be uint8 bytes with one axis, got {data.dtype} {data.shape}")

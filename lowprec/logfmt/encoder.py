@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import LARGEST_TILE, Floats, one_of, whole
+from lowprec._arrays import Floats
+from lowprec._checks import MAX_TILE, check_choice, check_int
 from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import encode as logfmt_encode
 from lowprec.kernels.logfmt import stochastic as logfmt_stochastic
@@ -45,17 +46,17 @@ def encode_paper(
 ) -> LogFMT:
     """Encode an array in variant "paper"; see `lowprec.logfmt.encode`."""
     bits, tile, octaves = (
-        whole("logfmt", "bits", bits, 3, 16),
-        whole("logfmt", "tile", tile, 1, LARGEST_TILE),
-        whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
+        check_int("logfmt", "bits", bits, 3, 16),
+        check_int("logfmt", "tile", tile, 1, MAX_TILE),
+        check_int("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
-    rule = _RULES[one_of("logfmt", "rounding", rounding, tuple(_RULES))]
-    one_of("logfmt", "range_format", range_format, (None, "bf16", "fp32"))
-    one_of("logfmt", "fallback", fallback, (None, "bf16"))
-    one_of("logfmt", "nonfinite", nonfinite, ("raise", "poison"))
-    seed, offset = whole("logfmt", "seed", seed, 0, 2**63 - 1), whole("logfmt", "offset", offset, 0, 2**62)
+    rule = _RULES[check_choice("logfmt", "rounding", rounding, tuple(_RULES))]
+    check_choice("logfmt", "range_format", range_format, (None, "bf16", "fp32"))
+    check_choice("logfmt", "fallback", fallback, (None, "bf16"))
+    check_choice("logfmt", "nonfinite", nonfinite, ("raise", "poison"))
+    seed, offset = check_int("logfmt", "seed", seed, 0, 2**63 - 1), check_int("logfmt", "offset", offset, 0, 2**62)
     values = exact_float32(x)
-    axis = whole("logfmt", "axis", axis, -values.ndim, values.ndim - 1) % values.ndim
+    axis = check_int("logfmt", "axis", axis, -values.ndim, values.ndim - 1) % values.ndim
     rows = as_rows(values, axis)
     tiles = -(-rows.shape[1] // tile)
     codes = np.empty(rows.shape, np.uint8 if bits <= 8 else np.uint16)

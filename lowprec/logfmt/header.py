@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lowprec._arrays import LARGEST_TILE
+from lowprec._checks import MAX_TILE
 
 from .wire import Bytes
 
@@ -85,7 +85,7 @@ def _check(header: Header, size: int) -> None:
             f"{len(shape)} axes"
         )
     known = (
-        3 <= bits <= 16 and 1 <= octaves <= 32 and range_bits in (32, 64) and 1 <= tile <= LARGEST_TILE
+        3 <= bits <= 16 and 1 <= octaves <= 32 and range_bits in (32, 64) and 1 <= tile <= MAX_TILE
         if variant == 0
         else (bits, octaves, range_bits, fallback, axis, tile) == (10, 32, 32, True, len(shape) - 1, 128)
     )

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import LARGEST_TILE, Array, Floats, apart, one_of, output, whole
-from lowprec._ieee import standard
-from lowprec._values import ByBits
+from lowprec._arrays import Array, Floats, copy_if_overlapping, prepare_out
+from lowprec._checks import MAX_TILE, check_choice, check_int
+from lowprec._fpenv import with_default_fpenv
+from lowprec._values import BitwiseEq
 from lowprec.cast import casts as cast
 from lowprec.kernels.logfmt import grid as kernels
 
@@ -36,7 +37,7 @@ TILES_OF_A_CHUNK = 8  # sent as bfloat16 together if one of them does not qualif
 
 
 @dataclass(frozen=True, eq=False)
-class LogFMT(ByBits):
+class LogFMT(BitwiseEq):
     """An array in LogFMT.
 
     Attributes
@@ -116,7 +117,7 @@ class LogFMT(ByBits):
         """Bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
-    @standard
+    @with_default_fpenv
     def decode(self, out: Floats | None = None) -> Floats:
         """Return the decoded values.
 
@@ -137,8 +138,8 @@ class LogFMT(ByBits):
         """
         codes, amin, amax = (as_rows(array, self.axis) for array in (self.codes, self.amin, self.amax))
         if out is not None:
-            out = output("logfmt", out, self.shape, np.float32)
-            codes, amin, amax = (apart(array, out) for array in (codes, amin, amax))
+            out = prepare_out("logfmt", out, self.shape, np.float32)
+            codes, amin, amax = (copy_if_overlapping(array, out) for array in (codes, amin, amax))
         direct = out is not None and self.axis in (-1, len(self.shape) - 1)
         rows = as_rows(out, -1) if out is not None and direct else np.empty(codes.shape, np.float32)
         fallen = self.fallback_mask()
@@ -254,12 +255,15 @@ def unpack(
     (True, 324)
     """
     bits, tile, octaves = (
-        whole("logfmt", "bits", bits, 3, 16),
-        whole("logfmt", "tile", tile, 1, LARGEST_TILE),
-        whole("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
+        check_int("logfmt", "bits", bits, 3, 16),
+        check_int("logfmt", "tile", tile, 1, MAX_TILE),
+        check_int("logfmt", "clamp_octaves", clamp_octaves, 1, 32),
     )
-    columns, range_bits = whole("logfmt", "columns", columns, 0), one_of("logfmt", "range_bits", range_bits, (32, 64))
-    one_of("logfmt", "fallback", fallback, (None, "bf16"))
+    columns, range_bits = (
+        check_int("logfmt", "columns", columns, 0),
+        check_choice("logfmt", "range_bits", range_bits, (32, 64)),
+    )
+    check_choice("logfmt", "fallback", fallback, (None, "bf16"))
     data = np.asarray(wire)
     length = row_bytes(columns, bits, tile, range_bits)
     if data.dtype != np.uint8 or data.ndim < 1 or (data.ndim > 1 and fallback is not None):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowprec._arrays import as_float32, spread
-from lowprec._values import ByBits
+from lowprec._arrays import as_float32, repeat_tiles
+from lowprec._values import BitwiseEq
 from lowprec.cast.casts import round_to
 from lowprec.codec import Codec, codecs
 from lowprec.format.catalogue import Format, formats
@@ -67,7 +67,7 @@ class FormatErrors:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundTrip(ByBits):
+class RoundTrip(BitwiseEq):
     """Result of a round trip: values, the largest magnitude that each could have, and bits per value."""
 
     name: str
@@ -109,7 +109,7 @@ def round_trip(x: Floats, fmt: str | Codec | Quantizer | Format) -> RoundTrip:
     if isinstance(found, Quantizer):
         q = quantize(x, found)
         rows, columns = q.granularity.block((x.size // x.shape[-1], x.shape[-1]))
-        by_value = spread(spread(q.scale, rows, x.size // x.shape[-1], 0), columns, x.shape[-1])
+        by_value = repeat_tiles(repeat_tiles(q.scale, rows, x.size // x.shape[-1], 0), columns, x.shape[-1])
         top = np.float32(1) if q.tensor_scale is None else q.tensor_scale
         limits = (np.float32(q.format.max) * by_value * top).reshape(x.shape)
         return RoundTrip(found.name, q.dequantize(), limits, q.bits_per_value)

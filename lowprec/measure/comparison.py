@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._ieee import standard
-from lowprec._show import table
+from lowprec._fpenv import with_default_fpenv
+from lowprec._markup import html_table
 
 from .metrics import bit_match_fraction, calc_diff, magnitude_bias, relative_error, sqnr, ulp_difference, underflow
 from .pairs import errors, norm, pair, ratio, rms
@@ -70,10 +70,10 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return table([(name, f"{value:.6g}") for name, value in self.as_dict().items()], title="Comparison")
+        return html_table([(name, f"{value:.6g}") for name, value in self.as_dict().items()], title="Comparison")
 
 
-@standard
+@with_default_fpenv
 def compare(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     """Compare an array with a reference.
 

@@ -11,13 +11,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import positive
-from lowprec._ieee import standard
+from lowprec._checks import check_positive
+from lowprec._fpenv import with_default_fpenv
 
 from .pairs import Wide, errors, narrow, norm, pair, place, ratio, share
 
 
-@standard
+@with_default_fpenv
 def sqnr(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return 10 log10(sum r^2 / sum (a - r)^2), the signal to quantization noise ratio in dB.
 
@@ -208,7 +208,7 @@ def saturation(actual: npt.ArrayLike, reference: npt.ArrayLike, limit: float) ->
     0.3333333333333333
     """
     x, r = pair(actual, reference)
-    limit = positive("saturation", "limit", limit, zero=True)
+    limit = check_positive("saturation", "limit", limit, zero=True)
     return share((np.abs(r) > limit) & (np.abs(x) == limit))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import real_numbers
+from lowprec._arrays import as_real
 
 Wide = npt.NDArray[np.float64]
 
@@ -18,7 +18,7 @@ def as_wide(name: str, x: npt.ArrayLike) -> Wide:
 
     C order determines the order of NumPy's sums: a transposed view could have another last bit.
     """
-    return real_numbers(name, x).astype(np.float64, order="C")
+    return as_real(name, x).astype(np.float64, order="C")
 
 
 def pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lowprec import _threads
-from lowprec._arrays import as_matrix, whole
+from lowprec._arrays import as_matrix
+from lowprec._checks import check_int
 
 from .pairs import Wide, as_wide
 
@@ -42,7 +43,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     >>> tile_range([1.0, -8.0, 0.0, 3.0, 3.0], tile=3)
     array([3., 0.])
     """
-    wide, tile = as_wide("tile_range", x), whole("tile_range", "tile", tile, 1)
+    wide, tile = as_wide("tile_range", x), check_int("tile_range", "tile", tile, 1)
     if wide.ndim < 1:
         raise ValueError("tile_range: x must have one axis or more, got a single number")
     tile = min(tile, max(1, wide.shape[-1]))

@@ -14,7 +14,7 @@ from .operands import NoState, TensorState
 from .operations import LinearOps, SavedInput, SavedLinear, linear_ops
 from .precision import LayerPrecision
 from .recipe import Recipe, load_recipe
-from .state import LayerState, draw, rounding_seed
+from .state import LayerState, derive_seed, rounding_seed
 
 __all__ = [
     "AS_ACTIVATIONS",
@@ -33,7 +33,7 @@ __all__ = [
     "StorageRule",
     "TensorSpec",
     "TensorState",
-    "draw",
+    "derive_seed",
     "linear_ops",
     "load_recipe",
     "recipes",

@@ -26,7 +26,7 @@ from lowprec.scaling.spec import TensorSpec
 from .description import DIRECTIONS, SAVED_ACTIVATIONS, RecipeFields
 from .names import check_blocks, matches
 from .operations import LinearOps, linear_ops
-from .state import draw, quantize_delayed
+from .state import derive_seed, quantize_delayed
 
 Array = NDArray[Any]
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
@@ -90,8 +90,8 @@ class BoundRecipe:
         return self._linears[layer]
 
     def draw(self, tensor: str) -> int:
-        """Return the seed of a tensor's random bits in this step, see `lowprec.recipe.draw`."""
-        return draw(self.seed, tensor, self.step)
+        """Return the seed of a tensor's random bits in this step, see `lowprec.recipe.derive_seed`."""
+        return derive_seed(self.seed, tensor, self.step)
 
     def watch(self, operand: str, x: Array) -> None:
         """Record an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""

@@ -23,7 +23,7 @@ from lowprec.codec.logarithmic import DeepEPCodec, LogFMTCodec
 from lowprec.codec.paged import PagedCodec
 from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.split import SplitCodec
-from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, differing, short_hash
+from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, iter_differences, short_hash
 from lowprec.format.catalogue import Format, formats
 from lowprec.format.policy import Policy
 from lowprec.format.rounding import Rounding
@@ -143,7 +143,7 @@ def differences(then: RecipeFields, now: RecipeFields) -> list[str]:
         w = Writer(no_catalogues, full=True, reserved=_is_reserved)
         return {**rows(recipe, w), "definitions": w.table}
 
-    return [f"{path} was {old}, is {new}" for path, old, new in differing(said(then), said(now))]
+    return [f"{path} was {old}, is {new}" for path, old, new in iter_differences(said(then), said(now))]
 
 
 def moments_as_dict(recipe: RecipeFields) -> dict[str, Any]:

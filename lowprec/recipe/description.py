@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from lowprec._arrays import one_of
-from lowprec._values import ABOUT, Value, derived, split_name
+from lowprec._checks import check_choice
+from lowprec._values import ABOUT, Value, describe_changes, split_name
 from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.codec import Codec, codecs
@@ -31,7 +31,7 @@ from lowprec.format.catalogue import formats
 from lowprec.scaling.spec import TensorSpec
 
 from .linears import BF16_LINEAR, OF_ALL_GEMMS, OPERANDS, ROLES, LinearSpec
-from .names import DEPTH, LINEARS, TENSORS, check_pattern, examples, matches
+from .names import DEPTH, LINEARS, TENSORS, check_pattern, matches, sample_layer_names
 from .reduction import NONE, GradientAllReduce
 
 #: Transfers between tokens and experts, and activations saved for the backward pass, that have a codec.
@@ -193,9 +193,9 @@ class RecipeFields(Value):
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        put, who = object.__setattr__, f"Recipe {self.name}"
-        one_of(who, "activations", self.activations, ACTIVATIONS)
-        one_of(who, "weight_source", self.weight_source, WEIGHTS)
+        put, caller = object.__setattr__, f"Recipe {self.name}"
+        check_choice(caller, "activations", self.activations, ACTIVATIONS)
+        check_choice(caller, "weight_source", self.weight_source, WEIGHTS)
         for state in STATES:
             put(self, state, state_of(getattr(self, state)))
         for kept in CODECS:
@@ -205,7 +205,7 @@ class RecipeFields(Value):
         for name, kind in (("rules", LayerRule), ("storage", StorageRule)):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
-                raise TypeError(f"{who}: {name} must be a tuple of {kind.__name__}, got {given!r}")
+                raise TypeError(f"{caller}: {name} must be a tuple of {kind.__name__}, got {given!r}")
 
     def spec(self, layer: str, layers: int | None = None) -> LinearSpec:
         """Return the `LinearSpec` that the rules assign to a linear layer.
@@ -336,7 +336,7 @@ class RecipeFields(Value):
         for key in _ADDED:
             if key in stated and key in before:
                 stated[key] = f"{before[key]}+{stated[key]}"
-        return derived(self, stated) if stated else {}
+        return describe_changes(self, stated) if stated else {}
 
     @classmethod
     def changes(cls) -> list[str]:
@@ -385,7 +385,7 @@ def _changed_rule(rules: tuple[LayerRule, ...], pattern: str, change: Mapping[st
     if odd := [key for key in change if key not in (*_LINEAR_CHANGES, "out_format")]:
         known = ", ".join((*_LINEAR_CHANGES, "out_format"))
         raise TypeError(f"layers {pattern!r}: unknown field {odd[0]!r} of a linear layer: expected one of {known}")
-    names = examples([pattern, *(rule.pattern for rule in rules)])
+    names = sample_layer_names([pattern, *(rule.pattern for rule in rules)])
     specs = {_spec(rules, name, DEPTH): name for name in names if matches(name, pattern, DEPTH)}
     if len(specs) > 1:
         raise ValueError(f"layers {pattern!r} differ in precision; change them one by one: {', '.join(specs.values())}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowprec._values import Value, plain_fields
+from lowprec._values import Value, normalize_fields
 from lowprec.kernels.cast.random_bits import fill_words
 from lowprec.kernels.model.nn import mean
 
@@ -48,7 +48,7 @@ class InjectedError(Value):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for name, low in (("gain", -1.0), ("noise", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):

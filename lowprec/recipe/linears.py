@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lowprec._arrays import one_of, whole_or_none
+from lowprec._checks import check_choice, check_optional_int
 from lowprec._values import Value
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.spec import TensorSpec
@@ -80,7 +80,7 @@ class GemmSpec(Value):
         put(self, "accumulator", accumulators.get(self.accumulator))
         put(self, "library", gemm_libraries.get(self.library))
         put(self, "injected_error", InjectedError.parse(self.injected_error))
-        put(self, "promote_every", whole_or_none("", "promote_every", self.promote_every, 1))
+        put(self, "promote_every", check_optional_int("", "promote_every", self.promote_every, 1))
         self.accumulator.check_inputs(self.a.format, self.b.format)
         if self.a.transform != self.b.transform:
             raise ValueError(
@@ -139,8 +139,8 @@ class LinearSpec(Value):
     out_format: Format | None = None
 
     def __post_init__(self) -> None:
-        one_of("", "wgrad_input", self.wgrad_input, ("dequantized", "high_precision"))
-        one_of("", "dgrad_weight", self.dgrad_weight, ("high_precision", "dequantized"))
+        check_choice("", "wgrad_input", self.wgrad_input, ("dequantized", "high_precision"))
+        check_choice("", "dgrad_weight", self.dgrad_weight, ("high_precision", "dequantized"))
         kept = (
             None if self.out_format is None or str(self.out_format) == AS_ACTIVATIONS else formats.get(self.out_format)
         )

@@ -45,12 +45,12 @@ def matches(name: str, pattern: str, layers: int | None = None) -> bool:
     return fnmatchcase(f"layers.{int(place[1]) - layers}.{name[place.end() :]}", pattern)
 
 
-def examples(patterns: Iterable[str]) -> list[str]:
+def sample_layer_names(patterns: Iterable[str]) -> list[str]:
     """Return names of linear layers of a model of `DEPTH` blocks, one for each case that the patterns distinguish.
 
     Examples
     --------
-    >>> [name for name in examples(["layers.-1.*"]) if name.endswith("gate")]
+    >>> [name for name in sample_layer_names(["layers.-1.*"]) if name.endswith("gate")]
     ['layers.999.ffn.gate', 'layers.0.ffn.gate', 'layers.500.ffn.gate']
     """
     patterns = list(patterns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowprec._show import box, svg, text
+from lowprec._markup import svg_box, svg_document, svg_text
 
 from .description import RecipeFields
 from .linears import OPERANDS, GemmSpec
@@ -24,25 +24,25 @@ def precision_map(recipe: RecipeFields) -> str:
     >>> precision_map(lp.recipes["dsv3"]).count("hopper_fp8") > 20
     True
     """
-    parts = [text(_NAMES + _CELL * i + 6, _TOP - 10, gemm, "bold") for i, gemm in enumerate(OPERANDS)]
-    parts.append(text(8, 18, f"{recipe.name}: operands of every product, and the accumulator that sums it", "bold"))
+    parts = [svg_text(_NAMES + _CELL * i + 6, _TOP - 10, gemm, "bold") for i, gemm in enumerate(OPERANDS)]
+    parts.append(svg_text(8, 18, f"{recipe.name}: operands of every product, and the accumulator that sums it", "bold"))
     y = float(_TOP)
     for names, gemms in _alike(recipe):
         for line, name in enumerate(names):
-            parts.append(text(8, y + 15 + 14 * line, name))
+            parts.append(svg_text(8, y + 15 + 14 * line, name))
         height = max(_LINE, 14 * len(names) + 8)
         for i, gemm in enumerate(gemms):
             parts += _cell(gemm, _NAMES + _CELL * i, y, height - 4)
         y += height
     y += 26
-    parts.append(text(8, y - 8, "what is kept and sent", "bold"))
+    parts.append(svg_text(8, y - 8, "what is kept and sent", "bold"))
     for row in precision_rows(recipe):
         if row.what.lower() in OPERANDS:
             continue
-        parts.append(text(8, y + 12, f"{row.part}: {row.what}"))
-        parts.append(text(_NAMES + _CELL, y + 12, row.precision))
+        parts.append(svg_text(8, y + 12, f"{row.part}: {row.what}"))
+        parts.append(svg_text(_NAMES + _CELL, y + 12, row.precision))
         y += 17
-    return svg(parts, _NAMES + 3 * _CELL + 8, y + 10, f"Precision map of {recipe.name}")
+    return svg_document(parts, _NAMES + 3 * _CELL + 8, y + 10, f"Precision map of {recipe.name}")
 
 
 def _alike(recipe: RecipeFields) -> list[tuple[list[str], tuple[GemmSpec, ...]]]:
@@ -67,7 +67,7 @@ def _cell(gemm: GemmSpec, x: float, y: float, height: float) -> list[str]:
     bits = max(side.format.bits for side in (gemm.a, gemm.b))
     kind = next(kind for most, kind in _COLORS if bits <= most)
     return [
-        box(x, y, _CELL - 6, height, kind),
-        text(x + 6, y + 13, f"{gemm.a.format.name} x {gemm.b.format.name}"),
-        text(x + 6, y + 25, gemm.accumulator_summary, "small"),
+        svg_box(x, y, _CELL - 6, height, kind),
+        svg_text(x + 6, y + 13, f"{gemm.a.format.name} x {gemm.b.format.name}"),
+        svg_text(x + 6, y + 25, gemm.accumulator_summary, "small"),
     ]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lowprec._arrays import whole
+from lowprec._checks import check_int
 from lowprec._values import Value
 from lowprec.codec.catalogue import codecs
 from lowprec.codec.reductions import AllReduce, all_reduces
@@ -42,7 +42,7 @@ class GradientAllReduce(Value):
     codec: Codec
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", whole("Reduction", "ranks", self.ranks, 1))
+        object.__setattr__(self, "ranks", check_int("Reduction", "ranks", self.ranks, 1))
         object.__setattr__(self, "algorithm", all_reduces.get(self.algorithm))
         object.__setattr__(self, "codec", codecs.get(self.codec))
 

@@ -21,7 +21,7 @@ from lowprec.scaling.spec import TensorSpec
 Array = NDArray[Any]
 
 
-def draw(seed: int, tensor: str, step: int) -> int:
+def derive_seed(seed: int, tensor: str, step: int) -> int:
     """Return the seed of a tensor's random bits in a step, from 0 to 2**64 - 1.
 
     It depends only on a run's seed, the tensor's name and the step: resuming, threads and the order of layers cannot
@@ -38,7 +38,7 @@ def draw(seed: int, tensor: str, step: int) -> int:
 
     Examples
     --------
-    >>> draw(0, "head/dgrad.dy", 0) == draw(0, "head/dgrad.dy", 0) != draw(0, "head/dgrad.dy", 1)
+    >>> derive_seed(0, "head/dgrad.dy", 0) == derive_seed(0, "head/dgrad.dy", 0) != derive_seed(0, "head/dgrad.dy", 1)
     True
     """
     return _mixed(_key(seed, tensor) + step * 0x9E3779B97F4A7C15)
@@ -138,7 +138,7 @@ class LayerState:
 
     def seed(self, operand: str) -> int:
         """Return the seed of an operand's random bits in this step."""
-        return draw(self.run_seed, f"{self.layer}/{operand}", self.step)
+        return derive_seed(self.run_seed, f"{self.layer}/{operand}", self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize x with the scale from earlier steps."""

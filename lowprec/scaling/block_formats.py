@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32, one_of, whole
-from .._ieee import standard
-from .._values import plain_fields
+from .._arrays import as_float32
+from .._checks import check_choice, check_int
+from .._fpenv import with_default_fpenv
+from .._values import normalize_fields
 from ..cast.casts import round_to
 from ..registry import Registry
 
@@ -62,10 +63,10 @@ class BlockFormat(ABC):
     source: str = field(default="user-defined", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        whole(f"{type(self).__name__} {self.name}", "magnitude_bits", self.magnitude_bits, 1, 7)
+        normalize_fields(self)
+        check_int(f"{type(self).__name__} {self.name}", "magnitude_bits", self.magnitude_bits, 1, 7)
 
-    @standard
+    @with_default_fpenv
     def encode(self, x: ArrayLike) -> BlockCodes:
         """Return the codes of real numbers, shape (..., K), taken as float32."""
         values = as_float32(self.name, x)
@@ -77,7 +78,7 @@ class BlockFormat(ABC):
             codes = self._encode(padded.reshape(*padded.shape[:-1], padded.shape[-1] // self.block, self.block))
         return codes._replace(elements=codes.elements.reshape(padded.shape))
 
-    @standard
+    @with_default_fpenv
     def decode(self, codes: BlockCodes) -> Floats:
         """Return the values of codes, the padding included."""
         shape = codes.elements.shape
@@ -168,9 +169,9 @@ class BlockFloat(BlockFormat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        first_bits = whole(f"BlockFloat {self.name}", "first_bits", self.first_bits, 0, 7)
+        first_bits = check_int(f"BlockFloat {self.name}", "first_bits", self.first_bits, 0, 7)
         object.__setattr__(self, "first_bits", first_bits)
-        one_of(f"BlockFloat {self.name}", "ties", self.ties, ("even", "away"))
+        check_choice(f"BlockFloat {self.name}", "ties", self.ties, ("even", "away"))
 
     def _encode(self, x: Floats) -> BlockCodes:
         word = (round_to(x, "bfloat16") if self.first_bits else x).view(np.uint32).astype(np.int64)

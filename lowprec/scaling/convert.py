@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import one_of, spread
-from .._ieee import quiet_nan, standard
+from .._arrays import repeat_tiles
+from .._checks import check_choice
+from .._fpenv import quiet_nan, with_default_fpenv
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format
 from .granularity import Granularity
@@ -35,8 +36,8 @@ class Converted(NamedTuple):
     binades: NDArray[np.int64]
 
 
-@standard
-def converted(
+@with_default_fpenv
+def convert_blocks(
     codes: NDArray[Any], scale: NDArray[np.float32], tensor_scale: Any, fmt: Format, blocks: Granularity,
     target: Quantizer,
 ) -> Converted:  # fmt: skip
@@ -47,16 +48,18 @@ def converted(
     ValueError
         If the target's scales are neither powers of two nor float32.
     """
-    kept = one_of("convert", "scale_format", target.scale_format, (E8M0, FLOAT32)) == FLOAT32
+    kept = check_choice("convert", "scale_format", target.scale_format, (E8M0, FLOAT32)) == FLOAT32
     rows, columns = blocks.block((codes.shape[0], codes.shape[1]))
-    old: Values = spread(spread(scale.astype(np.float64), rows, codes.shape[0], 0), columns, codes.shape[1], 1)
+    old: Values = repeat_tiles(
+        repeat_tiles(scale.astype(np.float64), rows, codes.shape[0], 0), columns, codes.shape[1], 1
+    )
     old = old if tensor_scale is None else old * np.asarray(tensor_scale, np.float64)
     elements = decode(codes, fmt).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         values = elements * old  # 11 bits and 24, and 24 of a tensor's scale: exact but for 6 bits
     rows, columns = target.granularity.block((codes.shape[0], codes.shape[1]))
     new = _scales(values, old, target.format, rows, columns, kept)
-    own = spread(spread(new, rows, codes.shape[0], 0), columns, codes.shape[1], 1)
+    own = repeat_tiles(repeat_tiles(new, rows, codes.shape[0], 0), columns, codes.shape[1], 1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         found = encode(quiet_nan(values / own), target.format)
         back = decode(found, target.format).astype(np.float64) * own
@@ -64,7 +67,7 @@ def converted(
     return Converted(found, new.astype(np.float32), unlike, _binades(old, elements, rows, columns))
 
 
-def reduced(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+def reduce_granularity(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
     """Reduce a matrix by blocks."""
     across = how.reduceat(x, np.arange(0, x.shape[0], rows), axis=0) if x.shape[0] else x
     return how.reduceat(across, np.arange(0, x.shape[1], columns), axis=1) if x.shape[1] else across
@@ -72,11 +75,13 @@ def reduced(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[
 
 def _scales(values: Values, old: Values, target: Format, rows: int, columns: int, keep: bool) -> Values:
     """Return the least scale that fits each block's largest value: NaN if a value is NaN, 1 for a block of zeros."""
-    top = reduced(np.maximum, np.abs(values), rows, columns)
+    top = reduce_granularity(np.maximum, np.abs(values), rows, columns)
     significand = np.ones_like(top)
     if keep:
-        largest = np.abs(values) == spread(spread(top, rows, values.shape[0], 0), columns, values.shape[1], 1)
-        base = reduced(np.maximum, np.where(largest, old, 0.0), rows, columns)
+        largest = np.abs(values) == repeat_tiles(
+            repeat_tiles(top, rows, values.shape[0], 0), columns, values.shape[1], 1
+        )
+        base = reduce_granularity(np.maximum, np.where(largest, old, 0.0), rows, columns)
         significand = np.where(base > 0, 2 * np.frexp(base)[0], 1.0)
     with np.errstate(invalid="ignore"):
         quotient, exponent = np.frexp(top / (significand * target.max))  # quotient in [1/2, 1)
@@ -91,7 +96,7 @@ def _binades(old: Values, elements: Values, rows: int, columns: int) -> NDArray[
     """Return how many binades the scales of nonzero values span in each block; 0 for a block of zeros."""
     counts = (elements != 0) & np.isfinite(old) & (old > 0)
     exponent = np.frexp(np.where(counts, old, 1.0))[1].astype(np.int64)
-    high = reduced(np.maximum, np.where(counts, exponent, -(1 << 20)), rows, columns)
-    low = reduced(np.minimum, np.where(counts, exponent, 1 << 20), rows, columns)
+    high = reduce_granularity(np.maximum, np.where(counts, exponent, -(1 << 20)), rows, columns)
+    low = reduce_granularity(np.minimum, np.where(counts, exponent, 1 << 20), rows, columns)
     spans: NDArray[np.int64] = np.where(high >= low, high - low, 0)
     return spans

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import as_float32, one_of, whole
-from .._ieee import standard
+from .._arrays import as_float32
+from .._checks import check_choice, check_int
+from .._fpenv import with_default_fpenv
 from .job import largest_magnitude
 from .quantize import quantize
 from .quantized import Quantized
@@ -69,8 +70,8 @@ class DelayedScaling:
             raise ValueError(
                 f"DelayedScaling: quantizer must have a history, as 'te_delayed' has, got {self.quantizer.name!r}"
             )
-        algorithm = one_of("DelayedScaling", "algorithm", algorithm, ("max", "most_recent"))
-        self.margin, self.algorithm = whole("DelayedScaling", "margin", margin, -126, 126), algorithm
+        algorithm = check_choice("DelayedScaling", "algorithm", algorithm, ("max", "most_recent"))
+        self.margin, self.algorithm = check_int("DelayedScaling", "margin", margin, -126, 126), algorithm
         self.history: NDArray[np.float32] = np.zeros(self.quantizer.amax_history_len, np.float32)
         self.multiplier = np.float32(1)
 
@@ -78,7 +79,7 @@ class DelayedScaling:
         """Return an independent copy: two states never share a history."""
         return copy.deepcopy(self)
 
-    @standard
+    @with_default_fpenv
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
         """Quantize with the step's scale and record the amax; options as for `lowprec.quantize`."""
         values = as_float32("DelayedScaling", x)

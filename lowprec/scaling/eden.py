@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import formats
-from .hadamard import transformed
+from .hadamard import transform
 from .quantized import Quantized
 from .quantizer import Quantizer
 from .rules import E4M3
@@ -43,10 +43,12 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
         raise ValueError(
             f"quantize: x must have a multiple of {q.hadamard_size} values along its blocks, got {x.shape}"
         )
-    z = transformed(values, q, axis=1)
+    z = transform(values, q, axis=1)
     groups = z.reshape(len(z), z.shape[1] // q.hadamard_size, q.hadamard_size)
     lost: NDArray[np.bool_] = ~np.all(np.isfinite(groups), axis=2)
-    codes, wanted, tensor = _wanted(np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard_size)
+    codes, wanted, tensor = _ideal_scales(
+        np.where(lost[..., None], np.float32(0), groups).reshape(z.shape), q.hadamard_size
+    )
     wanted[np.repeat(lost, q.hadamard_size // BLOCK, axis=1)] = np.nan
     if along_rows:
         codes, wanted = np.ascontiguousarray(codes.T), np.ascontiguousarray(wanted.T)
@@ -54,13 +56,13 @@ def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     return Quantized(codes, scale, E2M1, q.granularity, E4M3, tensor)
 
 
-def _wanted(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], np.float32]:
+def _ideal_scales(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], np.float32]:
     """Return codes, unrounded block scales, and the tensor scale."""
-    codes, scale, factor, tensor = parts(z, size)
+    codes, scale, factor, tensor = stages(z, size)
     return codes, (scale * np.repeat(factor, size // BLOCK, axis=1)).astype(np.float32), tensor
 
 
-def parts(
+def stages(
     z: NDArray[np.float32], size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], np.float32]:
     """Return codes, block scales to nearest, each group's factor and the tensor's scale."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .._arrays import matrix_shape
 from .._files.npy import Archive, write_npz
-from .._values import same
+from .._values import bitwise_equal
 from ..cast.casts import decode, encode
 from ..cast.packing import pack, packed_size, unpack
 from ..format.catalogue import Format
@@ -90,7 +90,7 @@ def write(path: str | os.PathLike[str], q: Content) -> None:
     header["sha256"] = _digest(header, arrays)
     text = json.dumps(header, default=_no_json).encode()
     back = _content(json.loads(text), arrays)
-    if different := [name for name in Content._fields if not same(getattr(back, name), getattr(q, name))]:
+    if different := [name for name in Content._fields if not bitwise_equal(getattr(back, name), getattr(q, name))]:
         raise ValueError(
             f"save: {', '.join(different)} would not be read back as it is, got {getattr(q, different[0])!r}"
         )
@@ -283,7 +283,7 @@ def _stored_scales(q: Content) -> NDArray[Any]:
     if fmt == FLOAT32:
         return np.ascontiguousarray(q.scale).reshape(-1)
     codes = encode(q.scale, fmt)
-    if not same(decode(codes, fmt), q.scale):
+    if not bitwise_equal(decode(codes, fmt), q.scale):
         raise ValueError(f"save: scales must be values of {fmt}, to the bit, got others")
     return np.ascontiguousarray(codes).reshape(-1)
 

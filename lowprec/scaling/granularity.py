@@ -6,8 +6,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-from .._arrays import LARGEST_TILE, whole
-from .._values import Value, plain_fields
+from .._checks import MAX_TILE, check_int
+from .._values import Value, normalize_fields
 
 _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
@@ -28,10 +28,10 @@ class Granularity(Value):
     columns: int | None
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for name in ("rows", "columns"):
             if getattr(self, name) is not None:
-                whole("Granularity", name, getattr(self, name), 1, LARGEST_TILE)
+                check_int("Granularity", name, getattr(self, name), 1, MAX_TILE)
 
     @classmethod
     def parse(cls, text: str | tuple[int | None, int | None] | Granularity) -> Granularity:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import LARGEST_SEED, as_float32, one_of
-from .._ieee import quiet_nan, standard
+from .._arrays import as_float32
+from .._checks import MAX_SEED, check_choice
+from .._fpenv import quiet_nan, with_default_fpenv
 from ..cast.casts import round_to
-from ..cast.streams import halves
+from ..cast.streams import split_seed
 from ..kernels.cast.random_bits import random_word
 from ..kernels.scaling import hadamard as kernels
 from .quantizer import Quantizer
@@ -61,8 +62,8 @@ def _sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
                 f"hadamard: size must be 16 with signs='te', got {size}; other sizes take 'none' or a seed"
             )
         vector = np.array(TE_SIGNS, np.float32)
-    elif isinstance(signs, int) and 0 <= signs <= LARGEST_SEED:
-        lo, hi = halves(signs)
+    elif isinstance(signs, int) and 0 <= signs <= MAX_SEED:
+        lo, hi = split_seed(signs)
         words = [int(random_word(lo, hi, np.uint32(j), np.uint32(0))) for j in range(size)]
         vector = np.array([-1.0 if word >> 31 else 1.0 for word in words], np.float32)
     else:
@@ -81,7 +82,7 @@ def check_size(size: int) -> None:
         raise ValueError(f"hadamard: size must be a power of two >= 2, got {size!r}")
 
 
-@standard
+@with_default_fpenv
 def hadamard(
     x: ArrayLike, size: int = 16, signs: str | int = "te", *, axis: int = -1, inverse: bool = False
 ) -> NDArray[np.float32]:
@@ -121,7 +122,7 @@ def hadamard(
     """
     check_size(size)
     values = as_float32("hadamard", x)
-    axis = one_of("hadamard", "axis", axis, (-1, 0, 1))
+    axis = check_choice("hadamard", "axis", axis, (-1, 0, 1))
     if values.ndim != 2:
         raise ValueError(f"hadamard: x must be a matrix, got shape {values.shape}")
     length = values.shape[0] if axis == 0 else values.shape[1]
@@ -139,7 +140,7 @@ def hadamard(
     return quiet_nan(out)
 
 
-def transformed(x: NDArray[np.float32], q: Quantizer, *, axis: int) -> NDArray[np.float32]:
+def transform(x: NDArray[np.float32], q: Quantizer, *, axis: int) -> NDArray[np.float32]:
     """Return `x` or, if the quantizer has a transform, its transform rounded to the transform's format."""
     if q.hadamard_size is None or x.size == 0:
         return x

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _threads
-from .._arrays import positive32, real32, spread
-from .._ieee import quiet_nan
+from .._arrays import repeat_tiles
+from .._checks import check_float32, check_positive_float32
+from .._fpenv import quiet_nan
 from ..cast.casts import decode, encode
 from ..cast.constants import (
     decode_constants,
@@ -31,7 +32,7 @@ from ..format.rounding import Rounding, policies, roundings, special_codes
 from ..kernels.scaling import quantize as kernels
 from ..kernels.scaling.scales import DIVIDE, block_scales
 from .constants import NO_TENSOR, bound_of, bounded_constants, rule_of, scale_rule, tensor_scale
-from .hadamard import transformed
+from .hadamard import transform
 from .quantizer import Quantizer
 
 STREAMED = 1 << 25
@@ -90,7 +91,7 @@ def given_amax(tensor_amax: float | None) -> np.float32 | None:
     ValueError
         If it is not a number, or negative.
     """
-    amax = None if tensor_amax is None else real32("quantize", "tensor_amax", tensor_amax)
+    amax = None if tensor_amax is None else check_float32("quantize", "tensor_amax", tensor_amax)
     if amax is not None and not amax >= 0:
         raise ValueError(f"quantize: tensor_amax must be a number >= 0 or Inf, got {tensor_amax!r}")
     return amax
@@ -169,7 +170,7 @@ class BlockJob:
         self.rows, self.width = self.granularity.block(shape)
         self.scale_shape = self.granularity.scale_shape(shape)
         along_rows = self.width == 1 and self.rows > 1
-        self.x = x = transformed(x, q, axis=0 if along_rows else 1)
+        self.x = x = transform(x, q, axis=0 if along_rows else 1)
         low, high, self.offset, *_ = random_source("quantize", self.mode, seed, offset)
         self.seed = low, high
         self.random_words = seed, offset
@@ -185,7 +186,7 @@ class BlockJob:
             )
         self.tensor_scale: np.float32 | None = None
         amax = given_amax(tensor_amax)
-        factor = None if inverse_scale is None else positive32("quantize", "inverse_scale", inverse_scale)
+        factor = None if inverse_scale is None else check_positive_float32("quantize", "inverse_scale", inverse_scale)
         self.tensor_amax, tensor = np.float32(0), NO_TENSOR
         if q.has_tensor_scale:
             check_two_levels(q)
@@ -247,7 +248,7 @@ class BlockJob:
         amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))
         factor = np.empty(amax.shape, np.float32)
         block_scales(amax.reshape(-1), self.rule, scales.reshape(-1), factor.reshape(-1))
-        each = spread(spread(factor, rows, self.x.shape[0], 0), width, self.x.shape[1])
+        each = repeat_tiles(repeat_tiles(factor, rows, self.x.shape[0], 0), width, self.x.shape[1])
         with np.errstate(all="ignore"):
             values = self.x / each if self.rule[1] == DIVIDE else self.x * each
         seed, offset = self.random_words
@@ -347,9 +348,9 @@ def dequantize(
         quiet_nan(out)
         return
     if not has_word_kernel(fmt):
-        by_row = spread(scales, rows, codes.shape[0], 0)
+        by_row = repeat_tiles(scales, rows, codes.shape[0], 0)
         with np.errstate(over="ignore", invalid="ignore"):
-            np.multiply(decode(codes, fmt), spread(by_row, columns, codes.shape[1]), out=out)
+            np.multiply(decode(codes, fmt), repeat_tiles(by_row, columns, codes.shape[1]), out=out)
             out *= tensor
         quiet_nan(out)
         return

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import one_of
-from .._ieee import quiet_nan, standard
+from .._checks import check_choice
+from .._fpenv import quiet_nan, with_default_fpenv
 from ..cast.casts import decode, encode
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
@@ -62,20 +62,20 @@ class ScaledBlocks:
     format: Format
     scale_format: Format
 
-    @standard
+    @with_default_fpenv
     def values(self) -> Floats:
         """Return scale times element, exactly (DecodeBlock); zero times Inf is NaN."""
         scale = decode(self.scale, self.scale_format).astype(np.float64)
         with np.errstate(invalid="ignore"):
             return quiet_nan(decode(self.elements, self.format) * scale[..., None] + 0.0)  # turns -0 into 0
 
-    @standard
+    @with_default_fpenv
     def to(self, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
         """Return the codes of the values in an element format (ConvertFromBlock)."""
         return _project(self.values(), formats.get(fmt), how)
 
 
-@standard
+@with_default_fpenv
 def block_project(
     x: ArrayLike, scale: ArrayLike, fmt: str | Format, scale_format: str | Format, **how: Unpack[Projection]
 ) -> ScaledBlocks:
@@ -112,7 +112,7 @@ def block_project(
     return ScaledBlocks(_scaled(values, codes, f, g, how), codes.astype(g.code_dtype), f, g)
 
 
-@standard
+@with_default_fpenv
 def block_convert(
     x: ArrayLike,
     fmt: str | Format,
@@ -150,7 +150,7 @@ def block_convert(
     return block_project(x, scale, fmt, scale_format, **how)
 
 
-@standard
+@with_default_fpenv
 def block_reduce(
     operation: Literal["add", "multiply"], x: ScaledBlocks, fmt: str | Format, **how: Unpack[Projection]
 ) -> NDArray[Any]:
@@ -162,12 +162,12 @@ def block_reduce(
     >>> float(decode(block_reduce("add", b, "binary8p4se"), "binary8p4se"))
     9.0
     """
-    one_of("block_reduce", "operation", operation, ("add", "multiply"))
+    check_choice("block_reduce", "operation", operation, ("add", "multiply"))
     rule = _sum if operation == "add" else _product
     return _project(np.apply_along_axis(rule, -1, x.values()), formats.get(fmt), how)
 
 
-@standard
+@with_default_fpenv
 def block_dot(x: ScaledBlocks, y: ScaledBlocks, fmt: str | Format, **how: Unpack[Projection]) -> NDArray[Any]:
     """Return the code of the exact sum of products of two blocks' values (BlockDotProduct).
 
@@ -191,7 +191,7 @@ def block_dot(x: ScaledBlocks, y: ScaledBlocks, fmt: str | Format, **how: Unpack
     return _project(np.apply_along_axis(_sum, -1, terms), formats.get(fmt), how)
 
 
-@standard
+@with_default_fpenv
 def block_apply(
     operation: Operation,
     x: ScaledBlocks,
@@ -223,7 +223,7 @@ def block_apply(
     >>> block_apply("add", b, b, 0x83, "binary8p4se", "binary8p1ue").values().tolist()
     [7.0, -2.0, 1.0, 12.0]
     """
-    rule = _OPERATIONS[one_of("block_apply", "operation", operation, tuple(_OPERATIONS))]
+    rule = _OPERATIONS[check_choice("block_apply", "operation", operation, tuple(_OPERATIONS))]
     a, b = _same("block_apply", x, y)
     f, g, codes = formats.get(fmt), formats.get(scale_format), np.asarray(scale)
     if codes.shape != a.shape[:-1]:
@@ -242,17 +242,17 @@ def block_apply(
     return ScaledBlocks(_project(found, f, how), codes.astype(g.code_dtype), f, g)
 
 
-def _numbers(who: str, x: ArrayLike) -> Floats:
+def _numbers(caller: str, x: ArrayLike) -> Floats:
     values = np.asarray(x, np.float64)
     if values.ndim == 0:
-        raise ValueError(f"{who}: x must have shape (..., n), got a single number")
+        raise ValueError(f"{caller}: x must have shape (..., n), got a single number")
     return values
 
 
-def _same(who: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
+def _same(caller: str, x: ScaledBlocks, y: ScaledBlocks) -> tuple[Floats, Floats]:
     a, b = x.values(), y.values()
     if a.shape != b.shape:
-        raise ValueError(f"{who}: x and y must have the same shape, got {a.shape} and {b.shape}")
+        raise ValueError(f"{caller}: x and y must have the same shape, got {a.shape} and {b.shape}")
     return a, b
 
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import spread
+from .._arrays import repeat_tiles
 from ..cast.casts import encode, round_to
 from ..format.rounding import Rounding, policies
 from ..kernels.scaling.scales import DIVIDE, block_scales
 from .constants import NO_TENSOR, scale_rule, tensor_scale
 from .granularity import Granularity
-from .hadamard import transformed
+from .hadamard import transform
 from .job import check_element_format, check_two_levels, dequantize, given_amax
 from .quantizer import Quantizer
 from .rules import E8M0, AmaxRule, are_powers
@@ -165,7 +165,7 @@ def _numbers(q: Quantizer, what: str, given: Any) -> F32:
 def cast(x: F32, scales: Scales, q: Quantizer, out: NDArray[Any], **rounding: Any) -> None:
     """Write the codes of values; an element is rounded with the random word of its index in `x`, not in its block."""
     rows, columns = q.granularity.block((x.shape[0], x.shape[1]))
-    each = spread(spread(scales.factor, rows, x.shape[0], 0), columns, x.shape[1])
+    each = repeat_tiles(repeat_tiles(scales.factor, rows, x.shape[0], 0), columns, x.shape[1])
     with np.errstate(all="ignore"):
         values = x / each if scales.divides else x * each
     encode(values, q.format, policy=_ELEMENTS.with_(negative_zero=q.negative_zero), out=out, **rounding)
@@ -212,7 +212,7 @@ class PassesJob:
         check_element_format(q.format)
         self.q, self.format, self.granularity = q, q.format, q.granularity
         self.scale_shape = q.granularity.scale_shape((x.shape[0], x.shape[1]))
-        self.x = transformed(x, q, axis=lines_axis(q.granularity))
+        self.x = transform(x, q, axis=lines_axis(q.granularity))
         self.options = {"rounding": q.rounding if rounding is None else rounding, "seed": seed, "offset": offset}
         self.tensor_scale: np.float32 | F32 | None = None
         #: Amaxes of lines with row or column scales.
@@ -240,7 +240,7 @@ class PassesJob:
             return tensor
         axis = int(tensor.shape != (self.scale_shape[0], 1))
         shape = int(self.x.shape[0]), int(self.x.shape[1])
-        return np.ascontiguousarray(spread(tensor, self.granularity.block(shape)[axis], shape[axis], axis))
+        return np.ascontiguousarray(repeat_tiles(tensor, self.granularity.block(shape)[axis], shape[axis], axis))
 
     def values(self, values: F32) -> None:
         """Write the values that codes and scales decode to."""

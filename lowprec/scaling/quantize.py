@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _threads
-from .._arrays import LARGEST_SEED, apart, as_float32, as_matrix, output, returned, whole
-from .._ieee import standard
+from .._arrays import as_float32, as_matrix, copy_if_overlapping, prepare_out, to_like
+from .._checks import MAX_SEED, check_int
+from .._fpenv import with_default_fpenv
 from ..format.rounding import Rounding
 from .eden import quantize_eden
 from .granularity import Granularity as Granularity
@@ -28,7 +29,7 @@ from .spec import TensorSpec
 _STRIP = 1 << 20  # largest number of codes of a strip that is transposed
 
 
-@standard
+@with_default_fpenv
 def quantize(
     x: ArrayLike,
     spec: str | Quantizer | TensorSpec,
@@ -97,7 +98,7 @@ def quantize(
     >>> lp.quantize(x, own)
     Quantized(e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value)
     """
-    made = specified("quantize", spec)
+    made = resolve_spec("quantize", spec)
     q = stateless("quantize", made)
     values = as_float32("quantize", x)
     if made.eden:
@@ -112,13 +113,13 @@ def quantize(
         codes, scales = np.empty(values.shape, job.format.code_dtype), np.empty(job.scale_shape, np.float32)
     else:
         codes, scales = _reused(out, values.shape, job)
-        job.x = apart(apart(job.x, codes), scales)
+        job.x = copy_if_overlapping(copy_if_overlapping(job.x, codes), scales)
     if values.size:
         job.codes(as_matrix(codes), scales)
     return Quantized(codes, scales, job.format, job.granularity, q.scale_format, job.tensor_scale, q)
 
 
-@standard
+@with_default_fpenv
 def quantize_dequantize(
     x: ArrayLike,
     spec: str | Quantizer | TensorSpec,
@@ -157,26 +158,26 @@ def quantize_dequantize(
     >>> lp.quantize_dequantize([[1.0, 0.3, -0.004]], "dsv3_inference")
     array([[ 1.        ,  0.2857143 , -0.00390625]], dtype=float32)
     """
-    made = specified("quantize_dequantize", spec)
+    made = resolve_spec("quantize_dequantize", spec)
     q = stateless("quantize_dequantize", made)
     values = as_float32("quantize_dequantize", x)
-    result = output("quantize_dequantize", out, values.shape, np.float32)
+    result = prepare_out("quantize_dequantize", out, values.shape, np.float32)
     if made.eden:
         given = {"rounding": rounding, "tensor_amax": tensor_amax, "inverse_scale": inverse_scale}
         _eden(values, made, q, seed, **given, offset=offset or None).dequantize(result)
-        return result if like is None else returned("quantize_dequantize", result, like)
+        return result if like is None else to_like("quantize_dequantize", result, like)
     rounding = "stochastic" if rounding is None and made.stochastic else rounding
-    values = apart(values, result, in_place=True)
+    values = copy_if_overlapping(values, result, in_place=True)
     job = _job(
         q, as_matrix(values), tensor_amax=tensor_amax, inverse_scale=inverse_scale, rounding=rounding, seed=seed,
         offset=offset,
     )  # fmt: skip
     if values.size:
         job.values(as_matrix(result))
-    return result if like is None else returned("quantize_dequantize", result, like)
+    return result if like is None else to_like("quantize_dequantize", result, like)
 
 
-@standard
+@with_default_fpenv
 def quantize_with_transpose(
     x: ArrayLike, spec: str | Quantizer | TensorSpec, *, tensor_amax: float | None = None, **options: Any
 ) -> tuple[Quantized, Quantized]:
@@ -212,7 +213,7 @@ def quantize_with_transpose(
     values = as_float32("quantize_with_transpose", x)
     if values.ndim != 2:
         raise ValueError(f"quantize_with_transpose: x must be a matrix, got shape {values.shape}")
-    made = specified("quantize_with_transpose", spec)
+    made = resolve_spec("quantize_with_transpose", spec)
     q = stateless("quantize_with_transpose", made)
     if values.size and not options and not made.random and has_kernel(q):
         jobs = [BlockJob(each, values, tensor_amax=tensor_amax) for each in (q, made.T.resolved)]
@@ -272,14 +273,14 @@ def _eden(x: NDArray[np.float32], spec: TensorSpec, q: Quantizer, seed: int | No
             raise ValueError(f"quantize: {name} must be left out with eden, which sets scales and codes, got {value!r}")
     if x.ndim != 2 or seed is None:
         raise ValueError(f"quantize: eden must have a matrix and a seed, got shape {x.shape} and seed {seed!r}")
-    return quantize_eden(x, q, whole("quantize", "seed", seed, 0, LARGEST_SEED))
+    return quantize_eden(x, q, check_int("quantize", "seed", seed, 0, MAX_SEED))
 
 
 def _job(q: Quantizer, x: NDArray[np.float32], **options: Any) -> BlockJob | PassesJob:
     return BlockJob(q, x, **options) if has_kernel(q) else PassesJob(q, x, **options)
 
 
-def specified(who: str, spec: Any) -> TensorSpec:
+def resolve_spec(caller: str, spec: Any) -> TensorSpec:
     """Return the specification of a tensor with scales.
 
     Raises
@@ -292,21 +293,21 @@ def specified(who: str, spec: Any) -> TensorSpec:
     made = TensorSpec.parse(spec)
     if made.plain:
         raise ValueError(
-            f"{who}: spec must say which values share a scale, as '{made.format} 1x128' or '{made.format} tensor' does "
-            f"(lowprec.encode casts without scales), got {str(spec)!r}"
+            f"{caller}: spec must say which values share a scale, as '{made.format} 1x128' or '{made.format} tensor' "
+            f"does (lowprec.encode casts without scales), got {str(spec)!r}"
         )
     if made.resample_signs:
         raise ValueError(
-            f"{who}: spec must have signs of its own, as 'resample_signs' ones come from a recipe, got {str(spec)!r}"
+            f"{caller}: spec must have signs of its own, as 'resample_signs' ones come from a recipe, got {str(spec)!r}"
         )
     return made
 
 
-def stateless(who: str, spec: TensorSpec) -> Quantizer:
+def stateless(caller: str, spec: TensorSpec) -> Quantizer:
     """Return the quantizer of a specification that computes scales from the values themselves."""
     if spec.delayed:
         name = spec.resolved.name
-        raise ValueError(f"{who}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")
+        raise ValueError(f"{caller}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")
     return spec.resolved
 
 
@@ -323,5 +324,5 @@ def _reused(
             f"quantize: out must have {job.format.code_dtype} codes {shape} and scales {job.scale_shape}, got {out!r}"
         )
     arrays = (out.codes, out.scale)
-    codes, scales = (output("quantize", array, array.shape, array.dtype) for array in arrays)
+    codes, scales = (prepare_out("quantize", array, array.shape, array.dtype) for array in arrays)
     return codes, scales

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 import lowprec  # the public functions: quantize and gemm are defined above this file
 
-from .._arrays import apart, as_matrix, host, matrix_shape, output, returned
-from .._ieee import standard
-from .._show import table
-from .._values import ByBits
-from ..cast.arrays import as_codes, said_format
+from .._arrays import as_matrix, copy_if_overlapping, matrix_shape, prepare_out, to_like, to_numpy
+from .._fpenv import with_default_fpenv
+from .._markup import html_table
+from .._values import BitwiseEq
+from ..cast.arrays import as_codes, format_from_dtype
 from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
 from ..kernels.tensorcore.chain.gemm import transpose
 from . import file
-from .convert import converted, reduced
+from .convert import convert_blocks, reduce_granularity
 from .granularity import Granularity
 from .job import dequantize
 from .quantizer import Quantizer, quantizers
@@ -30,7 +30,7 @@ from .spec import TensorSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized(ByBits):
+class Quantized(BitwiseEq):
     """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
 
     Two are equal if all fields are equal, arrays bit for bit. They can be pickled and copied; `copy.copy` shares the
@@ -95,8 +95,8 @@ class Quantized(ByBits):
         if not (type(self.codes) is type(self.scale) is np.ndarray and self.codes.dtype == fmt.code_dtype):
             for name in ("codes", "scale"):
                 if hasattr(given := getattr(self, name), "dtype") and not isinstance(given, np.ndarray):
-                    object.__setattr__(self, name, np.asarray(host(given)))  # arrays of torch and JAX
-            if said_format(self.codes) is not None:
+                    object.__setattr__(self, name, np.asarray(to_numpy(given)))  # arrays of torch and JAX
+            if format_from_dtype(self.codes) is not None:
                 object.__setattr__(self, "codes", as_codes(self.codes, fmt))
         for name, array, dtype in (("codes", self.codes, fmt.code_dtype), ("scale", self.scale, np.float32)):
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
@@ -115,7 +115,7 @@ class Quantized(ByBits):
         """Raise unless an array of tensor scales has one for each row or each column."""
         given = self.tensor_scale
         if hasattr(given, "dtype") and not isinstance(given, np.ndarray):
-            object.__setattr__(self, "tensor_scale", given := np.asarray(host(given)))
+            object.__setattr__(self, "tensor_scale", given := np.asarray(to_numpy(given)))
         if not isinstance(given, np.ndarray) or given.dtype != np.float32:
             found = given.dtype if isinstance(given, np.ndarray) else type(given).__name__
             raise TypeError(f"Quantized: tensor_scale must be a number or an ndarray of float32, got {found}")
@@ -154,7 +154,7 @@ class Quantized(ByBits):
         scale = np.ascontiguousarray(self.scale.T)
         return replace(self, codes=codes, scale=scale, granularity=self.granularity.T, tensor_scale=top)
 
-    @standard
+    @with_default_fpenv
     def dequantize(self, out: NDArray[np.float32] | None = None, *, like: Any = None) -> NDArray[np.float32]:
         """Return the values ``float32(scale * decode(codes))``, times the tensor scale or row scale if there is one.
 
@@ -172,14 +172,16 @@ class Quantized(ByBits):
         ValueError
             If `out` does not fit.
         """
-        out = output("dequantize", out, self.shape, np.float32)
+        out = prepare_out("dequantize", out, self.shape, np.float32)
         if out.size:
-            codes, scale = as_matrix(apart(self.codes, out)), apart(self.scale, out)
+            codes, scale = as_matrix(copy_if_overlapping(self.codes, out)), copy_if_overlapping(self.scale, out)
             block = self.granularity.block((codes.shape[0], codes.shape[1]))
             top = self.tensor_scale
-            tensor = apart(top, out) if isinstance(top, np.ndarray) else np.float32(1 if top is None else top)
+            tensor = (
+                copy_if_overlapping(top, out) if isinstance(top, np.ndarray) else np.float32(1 if top is None else top)
+            )
             dequantize(codes, scale, block, self.format, tensor, as_matrix(out))
-        return out if like is None else returned("dequantize", out, like)
+        return out if like is None else to_like("dequantize", out, like)
 
     def requantize(self, spec: str | Quantizer | TensorSpec, **options: Any) -> Quantized:
         """Requantize the values: in other blocks, such as 1x128 to 128x1 for Wgrad's operand, or in another format.
@@ -237,7 +239,7 @@ class Quantized(ByBits):
         if made.plain:
             raise ValueError(f"convert: spec must say a block, as in 'e4m3fn 128x128 ue8m0', got {str(spec)!r}")
         target = made.resolved
-        codes, scale, lost, binades = converted(
+        codes, scale, lost, binades = convert_blocks(
             as_matrix(self.codes), self.scale, self.tensor_scale, self.format, self.granularity, target
         )
         result = Quantized(codes.reshape(self.shape), scale, target.format, target.granularity, target.scale_format)
@@ -306,7 +308,7 @@ class Quantized(ByBits):
         ('float8_e4m3fn', [[1.0, 448.0]], [[1.0]])
         """
         dtype = dtype_of(self.format)
-        return returned("arrays", self.codes, like, dtype), returned("arrays", self.scale, like)
+        return to_like("arrays", self.codes, like, dtype), to_like("arrays", self.scale, like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the matrix to a file, see `lowprec.scaling.file`.
@@ -351,7 +353,7 @@ class Quantized(ByBits):
             ("quantizer", self.quantizer and self.quantizer.name),
             ("bytes", f"{self.nbytes:,}"), ("bits per value", f"{self.bits_per_value:.4g}"),
         ]  # fmt: skip
-        return table([row for row in rows if row[1] is not None], title="Quantized")
+        return html_table([row for row in rows if row[1] is not None], title="Quantized")
 
     @property
     def _lines(self) -> str:
@@ -399,4 +401,4 @@ class Conversion:
     def blocks(self) -> NDArray[np.bool_]:
         """Mask of the new blocks that hold a changed value."""
         q = self.quantized
-        return reduced(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))
+        return reduce_granularity(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))

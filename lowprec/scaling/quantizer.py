@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Self, get_args
 
-from .._arrays import LARGEST_SEED, one_of, whole, whole_or_none
-from .._values import Value, derived, plain_fields
+from .._checks import MAX_SEED, check_choice, check_int, check_optional_int
+from .._values import Value, describe_changes, normalize_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import NegativeZero
 from ..format.rounding import Rounding, roundings
@@ -86,7 +86,7 @@ class Quantizer(Value):
     note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for name, parse in _EDGES.items():
             object.__setattr__(self, name, parse(getattr(self, name)))
         if self.transform_format is not None:
@@ -110,13 +110,13 @@ class Quantizer(Value):
                 "Quantizer: amax_history_len must be None with a Python function as rule, "
                 f"got {self.amax_history_len!r}"
             )
-        one_of("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
+        check_choice("Quantizer", "negative_zero", self.negative_zero, get_args(NegativeZero))
         for size in ("hadamard_size", "amax_history_len"):
-            whole_or_none("Quantizer", size, getattr(self, size))
+            check_optional_int("Quantizer", size, getattr(self, size))
         if isinstance(self.hadamard_signs, str):
-            one_of("Quantizer", "hadamard_signs", self.hadamard_signs, ("te", "none"))
+            check_choice("Quantizer", "hadamard_signs", self.hadamard_signs, ("te", "none"))
         else:
-            whole("Quantizer", "hadamard_signs", self.hadamard_signs, 0, LARGEST_SEED)
+            check_int("Quantizer", "hadamard_signs", self.hadamard_signs, 0, MAX_SEED)
         if self.hadamard_size is not None and (self.hadamard_size < 2 or self.hadamard_size & (self.hadamard_size - 1)):
             raise ValueError(f"Quantizer: hadamard_size must be a power of two >= 2, got {self.hadamard_size!r}")
         if self.amax_history_len is not None and not 1 <= self.amax_history_len <= 1 << 20:
@@ -151,7 +151,7 @@ class Quantizer(Value):
                 f"Quantizer.with_: rule must be an AmaxRule, to change its {next(iter(of_rule))}, got {rule}"
             )
         own = {name: value for name, value in changes.items() if name not in of_rule}
-        return super().with_(**{**derived(self, changes), **own, "rule": dataclasses.replace(rule, **of_rule)})
+        return super().with_(**{**describe_changes(self, changes), **own, "rule": dataclasses.replace(rule, **of_rule)})
 
 
 quantizers: Registry[Quantizer] = Registry("quantizer", Quantizer)

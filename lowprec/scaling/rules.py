@@ -50,8 +50,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .._arrays import one_of, positive, positive32, whole
-from .._values import Value, plain_fields
+from .._checks import check_choice, check_int, check_positive, check_positive_float32
+from .._values import Value, normalize_fields
 from ..definitions.code import hash_of_source
 from ..format.catalogue import Format, formats
 
@@ -150,27 +150,27 @@ class AmaxRule(Value):
     nan_block: str = "nan"
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        one_of(
+        normalize_fields(self)
+        check_choice(
             "AmaxRule",
             "scale_calculation",
             self.scale_calculation,
             tuple(dict.fromkeys(_OF_FLOAT32 + _OF_POWERS + _OF_OTHERS)),
         )
-        one_of("AmaxRule", "scale_application", self.scale_application, SCALE_APPLICATIONS)
-        positive32("AmaxRule", "amax_floor", self.amax_floor, zero=True)
-        whole("AmaxRule", "min_scale_exponent", self.min_scale_exponent, -127, -126)
-        positive("AmaxRule", "min_scale", self.min_scale, zero=True)
+        check_choice("AmaxRule", "scale_application", self.scale_application, SCALE_APPLICATIONS)
+        check_positive_float32("AmaxRule", "amax_floor", self.amax_floor, zero=True)
+        check_int("AmaxRule", "min_scale_exponent", self.min_scale_exponent, -127, -126)
+        check_positive("AmaxRule", "min_scale", self.min_scale, zero=True)
         if self.max_block_scale is not None:
-            positive("AmaxRule", "max_block_scale", self.max_block_scale)
-        one_of("AmaxRule", "tensor_scale", self.tensor_scale, get_args(SecondLevel))
+            check_positive("AmaxRule", "max_block_scale", self.max_block_scale)
+        check_choice("AmaxRule", "tensor_scale", self.tensor_scale, get_args(SecondLevel))
         if self.tensor_scale == "row" and not self.has_tensor_scale:
             raise ValueError(
                 f"AmaxRule: scale_calculation must have two levels of scales with tensor_scale='row', "
                 f"got {self.scale_calculation!r}"
             )
         if self.four_over_six is not None:
-            one_of("AmaxRule", "four_over_six", self.four_over_six, get_args(FourOverSix))
+            check_choice("AmaxRule", "four_over_six", self.four_over_six, get_args(FourOverSix))
             if self.tensor_scale == "row":
                 raise ValueError(
                     f"AmaxRule: four_over_six must be None with tensor_scale='row', got {self.four_over_six!r}"
@@ -181,7 +181,7 @@ class AmaxRule(Value):
                     f"got {self.scale_calculation!r}"
                 )
         for case in ("zero_block", "inf_block", "nan_block"):
-            one_of("AmaxRule", case, getattr(self, case), ("rule", *SPECIALS))
+            check_choice("AmaxRule", case, getattr(self, case), ("rule", *SPECIALS))
         for case in ("inf_block", "nan_block"):
             if getattr(self, case) == "rule":
                 raise ValueError(f"AmaxRule: {case} must be one of {', '.join(SPECIALS)}, got 'rule'")
@@ -190,7 +190,7 @@ class AmaxRule(Value):
         """Raise a ValueError unless the rule computes scales of a format."""
         if scale_format.is_table:
             raise ValueError(f"AmaxRule: scale_format must have exponent and mantissa, got the table {scale_format}")
-        one_of(
+        check_choice(
             f"AmaxRule with {scale_format} scales",
             "scale_calculation",
             self.scale_calculation,

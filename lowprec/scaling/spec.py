@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from .._values import Value, deciding, plain_fields, split_name
+from .._values import Value, compared_fields, normalize_fields, split_name
 from ..format.catalogue import Format, formats
-from ..registry import UnknownNameError, cached, suggest
+from ..registry import UnknownNameError, registry_cache, suggest
 from .granularity import Granularity
 from .quantizer import Quantizer, quantizers
 from .rules import AmaxRule
@@ -97,7 +97,7 @@ class TensorSpec(Value):
     eden: bool = False
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         put = object.__setattr__
         put(self, "format", formats.get(self.format))
         if self.quantizer is None:
@@ -253,7 +253,7 @@ class TensorSpec(Value):
 
 def _changed(q: Quantizer, base: Quantizer) -> set[str]:
     """Return the fields in which two quantizers differ; ``amax_floor`` for rules that differ only in it."""
-    fields = {field for field in deciding(Quantizer) if getattr(q, field) != getattr(base, field)}
+    fields = {field for field in compared_fields(Quantizer) if getattr(q, field) != getattr(base, field)}
     ours, theirs = q.rule, base.rule
     if "rule" not in fields or not isinstance(ours, AmaxRule) or not isinstance(theirs, AmaxRule):
         return fields
@@ -286,7 +286,7 @@ def _means(text: str, names: Mapping[str, Lookup], spec: TensorSpec) -> bool:
         return False
 
 
-@cached(1024)  # words are names: the cache is cleared when an entry of a catalogue is replaced
+@registry_cache(1024)  # words are names: the cache is cleared when an entry of a catalogue is replaced
 def _in_catalogues(text: str) -> TensorSpec:
     return _parsed(text, _CATALOGUES)
 

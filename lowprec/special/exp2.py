@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import whole
-from .._values import Value, plain_fields
+from .._checks import check_int
+from .._values import Value, normalize_fields
 from ..kernels import attn as kernels
 from .reciprocal import around
 
@@ -62,7 +62,7 @@ class RoundedExp2(Exp2):
     flush: bool = True
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
 
     @property
     def is_published(self) -> bool:
@@ -122,12 +122,12 @@ class PolynomialExp2(Exp2):
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = type(self).__name__
+        normalize_fields(self)
+        caller = type(self).__name__
         for name, low in (("period", 1), ("emulated", 0), ("first_fragment", 0), ("fragment", 1)):
-            whole(who, name, getattr(self, name), low)
+            check_int(caller, name, getattr(self, name), low)
         if not self.coefficients:
-            raise ValueError(f"{who}: coefficients must be at least one number, got ()")
+            raise ValueError(f"{caller}: coefficients must be at least one number, got ()")
 
     @property
     def is_published(self) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import whole
-from .._values import Value, plain_fields
+from .._checks import check_int
+from .._values import Value, normalize_fields
 
 Floats = NDArray[np.float32]
 
@@ -50,8 +50,8 @@ class RoundedReciprocal(Reciprocal):
     ulps: int = 2
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        whole("RoundedReciprocal", "ulps", self.ulps, 0)
+        normalize_fields(self)
+        check_int("RoundedReciprocal", "ulps", self.ulps, 0)
 
     def __call__(self, x: Floats) -> Floats:
         """Return 1/x of an array of any shape."""

@@ -14,16 +14,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from .._arrays import one_of, whole
-from .._show import table
-from .._values import Value, deciding, plain_fields
+from .._checks import check_choice, check_int
+from .._markup import html_table
+from .._values import Value, compared_fields, normalize_fields
 from ..cast.casts import decode
 from ..cast.constants import decode_constants, has_word_kernel
 from ..format.catalogue import Format, formats, formats_of
 from ..kernels.cast.nearest import decode32
 from .block import Added, Block, exponent, power_below
-from .order import Sum, drawing
 from .problem import Float32Matrix, GemmProblem, Matrix
+from .summation_tree import SumNode, drawing
 
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
@@ -137,22 +137,22 @@ class Accumulator(Value, ABC):
         for name in ("output_format", "scale_format"):
             if self.__dict__.get(name) is not None:
                 object.__setattr__(self, name, _format(getattr(self, name)))
-        plain_fields(self)
+        normalize_fields(self)
         for name, (low, high) in _RANGES.items():
             if self.__dict__.get(name) is not None:
-                whole(f"{type(self).__name__} {self.name}", name, getattr(self, name), low, high)
-        who = f"{type(self).__name__} {self.name}"
+                check_int(f"{type(self).__name__} {self.name}", name, getattr(self, name), low, high)
+        caller = f"{type(self).__name__} {self.name}"
         if self.output_format not in self.output_formats:
             allowed = ", ".join(f.name for f in self.output_formats)
-            raise ValueError(f"{who}: output_format must be one of {allowed}, got {self.output_format}")
+            raise ValueError(f"{caller}: output_format must be one of {allowed}, got {self.output_format}")
         if "output_format" in self.__dict__:  # the catalogue's own object: an equal format may have another name
             own = self.output_formats[self.output_formats.index(self.output_format)]
             object.__setattr__(self, "output_format", own)
         if "align" in self.__dict__:
-            one_of(who, "align", self.align, self.alignments)
+            check_choice(caller, "align", self.align, self.alignments)
         if (self.scale_format is None) != (self.scale_block == 0):
             raise ValueError(
-                f"{who}: scale_format and scale_block must be given together, "
+                f"{caller}: scale_format and scale_block must be given together, "
                 f"got {self.scale_format} and {self.scale_block}"
             )
         self.check()
@@ -198,7 +198,7 @@ class Accumulator(Value, ABC):
             ("sums", self.summary), ("takes", ", ".join(f.name for f in self.input_formats) or "any format"),
             ("result and C", self.output_format.name), ("source", self.source), ("verified", self.validated_against),
         ]  # fmt: skip
-        return table(rows, title=self.name) + self.drawing()
+        return html_table(rows, title=self.name) + self.drawing()
 
     def drawing(self) -> str:
         """Return the summation order as an SVG: two consecutive instructions."""
@@ -218,16 +218,16 @@ class Accumulator(Value, ABC):
         """Return the number of roundings in a chain of k products, one per instruction."""
         return -(-k // self.step())
 
-    def order(self) -> Sum:
+    def order(self) -> SumNode:
         """Return the summation order of two chained instructions as a tree: the first result is C of the second."""
         return self.instruction(self.instruction("C", 0), self.step())
 
-    def chain(self, k: int) -> list[Sum]:
+    def chain(self, k: int) -> list[SumNode]:
         """Return the instructions of a chain of k products, where C is the previous result; the last may exceed k."""
         return [self.instruction("C", start) for start in range(0, k, self.step())]
 
     @abstractmethod
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return the summation order of one instruction: its products, from k = `start`, and the previous sum."""
 
     @abstractmethod
@@ -334,7 +334,7 @@ class AlignedSum(Accumulator):
 
 def heeded_fields(kind: type[Accumulator]) -> tuple[str, ...]:
     """Return the fields of a kind that affect the bits, except `input_formats`, in the search order of `identify`."""
-    own = set(deciding(kind)) - {"input_formats", "promote_every"}
+    own = set(compared_fields(kind)) - {"input_formats", "promote_every"}
     first = [name for name in ("group_size", "fraction_bits", "output_format", "align") if name in own]
     return (*first, *sorted(own - set(first)), "promote_every")
 

@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._arrays import apart, as_float32, check_product, output, real32, real_numbers, returned, whole
-from .._ieee import standard
+from .._arrays import as_float32, as_real, check_matmul, copy_if_overlapping, prepare_out, to_like
+from .._checks import check_float32, check_int
+from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
-from ..cast.choice import nearest_constants
+from ..cast.dispatch import nearest_constants
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Quantized
@@ -22,20 +23,20 @@ from .accumulator import Accumulator
 from .catalogue import accumulators
 from .engines.chain import accumulate_f32
 from .engines.engine import Packed
-from .engines.selection import Way, promoted, solve, way_for
+from .engines.selection import ProductPlan, plan_for, solve, solve_promoted
 from .library import GemmLibrary, gemm_libraries
 from .operands import (
     Factor,
-    along_k,
+    as_addend,
+    build_problem,
     check_quantized,
-    checked_addend,
-    interleaved,
-    interval,
-    pages,
-    problem_of,
-    within_k,
-    without_scale,
-    without_tensor_scales,
+    interleave_k,
+    promotion_interval,
+    slice_k,
+    slice_k_inside_scale,
+    split_batch,
+    strip_row_scales,
+    strip_tensor_scales,
 )
 from .packed import PackedB
 from .problem import Float32Matrix, canonical_nan
@@ -47,7 +48,7 @@ _SPLIT_TILE = 128  # consecutive k that a split keeps together
 class Order(NamedTuple):
     """Options of one call of `gemm`, shared by all matrices of a batch."""
 
-    way: Way
+    way: ProductPlan
     library: GemmLibrary
     promote_every: int | None
     split_k: int
@@ -55,7 +56,7 @@ class Order(NamedTuple):
     kept: Packed | None
 
 
-@standard
+@with_default_fpenv
 def gemm(
     a: Quantized,
     b: Quantized | PackedB,
@@ -168,15 +169,15 @@ def gemm(
         b = b.quantized
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)
-    a, b, factor = without_tensor_scales(a, b, _factor("alpha", alpha))
+    a, b, factor = strip_tensor_scales(a, b, _factor("alpha", alpha))
     factor_of_c = _factor("beta", beta)
-    split_k = library.split_k if split_k is None else whole("gemm", "split_k", split_k, 1)
-    way = way_for(accumulator, a.format, b.format)
-    every = interval("gemm", a, b, way, library, promote_every)
+    split_k = library.split_k if split_k is None else check_int("gemm", "split_k", split_k, 1)
+    way = plan_for(accumulator, a.format, b.format)
+    every = promotion_interval("gemm", a, b, way, library, promote_every)
     order = Order(way, library, every, split_k, target, kept)
     x, y = a.codes, b.codes
     if x.ndim == y.ndim == 3:
-        pages_a, pages_b = pages(a), pages(b)
+        pages_a, pages_b = split_batch(a), split_batch(b)
         if len(pages_a) != len(pages_b):
             raise ValueError(f"gemm: a and b must have the same number of matrices, got shapes {x.shape} and {y.shape}")
         result = np.empty((len(pages_a), x.shape[1], y.shape[1]), np.float32)
@@ -186,11 +187,11 @@ def gemm(
             result[i] = _matrix(qa, qb, None if addend is None else addend[i], own, order._replace(kept=None))
     else:
         if x.ndim != 2 or y.ndim != 2:
-            check_product("gemm", x.shape, y.shape)
+            check_matmul("gemm", x.shape, y.shape)
         result = _matrix(a, b, None if c is None else _addend(c, factor_of_c, (len(x), len(y))), factor, order)
     if target is not _FLOAT32 and not target.same_codes(_FLOAT32):
         round_to(result, target, out=result)
-    return result if like is None else returned("gemm", result, like)
+    return result if like is None else to_like("gemm", result, like)
 
 
 def _matrix(
@@ -199,14 +200,14 @@ def _matrix(
     """Return the factor times the product of two matrices, plus the addend, which is overwritten."""
     (m, k), n, library, scales = a.codes.shape, len(b.codes), order.library, None
     if b.codes.shape[1] != k:
-        check_product("gemm", a.codes.shape, b.codes.shape)
+        check_matmul("gemm", a.codes.shape, b.codes.shape)
     if m == 0 or n == 0:
         return np.zeros((m, n), np.float32)
     if library.k_order == "interleaved":
-        a, b, order = interleaved(a, order.way.step), interleaved(b, order.way.step), order._replace(kept=None)
+        a, b, order = interleave_k(a, order.way.step), interleave_k(b, order.way.step), order._replace(kept=None)
         k = a.codes.shape[1]
     if library.apply_scales_at == "end" and order.way.accumulator.scale_format is None:
-        (a, scale_a), (b, scale_b) = without_scale("a", a, library), without_scale("b", b, library)
+        (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
         scales = scale_a, scale_b
     tiles = -(-k // _SPLIT_TILE)
     step = max(-(-tiles // order.split_k), 1) * _SPLIT_TILE
@@ -215,7 +216,7 @@ def _matrix(
         return _finished(total, scales, addend, factor)
     total, rounds = np.empty(0, np.float32), library.split_k_reduction == "out"
     for start in range(0, k, step):
-        qa, qb = (along_k(q, start, min(start + step, k)) for q in (a, b))
+        qa, qb = (slice_k(q, start, min(start + step, k)) for q in (a, b))
         part = _sum(qa, qb, order._replace(kept=None))
         if rounds:
             part = round_to(_finished(part, scales, addend if start == 0 else None, factor), order.target)
@@ -232,13 +233,13 @@ def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
         return matmul_f32(*(replace(q, codes=np.ascontiguousarray(q.codes)).dequantize() for q in (a, b)))
     inside = way.accumulator.scale_format is not None
     if library.fma_promotion or every is None or every >= k or library.apply_scales_at == "end" or inside:
-        p = problem_of(way, a, b, every)
-        found = promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
+        p = build_problem(way, a, b, every)
+        found = solve_promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
         return found if found.dtype == np.float32 else canonical_nan(found.astype(np.float32))
     total = np.empty(0, np.float32)
     for start in range(0, k, every):  # a chain from +0 times its scales, rounded, then the sum
-        qa, qb = (within_k(q, start, min(start + every, k)) for q in (a, b))
-        part = solve(way, problem_of(way, qa, qb, every))
+        qa, qb = (slice_k_inside_scale(q, start, min(start + every, k)) for q in (a, b))
+        part = solve(way, build_problem(way, qa, qb, every))
         total = part if start == 0 else _added(total, part)
     return canonical_nan(total)
 
@@ -270,19 +271,19 @@ def _finished(
 
 
 def _factor(name: str, value: float) -> np.float32:
-    return _ONE if type(value) is float and value == 1 else real32("gemm", name, value)
+    return _ONE if type(value) is float and value == 1 else check_float32("gemm", name, value)
 
 
 def _addend(c: ArrayLike, beta: np.float32, shape: tuple[int, ...]) -> Float32Matrix | None:
     """Return beta * C in float32, or None if beta is 0."""
-    array = checked_addend("gemm", c, shape)
+    array = as_addend("gemm", c, shape)
     if beta == 0:
         return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.multiply(array.astype(np.float32), beta, order="C")
 
 
-@standard
+@with_default_fpenv
 def matmul_f32(
     a: ArrayLike,
     b: ArrayLike,
@@ -325,23 +326,23 @@ def matmul_f32(
     array([[11., 17.]], dtype=float32)
     """
     x, y = _float32_operand(a), _float32_operand(b)
-    check_product("matmul_f32", x.shape, y.shape)
+    check_matmul("matmul_f32", x.shape, y.shape)
     shape = (x.shape[0], y.shape[0])
     target = formats.get(out_format)
     as_it_is = target.same_codes(_FLOAT32)
     constants = None if as_it_is else nearest_constants(target)
-    out = output("matmul_f32", out, shape, np.float32)
-    x, y = apart(x, out), apart(y, out)
+    out = prepare_out("matmul_f32", out, shape, np.float32)
+    x, y = copy_if_overlapping(x, out), copy_if_overlapping(y, out)
     if constants is None:
         out[...] = 0
     accumulate_f32(x, y, out, constants)
     if constants is None and not as_it_is:
         round_to(out, target, out=out)
-    return out if like is None else returned("matmul_f32", out, like)
+    return out if like is None else to_like("matmul_f32", out, like)
 
 
 def _float32_operand(a: ArrayLike) -> Float32Matrix:
     """Return the operand as contiguous float32, or as a transposed view of a contiguous array."""
-    array = real_numbers("matmul_f32", a)
+    array = as_real("matmul_f32", a)
     turned = array.ndim == 2 and array.flags.f_contiguous
     return as_float32("matmul_f32", array.T).T if turned else as_float32("matmul_f32", array)

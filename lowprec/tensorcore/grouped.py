@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import got, whole
-from .._ieee import standard
+from .._checks import brief_repr, check_int
+from .._fpenv import with_default_fpenv
 from ..scaling.quantize import Granularity, Quantized
 from .gemm import gemm
-from .operands import along_k, ask_quantized, checked_addend, of_rows, pages, row_scales
+from .operands import as_addend, check_is_quantized, row_scales, slice_k, split_batch, take_tensor_scale
 from .packed import PackedB
 from .problem import Float32Matrix
 
 
-@standard
+@with_default_fpenv
 def grouped_gemm(
     a: Quantized,
     b: Quantized | Sequence[Quantized | PackedB],
@@ -71,12 +71,12 @@ def grouped_gemm(
     >>> grouped_gemm(qx, qw, expert=[0, 1, -1])[:, 0]
     array([128., 256.,   0.], dtype=float32)
     """
-    ask_quantized("grouped_gemm", "a", a)
-    weights = pages(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
+    check_is_quantized("grouped_gemm", "a", a)
+    weights = split_batch(b) if isinstance(b, Quantized) and len(b.shape) == 3 else b
     matrices = (Quantized, PackedB)
     if isinstance(weights, matrices) or not all(isinstance(w, matrices) and len(w.shape) == 2 for w in weights):
         raise ValueError(
-            f"grouped_gemm: b must be a Quantized of shape (experts, N, K) or a sequence of (N, K), got {got(b)}"
+            f"grouped_gemm: b must be a Quantized of shape (experts, N, K) or a sequence of (N, K), got {brief_repr(b)}"
         )
     if (expert is None) == (counts is None):
         raise ValueError(
@@ -97,9 +97,9 @@ def grouped_gemm(
         if len(a.shape) != 3 or a.shape[0] != count:
             raise ValueError(f"grouped_gemm: a must have shape [{count} experts, M, K] with counts, got {a.shape}")
         limits = _whole(counts, "counts", (count,), 0, a.shape[1])
-        groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(pages(a))]
+        groups = [(q, np.arange(limits[e]), e) for e, q in enumerate(split_batch(a))]
         shape = (count, a.shape[1], n)
-    addend = None if c is None else checked_addend("grouped_gemm", c, shape)
+    addend = None if c is None else as_addend("grouped_gemm", c, shape)
     out = np.zeros(shape, np.float32)
     for w, (q, rows, page) in zip(weights, groups, strict=True):
         into, more = (x if x is None or page is None else x[page] for x in (out, addend))
@@ -131,15 +131,15 @@ def group_offsets(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
     """
     array = np.asarray(counts)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-        raise ValueError(f"group_offsets: counts must be integers >= 0, one per expert, got {got(array)}")
-    align = whole("group_offsets", "align", align, 1)
+        raise ValueError(f"group_offsets: counts must be integers >= 0, one per expert, got {brief_repr(array)}")
+    align = check_int("group_offsets", "align", align, 1)
     starts = [0, *itertools.accumulate(-(-count // align) * align for count in array.tolist())]
     if starts[-1] >= 1 << 62:
         raise ValueError(f"group_offsets: runs must end below 2^62, got counts {array.tolist()} with align={align}")
     return np.array(starts, np.int64)
 
 
-@standard
+@with_default_fpenv
 def grouped_wgrad(
     dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
 ) -> Float32Matrix:
@@ -183,8 +183,8 @@ def grouped_wgrad(
     >>> grouped_wgrad(ones, ones, [3, 100])[:, 0, 0]
     array([  3., 100.], dtype=float32)
     """
-    ask_quantized("grouped_wgrad", "dy", dy)
-    ask_quantized("grouped_wgrad", "x", x)
+    check_is_quantized("grouped_wgrad", "dy", dy)
+    check_is_quantized("grouped_wgrad", "x", x)
     starts = group_offsets(counts, align)
     sizes = np.asarray(counts, np.int64)
     if len(dy.shape) != 2 or len(x.shape) != 2 or dy.shape[1] != x.shape[1]:
@@ -200,11 +200,11 @@ def grouped_wgrad(
         if (starts[:-1][sizes > 0] % columns).any() and columns < q.shape[1]:
             raise ValueError(f"grouped_wgrad: runs must begin at {name}'s blocks of {columns}, got align={align}")
     shape = (sizes.size, dy.shape[0], x.shape[0])
-    addend = None if c is None else checked_addend("grouped_wgrad", c, shape)
+    addend = None if c is None else as_addend("grouped_wgrad", c, shape)
     out = np.zeros(shape, np.float32)
     for e, (start, end) in enumerate(zip(starts[:-1].tolist(), ends.tolist(), strict=True)):
         more = None if addend is None else addend[e]
-        out[e] = gemm(along_k(dy, start, end), along_k(x, start, end), more, **options)
+        out[e] = gemm(slice_k(dy, start, end), slice_k(x, start, end), more, **options)
     return out
 
 
@@ -212,7 +212,7 @@ def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
     """Return a selection of a matrix's rows, each with its own scale."""
     block = q.granularity.block((q.shape[0], q.shape[1]))[0]
     columns = q.granularity.columns
-    scale, top = q.scale[rows // block], of_rows(q, rows)
+    scale, top = q.scale[rows // block], take_tensor_scale(q, rows)
     return replace(q, codes=q.codes[rows], scale=scale, granularity=Granularity(1, columns), tensor_scale=top)
 
 

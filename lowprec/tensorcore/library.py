@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .._arrays import one_of, whole, whole_or_none
-from .._values import Value, plain_fields
+from .._checks import check_choice, check_int, check_optional_int
+from .._values import Value, normalize_fields
 from ..registry import Registry
 
 ApplyScalesAt = Literal["promotion", "end"]
@@ -63,13 +63,13 @@ class GemmLibrary(Value):
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
-        plain_fields(self)
-        who = f"GemmLibrary {self.name}"
-        one_of(who, "apply_scales_at", self.apply_scales_at, APPLY_SCALES_AT)
-        one_of(who, "k_order", self.k_order, K_ORDERS)
-        one_of(who, "split_k_reduction", self.split_k_reduction, SPLIT_K_REDUCTIONS)
-        whole_or_none(who, "promote_every", self.promote_every, 1)
-        whole(who, "split_k", self.split_k, 1)
+        normalize_fields(self)
+        caller = f"GemmLibrary {self.name}"
+        check_choice(caller, "apply_scales_at", self.apply_scales_at, APPLY_SCALES_AT)
+        check_choice(caller, "k_order", self.k_order, K_ORDERS)
+        check_choice(caller, "split_k_reduction", self.split_k_reduction, SPLIT_K_REDUCTIONS)
+        check_optional_int(caller, "promote_every", self.promote_every, 1)
+        check_int(caller, "split_k", self.split_k, 1)
 
 
 gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_product, got, returned
-from .._ieee import standard
-from ..cast.arrays import as_codes, said_format
+from .._arrays import check_matmul, to_like
+from .._checks import brief_repr
+from .._fpenv import with_default_fpenv
+from ..cast.arrays import as_codes, format_from_dtype
 from ..format.catalogue import Format, formats
 from .accumulator import FLOAT64, Accumulator
 from .catalogue import accumulators
 from .engines.chain import sequential_f64
-from .engines.selection import promoted, solve, way_for
-from .operands import as_multiplied, checked_addend
+from .engines.selection import plan_for, solve, solve_promoted
+from .operands import as_addend, instruction_codes
 from .problem import GemmProblem
 
 
-@standard
+@with_default_fpenv
 def mma(
     a: ArrayLike,
     b: ArrayLike,
@@ -93,25 +94,25 @@ def mma(
     accumulator = accumulators.get(accumulator)
     if like is not None:
         told: dict[str, Any] = {"accumulator": accumulator, "a_format": a_format, "b_format": b_format}
-        found: NDArray[Any] = returned("mma", mma(a, b, c, **told, a_scale=a_scale, b_scale=b_scale), like)
+        found: NDArray[Any] = to_like("mma", mma(a, b, c, **told, a_scale=a_scale, b_scale=b_scale), like)
         return found
     if accumulator.output_format == FLOAT64:
         _refuse_scales(accumulator, a_scale, b_scale)
         return _mma64(a, b, c, accumulator, a_format, b_format)
     fa, fb = (
-        formats.get((said_format(x) or accumulator.default_format) if f is None else f)
+        formats.get((format_from_dtype(x) or accumulator.default_format) if f is None else f)
         for x, f in ((a, a_format), (b, b_format))
     )
-    way = way_for(accumulator, fa, fb)
+    way = plan_for(accumulator, fa, fb)
     x, y = as_codes(a, fa), as_codes(b, fb)
-    check_product("mma", x.shape, y.shape)
+    check_matmul("mma", x.shape, y.shape)
     start = _addend(c, (x.shape[0], y.shape[0]), accumulator)
     scales = _block_scales(accumulator, a_scale, b_scale, x, y)
     if start.size == 0:
         return start
-    (x, fa), (y, fb) = as_multiplied(x, fa, accumulator), as_multiplied(y, fb, accumulator)
+    (x, fa), (y, fb) = instruction_codes(x, fa, accumulator), instruction_codes(y, fb, accumulator)
     p, every = GemmProblem(x, y, fa, fb, start, *scales), accumulator.promote_every
-    return solve(way, p) if every is None else promoted(way, p, every)
+    return solve(way, p) if every is None else solve_promoted(way, p, every)
 
 
 def _mma64(
@@ -127,14 +128,14 @@ def _mma64(
         if operand.dtype not in (np.dtype(np.uint64), np.dtype(np.float64)):
             raise TypeError(f"{accumulator}: operands must be float64 or their bits as uint64, got {operand.dtype}")
     x, y = (np.ascontiguousarray(operand).view(np.float64) for operand in (x, y))
-    check_product("mma", x.shape, y.shape)
+    check_matmul("mma", x.shape, y.shape)
     return sequential_f64(x, y, _addend(c, (x.shape[0], y.shape[0]), accumulator))
 
 
 def _refuse_scales(accumulator: Accumulator, a_scale: ArrayLike | None, b_scale: ArrayLike | None) -> None:
     for name, scale in (("a_scale", a_scale), ("b_scale", b_scale)):
         if scale is not None:
-            raise ValueError(f"mma: {name} must be None, as {accumulator} takes no scales, got {got(scale)}")
+            raise ValueError(f"mma: {name} must be None, as {accumulator} takes no scales, got {brief_repr(scale)}")
 
 
 def _block_scales(
@@ -166,7 +167,7 @@ def _addend(c: ArrayLike | None, shape: tuple[int, int], accumulator: Accumulato
     dtype = accumulator.dtype
     if c is None:
         return np.zeros(shape, dtype)
-    array = checked_addend("mma", c, shape)
+    array = as_addend("mma", c, shape)
     if dtype != np.float32 and array.dtype != dtype:
         raise TypeError(f"mma: c must be {dtype}, as {accumulator}'s results are, got {array.dtype}")
     return np.ascontiguousarray(array, dtype)

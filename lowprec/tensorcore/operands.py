@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import check_shape, matrix_shape, real_numbers, spread, whole_or_none
+from .._arrays import as_real, check_shape, matrix_shape, repeat_tiles
+from .._checks import check_optional_int
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format
 from ..kernels.tensorcore import epilogue
 from ..scaling.quantize import Granularity, Quantized
 from .accumulator import FLOAT16, FLOAT32, TF32, Accumulator
 from .catalogue import accumulators
-from .engines.selection import Way
+from .engines.selection import ProductPlan
 from .library import GemmLibrary
 from .problem import Float32Matrix, GemmProblem
 
@@ -25,7 +26,7 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
 
     Zero scales are allowed if the accumulator's scale format has a zero.
     """
-    ask_quantized("gemm", name, q)
+    check_is_quantized("gemm", name, q)
     scale = q.scale
     if epilogue.all_positive(np.ascontiguousarray(scale)):
         return
@@ -35,26 +36,26 @@ def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
         raise ValueError(f"gemm: scales of {name} must be finite and > 0, or NaN for NaN blocks, got {scale[wrong][0]}")
 
 
-def ask_quantized(who: str, name: str, q: Any) -> None:
+def check_is_quantized(caller: str, name: str, q: Any) -> None:
     """Raise unless an operand is `Quantized`."""
     if not isinstance(q, Quantized):
-        raise TypeError(f"{who}: {name} must be Quantized (see lowprec.quantize), got {type(q).__name__}")
+        raise TypeError(f"{caller}: {name} must be Quantized (see lowprec.quantize), got {type(q).__name__}")
 
 
-def checked_addend(who: str, c: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
+def as_addend(caller: str, c: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return C as an array of real numbers of the result's shape."""
-    array = real_numbers(f"{who}: c", c)
-    check_shape(who, "c", array, shape)
+    array = as_real(f"{caller}: c", c)
+    check_shape(caller, "c", array, shape)
     return array
 
 
-def as_multiplied(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
+def instruction_codes(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
     """Return the codes and format that are multiplied: TF32 operands lose the low 13 bits of float32."""
     found = accumulator.multiplied(fmt)
     return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
 
-def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) -> GemmProblem:
+def build_problem(way: ProductPlan, a: Quantized, b: Quantized, promote_every: int | None) -> GemmProblem:
     """Build the problem of two matrices: one chain if the instruction applies the scales, else a scaled sum of chains.
 
     Raises
@@ -64,7 +65,10 @@ def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) 
     """
     accumulator = way.accumulator
     if accumulator.scale_format is not None:
-        (x, fa, inside_a), (y, fb, inside_b) = multiplied("a", a, accumulator), multiplied("b", b, accumulator)
+        (x, fa, inside_a), (y, fb, inside_b) = (
+            instruction_operand("a", a, accumulator),
+            instruction_operand("b", b, accumulator),
+        )
         if promote_every is not None and promote_every % accumulator.group_size:
             raise ValueError(
                 f"gemm: promote_every must be a multiple of {accumulator}'s group_size, "
@@ -74,13 +78,15 @@ def problem_of(way: Way, a: Quantized, b: Quantized, promote_every: int | None) 
         return GemmProblem(x, y, fa, fb, np.zeros((len(x), len(y)), accumulator.dtype), inside_a, inside_b)
     x, y = np.ascontiguousarray(a.codes), np.ascontiguousarray(b.codes)
     if way.fa is not a.format or way.fb is not b.format:
-        (x, _), (y, _) = as_multiplied(x, a.format, accumulator), as_multiplied(y, b.format, accumulator)
+        (x, _), (y, _) = instruction_codes(x, a.format, accumulator), instruction_codes(y, b.format, accumulator)
     return GemmProblem(x, y, way.fa, way.fb, None, None, None, *_blocks(way, a, b, promote_every))
 
 
-def multiplied(name: str, q: Quantized, accumulator: Accumulator) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
+def instruction_operand(
+    name: str, q: Quantized, accumulator: Accumulator
+) -> tuple[NDArray[Any], Format, NDArray[Any] | None]:
     """Return the codes and format that an accumulator multiplies, and the codes of scales inside the instruction."""
-    codes, fmt = as_multiplied(np.ascontiguousarray(q.codes), q.format, accumulator)
+    codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     if accumulator.scale_format is None:
         return codes, fmt, None
     scale = scale_codes(name, q, accumulator)
@@ -119,7 +125,7 @@ class Factor(NamedTuple):
         return found
 
 
-def without_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, Factor]:
+def strip_tensor_scales(a: Quantized, b: Quantized, alpha: np.float32) -> tuple[Quantized, Quantized, Factor]:
     """Remove the scales per tensor or row from two operands; return them with the epilogue's factor.
 
     Raises
@@ -154,14 +160,16 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
     return found
 
 
-def interval(who: str, a: Quantized, b: Quantized, way: Way, library: GemmLibrary, promote_every: Any) -> int | None:
+def promotion_interval(
+    caller: str, a: Quantized, b: Quantized, way: ProductPlan, library: GemmLibrary, promote_every: Any
+) -> int | None:
     """Return the chain length; for "auto" the accumulator's or the library's, limited to where scales are constant.
 
     A chain consists of whole instructions, which a library's interval need not. It must be promoted where scales change
     if the running sum cannot be rescaled.
     """
     if promote_every != "auto":
-        return whole_or_none(who, "promote_every", promote_every, 1)
+        return check_optional_int(caller, "promote_every", promote_every, 1)
     accumulator, step = way.accumulator, way.step
     own = accumulator.promote_every
     if accumulator.scale_format is not None:
@@ -187,7 +195,7 @@ def _can_rescale(accumulator: Accumulator) -> bool:
 
 
 def _blocks(
-    way: Way, a: Quantized, b: Quantized, promote_every: int | None
+    way: ProductPlan, a: Quantized, b: Quantized, promote_every: int | None
 ) -> tuple[Float32Matrix, Float32Matrix, int, bool]:
     """Return both operands' scales by block of K, the length of a block, and whether each block is a separate chain."""
     k, step, name = a.codes.shape[1] or 1, way.step, way.accumulator.name
@@ -238,12 +246,12 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
         scale = scale[:, np.minimum(np.arange(blocks) * length // extent, scale.shape[1] - 1)]
     laid_out = np.empty((blocks, rows), np.float32)
     if 1 < scale.shape[0] != rows:
-        scale = spread(scale, q.granularity.block((rows, q.codes.shape[1]))[0], rows, 0)
+        scale = repeat_tiles(scale, q.granularity.block((rows, q.codes.shape[1]))[0], rows, 0)
     laid_out[...] = scale.T  # a single row of scales is broadcast
     return laid_out
 
 
-def without_scale(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
+def strip_row_scales(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
     """Remove the scales, one per row, from a matrix; they must be constant along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
@@ -276,7 +284,7 @@ def scale_codes(name: str, q: Quantized, accumulator: Accumulator) -> NDArray[An
     return np.ascontiguousarray(codes[np.arange(q.shape[0]) // rows][:, at])
 
 
-def along_k(q: Quantized, start: int, stop: int) -> Quantized:
+def slice_k(q: Quantized, start: int, stop: int) -> Quantized:
     """Return the part of a matrix in a range of k that begins at a scale boundary."""
     codes = np.ascontiguousarray(q.codes[:, start:stop])
     columns = q.granularity.columns
@@ -289,11 +297,11 @@ def along_k(q: Quantized, start: int, stop: int) -> Quantized:
     return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
 
 
-def within_k(q: Quantized, start: int, stop: int) -> Quantized:
+def slice_k_inside_scale(q: Quantized, start: int, stop: int) -> Quantized:
     """Return the part of a matrix in a range of k that may begin inside a scale but ends at its boundary."""
     columns = q.granularity.columns
     if columns is None or columns >= q.shape[1] or start % columns == 0:
-        return along_k(q, start, stop)
+        return slice_k(q, start, stop)
     block = start // columns
     if (stop - 1) // columns != block:
         raise ValueError(f"gemm: a range of K must not cross blocks of {columns}, got {start} to {stop - 1}")
@@ -301,7 +309,7 @@ def within_k(q: Quantized, start: int, stop: int) -> Quantized:
     return replace(q, codes=codes, scale=scale, granularity=Granularity(q.granularity.rows, None))
 
 
-def interleaved(q: Quantized, step: int) -> Quantized:
+def interleave_k(q: Quantized, step: int) -> Quantized:
     """Return a matrix with the k of every two instructions, padded with zeros, ordered by k % 4 // 2.
 
     `step` is the number of products per instruction: the first takes k % 4 in {0, 1}, the second the others.
@@ -322,7 +330,7 @@ def interleaved(q: Quantized, step: int) -> Quantized:
     return replace(q, codes=np.ascontiguousarray(ordered).reshape(wide.shape), granularity=granularity)
 
 
-def pages(q: Quantized) -> list[Quantized]:
+def split_batch(q: Quantized) -> list[Quantized]:
     """Yield the matrices of a batch [batch, R, C].
 
     Raises
@@ -340,13 +348,13 @@ def pages(q: Quantized) -> list[Quantized]:
     return [
         replace(
             q, codes=q.codes[i], scale=q.scale if block is None else q.scale[i * each : (i + 1) * each],
-            tensor_scale=of_rows(q, slice(i * rows, (i + 1) * rows)),
+            tensor_scale=take_tensor_scale(q, slice(i * rows, (i + 1) * rows)),
         )
         for i in range(count)
     ]  # fmt: skip
 
 
-def of_rows(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
+def take_tensor_scale(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
     """Return the tensor scale of a selection of rows: theirs, or the single one."""
     scale = q.tensor_scale
     if isinstance(scale, np.ndarray) and scale.shape == (matrix_shape(q.shape)[0], 1):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._ieee import standard
-from .._values import ByBits
+from .._fpenv import with_default_fpenv
+from .._values import BitwiseEq
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
 from .engines.engine import Packed
-from .engines.selection import way_for
-from .operands import ask_quantized, multiplied
+from .engines.selection import plan_for
+from .operands import check_is_quantized, instruction_operand
 
 
 @dataclass(frozen=True, eq=False)
-class PackedB(ByBits):
+class PackedB(BitwiseEq):
     """Second operand of `lowprec.gemm`, packed for one accumulator.
 
     Attributes
@@ -62,7 +62,7 @@ class PackedB(ByBits):
         return f"PackedB({self.quantized!r} for {self.accumulator})"
 
 
-@standard
+@with_default_fpenv
 def prepack_b(
     q: Quantized, accumulator: str | Accumulator = "hopper_fp8", a_format: str | Format | None = None
 ) -> PackedB:
@@ -101,12 +101,12 @@ def prepack_b(
     >>> bool((lp.gemm(x, packed) == lp.gemm(x, w)).all())
     True
     """
-    ask_quantized("prepack_b", "q", q)
+    check_is_quantized("prepack_b", "q", q)
     accumulator = accumulators.get(accumulator)
     if len(q.shape) != 2:
         raise ValueError(f"prepack_b: q must be a matrix [N, K], got shape {q.shape}")
     a_format = q.format if a_format is None else formats.get(a_format)
-    engine = way_for(accumulator, a_format, q.format).engine
+    engine = plan_for(accumulator, a_format, q.format).engine
     if 0 in q.shape or engine is None:
         return PackedB(q, accumulator, a_format, None)
-    return PackedB(q, accumulator, a_format, Packed(engine, engine.pack(*multiplied("b", q, accumulator))))
+    return PackedB(q, accumulator, a_format, Packed(engine, engine.pack(*instruction_operand("b", q, accumulator))))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .linear import Converted, Linear, apply
+from .linear import Converted, Linear, linear_forward
 
 
 class Conv1D(Converted):
@@ -28,7 +28,7 @@ class Conv1D(Converted):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x W + bias."""
-        return apply(x, self.weight.t(), self.bias, self.keys[0], self.slot, 0, self.training)
+        return linear_forward(x, self.weight.t(), self.bias, self.keys[0], self.slot, 0, self.training)
 
 
 class Experts(Converted):
@@ -73,9 +73,9 @@ class Experts(Converted):
 
     def _expert(self, e: int, rows: Tensor, matrices: list[Tensor], biases: list[Any]) -> Tensor:
         up, down = 2 * e, 2 * e + 1
-        y = apply(rows, matrices[up], biases[up], self.keys[up], self.slot, up, self.training)
+        y = linear_forward(rows, matrices[up], biases[up], self.keys[up], self.slot, up, self.training)
         y = self._apply_gate(y) if self.has_gate else self.act_fn(y)
-        return apply(y, matrices[down], biases[down], self.keys[down], self.slot, down, self.training)
+        return linear_forward(y, matrices[down], biases[down], self.keys[down], self.slot, down, self.training)
 
 
 def _first(module: Any) -> Tensor:
@@ -103,7 +103,7 @@ def _converted(kind: Any, base: type[Converted]) -> type[Converted]:
     return _MADE[kind]
 
 
-def becomes(module: nn.Module) -> type[Converted] | None:
+def converted_class(module: nn.Module) -> type[Converted] | None:
     """Return the converted class of a module (its own if it is converted); None if it is not a linear layer."""
     kind = type(module)
     if isinstance(module, Converted):
@@ -118,12 +118,12 @@ def becomes(module: nn.Module) -> type[Converted] | None:
 
 def shapes_of(name: str, module: nn.Module) -> dict[str, tuple[int, int]]:
     """Return (input features, output features) of each product of a linear layer, by name."""
-    kind: Any = becomes(module)
+    kind: Any = converted_class(module)
     parts = zip(kind.parts_of(module), kind.matrices(module), strict=True)
     return {f"{name}{part}": (w.shape[1], w.shape[0]) for part, w in parts}
 
 
-def was(module: Converted) -> type[nn.Module]:
+def original_class(module: Converted) -> type[nn.Module]:
     """Return the original class of a converted module."""
     kind: type[nn.Module] = getattr(type(module), "was", nn.Linear)
     return kind

@@ -17,9 +17,9 @@ from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
 from .attention import use_attention
-from .classes import becomes, shapes_of, was
+from .classes import converted_class, original_class, shapes_of
 from .linear import Converted
-from .ops import Slot
+from .ops import ModuleState
 from .report import Report, describe
 from .roles import Names, block_of, find_roles
 
@@ -95,7 +95,7 @@ def convert(
         raise TypeError(
             f"lowprec.torch.convert: recipe must compute in float32 or bfloat16, got {recipe.name} in float64"
         )
-    modules = {name: module for name, module in model.named_modules() if becomes(module) is not None}
+    modules = {name: module for name, module in model.named_modules() if converted_class(module) is not None}
     for pattern in (*skip, *(pattern for pattern, _ in overrides)):
         if not any(fnmatchcase(name, pattern) for name in modules):
             raise UnknownNameError(_no_match(pattern, list(modules)))
@@ -117,7 +117,7 @@ def convert(
         if name not in chosen:
             _restore(module)
     for name, module in chosen.items():
-        module.__class__ = becomes(module)
+        module.__class__ = converted_class(module)
         assert isinstance(module, Converted)
         found = [role_of[f"{name}{part}"] for part in module.parts_of()]
         module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
@@ -174,7 +174,7 @@ def _restore(module: nn.Module) -> None:
     if isinstance(module, Converted):
         for name in ("layers", "guesses", "keys", "slot"):
             module.__dict__.pop(name, None)
-        module.__class__ = was(module)
+        module.__class__ = original_class(module)
 
 
 def report(model: nn.Module) -> Report:
@@ -261,7 +261,7 @@ def _freeze(module: Converted) -> bool:
     if any(spec.fprop.b.random or spec.fprop.b.delayed for spec in module.specs):
         return False
     if module.slot is None:
-        module.set_slot(Slot([]))
+        module.set_slot(ModuleState([]))
     slot = module.get_slot()
     assert slot is not None
     matrices = module.matrices()

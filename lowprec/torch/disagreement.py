@@ -17,7 +17,15 @@ from lowprec.tensorcore.catalogue import accumulators
 
 from .convert import convert
 from .roles import block_of
-from .switching import Keys, borrowed, divergence, keys_of, log_probabilities, standard_error, use
+from .switching import (
+    Keys,
+    divergence,
+    get_precisions,
+    log_probabilities,
+    preserve_model,
+    set_precisions,
+    standard_error,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,8 +196,8 @@ def mismatch(
             "lowprec.torch.mismatch: train and rollout must have the same attention, as layers change one by one, got "
             f"{train.attention} and {rollout.attention}"
         )
-    with borrowed(model):
-        a, b = (keys_of(convert(model, recipe, **options)) for recipe in (train, rollout))
+    with preserve_model(model):
+        a, b = (get_precisions(convert(model, recipe, **options)) for recipe in (train, rollout))
         passes = _Passes(model, tokens, progress)
         variants = {} if by is None else _ingredients(a, b) if by == "ingredient" else _parts(a, b, by)
         passes.total = 3 + 2 * len(variants)
@@ -218,7 +226,7 @@ class _Passes:
 
     def log_probabilities(self, keys: Keys) -> Tensor:
         """Return log p of every next token, in float64, shape [tokens, vocabulary]."""
-        use(self.model, keys)
+        set_precisions(self.model, keys)
         found = log_probabilities(self.model(self.tokens))
         self.done += 1
         if self.progress is not None:

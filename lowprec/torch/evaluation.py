@@ -18,7 +18,7 @@ from .attention import use_attention
 from .classes import Experts
 from .convert import convert
 from .roles import block_of
-from .switching import borrowed, divergence, keys_of, log_probabilities, standard_error, use
+from .switching import divergence, get_precisions, log_probabilities, preserve_model, set_precisions, standard_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,8 +168,8 @@ def evaluate(
             f"lowprec.torch.evaluate: windows must have shape [windows, length >= 2], got {tuple(windows.shape)}"
         )
     chosen = [load_recipe(against), *(load_recipe(recipe) for recipe in recipes)]
-    with borrowed(model):
-        keys = [keys_of(convert(model, recipe, **options)) for recipe in chosen]
+    with preserve_model(model):
+        keys = [get_precisions(convert(model, recipe, **options)) for recipe in chosen]
         with _tracing(model) as trace:
             norms, layers = np.zeros(trace.layers), trace.layers
             sums = [_Sums([], [], [], np.zeros(layers), np.full(layers, np.nan)) for _ in chosen]
@@ -177,7 +177,7 @@ def evaluate(
                 said = window[1:, None]
                 reference: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
                 for i, (precision, sum_) in enumerate(zip(keys, sums, strict=True)):
-                    use(model, precision)
+                    set_precisions(model, precision)
                     use_attention(model, chosen[i].attention)
                     p = log_probabilities(model(window[None]))
                     here = p, dict(trace.hidden), dict(trace.experts)

@@ -28,14 +28,14 @@ _EPS = 1e-6
 _JUDGED_BY = 2
 
 
-def released_name(name: str) -> str:
+def hf_parameter_name(name: str) -> str:
     """Return the released models' name of a trainer parameter.
 
     Examples
     --------
-    >>> released_name("layers.3.ffn.experts.7.w2"), released_name("embed")
+    >>> hf_parameter_name("layers.3.ffn.experts.7.w2"), hf_parameter_name("embed")
     ('model.layers.3.mlp.experts.7.down_proj.weight', 'model.embed_tokens.weight')
-    >>> released_name("layers.1.ffn.shared.w1"), released_name("layers.0.attn.wkv_a")
+    >>> hf_parameter_name("layers.1.ffn.shared.w1"), hf_parameter_name("layers.0.attn.wkv_a")
     ('model.layers.1.mlp.shared_experts.gate_proj.weight', 'model.layers.0.self_attn.kv_a_proj_with_mqa.weight')
     """
     if name in _TOP:
@@ -70,12 +70,12 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
     CheckpointError
         If the file is not a trainer's checkpoint.
     ValueError
-        If transformers' model cannot represent the trainer's; see `cannot_be_said`.
+        If transformers' model cannot represent the trainer's; see `export_blockers`.
     ImportError
         If transformers is missing.
     """
     config, weights, biases = read_checkpoint(checkpoint)
-    if reasons := cannot_be_said(config):
+    if reasons := export_blockers(config):
         raise ValueError(
             f"{os.fspath(checkpoint)} cannot be written as transformers' DeepSeek-V3: {'; '.join(reasons)}"
         )
@@ -84,12 +84,12 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
 
     further = f"layers.{config.layers}."
     tensors: dict[str, NDArray[Any]] = {
-        released_name(name): np.ascontiguousarray(array)
+        hf_parameter_name(name): np.ascontiguousarray(array)
         for name, array in weights.items()
         if not name.startswith(further)
     }
     tensors |= {
-        released_name(name).replace(".weight", ".e_score_correction_bias"): array
+        hf_parameter_name(name).replace(".weight", ".e_score_correction_bias"): array
         for name, array in biases.items()
         if not name.startswith(further)
     }
@@ -101,16 +101,16 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
     return folder
 
 
-def cannot_be_said(config: MoEConfig) -> list[str]:
+def export_blockers(config: MoEConfig) -> list[str]:
     """Return the reasons why transformers' DeepSeek-V3 cannot represent the trainer's model; empty if it can.
 
     Examples
     --------
     >>> from dataclasses import replace
     >>> from lowprec.moe.model.config import configs
-    >>> [cannot_be_said(configs[name]) for name in ("nano", "pilot", "tiny", "small")]
+    >>> [export_blockers(configs[name]) for name in ("nano", "pilot", "tiny", "small")]
     [[], [], [], []]
-    >>> cannot_be_said(replace(configs["nano"], expert_groups=1, topk_groups=1, top_k=3, norm_eps=1e-5))
+    >>> export_blockers(replace(configs["nano"], expert_groups=1, topk_groups=1, top_k=3, norm_eps=1e-5))
     ['norm_eps is 1e-05, its latent norms have 1e-06']
     """
     judged = config.top_k // config.topk_groups

@@ -13,10 +13,10 @@ from lowprec.codec.wire import Codec
 from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_recipe
 
 from .arrays import check, tensor, values
-from .ops import NO_FORWARD_MODE, Slot, add_slot, get_slot, one_by_one, product, stored_type
+from .ops import NO_FORWARD_MODE, ModuleState, add_slot, get_slot, input_dtype, one_by_one, product
 
 
-def apply(
+def linear_forward(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
@@ -28,7 +28,7 @@ def apply(
     """Return x W^T + bias in x's dtype, in the precision of a key; see `lowprec.torch.ops`."""
     check("x", x)
     check("the weight", w)
-    y: Tensor = product(x.to(stored_type(key)), w, bias, slot, part, key, training)
+    y: Tensor = product(x.to(input_dtype(key)), w, bias, slot, part, key, training)
     return y.to(x.dtype)
 
 
@@ -81,7 +81,7 @@ def linear(
     RuntimeError
         If a tensor is not on the CPU, or the thread flushes subnormals to zero.
     """
-    return apply(x, w, bias, _key(spec, recipe, layer))
+    return linear_forward(x, w, bias, _key(spec, recipe, layer))
 
 
 class Converted(nn.Module):
@@ -121,13 +121,13 @@ class Converted(nn.Module):
         """Set the precision of each product."""
         self.keys = tuple(p.key for p in said)
         stateful = any(p.spec.stateful for p in said)
-        self.set_slot(Slot([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
+        self.set_slot(ModuleState([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
 
-    def set_slot(self, slot: Slot | None) -> None:
+    def set_slot(self, slot: ModuleState | None) -> None:
         """Set the slot, which is freed with the module and all graphs that use it."""
         self.slot = None if slot is None else add_slot(slot)
 
-    def get_slot(self) -> Slot | None:
+    def get_slot(self) -> ModuleState | None:
         """Return the slot."""
         return None if self.slot is None else get_slot(self.slot)
 
@@ -171,7 +171,7 @@ class Linear(Converted, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x W^T + bias."""
-        return apply(x, self.weight, self.bias, self.keys[0], self.slot, 0, self.training)
+        return linear_forward(x, self.weight, self.bias, self.keys[0], self.slot, 0, self.training)
 
 
 def grouped_linear(x: Tensor, w: Tensor, counts: Tensor, **precision: Any) -> Tensor:
@@ -208,7 +208,7 @@ class _Wire(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, forward: Codec, backward: Codec) -> Tensor:
-        return _coded(x, forward)
+        return _encode_decode(x, forward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -228,7 +228,7 @@ class _Wire(torch.autograd.Function):
         raise RuntimeError(NO_FORWARD_MODE)
 
 
-def _coded(x: Tensor, codec: Codec) -> Tensor:
+def _encode_decode(x: Tensor, codec: Codec) -> Tensor:
     return tensor(codec.round_trip(values(x)), x.dtype).reshape(x.shape)
 
 

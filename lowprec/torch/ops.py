@@ -28,7 +28,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from lowprec._ieee import is_standard
+from lowprec._fpenv import has_default_fpenv
 from lowprec.format.catalogue import formats
 from lowprec.recipe import LayerPrecision, LayerState, LinearOps
 from lowprec.tensorcore.gemm import matmul_f32
@@ -42,16 +42,16 @@ NO_FORWARD_MODE = (
 _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
-def stored_type(key: str) -> torch.dtype:
+def input_dtype(key: str) -> torch.dtype:
     """Return the required dtype of x; torch compilers can trace this function."""
     return torch.bfloat16 if key.startswith("bfloat16 ") else torch.float32
 
 
-def leaving_type(key: str) -> torch.dtype:
+def output_dtype(key: str) -> torch.dtype:
     """Return the dtype of y and of dy: float32 if the gradient must not be rounded in between."""
     spec = LayerPrecision.from_key(key).spec
     exact_dy = _FLOAT32 in (spec.dgrad.a.format, spec.wgrad.a.format)
-    return stored_type(key) if spec.out_format in (None, _BF16) and not exact_dy else torch.float32
+    return input_dtype(key) if spec.out_format in (None, _BF16) and not exact_dy else torch.float32
 
 
 @functools.lru_cache(4096)
@@ -59,7 +59,7 @@ def _stateless(key: str) -> LinearOps:
     return LayerPrecision.from_key(key).ops()
 
 
-class Slot:
+class ModuleState:
     """State of a module's products; *part* is the index of a product in the module, from 0.
 
     Attributes
@@ -86,26 +86,26 @@ class Slot:
             )
         return self._ops[key, part]
 
-    def __deepcopy__(self, memo: Any) -> Slot:
+    def __deepcopy__(self, memo: Any) -> ModuleState:
         """Return a slot with copies of the states and without prepared weights."""
-        return Slot(copy.deepcopy(self.states, memo))
+        return ModuleState(copy.deepcopy(self.states, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Slot, (self.states,)
+        return ModuleState, (self.states,)
 
 
-_slots: WeakValueDictionary[int, Slot] = WeakValueDictionary()
+_slots: WeakValueDictionary[int, ModuleState] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
-def add_slot(slot: Slot) -> Tensor:
+def add_slot(slot: ModuleState) -> Tensor:
     """Register a slot and return its number in a tensor, which keeps the slot alive."""
     tensor: Any = torch.tensor(next(_numbers))
     _slots[int(tensor)] = tensor.kept_slot = slot
     return tensor
 
 
-def get_slot(tensor: Tensor) -> Slot:
+def get_slot(tensor: Tensor) -> ModuleState:
     """Return the slot with the given number.
 
     Raises
@@ -121,11 +121,11 @@ def get_slot(tensor: Tensor) -> Slot:
     return slot
 
 
-def _found(slot: Tensor | None) -> Slot:
+def _found(slot: Tensor | None) -> ModuleState:
     return _NONE if slot is None else get_slot(slot)
 
 
-_NONE = Slot([])
+_NONE = ModuleState([])
 
 
 def _rows(t: Tensor) -> Array:
@@ -133,7 +133,7 @@ def _rows(t: Tensor) -> Array:
 
 
 def _check_mode() -> None:
-    if not is_standard():
+    if not has_default_fpenv():
         raise RuntimeError(
             "lowprec.torch: this thread flushes subnormals to zero (torch.set_flush_denormal(True), or a library built "
             "with -ffast-math), so torch's own casts lose them: call torch.set_flush_denormal(False)"
@@ -157,13 +157,13 @@ def _product(
     else:
         weight = values(w)
     y = found.ops(key, part).product(_rows(x), weight, None if bias is None else values(bias))
-    return tensor(y, leaving_type(key)).reshape(*x.shape[:-1], w.shape[0])
+    return tensor(y, output_dtype(key)).reshape(*x.shape[:-1], w.shape[0])
 
 
 def _fake_product(
     x: Tensor, w: Tensor, bias: Tensor | None, slot: Tensor | None, part: int, key: str, training: bool
 ) -> Tensor:
-    return x.new_empty((*x.shape[:-1], w.shape[0]), dtype=leaving_type(key))
+    return x.new_empty((*x.shape[:-1], w.shape[0]), dtype=output_dtype(key))
 
 
 def _gradients(

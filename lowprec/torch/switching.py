@@ -24,7 +24,7 @@ Keys = dict[str, tuple[str, ...]]
 
 
 @contextmanager
-def borrowed(model: nn.Module) -> Iterator[None]:
+def preserve_model(model: nn.Module) -> Iterator[None]:
     """Context manager that disables gradients, and restores the model's classes and mode on exit."""
     modules = dict(model.named_modules())
     kinds = {name: type(module) for name, module in modules.items()}
@@ -45,12 +45,12 @@ def borrowed(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def keys_of(model: nn.Module) -> Keys:
+def get_precisions(model: nn.Module) -> Keys:
     """Return the precisions of a converted model's layers."""
     return {name: m.keys for name, m in model.named_modules() if isinstance(m, Converted)}
 
 
-def use(model: nn.Module, keys: Keys) -> None:
+def set_precisions(model: nn.Module, keys: Keys) -> None:
     """Set the precisions of a converted model's layers, with fresh state."""
     for name, module in model.named_modules():
         if isinstance(module, Converted):

@@ -94,19 +94,19 @@ def predicted(operation: Operation, x: np.ndarray, chosen: Sequence[Rule]) -> Pr
     return p
 
 
-def shown(p: Prediction, example: dict[str, Any], who: str) -> dict[str, str]:
+def shown(p: Prediction, example: dict[str, Any], caller: str) -> dict[str, str]:
     code = p.codes[0, example["at"]]
     found = {"code": f"0x{int(code):02X}"}
     with np.errstate(all="ignore"):
-        if len(example[who]["code"]) == 10:
+        if len(example[caller]["code"]) == 10:
             value = lp.decode(code, p.format) * p.scale[0]
-            found["code"] = example[who]["code"] if np.isnan(value) else f"0x{np.float32(value).view(np.uint32):08X}"
-    if "scale" in example[who]:
-        known = number(example[who]["scale"])
+            found["code"] = example[caller]["code"] if np.isnan(value) else f"0x{np.float32(value).view(np.uint32):08X}"
+    if "scale" in example[caller]:
+        known = number(example[caller]["scale"])
         nan = np.isnan(p.scale[0]) and np.isnan(known)
         if known == 0 or not np.isfinite(known):  # codes that such a scale multiplies are not compared
-            found["code"] = example[who]["code"]
-        found["scale"] = example[who]["scale"] if nan else f"0x{np.float32(p.scale[0]).view(np.uint32):08X}"
+            found["code"] = example[caller]["code"]
+        found["scale"] = example[caller]["scale"] if nan else f"0x{np.float32(p.scale[0]).view(np.uint32):08X}"
     return found
 
 

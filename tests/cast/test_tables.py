@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.cast.streams import streams
-from lowprec.cast.tables import hif8_rule, steps_by_bits, thresholds
+from lowprec.cast.tables import bucket_table, hif8_rule, thresholds
 from lowprec.format.rounding import Rounding, resolve, special_codes
 from lowprec.oracle import tables
 
@@ -169,7 +169,7 @@ def test_buckets_of_leading_bits_are_the_thresholds(mode: str) -> None:
         rounding = lp.roundings[mode]
         special = special_codes(f, *resolve(f, mode, "ocp_nonsat"))
         if mode != "to_odd":  # which may put thresholds at both ends of a gap
-            assert (steps_by_bits(f, rounding, special) is not None) == found
+            assert (bucket_table(f, rounding, special) is not None) == found
         keys = thresholds(f, rounding, special, np.dtype(np.float32)).keys
         at = np.where(keys >> 31 == 1, keys ^ np.uint32(1 << 31), ~keys)
         x = np.unique(np.concatenate([bits, at, at + np.uint32(1), at - np.uint32(1)]))

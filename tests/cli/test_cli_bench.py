@@ -7,7 +7,7 @@ from command_line import csv_rows, rows, run
 from lowprec.cli.output import key_of
 from lowprec.moe.model.model import Model
 from lowprec.moe.run import profile as measure
-from lowprec.moe.run.profile import PHASES, PhaseClock, phases
+from lowprec.moe.run.profile import PHASES, PhaseTimer, phases
 
 SMALL = 'base = "nano"\nlayers = 1\ndense_layers = 0\nexperts = 4\nbatch = 2\nsequence = 64\n'
 
@@ -53,7 +53,7 @@ def test_memory_counts_bytes_by_policy(config):
 def test_a_phase_stops_the_one_around_it(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(measure.time, "thread_time", lambda: now[0])
-    clock = PhaseClock()
+    clock = PhaseTimer()
 
     def work(seconds):
         now[0] += seconds

@@ -82,8 +82,8 @@ def test_layers_give_the_recipes_bits_over_steps(name, dtype):
         plain, w = said.ops(state), ours.weight.detach().float().numpy()
         for step in range(2):
             x, dy = numbers(tokens, k, seed=step), numbers(tokens, n, seed=9 + step)
-            kept = x.to(ops.stored_type(said.key)).float().numpy()
-            leaving = dy.to(ops.leaving_type(said.key)).float().numpy()
+            kept = x.to(ops.input_dtype(said.key)).float().numpy()
+            leaving = dy.to(ops.output_dtype(said.key)).float().numpy()
             state.begin_forward(training=True)
             expected, saved = plain.fprop(kept, w)
             state.begin_backward()

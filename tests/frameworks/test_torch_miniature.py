@@ -18,7 +18,7 @@ from lowprec.moe.run.schedule import Schedule  # noqa: E402
 from lowprec.moe.run.trainer import Trainer  # noqa: E402
 from lowprec.recipe import BoundRecipe  # noqa: E402
 from lowprec.torch.folder import load_tokens  # noqa: E402
-from lowprec.torch.huggingface import cannot_be_said, released_name  # noqa: E402
+from lowprec.torch.huggingface import export_blockers, hf_parameter_name  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CONFIG = replace(golden.MICRO, balance_alpha=0.0, expert_groups=2, topk_groups=1)  # groups as transformers judges them
@@ -153,7 +153,7 @@ def test_eval_runs_on_it(exported):
 ])  # fmt: skip
 def test_what_its_model_cannot_compute_is_said(change, words, tmp_path):
     config = replace(lp.configs["nano"], **change)
-    assert cannot_be_said(config) == [words]
+    assert export_blockers(config) == [words]
     untrained(config).save(tmp_path / "checkpoint.npz")
     with pytest.raises(ValueError, match=f"cannot be written as transformers' DeepSeek-V3: {words}"):
         lpt.export(tmp_path / "checkpoint.npz", tmp_path / "out")
@@ -162,5 +162,5 @@ def test_what_its_model_cannot_compute_is_said(change, words, tmp_path):
 
 def test_every_parameter_has_a_name_of_its_own():
     for config in lp.configs:
-        names = [released_name(name) for name in lp.configs[config].parameter_shapes()]
+        names = [hf_parameter_name(name) for name in lp.configs[config].parameter_shapes()]
         assert len(set(names)) == len(names)

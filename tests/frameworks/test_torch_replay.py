@@ -27,12 +27,12 @@ class Replay:
         if name not in self.of:
             said = LayerPrecision.of(self.recipe, name, self.layers)
             state = [LayerState(name, self.seed)] if said.spec.stateful else []
-            self.of[name] = said.key, ops.add_slot(ops.Slot(state)) if state else None
+            self.of[name] = said.key, ops.add_slot(ops.ModuleState(state)) if state else None
         return self.of[name]
 
     def forward(self, call):
         key, slot = self.layer(call.layer)
-        x = torch.from_numpy(call.x).to(ops.stored_type(key)).requires_grad_()
+        x = torch.from_numpy(call.x).to(ops.input_dtype(key)).requires_grad_()
         w = torch.from_numpy(call.w).requires_grad_()
         y = ops.product(x, w, None, slot, 0, key, True)
         return x, w, y

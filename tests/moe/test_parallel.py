@@ -9,7 +9,7 @@ import lowprec as lp
 from lowprec.codec.reductions import all_reduce
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
-from lowprec.moe.run.parallel import DataParallel, OneRank, bucket, ranks_of, unpacked
+from lowprec.moe.run.parallel import DataParallel, SingleRank, flatten_gradients, gradient_backend, unflatten_gradients
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 from lowprec.recipe.reduction import GradientAllReduce
@@ -37,8 +37,8 @@ def test_every_parameter_goes_through_the_codec(tokens):
     model = Model("nano", "bf16", seed=0)
     shards = [model.loss_and_grads(part)[1] for part in np.split(tokens, 4)]
     _, got = DataParallel(GradientAllReduce(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
-    rows = all_reduce(np.stack([bucket(shard) / np.float32(4) for shard in shards]), "e5m2_1x128", "ring")
-    assert all(np.array_equal(gradient, unpacked(rows, got)[name]) for name, gradient in got.items())
+    rows = all_reduce(np.stack([flatten_gradients(shard) / np.float32(4) for shard in shards]), "e5m2_1x128", "ring")
+    assert all(np.array_equal(gradient, unflatten_gradients(rows, got)[name]) for name, gradient in got.items())
     assert sum(g.size for g in got.values()) <= rows.size < sum(g.size + 128 for g in got.values())
 
 
@@ -46,10 +46,10 @@ def test_a_bucket_keeps_every_value_and_begins_rows_with_parameters():
     rng = np.random.default_rng(0)
     shapes = {"a": (3, 100), "b": (5,), "c": (2, 128), "d": (0, 4), "e": ()}
     given = {name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()}
-    rows = bucket(given)
+    rows = flatten_gradients(given)
     assert rows.shape == (3 + 1 + 2 + 0 + 1, 128)
     assert np.array_equal(rows[4:6], given["c"])
-    assert all(np.array_equal(back, given[name]) for name, back in unpacked(rows, given).items())
+    assert all(np.array_equal(back, given[name]) for name, back in unflatten_gradients(rows, given).items())
     assert np.count_nonzero(rows) == sum(value.size for value in given.values())
 
 
@@ -75,15 +75,15 @@ def test_what_recipes_say_of_it():
     recipe = lp.recipes["dsv3"].with_(all_reduce="16 ring logfmt8")
     assert lp.Recipe.from_toml(recipe.to_toml()) == recipe
     assert recipe.name == "dsv3(all_reduce=16 ring logfmt8)"
-    assert isinstance(ranks_of(None, 3), OneRank)
+    assert isinstance(gradient_backend(None, 3), SingleRank)
 
 
 test_refused = refusals([
-    ("ranks_of(GradientAllReduce.parse('5 ring bf16'), 16)",
+    ("gradient_backend(GradientAllReduce.parse('5 ring bf16'), 16)",
      "all_reduce: ranks must divide the batch of 16 sequences, got 5"),
     *((f"GradientAllReduce.parse({text!r})",
       "all_reduce must be 'none' or ranks, algorithm")
       for text in ("ring bf16", "0 ring bf16", "16 ring", 16, "")),
     ("lp.recipes['bf16'].with_(all_reduce='16 rung bf16')", UnknownNameError, "did you mean 'ring'"),
     ("GradientAllReduce.parse('16 ring bf61')", UnknownNameError, "unknown codec"),
-], lambda: {"ranks_of": ranks_of, "GradientAllReduce": GradientAllReduce})  # fmt: skip
+], lambda: {"gradient_backend": gradient_backend, "GradientAllReduce": GradientAllReduce})  # fmt: skip

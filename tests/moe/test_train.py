@@ -22,7 +22,7 @@ from lowprec.moe.run import checkpoint, saving
 from lowprec.moe.run.checkpoint import CheckpointError
 from lowprec.moe.run.files import read_run
 from lowprec.moe.run.train import Diverged, Schedule, Trainer, default_rate, train
-from lowprec.recipe import draw
+from lowprec.recipe import derive_seed
 from lowprec.registry import UnknownNameError
 from lowprec.study.run.backend import BACKEND
 
@@ -45,7 +45,7 @@ def micro(text, recipe="bf16", steps=0, **changes):
 def state(trainer):
     """Every bit that the next step depends on."""
     bound = trainer.model.recipe.state_dict()
-    return bound["step"], in_bytes(saving.state(trainer) | bound["delayed"])
+    return bound["step"], in_bytes(saving.state_arrays(trainer) | bound["delayed"])
 
 
 # --- the same bits ---------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_branches_on_other_data_draw_other_random_bits(load, text, tmp_path):
     assert len({load(noisy, data_seed=seed).model.recipe.draw(place) for seed in range(1000, 1020)}) == 20
     # Without a data seed of their own, runs draw by their seed alone.
     drawn = [load(noisy, **changes).model.recipe.draw(place) for changes in ({}, {"data_seed": 3})]
-    assert drawn == [draw(3, place, 0)] * 2
+    assert drawn == [derive_seed(3, place, 0)] * 2
     # The bits are what is rounded with.
     tokens = trainer._batches[0]
     a, b, c = (load(noisy, data_seed=s).model.loss_and_grads(tokens)[1]["layers.0.attn.wo"] for s in (1000, 1000, 1001))

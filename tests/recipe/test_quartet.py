@@ -6,7 +6,7 @@ import pytest
 import lowprec as lp
 from lowprec.recipe import LayerPrecision, LinearSpec, linear_ops
 from lowprec.recipe.operands import NoState
-from lowprec.scaling.eden import parts, quantize_eden
+from lowprec.scaling.eden import quantize_eden, stages
 
 SPEC = lp.recipes["quartet2"].typical_linear
 
@@ -33,7 +33,7 @@ def turned(x):
 
 def eden(x, seed, signs, along_columns=False):
     """MS-EDEN along the rows of x; where the operand lies along columns, random words follow the turned scales."""
-    codes, scale, factor, tensor = parts(lp.hadamard(x, 128, signs), 128)
+    codes, scale, factor, tensor = stages(lp.hadamard(x, 128, signs), 128)
     order = turned if along_columns else np.ascontiguousarray
     wanted = order((scale * np.repeat(factor, 8, axis=1)).astype(np.float32))
     rounded = order(lp.round_to(wanted, "e4m3fn", rounding="stochastic", seed=seed))

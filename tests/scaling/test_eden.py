@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import lowprec as lp
 from lowprec.oracle import E2M1FN, E4M3FN, decode, encode, max_code
-from lowprec.scaling.eden import parts
+from lowprec.scaling.eden import stages
 
 F32 = NDArray[np.float32]
 
@@ -30,7 +30,7 @@ def eden(x: NDArray[np.floating], seed: int) -> lp.Quantized:
 
 
 def test_the_worked_example() -> None:
-    codes, scale, factor, tensor = parts(EXAMPLE, 32)
+    codes, scale, factor, tensor = stages(EXAMPLE, 32)
     assert tensor == pytest.approx(0.0032166785, rel=3e-7)
     assert scale.tolist() == [[256, 80]]
     assert lp.decode(codes, "e2m1fn")[0].tolist() == CODES
@@ -77,7 +77,7 @@ def test_codes_scales_and_factors_are_the_definitions(seed: int) -> None:
     z[2] = lp.round_to(z[2] / np.abs(z[2]).max() * 6, "e2m1fn")
     for row in z:
         codes, scales, factors = in_fractions(row, 64)
-        ours = parts(row[None], 64)
+        ours = stages(row[None], 64)
         assert ours[0][0].tolist() == codes
         assert [Fraction(float(s)) for s in ours[1][0]] == scales
         # Ours sums 64 terms in float64 and rounds the quotient to float32.

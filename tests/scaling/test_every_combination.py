@@ -14,7 +14,7 @@ from floats import bits
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec._arrays import spread
+from lowprec._arrays import repeat_tiles
 from lowprec.scaling.constants import bound_of
 from lowprec.scaling.rules import SCALE_APPLICATIONS, SPECIALS, scale_calculations
 
@@ -61,7 +61,7 @@ def block_of(q: lp.Quantized) -> tuple[int, int]:
 def by_value(blocks: NDArray[np.generic], q: lp.Quantized) -> NDArray[np.generic]:
     """Return what each value's block has."""
     rows, columns = block_of(q)
-    return spread(spread(blocks, rows, q.shape[0], 0), columns, q.shape[1])
+    return repeat_tiles(repeat_tiles(blocks, rows, q.shape[0], 0), columns, q.shape[1])
 
 
 def check(x: F32, quantizer: lp.Quantizer, granularity: str | lp.Granularity | None = None, **how: Any) -> lp.Quantized:

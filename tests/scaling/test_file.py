@@ -53,7 +53,7 @@ def there_and_back(q, folder):
     assert back.format.source == q.format.source
     assert [path.name for path in folder.iterdir()] == ["q.npz"]
     if q.quantizer is not None:
-        assert _values.same(back.quantizer.note, q.quantizer.note)
+        assert _values.bitwise_equal(back.quantizer.note, q.quantizer.note)
     return back
 
 

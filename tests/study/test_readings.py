@@ -16,7 +16,7 @@ from lowprec.codec.reductions import all_reduce
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
-from lowprec.moe.run.parallel import bucket
+from lowprec.moe.run.parallel import flatten_gradients
 from lowprec.study import Acceptance, Arm, ByPosition, CheckpointSize, Expectation, MeasurementStudy, ReducedGradients
 from lowprec.study.analysis.estimates import half_width
 from lowprec.study.catalogue import read as read_study
@@ -202,7 +202,7 @@ def test_errors_are_those_of_the_reduction(sequences):
     rows = by_condition(ReducedGradients(ranks=(2, 8)), model, recipe, BF16, sequences, 0)
     assert [*rows] == ["2", "8"]
     parts = [model.loss_and_grads(part)[1] for part in np.split(sequences, 8)]
-    shards = np.stack([bucket(part) for part in parts]) / np.float32(8)
+    shards = np.stack([flatten_gradients(part) for part in parts]) / np.float32(8)
     exact = shards.astype(np.float64).sum(axis=0)
     error = np.sum((all_reduce(shards, "e5m2_1x128", "ring") - exact) ** 2)
     assert rows["8"]["gradient_error"] == pytest.approx(np.sqrt(error / np.sum(exact**2)), rel=1e-9)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec.tensorcore.accumulator import Accumulator
 from lowprec.tensorcore.engines.engine import Engine
-from lowprec.tensorcore.engines.selection import kernel_in_use, machines, solve, way_for
+from lowprec.tensorcore.engines.selection import instruction_sets, kernel_in_use, plan_for, solve
 from lowprec.tensorcore.problem import GemmProblem
 
 #: Names of the kernels that this CPU can run, the fastest first.
-KERNELS = machines("auto")
+KERNELS = instruction_sets("auto")
 
 
 def agree(compute: Callable[[], NDArray[Any]], *label: Any, kernels: Sequence[str] = KERNELS) -> NDArray[Any]:
@@ -52,9 +52,9 @@ def check_kernels(
     p = GemmProblem(a, b, *formats, c, *(scales or ()))
 
     def compute() -> NDArray[Any]:
-        name, way = kernel_in_use(), way_for(unit, *formats)
+        name, way = kernel_in_use(), plan_for(unit, *formats)
         if engine is not None and name != "reference":
-            found = (engine.find(unit, *formats, machine) for machine in machines(name))
+            found = (engine.find(unit, *formats, machine) for machine in instruction_sets(name))
             way = way._replace(engine=next(x for x in found if x is not None))
         assert name == "reference" or isinstance(way.engine, used)
         return solve(way, p)

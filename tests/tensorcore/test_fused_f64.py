@@ -18,8 +18,8 @@ from lowprec.format.catalogue import Format, formats
 from lowprec.kernels.tensorcore.float64_lanes import pack
 from lowprec.kernels.tensorcore.float64_lanes.sums import FACTOR
 from lowprec.tensorcore.accumulator import ALIGNMENTS, Align
-from lowprec.tensorcore.engines.float64_lanes import Extent, Float64Lanes, HalvesInFloat64Lanes
-from lowprec.tensorcore.engines.selection import proves
+from lowprec.tensorcore.engines.float64_lanes import ExponentRange, Float64Lanes, SplitF16InFloat64Lanes
+from lowprec.tensorcore.engines.selection import passes_trial
 from lowprec.tensorcore.kinds.nvidia import FusedSum
 from lowprec.tensorcore.problem import GemmProblem
 
@@ -170,7 +170,7 @@ def test_the_condition_for_normal_results_at_its_edge() -> None:
     for high, taken in ((59, True), (60, False)):
         cases.append((np.full((4, 64), 1.9921875 * 2.0**58), np.full((40, 64), -1.9921875 * 2.0**high), taken))
     for a, b, taken in cases:
-        extents = [Extent.of(x.astype(np.float32), BF16) for x in (a, b)]
+        extents = [ExponentRange.of(x.astype(np.float32), BF16) for x in (a, b)]
         assert extents[0].is_normal(extents[1], unit.fraction_bits, 64) == taken
         check(unit, BF16, codes_of(a, BF16), codes_of(b, BF16))
 
@@ -198,11 +198,11 @@ def test_the_trial_notices_a_wrong_kernel(align: Align, name: str) -> None:
     if own is None:
         assert (align, name) == ("nearest", "fma")  # a thread has one rounding mode
         return
-    assert proves(own)
+    assert passes_trial(own)
     wrong = [own.form._replace(factor=own.form.factor + 2.0**-12)]
     wrong += [own.form._replace(kernels=other.form.kernels) for other in found.values() if other is not None]
     for form in wrong:
-        assert not proves(dataclasses.replace(own, form=form))
+        assert not passes_trial(dataclasses.replace(own, form=form))
 
 
 @pytest.mark.skipif("fma" not in NAMES, reason="needs AVX2")
@@ -255,7 +255,7 @@ def test_sums_at_float16s_ends(name):
     edges = np.array([2048, 2049, 65504, 65488, -65504, 2.0**-24, 2.0**-14, 0.33325, -0.0, 1024.5])
     for shift in range(10):
         c = np.resize(np.roll(edges, shift), (6, 6)).astype(unit.dtype)
-        want = check_kernels(unit, (E4M3, E4M3), x, x, c, used=HalvesInFloat64Lanes)
+        want = check_kernels(unit, (E4M3, E4M3), x, x, c, used=SplitF16InFloat64Lanes)
     assert np.isinf(want).any() == name.endswith("f16")
 
 

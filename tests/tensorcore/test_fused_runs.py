@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import lowprec as lp
 from lowprec.format.catalogue import formats
 from lowprec.tensorcore.accumulator import Accumulator
-from lowprec.tensorcore.engines.runs import Runs
-from lowprec.tensorcore.engines.selection import proves, way_for
+from lowprec.tensorcore.engines.exact_groups import ExactGroupEngine
+from lowprec.tensorcore.engines.selection import passes_trial, plan_for
 from lowprec.tensorcore.problem import GemmProblem
 
 FP4 = formats["e2m1fn"]
@@ -30,7 +30,7 @@ Rng = np.random.Generator
 def check(unit: Accumulator, a: Codes, b: Codes, scales: tuple[Codes, Codes], *addends: Any) -> NDArray[np.float32]:
     """Compare every form with the integer reference, all bits; return the sums without C, or with the last one."""
     for c in addends or (None,):
-        want = check_kernels(unit, (FP4, FP4), a, b, c, scales, used=Runs)
+        want = check_kernels(unit, (FP4, FP4), a, b, c, scales, used=ExactGroupEngine)
     return want
 
 
@@ -91,7 +91,7 @@ def test_the_sum_stays_below_its_limit(sign: int) -> None:
     b[:, 1::2] ^= 8
     check(unit, a, b, scales, c)
     for beyond in (unit.with_(fraction_bits=38), unit.with_(group_size=128)):
-        assert not any(Runs.find(beyond, FP4, FP4, name) for name in NAMES)
+        assert not any(ExactGroupEngine.find(beyond, FP4, FP4, name) for name in NAMES)
 
 
 def of_many_bits(rng: Rng, count: int) -> tuple[Codes, Codes]:
@@ -157,17 +157,17 @@ def test_the_factor_is_between_its_bounds(exponent: int, right: bool) -> None:
     unit = NVFP4.with_(fraction_bits=37)
     assert not check(unit, a, b, given).any()
     for name in set(NAMES) - {"portable"}:
-        fast = with_factor(Runs.find(unit, FP4, FP4, name), 1 + 2.0**exponent)
+        fast = with_factor(ExactGroupEngine.find(unit, FP4, FP4, name), 1 + 2.0**exponent)
         assert fast.run(GemmProblem(a, b, FP4, FP4, None, *given)).out.any() != right
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-30, 1 - 2.0**-49])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "portable"])
 def test_the_trial_notices_a_wrong_factor(name: str, factor: float) -> None:
-    engine = Runs.find(NVFP4, FP4, FP4, name)
+    engine = ExactGroupEngine.find(NVFP4, FP4, FP4, name)
     assert engine is not None
-    assert proves(engine)
-    assert not proves(with_factor(engine, factor))
+    assert passes_trial(engine)
+    assert not passes_trial(with_factor(engine, factor))
 
 
 def test_what_is_refused() -> None:
@@ -176,8 +176,8 @@ def test_what_is_refused() -> None:
         NVFP4.with_(align="floor"), NVFP4.with_(exact_group=8), NVFP4.with_(output_format="float16"),
         NVFP4.with_(zero_exponent=-120),
     ):  # fmt: skip
-        assert way_for(unit, FP4, FP4).engine is None
-    assert Runs.find(NVFP4, e3m2, FP4, "portable") is None
+        assert plan_for(unit, FP4, FP4).engine is None
+    assert ExactGroupEngine.find(NVFP4, e3m2, FP4, "portable") is None
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -242,7 +242,7 @@ AMD: list[tuple[str, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "fmt", "changes"), AMD, ids=str)
 def test_amd_machines_that_nobody_has_built(name: str, fmt: str, changes: dict[str, Any]) -> None:
     unit, f = lp.accumulators[name].with_(**changes), lp.formats[fmt]
-    assert selection.way_for(unit, f, f).engine is not None
+    assert selection.plan_for(unit, f, f).engine is not None
     instructions(unit, (f, f), ["auto"])
 
 
@@ -254,7 +254,7 @@ def test_groups_of_zeros_are_not_left_to_the_reference(name: str, fmt: str) -> N
     x[3:9] = 0
     x[:, 32:64] = 0
     x[:, 1::2] *= x[:, 1::2] > 1
-    engine = selection.way_for(machine, f, f).engine
+    engine = selection.plan_for(machine, f, f).engine
     assert engine is not None
     codes = lp.encode(x, fmt)
     found = engine.run(GemmProblem(codes, codes, f, f, np.zeros((20, 20), np.float32)))
@@ -283,7 +283,7 @@ def test_palettes_find_looser_limits(field: str, monkeypatch: pytest.MonkeyPatch
         pytest.skip("counts nothing in words of 32 bits")
     before = LIMITS[kernel]
     monkeypatch.setitem(LIMITS, kernel, before._replace(**{field: LOOSER[field](getattr(before, field))}))
-    monkeypatch.setattr(selection, "ways", {})
+    monkeypatch.setattr(selection, "plans", {})
 
     def compare() -> None:
         for unit, pair in machines(before) if field not in ("scale", "binades") else ():

@@ -18,7 +18,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec._values import deciding
+from lowprec._values import compared_fields
 from lowprec.tensorcore.accumulator import FLOAT64, Accumulator, AlignedSum
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.kinds.amd import OnesComplementSum
@@ -293,7 +293,7 @@ def test_its_fields_decide_bits(kind: type[Accumulator]) -> None:
     codes |= (rng.integers(0, 2, codes.shape) << 7).astype(np.uint8) if not scales else np.uint8(0)
     codes[::3] = np.where(rng.random((4, 256)) < 0.8, 0, codes[::3])
     own = result(base, codes, scales)
-    for field in deciding(kind):
+    for field in compared_fields(kind):
         different = []
         for value in OTHERS.get(field, ()):
             try:

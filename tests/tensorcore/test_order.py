@@ -10,13 +10,13 @@ from floats import bits
 from test_machines import multiply, operands
 
 import lowprec as lp
-from lowprec._values import deciding
+from lowprec._values import compared_fields
 from lowprec.oracle import FORMATS
 from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
 from lowprec.tensorcore.kinds import KINDS
-from lowprec.tensorcore.order import Products, Rounded, Sum
 from lowprec.tensorcore.problem import GemmProblem
+from lowprec.tensorcore.summation_tree import ProductLeaf, SingleRounding, SumNode
 
 NAMES = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
 
@@ -48,7 +48,7 @@ def test_c_enters_once_in_every_order():
     def names(item):
         if isinstance(item, str):
             return [item]
-        return [] if isinstance(item, Products) else [name for inner in item.of for name in names(inner)]
+        return [] if isinstance(item, ProductLeaf) else [name for inner in item.of for name in names(inner)]
 
     assert {name: names(lp.accumulators[name].order()).count("C") for name in NAMES} == (dict.fromkeys(NAMES, 1))
 
@@ -58,7 +58,7 @@ def test_a_drawing_says_what_is_in_its_tree():
     assert "20 fraction bits kept" in svg
     assert "cut to float32" in svg
     assert FORMATS
-    assert isinstance(lp.accumulators["exact"].order(), Sum)
+    assert isinstance(lp.accumulators["exact"].order(), SumNode)
 
 
 # The same trees as data: computed in fractions, they give the bits.
@@ -75,7 +75,7 @@ def _tiny(value: Exact) -> bool:
     return math.isfinite(value) and abs(Fraction(value)) < _LEAST
 
 
-def _rounded(how: Rounded, values: list[Exact]) -> Exact:
+def _rounded(how: SingleRounding, values: list[Exact]) -> Exact:
     """Add exactly and round once."""
     if how.flushes:
         values = [_zero_like(v) if _tiny(v) else v for v in values]
@@ -108,18 +108,18 @@ def _odd(value: Exact) -> Exact:
     return (whole if whole == scaled else whole | 1) * Fraction(2) ** -places * (1 if value > 0 else -1)
 
 
-def computed(tree: Sum, products: list[Exact], c: Exact) -> Exact:
+def computed(tree: SumNode, products: list[Exact], c: Exact) -> Exact:
     """Return what a tree makes of products and C; products beyond the last are +0."""
     values: list[Exact] = []
     for item in tree.of:
-        if isinstance(item, Sum):
+        if isinstance(item, SumNode):
             values.append(computed(item, products, c))
-        elif isinstance(item, Products):
+        elif isinstance(item, ProductLeaf):
             some = [products[k] if k < len(products) else Fraction(0) for k in item.ks]
             values += [x if x == 0 or not math.isfinite(x) else x * Fraction(2) ** item.exponent for x in some]
         else:
             values.append(c if item == "C" else Fraction(0))
-    assert isinstance(tree.how, Rounded)
+    assert isinstance(tree.how, SingleRounding)
     return _rounded(tree.how, values)
 
 
@@ -147,7 +147,7 @@ def _product(x: Exact, y: Exact) -> Exact:
 def test_a_tree_computes_the_bits(kind: type, changes: dict) -> None:
     base = next(lp.accumulators[name] for name in NAMES if type(lp.accumulators[name]) is kind).with_(input_formats=())
     try:
-        machine = base.with_(**{k: v for k, v in changes.items() if k in deciding(kind)})
+        machine = base.with_(**{k: v for k, v in changes.items() if k in compared_fields(kind)})
     except ValueError:
         pytest.skip(f"{kind.__name__} has no {changes}")
     rng, k = np.random.default_rng(3), 11

@@ -16,7 +16,7 @@ from floats import normal
 import lowprec as lp
 from lowprec import _threads
 from lowprec.tensorcore.engines.float32_lanes import Float32Lanes
-from lowprec.tensorcore.engines.selection import MACHINES, kernel_in_use, proves, way_for
+from lowprec.tensorcore.engines.selection import INSTRUCTION_SETS, kernel_in_use, passes_trial, plan_for
 
 ROOT = Path(lp.__file__).parent.parent
 HOPPER, E4M3 = lp.accumulators["hopper_fp8"], lp.formats["e4m3fn"]
@@ -33,7 +33,7 @@ def nearest_even() -> bool:
 def test_a_trial_is_passed_by_every_kernel_and_failed_by_a_wrong_one(name: str) -> None:
     engine = Float32Lanes.find(HOPPER, E4M3, E4M3, name)
     assert engine is not None
-    assert proves(engine)
+    assert passes_trial(engine)
     assert nearest_even()
     form = engine.form
 
@@ -42,7 +42,7 @@ def test_a_trial_is_passed_by_every_kernel_and_failed_by_a_wrong_one(name: str) 
         arguments[-1].view(np.uint32)[3, 5] ^= 1 << 10
         return largest
 
-    assert not proves(dataclasses.replace(engine, form=form._replace(run=one_bit_off)))
+    assert not passes_trial(dataclasses.replace(engine, form=form._replace(run=one_bit_off)))
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -51,11 +51,11 @@ def test_every_engine_takes_the_named_kernel(unit: str, name: str) -> None:
     accumulator = lp.accumulators[unit]
     fmt = accumulator.default_format
     with lp.use_kernel(name):
-        engine = way_for(accumulator, fmt, fmt).engine
+        engine = plan_for(accumulator, fmt, fmt).engine
     assert engine is not None
     assert engine.machine == name
     with lp.use_kernel("reference"):
-        assert way_for(accumulator, fmt, fmt).engine is None
+        assert plan_for(accumulator, fmt, fmt).engine is None
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -109,7 +109,7 @@ def test_the_path_of_a_product_is_short() -> None:
 def test_unknown_and_impossible_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"use_kernel: name must be one of auto, .*, got 'avx51'"):
         lp.use_kernel("avx51").__enter__()
-    monkeypatch.setitem(MACHINES, "sve", frozenset({"sve9"}))
+    monkeypatch.setitem(INSTRUCTION_SETS, "sve", frozenset({"sve9"}))
     with pytest.raises(
         ValueError, match="use_kernel: name must be one of auto, reference here, got 'sve': this CPU lacks sve9"
     ):
@@ -124,9 +124,9 @@ def test_a_choice_holds_within_its_block_and_its_thread() -> None:
         assert kernel_in_use() == "portable"
         with lp.use_kernel("reference"):
             assert kernel_in_use() == "reference"
-            assert way_for(HOPPER, E4M3, E4M3).engine is None
+            assert plan_for(HOPPER, E4M3, E4M3).engine is None
         with lp.use_kernel("auto"):
-            engine = way_for(HOPPER, E4M3, E4M3).engine
+            engine = plan_for(HOPPER, E4M3, E4M3).engine
             assert engine is not None
             assert engine.machine == RUNNABLE[0]
         assert kernel_in_use() == "portable"

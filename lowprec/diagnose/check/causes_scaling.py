@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._arrays import spread
+from ..._arrays import repeat_tiles
 from ...cast.casts import encode, round_to
 from ...format.catalogue import formats
 from ...scaling.constants import bound_of, rule_of, tensor_scale
@@ -218,7 +218,7 @@ def _blocks(made: Expected, found: Observed) -> Forms:
             yield form, other
             rows, columns = own.block(shape)
             if other.scale.shape != made.scale.shape and not (block[0] % rows or block[1] % columns):
-                wide = spread(spread(other.scale, block[0] // rows, made.scale.shape[0], 0),
+                wide = repeat_tiles(repeat_tiles(other.scale, block[0] // rows, made.scale.shape[0], 0),
                               block[1] // columns, made.scale.shape[1])  # fmt: skip
                 yield (
                     f"{form}, each scale repeated",

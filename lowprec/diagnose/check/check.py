@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._arrays import as_matrix
-from ..._ieee import standard
+from ..._fpenv import with_default_fpenv
 from ...format.catalogue import formats
 from ...scaling.granularity import Granularity
-from ...scaling.quantize import specified, stateless
+from ...scaling.quantize import resolve_spec, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
@@ -26,7 +26,7 @@ _DAMAGED = 2  # differences that may have another cause
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 
 
-@standard
+@with_default_fpenv
 @np.errstate(all="ignore")  # predictions divide by scales of zero, and round beyond formats
 def check(
     q: Quantized | ArrayLike | str | os.PathLike[str],
@@ -102,7 +102,7 @@ def check(
 
 def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity | None) -> Quantizer:
     """Return a quantizer without a state, in other blocks if they are given; it keeps its name."""
-    q = stateless("check", specified("check", quantizer))
+    q = stateless("check", resolve_spec("check", quantizer))
     return q if granularity is None else replace(q, granularity=Granularity.parse(granularity))
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._arrays import spread
-from ..._values import ByBits
+from ..._arrays import repeat_tiles
+from ..._values import BitwiseEq
 from ...cast.casts import decode, encode, round_to
 from ...format.catalogue import Format, formats
 from ...format.policy import policies
 from ...scaling.constants import rule_of, tensor_scale
 from ...scaling.granularity import Granularity
-from ...scaling.hadamard import transformed
+from ...scaling.hadamard import transform
 from ...scaling.quantize import quantize
 from ...scaling.quantizer import Quantizer
 from ...scaling.rules import FLOAT32, are_powers
@@ -29,7 +29,7 @@ _LARGEST = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, eq=False)
-class Observed(ByBits):
+class Observed(BitwiseEq):
     """Codes and scales, as they are stored.
 
     Attributes
@@ -191,7 +191,7 @@ class Expected(Observed):
         if self.plain is not None:
             return self.plain.rotated
         rows, columns = self.block
-        return transformed(self.x, self.q, axis=0 if columns == 1 and rows > 1 else 1)
+        return transform(self.x, self.q, axis=0 if columns == 1 and rows > 1 else 1)
 
     @functools.cached_property
     def amax(self) -> F32:
@@ -210,7 +210,7 @@ class Expected(Observed):
     def each(self, scale: NDArray[Any]) -> NDArray[Any]:
         """Return the value of each element's block."""
         rows, columns = self.block
-        return spread(spread(scale, rows, self.x.shape[0], 0), columns, self.x.shape[1])
+        return repeat_tiles(repeat_tiles(scale, rows, self.x.shape[0], 0), columns, self.x.shape[1])
 
     def before(self, scale: F32 | None = None, tensor: np.float32 | None = None) -> F32:
         """Return the numbers that are cast: values over their scales, given ones or its own."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._arrays import as_float32, as_matrix, host, matrix_shape, real32
+from ..._arrays import as_float32, as_matrix, matrix_shape, to_numpy
+from ..._checks import check_float32
 from ..._files.npy import Archive, read_npy
-from ...cast.arrays import said_format
+from ...cast.arrays import format_from_dtype
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer
 from ...scaling.rules import AmaxRule, scale_calculations
@@ -63,8 +64,8 @@ def read(
         return _from_quantized(q) if isinstance(q, Quantized) else _from_file(q)
     if scale is None:
         raise ValueError("check: scale must be given with an array of codes, got None; or pass a Quantized, or a file")
-    tensor = None if tensor_scale is None else real32("check", "tensor_scale", tensor_scale)
-    return _from_arrays("check", np.asarray(host(q)), np.asarray(host(scale)), tensor)
+    tensor = None if tensor_scale is None else check_float32("check", "tensor_scale", tensor_scale)
+    return _from_arrays("check", np.asarray(to_numpy(q)), np.asarray(to_numpy(scale)), tensor)
 
 
 def _from_quantized(q: Quantized) -> ParsedInput:
@@ -84,18 +85,18 @@ def _from_quantized(q: Quantized) -> ParsedInput:
     return ParsedInput(dump, None, tuple(like))
 
 
-def _from_arrays(who: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> ParsedInput:
-    said = said_format(codes)
+def _from_arrays(caller: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> ParsedInput:
+    said = format_from_dtype(codes)
     if said is not None:
         codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
     if codes.dtype not in (np.uint8, np.uint16):
         raise TypeError(
-            f"{who}: codes must be uint8 (uint16 beyond 8 bits) or a type of ml_dtypes or torch, got {codes.dtype}"
+            f"{caller}: codes must be uint8 (uint16 beyond 8 bits) or a type of ml_dtypes or torch, got {codes.dtype}"
         )
-    if scale.dtype.kind not in "fiu" and said_format(scale) is None:
-        raise TypeError(f"{who}: scale must be an array of numbers, got {scale.dtype}")
+    if scale.dtype.kind not in "fiu" and format_from_dtype(scale) is None:
+        raise TypeError(f"{caller}: scale must be an array of numbers, got {scale.dtype}")
     if codes.ndim == 0 or not codes.size:
-        raise ValueError(f"{who}: codes must have elements, got shape {codes.shape}")
+        raise ValueError(f"{caller}: codes must have elements, got shape {codes.shape}")
     with np.errstate(over="ignore"):
         numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
     return ParsedInput(Observed(np.ascontiguousarray(codes), numbers, tensor), format=said)
@@ -112,7 +113,7 @@ def _from_file(path: str | os.PathLike[str]) -> ParsedInput:
     tensor = arrays.get("tensor_scale")
     if tensor is not None and (tensor.size != 1 or tensor.dtype.kind not in "fiu"):
         raise ValueError(f"{where}: tensor_scale must be a single number, got {tensor.dtype} of shape {tensor.shape}")
-    number = None if tensor is None else real32(where, "tensor_scale", tensor.reshape(-1)[0].item())
+    number = None if tensor is None else check_float32(where, "tensor_scale", tensor.reshape(-1)[0].item())
     return _from_arrays(where, arrays["codes"], arrays["scale"], number)
 
 

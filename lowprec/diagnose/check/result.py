@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._show import table
-from ..._values import ByBits
+from ..._markup import html_table
+from ..._values import BitwiseEq
 from .attribution import UNEXPLAINED
 from .expected import Expected, Observed, values_of
 from .search import Explanation
@@ -47,7 +47,7 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Check(ByBits):
+class Check(BitwiseEq):
     """Differences from a quantizer, and their causes. It is true if nothing differs.
 
     Attributes
@@ -198,7 +198,7 @@ class Check(ByBits):
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{html.escape(self.sentence)}</b></p>"]
-        parts += [table(rows, columns, title) for title, (columns, rows) in self.tables()]
+        parts += [html_table(rows, columns, title) for title, (columns, rows) in self.tables()]
         return f'<div class="lowprec-check">{"".join(parts)}</div>'
 
 

@@ -15,10 +15,10 @@ from ...tensorcore.accumulator import FLOAT32, FLOAT64, TF32, Accumulator, heede
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.engines import reference
 from ...tensorcore.engines.chain import sequential_f64
-from ...tensorcore.engines.selection import promoted, solve, way_for
+from ...tensorcore.engines.selection import plan_for, solve, solve_promoted
 from ...tensorcore.gemm import gemm
 from ...tensorcore.library import GemmLibrary, gemm_libraries
-from ...tensorcore.operands import as_multiplied
+from ...tensorcore.operands import instruction_codes
 from ...tensorcore.problem import GemmProblem
 from .dump import GemmDump, Part, canonical
 
@@ -159,7 +159,7 @@ class MmaCandidate(Candidate):
         if part.scales is not None and part.scales.a.shape[1] * m.scale_block != part.a.shape[1]:
             raise ValueError(f"{m} takes scales for {m.scale_block}")
         m.check_inputs(part.fa, part.fb)
-        (x, left), (y, right) = as_multiplied(part.a, part.fa, m), as_multiplied(part.b, part.fb, m)
+        (x, left), (y, right) = instruction_codes(part.a, part.fa, m), instruction_codes(part.b, part.fb, m)
         p = GemmProblem(x, y, left, right, start, *(part.scales or ()))
         d = part.pick(_multiplied(m, (part.fa, part.fb), p, part.c is None))
         return d.view(part.wanted.dtype)
@@ -242,12 +242,12 @@ def _multiplied(m: Accumulator, pair: tuple[Format, Format], p: GemmProblem, fro
         m.check_formats(p.fa, p.fb)
         if every is None or (every >= k and from_zero):
             return m.reference(p)
-        return reference.promoted(m, p, every, m.reference)
-    way = way_for(m, *pair)
+        return reference.solve_promoted(m, p, every, m.reference)
+    way = plan_for(m, *pair)
     if every is None:
         return solve(way, p)
     if not from_zero or m.dtype != np.float32 or m.scale_format is not None or every % way.step:
-        return promoted(way, p, every)
+        return solve_promoted(way, p, every)
     blocks = -(-k // every)  # one call for all chains, whose sums are added from +0
     ones = [np.ones((blocks, n), np.float32) for n in (rows, columns)]
     return solve(way, p._replace(c=None, scale_a=ones[0], scale_b=ones[1], length=every, promote=True))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._arrays import check_product, check_shape, host, real_numbers
-from ...cast.arrays import as_codes, said_format
+from ..._arrays import as_real, check_matmul, check_shape, to_numpy
+from ...cast.arrays import as_codes, format_from_dtype
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format, formats
 from ...scaling.granularity import Granularity
@@ -213,12 +213,12 @@ def dump_of(
         else:
             found[name] = *_codes(name, given, fmt), scale
     (x, fa, scale_a), (y, fb, scale_b) = found["a"], found["b"]
-    check_product("identify", x.shape, y.shape)
+    check_matmul("identify", x.shape, y.shape)
     if 0 in (*x.shape, len(y)):
         raise ValueError(f"identify: a and b must have elements, got shapes {x.shape} and {y.shape}")
     if (fa == FLOAT64) != (fb == FLOAT64):
         raise ValueError(f"identify: a and b must both be float64 or both be codes, got {fa.name} and {fb.name}")
-    if d_format is None and fa != FLOAT64 and np.asarray(host(d)).dtype == np.float64:
+    if d_format is None and fa != FLOAT64 and np.asarray(to_numpy(d)).dtype == np.float64:
         d_format = FLOAT32  # numbers that a list or another package has widened
     bits, out = _outputs(d, d_format)
     shapes = [(len(x), len(y)), (len(x),)][: 1 + (len(x) == len(y))]
@@ -234,7 +234,7 @@ def dump_of(
 
 
 def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Format]:
-    array = np.asarray(host(given))
+    array = np.asarray(to_numpy(given))
     said = _own_format(array)
     f = said if fmt is None else _format(fmt)
     if f is None:
@@ -252,7 +252,7 @@ def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Form
 
 def _own_format(array: Array) -> Format | None:
     """Return the format that an array's type implies, if any."""
-    said = said_format(array)
+    said = format_from_dtype(array)
     return _OWN.get(array.dtype.name) if said is None else formats[said]
 
 
@@ -262,7 +262,7 @@ def _format(fmt: str | Format) -> Format:
 
 def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, Format]:
     """Return the bits of the outputs, and their format."""
-    array, wanted = np.asarray(host(d)), None if fmt is None else _format(fmt)
+    array, wanted = np.asarray(to_numpy(d)), None if fmt is None else _format(fmt)
     if wanted is not None and array.dtype == np.uint32 and wanted.bits < 32:
         array = array.view(np.float32)
     found = _own_format(array)
@@ -297,7 +297,7 @@ def _on_grid(array: Array, fmt: Format) -> Array | None:
 
 def grids(d: ArrayLike) -> list[str]:
     """Return the formats that outputs may have been rounded to, the finest first: those that have all values of d."""
-    array = np.asarray(host(d))
+    array = np.asarray(to_numpy(d))
     array = array.view(np.float32) if array.dtype == np.uint32 else array
     if array.dtype.name not in ("float32", "float64"):
         return []
@@ -315,7 +315,7 @@ def canonical(bits: Array, fmt: Format) -> Array:
 def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array | None:
     if c is None:
         return None
-    array = np.asarray(host(c))
+    array = np.asarray(to_numpy(c))
     if array.dtype.kind == "u":  # bits, as those of d
         size = array.dtype.itemsize
         fmt = out if size == word_of(out).itemsize else _WORDS.get(size)
@@ -323,7 +323,7 @@ def _addend(c: ArrayLike | None, shape: tuple[int, ...], out: Format) -> Array |
             raise TypeError(f"identify: c must hold numbers, or words of 16, 32 or 64 bits, got {array.dtype}")
         bits = np.ascontiguousarray(array)
         array = bits.view(fmt.name) if fmt in _OWN.values() else decode(bits, fmt)
-    array = real_numbers("identify: c", array)
+    array = as_real("identify: c", array)
     check_shape("identify", "c", array, shape)
     return np.ascontiguousarray(array)
 
@@ -347,11 +347,11 @@ def _scales(
     for name, scale, x in zip("ab", given, codes, strict=True):
         if isinstance(scale, Quantized):
             raise ValueError("identify: a and b must both be Quantized, or neither, got one of them")
-        array = np.asarray(host(scale))
+        array = np.asarray(to_numpy(scale))
         if array.ndim != 2 or array.shape[0] > len(x) or array.shape[1] > x.shape[1] or 0 in array.shape:
             raise ValueError(f"identify: {name}_scale must be [rows, blocks] of {name} {x.shape}, got {array.shape}")
         arrays.append(array)
-    if all(array.dtype.kind == "u" or said_format(array) is not None for array in arrays):
+    if all(array.dtype.kind == "u" or format_from_dtype(array) is not None for array in arrays):
         for name, array, x in zip("ab", arrays, codes, strict=True):
             if len(array) != len(x) or x.shape[1] % array.shape[1]:
                 raise ValueError(
@@ -368,7 +368,7 @@ def _pair(codes: Array, scale: Array, fmt: Format, columns: int | None = None) -
 
 def _with_scale(name: str, codes: Array, scale: Array, fmt: Format) -> tuple[Quantized, str]:
     """Return codes with scales as numbers, and the rows and columns that share one, by the shapes."""
-    numbers = np.asarray(real_numbers(f"identify: {name}_scale", scale), np.float32)
+    numbers = np.asarray(as_real(f"identify: {name}_scale", scale), np.float32)
     rows, columns = (
         _block(f"{name}_scale", count, length) for count, length in zip(scale.shape, codes.shape, strict=True)
     )

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._ieee import standard
-from ..._show import table
+from ..._fpenv import with_default_fpenv
+from ..._markup import html_table
 from ...format.catalogue import Format
-from ...registry import cached
+from ...registry import registry_cache
 from ...tensorcore.accumulator import ALIGNMENTS, FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
 from .candidate import Candidate
@@ -87,7 +87,7 @@ class Identification:
         code = "".join(f"<pre>{escape(line)}</pre>" for line in self.lines()[:4])
         more = "".join(f"<li>{escape(line)}</li>" for line in self.alike())
         columns, rows = self.catalogue()
-        beside = table(rows[:8], columns, f"The catalogue beside {self.dumps[0].d.size} outputs")
+        beside = html_table(rows[:8], columns, f"The catalogue beside {self.dumps[0].d.size} outputs")
         return f"<p><b>{escape(self.sentence)}</b></p>{code}<ul>{more}</ul>{beside}"
 
     def alike(self) -> list[str]:
@@ -249,7 +249,7 @@ def _few(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + rest
 
 
-@standard
+@with_default_fpenv
 def identify(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None = None,
     b_format: str | Format | None = None, d_format: str | Format | None = None, a_scale: ArrayLike | None = None,
@@ -356,7 +356,7 @@ def explain(
     return known[dumps]
 
 
-@cached(1)
+@registry_cache(1)
 def _answers() -> dict[tuple[GemmDump, ...], Identification]:
     """Return the last answers; an entry that is registered or removed empties them."""
     return {}

@@ -17,7 +17,7 @@ import numpy as np
 from ...format.catalogue import Format, formats
 from ...tensorcore.accumulator import FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
-from ...tensorcore.order import Aligned, Particular, Products, Rounded, Sum
+from ...tensorcore.summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 from .candidate import Candidate
 from .dump import GemmDump
 from .number_range import (
@@ -35,7 +35,7 @@ from .number_range import (
 from .search import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
-_ONE = Products((0,))
+_ONE = ProductLeaf((0,))
 _TILE = 128  # of which runs of a split K are made
 
 
@@ -111,7 +111,9 @@ class NormalForms:
         elif m.promote_every is None:
             total = chain.of(range(dump.k), addend)
         else:
-            total = chain.sum(Rounded(m.stored_format.name), (chain.promoted(range(dump.k), m.promote_every, addend),))
+            total = chain.sum(
+                SingleRounding(m.stored_format.name), (chain.promoted(range(dump.k), m.promote_every, addend),)
+            )
         return self._number((sides[0].table, sides[1].table, total.form))
 
     def _as_it_is(self, candidate: Candidate) -> int:
@@ -181,12 +183,12 @@ class _Chain:
         """Return chains of `every` products, each from +0, added to a start in float32."""
         total = start
         for first in range(0, len(ks), every):
-            total = self.sum(Rounded(), (total, self.of(ks[first : first + every], self.zero)))
+            total = self.sum(SingleRounding(), (total, self.of(ks[first : first + every], self.zero)))
         return total
 
     def within(self, library: GemmLibrary, dump: GemmDump, addend: NumberRange) -> NumberRange:
         """Return the result of `lowprec.gemm` for chains, with scales that are all 1."""
-        m, ks, out = self._m, list(range(dump.k)), Rounded(dump.out.name)
+        m, ks, out = self._m, list(range(dump.k)), SingleRounding(dump.out.name)
         if library.k_order == "interleaved":
             ks = _interleaved(dump.k, m.step())
         every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)
@@ -195,19 +197,19 @@ class _Chain:
         rounds = library.split_k_reduction == "out" and len(parts) > 1
         total = parts[0]
         if rounds:
-            total = self.sum(out, (self.sum(Rounded(), (total, addend)),))
+            total = self.sum(out, (self.sum(SingleRounding(), (total, addend)),))
         for part in parts[1:]:
-            total = self.sum(Rounded(), (total, self.sum(out, (part,)) if rounds else part))
+            total = self.sum(SingleRounding(), (total, self.sum(out, (part,)) if rounds else part))
             total = self.sum(out, (total,)) if rounds else total
-        return total if rounds else self.sum(out, (self.sum(Rounded(), (total, addend)),))
+        return total if rounds else self.sum(out, (self.sum(SingleRounding(), (total, addend)),))
 
-    def _tree(self, tree: Sum, ks: Sequence[int], state: NumberRange) -> NumberRange:
+    def _tree(self, tree: SumNode, ks: Sequence[int], state: NumberRange) -> NumberRange:
         if (pair := self._rounded_pair(tree, ks, state)) is not None:
-            return self.sum(Rounded(zeros="+0"), pair, True)
+            return self.sum(SingleRounding(zeros="+0"), pair, True)
         inside: list[NumberRange] = []
         padded = False
         for item in tree.of:
-            if isinstance(item, Sum):
+            if isinstance(item, SumNode):
                 inside.append(self._tree(item, ks, state))
             elif isinstance(item, str):
                 inside.append(state if item == "C" else self.zero)
@@ -217,7 +219,7 @@ class _Chain:
                 inside += [self._product(k, item) for k in some if k >= 0]
         return self.sum(tree.how, inside, padded)
 
-    def _product(self, k: int, item: Products) -> NumberRange:
+    def _product(self, k: int, item: ProductLeaf) -> NumberRange:
         number = self._forms._number((k, item.exponent))
         self._products.add(number)
         bound = self._a.bound * self._b.bound * 2.0**item.exponent
@@ -229,9 +231,9 @@ class _Chain:
         lowest = self._a.least + self._b.least + item.exponent
         return NumberRange(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
 
-    def _rounded_pair(self, tree: Sum, ks: Sequence[int], state: NumberRange) -> list[NumberRange] | None:
+    def _rounded_pair(self, tree: SumNode, ks: Sequence[int], state: NumberRange) -> list[NumberRange] | None:
         """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
-        if not (isinstance(tree.how, Particular) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
+        if not (isinstance(tree.how, KindSpecific) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
             return None
         products = [
             self._product(ks[place], _ONE)
@@ -244,16 +246,16 @@ class _Chain:
         return products if len(products) <= 2 else None
 
     def sum(
-        self, how: Rounded | Aligned | Particular, items: Sequence[NumberRange], padded: bool = False
+        self, how: SingleRounding | AlignedAddition | KindSpecific, items: Sequence[NumberRange], padded: bool = False
     ) -> NumberRange:
         """Return the sum of some values."""
-        if isinstance(how, Rounded):
+        if isinstance(how, SingleRounding):
             return self._rounded(how, items, padded)
-        if isinstance(how, Aligned):
+        if isinstance(how, AlignedAddition):
             return self._aligned(how, items, padded)
         return self._particular(how, items)
 
-    def _width(self, how: Aligned, items: Sequence[NumberRange]) -> int:
+    def _width(self, how: AlignedAddition, items: Sequence[NumberRange]) -> int:
         """Return the maximal bits of a sum of aligned, cut terms: a product is less than 4 times 2^e."""
         product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
         most = (
@@ -261,7 +263,7 @@ class _Chain:
         )
         return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
 
-    def _particular(self, how: Particular, items: Sequence[NumberRange]) -> NumberRange:
+    def _particular(self, how: KindSpecific, items: Sequence[NumberRange]) -> NumberRange:
         """Return CDNA3's sum of some values, in which zeros take no part."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
         if how.kept is not None and how.cuts_first and items:
@@ -280,7 +282,7 @@ class _Chain:
         form = self._forms._number(("+0", number)) if positive else number
         return NumberRange(form, number, (number,), least, bound, most, "float32", positive, BITS["float32"], -126)
 
-    def _rounded(self, how: Rounded, items: Sequence[NumberRange], padded: bool) -> NumberRange:
+    def _rounded(self, how: SingleRounding, items: Sequence[NumberRange], padded: bool) -> NumberRange:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         bits, least, largest = BITS[how.output], LEAST[how.output], LARGEST[how.output]
         if how.flushes and unit >= -126:
@@ -316,7 +318,7 @@ class _Chain:
             least + bits - 1, ALIGNED[how.output],
         )  # fmt: skip
 
-    def _aligned(self, how: Aligned, items: Sequence[NumberRange], padded: bool) -> NumberRange:
+    def _aligned(self, how: AlignedAddition, items: Sequence[NumberRange], padded: bool) -> NumberRange:
         unit, bound = min((x.unit for x in items), default=0), sum(x.bound for x in items)
         most = max((x.most for x in items), default=unit)
         rounding = "nearest" if how.output == "float16" else "truncate"
@@ -336,7 +338,7 @@ class _Chain:
             products = self._a.unit + self._b.unit if how.operands else self._a.least + self._b.least
             if zero <= products and zero - how.fraction_bits <= LEAST[how.output]:
                 how = replace(how, zero_exponent=None)
-        exact = Rounded(how.output, rounding, zeros="+0")
+        exact = SingleRounding(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
             return self._rounded(exact, items, padded)  # nothing is cut
         if how.zero_exponent is None and (

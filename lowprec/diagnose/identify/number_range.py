@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import formats
-from ...tensorcore.order import Aligned
+from ...tensorcore.summation_tree import AlignedAddition
 
 _ROUNDED_TO = {name: f for name in formats if not (f := formats[name]).is_table and not f.is_integer and f.emin < 0}
 BITS = {name: f.mantissa_bits + 1 for name, f in _ROUNDED_TO.items()}  # significant bits
@@ -66,13 +66,13 @@ class NumberRange:
     uncut: int | None = None
 
 
-def is_lossless(how: Aligned, items: Sequence[NumberRange]) -> bool:
+def is_lossless(how: AlignedAddition, items: Sequence[NumberRange]) -> bool:
     """Return whether a number that enters alone keeps all of its bits."""
     one, bits = [x for x in items if x.terms], how.fraction_bits
     return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
 
 
-def cut_is_invisible(how: Aligned, items: Sequence[NumberRange]) -> bool:
+def cut_is_invisible(how: AlignedAddition, items: Sequence[NumberRange]) -> bool:
     """Return whether of two numbers the smaller is cut only where the sum is rounded to the larger anyway.
 
     What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in

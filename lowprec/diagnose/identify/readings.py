@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._arrays import host
+from ..._arrays import to_numpy
 from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.quantized import Quantized
@@ -117,7 +117,7 @@ def _mapped(function: Callable[[Array], Array], *names: str) -> Change:
     """Return the change that applies a function to some arrays."""
 
     def change(given: Arguments) -> Arguments:
-        arrays = {n: np.asarray(host(given[n])) for n in names if given[n] is not None}
+        arrays = {n: np.asarray(to_numpy(given[n])) for n in names if given[n] is not None}
         return given | {n: np.ascontiguousarray(function(x)) for n, x in arrays.items()}
 
     return change
@@ -142,7 +142,7 @@ def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Chan
     """Yield changes of a layout with the words for them, the plainer first."""
     plain = [n for n in ("a", "b") if not isinstance(given[n], Quantized)]
     scales = [f"{n}_scale" for n in plain if given[f"{n}_scale"] is not None]
-    if given["d_format"] is None and np.asarray(host(given["d"])).dtype == np.uint16:
+    if given["d_format"] is None and np.asarray(to_numpy(given["d"])).dtype == np.uint16:
         yield "d holds words of bfloat16", _with(d_format="bfloat16")
     sides = [[n] for n in plain] + [plain] * (len(plain) == 2)
     for names in (["d"], *sides, *([["c"]] if given["c"] is not None else [])):
@@ -172,7 +172,7 @@ def _siblings(names: Sequence[str], own: Sequence[Format]) -> Iterator[tuple[str
 
 
 def _in_format(given: Arguments, fmt: Format, names: Sequence[str]) -> Arguments:
-    codes = {n: np.ascontiguousarray(np.asarray(host(given[n]))).view(fmt.code_dtype) for n in names}
+    codes = {n: np.ascontiguousarray(np.asarray(to_numpy(given[n]))).view(fmt.code_dtype) for n in names}
     return given | codes | {f"{n}_format": fmt.name for n in names}
 
 

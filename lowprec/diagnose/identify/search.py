@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...format.catalogue import Format, formats
-from ...registry import cached
+from ...registry import registry_cache
 from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64, TF32, Accumulator, heeded_fields
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.engines.selection import engine_for
@@ -353,7 +353,7 @@ def cost(candidate: Candidate, part: Part) -> int:
     return int(more + call * calls + products * product / 1000)
 
 
-@cached(1024)
+@registry_cache(1024)
 def _has_kernel(machine: Accumulator, fa: Format, fb: Format) -> bool:
     return engine_for(machine, machine.multiplied(fa), machine.multiplied(fb)) is not None
 

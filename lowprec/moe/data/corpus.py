@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._arrays import whole
+from lowprec._checks import check_int
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -165,8 +165,8 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     >>> [row.tobytes() for row in windows[5]]
     [b'ZABCDEFGH', b'IJKLMNOPQ']
     """
-    seed = whole("corpus", "seed", seed, 0, 2**64 - 1)
-    batch, sequence = whole("corpus", "batch", batch, 1), whole("corpus", "sequence", sequence, 1)
+    seed = check_int("corpus", "seed", seed, 0, 2**64 - 1)
+    batch, sequence = check_int("corpus", "batch", batch, 1), check_int("corpus", "sequence", sequence, 1)
     if corpus.train.size <= sequence:
         raise ValueError(
             f"corpus {corpus.name!r} must have at least {sequence + 1} bytes to train on, one window, got "
@@ -216,8 +216,8 @@ def held_out_entropy(corpus: Corpus, sequence: int, total: int) -> float:
 
 
 def _held_out_starts(corpus: Corpus, sequence: int, total: int) -> list[int]:
-    sequence = whole("corpus", "sequence", sequence, 1)
-    total = whole("corpus", "bytes to evaluate", total, 1)
+    sequence = check_int("corpus", "sequence", sequence, 1)
+    total = check_int("corpus", "bytes to evaluate", total, 1)
     last = corpus.held_out.size - sequence - 1
     if last < 0:
         raise ValueError(

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from lowprec._arrays import positive, whole
-from lowprec._values import plain_fields
+from lowprec._checks import check_int, check_positive
+from lowprec._values import normalize_fields
 from lowprec.registry import Registry
 
 _AT_LEAST_ZERO = {"dense_layers", "shared_experts", "mtp_depth"}
@@ -104,14 +104,14 @@ class MoEConfig:
     allow_partial_tiles: bool = False
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int":
                 least = 0 if field.name in _AT_LEAST_ZERO else 1
-                whole(f"MoEConfig {self.name!r}", field.name, value, least)
+                check_int(f"MoEConfig {self.name!r}", field.name, value, least)
             elif field.type == "float":
-                positive(f"MoEConfig {self.name!r}", field.name, value, zero=True)
+                check_positive(f"MoEConfig {self.name!r}", field.name, value, zero=True)
             elif field.type == "bool" and not isinstance(value, bool):
                 raise ValueError(f"MoEConfig {self.name!r}: {field.name} must be true or false, got {value!r}")
             elif field.type == "str" and not (isinstance(value, str) and value):

@@ -35,7 +35,7 @@ Grads = MutableMapping[str, Array]
 _GRAIN = 8 * nn.BLOCK
 
 
-def over_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
+def run_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
     """Call ``kernel(*arguments, start, stop)`` over pieces of `rows` rows, on the thread pool."""
     run_chunks(lambda start, stop: kernel(*arguments, start, stop), rows, _GRAIN)
 
@@ -117,7 +117,7 @@ class RMSNorm:
         """Map x [T, C] to y [T, C]."""
         y = np.empty_like(x)
         inverse_rms = np.empty(len(x))
-        over_rows(nn.rms_norm_forward, len(x), x, params[self.name], self.eps, y, inverse_rms)
+        run_rows(nn.rms_norm_forward, len(x), x, params[self.name], self.eps, y, inverse_rms)
         return self.store_output(y), _SavedNorm(x, inverse_rms)
 
     def again(self, params: Params, saved: _SavedNorm) -> Array:
@@ -128,7 +128,7 @@ class RMSNorm:
         """Add the gradient of x to `d_x` [T, C], which may hold the residual stream's gradient."""
         gain = params[self.name]
         partial = np.zeros((-(-len(d_y) // nn.BLOCK), gain.size))
-        over_rows(nn.rms_norm_backward, len(d_y), d_y, saved.x, gain, saved.inverse_rms, d_x, partial)
+        run_rows(nn.rms_norm_backward, len(d_y), d_y, saved.x, gain, saved.inverse_rms, d_x, partial)
         grads[self.name] = np.empty_like(gain)
         nn.sum_blocks(partial, grads[self.name])
         return self.store(d_x)
@@ -191,7 +191,7 @@ class FeedForward:
             saved2 = self.w2.with_input(saved2, self._hidden(a, b))
         d_hidden = self.w2.backward(grads, d_y, saved2)
         d_a, d_b = np.empty_like(d_hidden), np.empty_like(d_hidden)
-        over_rows(nn.swiglu_backward, len(d_hidden), d_hidden, *self._cut(a, b), d_a, d_b)
+        run_rows(nn.swiglu_backward, len(d_hidden), d_hidden, *self._cut(a, b), d_a, d_b)
         if self.limit:
             d_a[a > self.limit] = 0
             d_b[np.abs(b) > self.limit] = 0
@@ -205,7 +205,7 @@ class FeedForward:
 
     def _hidden(self, a: Array, b: Array) -> Array:
         hidden = np.empty_like(a)
-        over_rows(nn.swiglu_forward, len(a), *self._cut(a, b), hidden)
+        run_rows(nn.swiglu_forward, len(a), *self._cut(a, b), hidden)
         return self.store(hidden)
 
     def _cut(self, a: Array, b: Array) -> tuple[Array, Array]:
@@ -235,7 +235,7 @@ class Embedding:
         """Map tokens [T] to vectors [T, d]."""
         table = params[self.name]
         y = np.empty((len(tokens), table.shape[1]), dtype=table.dtype)
-        over_rows(nn.embed_forward, len(tokens), tokens, table, y)
+        run_rows(nn.embed_forward, len(tokens), tokens, table, y)
         return self.store(y)
 
     def backward(self, params: Params, grads: Grads, d_y: Sequence[Array], tokens: Sequence[Array]) -> None:
@@ -274,5 +274,5 @@ def token_cross_entropy(logits: Array, targets: Array) -> tuple[npt.NDArray[np.f
     """Return -log softmax(logits)[target] of each token, float64 [T], and the gradient of their mean."""
     losses = np.empty(len(logits))
     d_logits = np.empty_like(logits)
-    over_rows(nn.cross_entropy, len(logits), logits, np.asarray(targets, dtype=np.int64), losses, d_logits)
+    run_rows(nn.cross_entropy, len(logits), logits, np.asarray(targets, dtype=np.int64), losses, d_logits)
     return losses, d_logits

@@ -14,7 +14,7 @@ import numpy as np
 from lowprec._threads import run_chunks
 from lowprec.kernels.model import routing as kernels
 from lowprec.moe.model.config import MoEConfig
-from lowprec.moe.model.layers import Array, FeedForward, Grads, Linear, Params, over_rows
+from lowprec.moe.model.layers import Array, FeedForward, Grads, Linear, Params, run_rows
 from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     scores, d_logits = np.empty_like(logits), np.empty_like(logits)
     chosen = np.empty((tokens, config.top_k), dtype=np.int64)
     gates = np.empty((tokens, config.top_k), dtype=logits.dtype)
-    over_rows(
+    run_rows(
         kernels.route,
         tokens,
         logits,
@@ -234,14 +234,14 @@ class MixtureOfExperts:
         y, shared = self.shared.forward(params, x, keep_input=keep_input) if self.shared else (np.zeros_like(x), None)
         if not keep_input:
             gate = self.gate.with_input(gate, None)
-        over_rows(kernels.combine, len(x), returned, routing.gates, row_of_slot, y)
+        run_rows(kernels.combine, len(x), returned, routing.gates, row_of_slot, y)
         return self.store(y), _Saved(routing, gate, shared, experts, token_of_row, row_of_slot, returned)
 
     def backward(self, grads: Grads, d_y: Array, saved: _Saved, x: Array | None = None) -> Array:
         """Return the gradient of x [T, d] from the loss and the balance loss."""
         routing = saved.routing
         d_rows = self._rows(d_y, saved.token_of_row)
-        over_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
+        run_rows(kernels.weight_rows, len(d_y), d_rows, routing.gates, saved.row_of_slot)
         d_rows = self.store(self.combine_grad(self.store(d_rows)))
         d_inputs, runs = np.empty_like(d_rows), self._runs(routing)
 
@@ -254,22 +254,22 @@ class MixtureOfExperts:
 
         d_gates = np.empty(routing.gates.shape)
         d_logits = routing.d_logits.copy()
-        over_rows(kernels.gate_gradients, len(d_y), d_y, saved.returned, saved.row_of_slot, d_gates)
-        over_rows(
+        run_rows(kernels.gate_gradients, len(d_y), d_y, saved.returned, saved.row_of_slot, d_gates)
+        run_rows(
             kernels.route_backward, len(d_y), d_gates, routing.scores, routing.chosen, self.config.route_scale, d_logits
         )
         gate = saved.gate if x is None else self.gate.with_input(saved.gate, x)
         d_x = self.gate.backward(grads, d_logits, gate)
         if self.shared:
             d_x += self.shared.backward(grads, d_y, saved.shared, x)
-        over_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
+        run_rows(kernels.sum_rows, len(d_y), d_inputs, saved.row_of_slot, d_x)
         return self.store(d_x)
 
     @staticmethod
     def _rows(x: Array, token_of_row: Array) -> Array:
         """Return each token's vector once for each of its experts: [T, d] -> [T * K, d], sorted by expert."""
         rows = np.empty((len(token_of_row), x.shape[1]), dtype=x.dtype)
-        over_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
+        run_rows(kernels.gather_rows, len(rows), x, token_of_row, rows)
         return rows
 
     @staticmethod

@@ -21,7 +21,7 @@ from lowprec._files import (
     move_to_backup,
     read_csv,
     read_json,
-    remove_parts,
+    remove_temporary_files,
     to_csv,
     write_json,
     write_text,
@@ -65,17 +65,17 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool 
         set.
     """
     folder = make_folder(out)
-    if fresh and what_is_there(folder) is not None:
+    if fresh and describe_existing_run(folder) is not None:
         with locked(folder):  # never while another run uses the folder
             move_to_backup(folder)
         make_folder(folder)
     with locked(folder):
         refuse_to_overwrite(folder, resume=resume)
-        remove_parts(folder)
+        remove_temporary_files(folder)
         yield RunFiles(folder)
 
 
-def what_is_there(folder: str | os.PathLike[str]) -> str | None:
+def describe_existing_run(folder: str | os.PathLike[str]) -> str | None:
     """Return a description of the run that a folder holds, None without a run."""
     path = Path(folder)
     left = [name for name in (SUMMARY, CHECKPOINT, METRICS) if (path / name).exists()]
@@ -139,7 +139,7 @@ def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False,
     """Raise a ValueError if a folder holds a run, and neither `resume` nor `fresh` is set."""
     if resume and fresh:
         raise ValueError("resume and fresh are mutually exclusive: one continues the run in the folder, one renames it")
-    there = what_is_there(folder)
+    there = describe_existing_run(folder)
     if there is not None and not (resume or fresh):
         raise ValueError(
             f"output folder {os.fspath(folder)!r} holds a run ({there}); resume continues it, fresh renames it"
@@ -244,19 +244,19 @@ def _short(value: Any) -> Any:
 
 
 @dataclass
-class Stop:
+class InterruptFlag:
     """Whether Ctrl-C was pressed."""
 
     asked: bool = False
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Stop]:
+def deferred_interrupt() -> Iterator[InterruptFlag]:
     """Context manager: defer Ctrl-C to the end of the current step, as half of an update would corrupt the weights.
 
     A second Ctrl-C interrupts immediately. No effect outside the main thread.
     """
-    stop = Stop()
+    stop = InterruptFlag()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

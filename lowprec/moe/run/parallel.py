@@ -18,14 +18,14 @@ Floats = npt.NDArray[np.float32]
 ROW = 128
 
 
-class Ranks(Protocol):
+class GradientBackend(Protocol):
     """Computation of the loss and the gradients of a batch."""
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
         """Return the mean loss of a batch and the gradient of every parameter."""
 
 
-class OneRank:
+class SingleRank:
     """A single rank with the whole batch."""
 
     def loss_and_grads(self, model: Model, tokens: Array) -> tuple[float, dict[str, Array]]:
@@ -67,23 +67,23 @@ class DataParallel:
             losses.append(loss)
             balance.append(model.balance_loss)
             further.append(model.mtp_loss)
-            shards.append(bucket(gradients) / np.float32(self.reduction.ranks))
+            shards.append(flatten_gradients(gradients) / np.float32(self.reduction.ranks))
             for gate, load in model.loads.items():
                 loads[gate] = loads.get(gate, 0) + load
         ranks = len(shards)
         model.loads, model.balance_loss, model.mtp_loss = loads, sum(balance) / ranks, sum(further) / ranks
         total = all_reduce(np.stack(shards), self.reduction.codec, self.reduction.algorithm)
-        return sum(losses) / ranks, unpacked(total, gradients)
+        return sum(losses) / ranks, unflatten_gradients(total, gradients)
 
 
-def bucket(gradients: Mapping[str, Array]) -> Floats:
+def flatten_gradients(gradients: Mapping[str, Array]) -> Floats:
     """Return gradients one after another in rows of 128, as frameworks send them; each starts a new row.
 
     If the number of columns is a multiple of 128, a tile of a row is a tile of the parameter.
 
     Examples
     --------
-    >>> bucket({"a": np.ones((2, 128), np.float32), "b": np.full(3, 2, np.float32)})[2, :4]
+    >>> flatten_gradients({"a": np.ones((2, 128), np.float32), "b": np.full(3, 2, np.float32)})[2, :4]
     array([2., 2., 2., 0.], dtype=float32)
     """
     rows = np.zeros((sum(-(-g.size // ROW) for g in gradients.values()), ROW), np.float32)
@@ -95,8 +95,8 @@ def bucket(gradients: Mapping[str, Array]) -> Floats:
     return rows
 
 
-def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the gradients of `bucket` by name, in the shapes and dtypes of `like`."""
+def unflatten_gradients(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the gradients of `flatten_gradients` by name, in the shapes and dtypes of `like`."""
     found, at = {}, 0
     for name, gradient in like.items():
         used = -(-gradient.size // ROW)
@@ -106,12 +106,12 @@ def unpacked(rows: Array, like: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def ranks_of(reduction: GradientAllReduce | None, batch: int) -> Ranks:
-    """Return the `Ranks` for a recipe's `all_reduce` and batches of `batch` sequences.
+def gradient_backend(reduction: GradientAllReduce | None, batch: int) -> GradientBackend:
+    """Return the `GradientBackend` for a recipe's `all_reduce` and batches of `batch` sequences.
 
     Raises
     ------
     ValueError
         If the batch does not divide evenly among the ranks.
     """
-    return OneRank() if reduction is None else DataParallel(reduction, batch)
+    return SingleRank() if reduction is None else DataParallel(reduction, batch)

@@ -47,7 +47,7 @@ GEMMS = ("fprop", "dgrad", "wgrad")
 PHASES = (*GEMMS, *dict.fromkeys(name for *_, name in _PHASES), "rest")
 
 
-class PhaseClock:
+class PhaseTimer:
     """Clock that adds up this thread's processor time by phase; a nested phase pauses the outer one.
 
     It measures one thread: work of other threads is not counted.
@@ -86,7 +86,7 @@ class PhaseClock:
 
 
 @contextmanager
-def phases(*models: Model) -> Iterator[PhaseClock]:
+def phases(*models: Model) -> Iterator[PhaseTimer]:
     """Time the phases of all passes of these models within the block.
 
     Examples
@@ -98,7 +98,7 @@ def phases(*models: Model) -> Iterator[PhaseClock]:
     >>> spent["attention"] > 0, spent["dgrad"], spent["optimizer"]
     (True, 0.0, 0.0)
     """
-    clock = PhaseClock()
+    clock = PhaseTimer()
     kinds = {type(model.recipe.linear("head")) for model in models}
     places = [(owner, name, phase) for owner, names, phase in _PHASES for name in names]
     places += [(kind, name, name) for kind in kinds for name in GEMMS]

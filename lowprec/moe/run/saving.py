@@ -24,7 +24,7 @@ from lowprec.recipe import Recipe
 from lowprec.recipe.description import State
 
 
-class Resumable(Protocol):
+class TrainerState(Protocol):
     """The attributes of a trainer that a checkpoint stores: all state of its next step."""
 
     config: MoEConfig
@@ -43,13 +43,13 @@ class Resumable(Protocol):
         """Recipe of the trainer."""
 
 
-T = TypeVar("T", bound=Resumable)
+T = TypeVar("T", bound=TrainerState)
 
 #: Arrays that are read into a trainer unchanged; moments may have another storage there.
 _PLAIN = ("weights/", "biases/", "ema/")
 
 
-def save(trainer: Resumable, path: str | os.PathLike[str]) -> None:
+def save(trainer: TrainerState, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint; see `Trainer.save`."""
     bound = trainer.model.recipe.state_dict()
     header = {
@@ -71,7 +71,7 @@ def save(trainer: Resumable, path: str | os.PathLike[str]) -> None:
         "code": code_version(),
         "code_hash": code_hash(),
     }
-    arrays = state(trainer) | {f"recipe/{name}": array for name, array in bound["delayed"].items()}
+    arrays = state_arrays(trainer) | {f"recipe/{name}": array for name, array in bound["delayed"].items()}
     checkpoint.write(path, header, arrays)
 
 
@@ -127,7 +127,7 @@ def load(
         delayed = {name.removeprefix("recipe/"): a for name, a in arrays.items() if name.startswith("recipe/")}
         trainer.model.recipe.load_state_dict({**recipe_state, "delayed": delayed})
     arrays = {name: array for name, array in arrays.items() if not name.startswith("recipe/")}
-    _take(trainer, arrays, (kept.moment_m, kept.moment_v), place)
+    _load_arrays(trainer, arrays, (kept.moment_m, kept.moment_v), place)
     if (written := header.get("code_hash", "not recorded")) != code_hash():
         warnings.warn(
             f"{place} was written by other code (hash {written}, here {code_hash()}): from here on, a run that goes on "
@@ -147,7 +147,7 @@ def _recipe(header: Mapping[str, Any], place: str, check: bool) -> Recipe:
         raise CheckpointError(str(error)) from None
 
 
-def state(trainer: Resumable) -> dict[str, Any]:
+def state_arrays(trainer: TrainerState) -> dict[str, Any]:
     """Return the arrays of a trainer's state, by kind and name, without the recipe's state."""
     kinds: dict[str, Mapping[str, Any]] = {
         "weights": trainer.model.params,
@@ -159,9 +159,9 @@ def state(trainer: Resumable) -> dict[str, Any]:
     return {f"{kind}/{name}": array for kind, named in kinds.items() for name, array in named.items()}
 
 
-def _take(trainer: Resumable, arrays: dict[str, Any], moments: tuple[State, State], place: str) -> None:
+def _load_arrays(trainer: TrainerState, arrays: dict[str, Any], moments: tuple[State, State], place: str) -> None:
     """Copy a checkpoint's arrays into a trainer."""
-    own = state(trainer)
+    own = state_arrays(trainer)
     if odd := sorted(own.keys() ^ arrays.keys()):
         raise CheckpointError(f"{place} does not fit this model: {len(odd)} arrays differ, the first is {odd[0]!r}")
     for name, array in own.items():

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowprec._arrays import positive, whole
-from lowprec._values import plain_fields
+from lowprec._checks import check_int, check_positive
+from lowprec._values import normalize_fields
 from lowprec.registry import suggest
 
 #: Shares of DeepSeek-V3's tokens: the end of the constant rate, and the start of a tenth of it.
@@ -103,12 +103,12 @@ class Schedule:
     curve: str = "constant"
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         if self.curve not in CURVES:
             raise ValueError(f"unknown schedule {self.curve!r}: {suggest(str(self.curve), CURVES)}")
-        positive("Schedule", "learning_rate", self.peak_lr)
-        whole("Schedule", "warmup_steps", self.warmup_steps, 0)
-        whole("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
+        check_positive("Schedule", "learning_rate", self.peak_lr)
+        check_int("Schedule", "warmup_steps", self.warmup_steps, 0)
+        check_int("Schedule", "total_steps", self.total_steps, 1, MOST_STEPS)
         if self.warmup_steps > self.total_steps:
             raise ValueError(
                 f"Schedule: warmup_steps must be at most total_steps={self.total_steps}, got {self.warmup_steps}"

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowprec._arrays import whole
-from lowprec._ieee import standard
+from lowprec._checks import check_int
+from lowprec._fpenv import with_default_fpenv
 from lowprec.moe.data.corpus import Corpus
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
 from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
-from lowprec.moe.run.files import RunFiles, interruptible, refuse_to_overwrite, run_files
+from lowprec.moe.run.files import RunFiles, deferred_interrupt, refuse_to_overwrite, run_files
 from lowprec.moe.run.schedule import MOST_STEPS, Schedule
 from lowprec.moe.run.step import Diverged, StepRecord
 from lowprec.moe.run.trainer import Trainer
@@ -75,7 +75,7 @@ def default_rate(config: MoEConfig) -> float:
     return 2e-3 * math.sqrt(128 / config.dim)
 
 
-@standard
+@with_default_fpenv
 def train(
     config: MoEConfig | str | os.PathLike[str] = "tiny",
     recipe: Recipe | str = "bf16",
@@ -155,8 +155,8 @@ def train(
     ([[1, 2048], [2, 4096]], True)
     """
     config, recipe = get_config(config), load_recipe(recipe)
-    steps = whole("train", "steps", steps, 1, MOST_STEPS)
-    save_every = whole("train", "save_every", save_every, 1)
+    steps = check_int("train", "steps", steps, 1, MOST_STEPS)
+    save_every = check_int("train", "save_every", save_every, 1)
     if resume and out is None:
         raise ValueError("train: out must be the folder of the run to resume, got None")
     if out is not None:
@@ -193,7 +193,7 @@ def _train(
     status, reason = "done", ""
     if trainer.steps < steps:
         tell("the first step")
-    with interruptible() as stop:
+    with deferred_interrupt() as stop:
         while trainer.steps < steps and not stop.asked:
             try:
                 record = trainer.step()

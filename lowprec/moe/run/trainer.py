@@ -16,7 +16,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from lowprec._ieee import standard
+from lowprec._fpenv import with_default_fpenv
 from lowprec.moe.data.corpus import Corpus, batches, held_out_entropy, held_out_windows
 from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.config_file import get_config
@@ -26,7 +26,7 @@ from lowprec.moe.model.routing import update_bias
 from lowprec.moe.run import saving
 from lowprec.moe.run.ema import ParameterEMA
 from lowprec.moe.run.optim import AdamW
-from lowprec.moe.run.parallel import ranks_of
+from lowprec.moe.run.parallel import gradient_backend
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.step import Diverged, StepRecord
 from lowprec.recipe import Recipe, load_recipe, rounding_seed
@@ -75,7 +75,7 @@ class Trainer:
     (1, 2048, True)
     """
 
-    @standard
+    @with_default_fpenv
     def __init__(
         self,
         config: MoEConfig | str | os.PathLike[str],
@@ -96,7 +96,7 @@ class Trainer:
         self.schedule = schedule
         self.steps = 0
         self.schedule_start = 0
-        self._ranks = ranks_of(self.recipe.all_reduce, self.config.batch)
+        self._ranks = gradient_backend(self.recipe.all_reduce, self.config.batch)
         self._batches = batches(data, self.data_seed, self.config.batch, self.config.sequence)
         self.model = Model(self.config, self.recipe, seed, recompute, rounding_seed(seed, self.data_seed))
         if self.recipe.moment_m == "float64":  # then the master weights are float64 too
@@ -109,7 +109,7 @@ class Trainer:
         )
         self.ema = None if ema is None else ParameterEMA(self.model.params, ema)
 
-    @standard
+    @with_default_fpenv
     def step(self) -> StepRecord:
         """Make one optimizer step.
 
@@ -163,7 +163,7 @@ class Trainer:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f"; NaN or infinity in {', '.join(names[:3])}{more}" if names else ""
 
-    @standard
+    @with_default_fpenv
     def evaluate(
         self, recipe: Recipe | str | None = None, *, n_bytes: int = EVALUATION_BYTES, mean_weights: bool = False
     ) -> float:
@@ -197,7 +197,7 @@ class Trainer:
                 total += float(model.loss(part)) * len(part)
         return total / len(windows)
 
-    @standard
+    @with_default_fpenv
     def window_losses(
         self,
         recipe: Recipe | str | None = None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from ..._arrays import positive, whole
+from ..._checks import check_int, check_positive
 from ..._files import safe_name
 from ..design.arms import Arm
 from ..design.study import WARMUP, CheckpointSize, Size, count
@@ -133,8 +133,8 @@ class Cell:
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_steps", "branch_steps"):
-            object.__setattr__(self, name, whole(f"cell {self.config!r}", name, getattr(self, name), 1))
-        rate = positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
+            object.__setattr__(self, name, check_int(f"cell {self.config!r}", name, getattr(self, name), 1))
+        rate = check_positive(f"cell {self.config!r}", "learning_rate", self.learning_rate)
         object.__setattr__(self, "learning_rate", rate)
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..._arrays import whole
+from ..._checks import check_int
 from ..design.arms import Arm, same_precision
 from ..design.study import PlannedStudy, Size
 from ..run.backend import Backend, Forward
@@ -80,7 +80,7 @@ class Ablation(PlannedStudy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "seed_block", whole(f"ablation {self.name!r}", "seed_block", self.seed_block, 0))
+        object.__setattr__(self, "seed_block", check_int(f"ablation {self.name!r}", "seed_block", self.seed_block, 0))
         if self.primary_effect not in EFFECTS:
             raise ValueError(
                 f"ablation {self.name!r}: primary_effect must be one of {', '.join(EFFECTS)}, got "

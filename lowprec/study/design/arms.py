@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lowprec._arrays import whole, whole_or_none
-from lowprec._files import plain, safe_name
-from lowprec._values import plain_fields
-from lowprec.definitions import described
+from lowprec._checks import check_int, check_optional_int
+from lowprec._files import safe_name, to_jsonable
+from lowprec._values import normalize_fields
+from lowprec.definitions import to_mapping
 
 if TYPE_CHECKING:
     from lowprec.recipe import Recipe
@@ -135,15 +135,15 @@ class Arm:
     calibration: int = 0
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         safe_name("arm", self.name)
         if self.role not in ROLES:
             raise ValueError(f"arm {self.name!r}: role must be one of {', '.join(ROLES)}, got {self.role!r}")
         for name, value in (("change", self.change), ("config", self.config)):
             if not isinstance(value, Mapping):
                 raise TypeError(f"arm {self.name!r}: {name} must be a mapping of fields, got {value!r:.200}")
-        whole_or_none(f"arm {self.name!r}", "pairs", self.pairs, 1)
-        whole(f"arm {self.name!r}", "calibration", self.calibration, 0)
+        check_optional_int(f"arm {self.name!r}", "pairs", self.pairs, 1)
+        check_int(f"arm {self.name!r}", "calibration", self.calibration, 0)
 
     @property
     def recipe_name(self) -> str:
@@ -164,7 +164,7 @@ class Arm:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that a report uses, with the recipe by name."""
-        found: dict[str, Any] = plain(replace(self, recipe=self.recipe_name, change={}, tail=None))
+        found: dict[str, Any] = to_jsonable(replace(self, recipe=self.recipe_name, change={}, tail=None))
         return found
 
 
@@ -219,7 +219,7 @@ class GemmArm:
 
     def __post_init__(self) -> None:
         safe_name("arm", self.name)
-        every = whole_or_none(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
+        every = check_optional_int(f"arm {self.name!r}", "promote_every", self.promote_every, 1)
         object.__setattr__(self, "promote_every", every)
 
     @property
@@ -239,7 +239,7 @@ class GemmArm:
     def to_json(self) -> dict[str, Any]:
         """Return the arm in JSON types, with all fields of its accumulator."""
         content = {name: value for name, value in vars(self).items() if name != "change"}
-        found: dict[str, Any] = plain({**content, "accumulator": described(self.machine)})
+        found: dict[str, Any] = to_jsonable({**content, "accumulator": to_mapping(self.machine)})
         return found
 
     @classmethod

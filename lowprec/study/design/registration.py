@@ -19,7 +19,7 @@ from typing import Any
 
 import lowprec
 
-from ..._files import plain, write_json
+from ..._files import to_jsonable, write_json
 from .expectations import NOT_REGISTERED, Expectation, span
 
 REGISTER_FILE = "registered.json"
@@ -214,7 +214,9 @@ def _settings(item: Any, names: Iterable[str]) -> str:
     """Return fields as text, without those that are 0 or empty, so that a new field does not change registrations."""
     found = {name: getattr(item, name, None) for name in names}
     said = {
-        name: value if isinstance(value, str) else json.dumps(plain(value)) for name, value in found.items() if value
+        name: value if isinstance(value, str) else json.dumps(to_jsonable(value))
+        for name, value in found.items()
+        if value
     }
     return ", ".join(f"{name}={value}" for name, value in said.items())
 

@@ -8,9 +8,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from lowprec._arrays import positive, whole
-from lowprec._files import plain, safe_name
-from lowprec._values import plain_fields
+from lowprec._checks import check_int, check_positive
+from lowprec._files import safe_name, to_jsonable
+from lowprec._values import normalize_fields
 from lowprec.registry import Registry
 
 from .arms import Arm
@@ -39,10 +39,10 @@ class Size:
     """Size of a study; its fields can be set from strings, as on the command line."""
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         for item in fields(self):
             if "least" in item.metadata:
-                value = whole("", item.name, getattr(self, item.name), item.metadata["least"], MOST)
+                value = check_int("", item.name, getattr(self, item.name), item.metadata["least"], MOST)
                 object.__setattr__(self, item.name, value)
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
@@ -106,9 +106,9 @@ class CheckpointSize(Size):
         warmed = self.warmed_steps
         if self.warmup_steps is None:
             object.__setattr__(self, "warmup_steps", min(WARMUP, getattr(self, warmed)))
-        if whole("", "warmup_steps", self.warmup_steps, 0, MOST) > getattr(self, warmed):
+        if check_int("", "warmup_steps", self.warmup_steps, 0, MOST) > getattr(self, warmed):
             raise ValueError(f"warmup_steps must be at most {warmed}={getattr(self, warmed)}, got {self.warmup_steps}")
-        object.__setattr__(self, "learning_rate", positive("", "learning_rate", self.learning_rate))
+        object.__setattr__(self, "learning_rate", check_positive("", "learning_rate", self.learning_rate))
 
     @property
     def warmed_steps(self) -> str:
@@ -264,7 +264,7 @@ class PlannedStudy(Study):
         """Return the content of `study.json`: kind, study with recipes by name, and size."""
         arms = [arm.to_json() for arm in self.arms]
         content = {item.name: getattr(self, item.name) for item in fields(self)} | {"arms": arms}
-        return {"kind": self.kind, "ablation": plain(content), "setting": plain(size)}
+        return {"kind": self.kind, "ablation": to_jsonable(content), "setting": to_jsonable(size)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> tuple[Self, Any]:

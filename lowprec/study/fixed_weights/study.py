@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..._files import plain
+from ..._files import to_jsonable
 from ..design.arms import Arm
 from ..design.study import FULL, QUICK, CheckpointSize, PlannedStudy
 from ..measurements.measurement import Measure, Measurement
@@ -94,7 +94,7 @@ class MeasurementStudy(PlannedStudy):
         work = Measure(self.measurement, self.reference.precision)
         same = {
             "reference": backend.describe(config, self.reference.precision)["recipe"],
-            "measurement": plain(self.measurement.describe()), "batches": size.seeds,
+            "measurement": to_jsonable(self.measurement.describe()), "batches": size.seeds,
         }  # fmt: skip
         arms = [
             Task(
@@ -119,7 +119,7 @@ class MeasurementStudy(PlannedStudy):
         """Return the content of `study.json`, with the measurement's attributes for reports."""
         names = ("metrics", "axis", "panels", "joined", "layer_metrics", "first_alone")
         content = super().to_json(size)
-        content["ablation"]["measurement"] = plain({name: getattr(self.measurement, name) for name in names})
+        content["ablation"]["measurement"] = to_jsonable({name: getattr(self.measurement, name) for name in names})
         return content
 
     @classmethod

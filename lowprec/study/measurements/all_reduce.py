@@ -45,22 +45,26 @@ class ReducedGradients(Measurement):
         """Yield one row per number of ranks."""
         from lowprec.codec import codecs
         from lowprec.codec.reductions import all_reduce, all_reduces
-        from lowprec.moe.run.parallel import bucket, unpacked
+        from lowprec.moe.run.parallel import flatten_gradients, unflatten_gradients
         from lowprec.recipe.reduction import GradientAllReduce
 
         way = recipe.all_reduce or GradientAllReduce(1, all_reduces["one_shot"], codecs["float32"])
         if len(tokens) % max(self.ranks):
             raise ValueError(f"ranks must divide the batch of {len(tokens)} sequences, got {max(self.ranks)}")
         several = model.with_recipe(recipe)
-        parts = np.stack([bucket(several.loss_and_grads(part)[1]) for part in np.split(tokens, max(self.ranks))])
+        parts = np.stack(
+            [flatten_gradients(several.loss_and_grads(part)[1]) for part in np.split(tokens, max(self.ranks))]
+        )
         for ranks in self.ranks:
             shards = parts.reshape(ranks, -1, *parts.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
             got = all_reduce(shards, way.codec, way.algorithm).astype(np.float64)
             exact = shards.astype(np.float64).sum(axis=0)
             size, ours = (float(np.sum(np.square(x))) for x in (exact, got))
             wide = {name: weight.astype(np.float64) for name, weight in model.params.items()}
-            theirs = unpacked(exact, wide)
-            tensors = [relative_error([(gradient, theirs[name])]) for name, gradient in unpacked(got, wide).items()]
+            theirs = unflatten_gradients(exact, wide)
+            tensors = [
+                relative_error([(gradient, theirs[name])]) for name, gradient in unflatten_gradients(got, wide).items()
+            ]
             yield Row(
                 str(ranks),
                 {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._files import plain
+from ..._files import to_jsonable
 from .conditions import Condition, Healthy
 from .measurement import Measurement, Row, relative_error
 from .tensors import LinearRecord, keeps_rows, observed
@@ -89,7 +89,7 @@ class GradientComparison(Measurement):
 
     def describe(self) -> dict[str, Any]:
         """Return the kind and the conditions, in JSON types."""
-        conditions = [{"kind": type(item).__name__, **plain(item)} for item in self.conditions]
+        conditions = [{"kind": type(item).__name__, **to_jsonable(item)} for item in self.conditions]
         return {"kind": type(self).__name__, "conditions": conditions}
 
 

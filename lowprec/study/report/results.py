@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..._files import plain, to_csv, write_json, write_text
+from ..._files import to_csv, to_jsonable, write_json, write_text
 from ..analysis.findings import Finding
 from ..run.fingerprint import check_mixture, unfinished_error
 from ..run.store import RunFolder
@@ -111,7 +111,7 @@ class Results:
         judged = [table for table in self.body if isinstance(table, Table) and table.head == EXPECTED_COLUMNS]
         expectations = [dict(zip(table.head, row, strict=True)) for table in judged for row in table.rows]
         content = {**about, **self.json, "made_of": self.made_of, "expectations": expectations}
-        write_json(self.summary_file, plain(content))
+        write_json(self.summary_file, to_jsonable(content))
         files += [*(self.folder / name for name in texts), self.summary_file]
         if plot:
             files.append(page.write([self.folder], self.folder / page.PAGE))

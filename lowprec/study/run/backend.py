@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..._files import plain
+from ..._files import to_jsonable
 from ...definitions import short_hash
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class Backend:
         shape = configs.get(config)
         counts = shape.parameter_counts()
         return {
-            "config": plain(shape),
-            "recipe": plain(recipes.get(recipe).as_dict()),
+            "config": to_jsonable(shape),
+            "recipe": to_jsonable(recipes.get(recipe).as_dict()),
             "parameters": {"total": counts.total, "active": counts.active},
         }
 

@@ -22,7 +22,7 @@ from contextvars import copy_context
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from ..._arrays import whole
+from ..._checks import check_int
 from .store import StudyError
 
 R = TypeVar("R")
@@ -98,7 +98,7 @@ def workers(jobs: int | None) -> Iterator[Executor]:
     ValueError
         If `jobs` is negative.
     """
-    jobs = cores() if jobs is None else whole("", "jobs", jobs, 0)
+    jobs = cores() if jobs is None else check_int("", "jobs", jobs, 0)
     if jobs == 0:
         with InlineExecutor() as inline:
             yield inline

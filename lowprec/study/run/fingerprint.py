@@ -18,7 +18,7 @@ from typing import Any
 
 import lowprec
 
-from ...definitions import differing
+from ...definitions import iter_differences
 from ...definitions.code import code_hash as code_hash
 from .store import StudyError
 
@@ -50,7 +50,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     >>> differences({"data": "aa", "steps": 3}, {"data": "bb", "steps": 3})
     ["data: 'aa' then, 'bb' now"]
     """
-    return [f"{place}: {then!r} then, {now!r} now" for place, then, now in differing(old, new, path)]
+    return [f"{place}: {then!r} then, {now!r} now" for place, then, now in iter_differences(old, new, path)]
 
 
 def key_of(content: Any) -> str:

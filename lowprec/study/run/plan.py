@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._files import plain, safe_name
-from ..._show import table
+from ..._files import safe_name, to_jsonable
+from ..._markup import html_table
 from . import backend as backends
 from .backend import Backend
 from .fingerprint import code_hash, key_of, versions
@@ -51,7 +51,7 @@ class Plan:
             ("runs of arms", len(self.arms)), ("arms", ", ".join(arm.name for arm in self.study.arms)),
             ("folder", self.folder),
         ]  # fmt: skip
-        return table(rows, title=self.study.name)
+        return html_table(rows, title=self.study.name)
 
 
 def create_context(data: str, backend: Backend | None = None) -> RunContext:
@@ -94,6 +94,8 @@ def checkpoint_task(setting: Any, number: int, context: RunContext, studies: Pat
     config = setting.config if config is None else config
     what = {**context.backend.describe(config, "bf16"), "schedule": schedule, "seed": number}
     what |= context.fingerprint
-    name = f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key_of(plain(what))}"
+    name = (
+        f"{safe_name('configuration', setting.config)}-{setting.checkpoint_steps}-c{number}-{key_of(to_jsonable(what))}"
+    )
     work, steps = Prepare(schedule), setting.checkpoint_steps
     return Task(name, studies / SHARED_CHECKPOINTS, context, config, "bf16", number, steps, work, what)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lowprec._ieee import standard
+from lowprec._fpenv import with_default_fpenv
 
 from ..design.modules import Required, used_by
 from .fingerprint import code_hash, differences, host
@@ -180,7 +180,7 @@ def _rebuild(_: Any, kind: type[Task], fields: Mapping[str, Any]) -> Task:
     return task
 
 
-@standard
+@with_default_fpenv
 def run_task(task: Task) -> dict[str, Any]:
     """Execute a task and return its finished `run.json`.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowprec as lp
-from lowprec._arrays import whole
+from lowprec._checks import check_int
 
 from ..design.arms import GemmArm
 from ..design.expectations import Claim
@@ -56,7 +56,7 @@ class TensorSetting(Size):
         super().__post_init__()
         if not self.lengths:
             raise ValueError("lengths must be one length at least, got ()")
-        object.__setattr__(self, "lengths", tuple(whole("", "lengths", length, 1) for length in self.lengths))
+        object.__setattr__(self, "lengths", tuple(check_int("", "lengths", length, 1) for length in self.lengths))
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.rows} outputs, K {self.lengths[0]} to {self.lengths[-1]}, {self.seeds} seeds"

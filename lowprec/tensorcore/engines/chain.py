@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._threads import over_rows, run_chunks, scratch
+from ..._threads import parallel_over_rows, run_chunks, scratch
 from ...format.catalogue import Format
 from ...kernels.tensorcore.chain import gemm as kernels
 from ...kernels.tensorcore.chain.tile import COLUMNS
 from ...kernels.tensorcore.reference.exact import sequential64
 from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix
-from .engine import Computed, Engine, not_finite, short
+from .engine import Engine, PartialResult, find_nonfinite, products_fit_float32
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE = 512
@@ -49,7 +49,7 @@ def accumulate_f32(
         else:
             kernels.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)
 
-    over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
+    parallel_over_rows(some_rows, m, n * k, _WORK, _ROWS_AT_ONCE)
 
 
 def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -70,7 +70,7 @@ class ScaledChain(Engine):
         """Return the engine for single products, if float32 represents B's values times the power of two."""
         factor = 2.0**accumulator.product_scale_log2
         stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
-        plain = accumulator.group_size == 1 and accumulator.output_format == FLOAT32 and short(fa, fb)
+        plain = accumulator.group_size == 1 and accumulator.output_format == FLOAT32 and products_fit_float32(fa, fb)
         return cls(accumulator, fa, fb, "") if plain and stays else None
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
@@ -78,8 +78,8 @@ class ScaledChain(Engine):
         with np.errstate(invalid="ignore"):  # signalling NaNs
             return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_scale_log2)
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel; non-finite results are outside its limits."""
         out = np.array(p.start)
         accumulate_f32(self.accumulator.values(p.a, p.fa), self.pack(p.b, p.fb, None) if parts is None else parts, out)
-        return Computed(out, *not_finite(out))
+        return PartialResult(out, *find_nonfinite(out))

@@ -7,33 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from ..._threads import over_rows, scratch
+from ..._threads import parallel_over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
 from ...kernels.tensorcore import columns as kernels
 from ..accumulator import FLOAT32
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
-from .dots import Spread
-from .engine import NONE, Computed, Engine, joined, not_finite, short
+from .dots import ExponentRanges
+from .engine import NO_PLACES, Engine, PartialResult, find_nonfinite, products_fit_float32, union
 
 _WORK = 1 << 20  # multiply-adds that justify a thread
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 
 @dataclass(frozen=True)
-class Columns(Engine):
+class ColumnEngine(Engine):
     """Sums of `TruncateFloorSum` with products exact in float64; a sum that may exceed float32 counts as Inf."""
 
     accumulator: Any
 
     @classmethod
-    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> Columns | None:
+    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ColumnEngine | None:
         """Return the engine for operands of at most 12 significant bits."""
         few = accumulator.fraction_bits <= kernels.MAX_FRACTION_BITS and accumulator.output_format == FLOAT32
-        return cls(accumulator, fa, fb, "") if few and short(fa, fb) and fa.emin + fb.emin > -900 else None
+        return (
+            cls(accumulator, fa, fb, "") if few and products_fit_float32(fa, fb) and fa.emin + fb.emin > -900 else None
+        )
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel on some columns of the result at a time; limits: products below 2^128, finite results."""
         a, (m, n, k) = self.accumulator, p.shape
         depth = -(-a.group_size // (a.lanes * kernels.STEP)) * kernels.STEP
@@ -59,17 +61,17 @@ class Columns(Engine):
             def some_rows(start: int, stop: int, some: slice = some, panels: kernels.Dealt = panels) -> None:
                 kernels.floored_columns(dealt("a", p.a[start:stop], p.fa), panels, rule, out[start:stop, some])
 
-            over_rows(some_rows, m, (some.stop - some.start) * per_row, _WORK, _ROWS_AT_ONCE)
-        return Computed(out, *joined(_large(p), not_finite(out)))
+            parallel_over_rows(some_rows, m, (some.stop - some.start) * per_row, _WORK, _ROWS_AT_ONCE)
+        return PartialResult(out, *union(_large(p), find_nonfinite(out)))
 
 
 def _large(p: GemmProblem) -> tuple[Places, Places]:
     """Return the rows and columns to exclude so that all products are below 2^128."""
     if p.fa.emax + p.fb.emax + 2 <= 128:
-        return NONE, NONE
-    left, right = (Spread.of(_decoded(codes, fmt), fmt.emin).high for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
+        return NO_PLACES, NO_PLACES
+    left, right = (ExponentRanges.of(_decoded(codes, fmt), fmt.emin).high for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
     if left.max() + right.max() + 2 <= 128:
-        return NONE, NONE
+        return NO_PLACES, NO_PLACES
     return np.flatnonzero(left > 63), np.flatnonzero(right > 63)
 
 

@@ -9,28 +9,28 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._threads import Allocate, fresh, over_rows, scratch
+from ..._threads import Allocate, aligned_empty, parallel_over_rows, scratch
 from ...format.catalogue import Format
 from ...kernels.tensorcore.dots import loop
 from ...kernels.tensorcore.dots.tile import COLUMNS, ROWS, Form
 from ...kernels.vectors import F32
 from ..accumulator import Accumulator
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
-from .engine import NONE, Computed, Engine, joined, not_finite, short
+from .engine import NO_PLACES, Engine, PartialResult, find_nonfinite, products_fit_float32, union
 
 _WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512
 _STEPS = 4  # per iteration of a tile
 
 
-class Spread(NamedTuple):
+class ExponentRanges(NamedTuple):
     """Exponents of each row's smallest and largest nonzero magnitude; (127, -127) for a row of zeros."""
 
     low: NDArray[np.int32]
     high: NDArray[np.int32]
 
     @classmethod
-    def of(cls, x: Float32Matrix, least: int) -> Spread:
+    def of(cls, x: Float32Matrix, least: int) -> ExponentRanges:
         """Return the exponents of rows [R, K], at least `least`, the smallest normal exponent; Inf and NaN have 128."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
         loop.extents(x, low, high)
@@ -39,15 +39,15 @@ class Spread(NamedTuple):
         return cls(exponents[0], exponents[1])
 
 
-class LaidOut(NamedTuple):
+class PackedDots(NamedTuple):
     """B in panels, with the exponents of its rows."""
 
     panels: NDArray[Any]
-    spread: Spread
+    spread: ExponentRanges
 
 
 @dataclass(frozen=True)
-class Dots(Engine):
+class DotEngine(Engine):
     """Dot products with the arithmetic of a tile's steps.
 
     Parameters
@@ -60,20 +60,20 @@ class Dots(Engine):
     form: type[Form]
 
     @classmethod
-    def find(cls, accumulator: DotSum, fa: Format, fb: Format, machine: str) -> Dots | None:
+    def find(cls, accumulator: DotSum, fa: Format, fb: Format, machine: str) -> DotEngine | None:
         """Return the engine for operands of at most 12 significant bits, if the accumulator has a form."""
-        form = accumulator.dots_form() if short(fa, fb) else None
+        form = accumulator.dots_form() if products_fit_float32(fa, fb) else None
         return None if form is None else cls(accumulator, fa, fb, "", form)
 
-    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = fresh) -> LaidOut:
+    def pack(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = aligned_empty) -> PackedDots:
         """Pack B, and compute its rows' exponents."""
         y = self.accumulator.values(b, fmt)
         columns, dtype = -(-len(b) // COLUMNS) * COLUMNS, np.float32 if self.form.element is F32 else np.float64
         panels = allocate("dots_b", columns * self._depth(b.shape[1])[1], dtype)
         loop.pack_panels(y, dtype(2.0**self.accumulator.product_scale_log2), panels)
-        return LaidOut(panels, Spread.of(y, fmt.emin))
+        return PackedDots(panels, ExponentRanges.of(y, fmt.emin))
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel; limits: bounded exponents of operands and C, finite results."""
         (m, n, k), form = p.shape, self.form
         panels, right = parts or self.pack(p.b, p.fb, None, scratch)
@@ -82,7 +82,10 @@ class Dots(Engine):
         if self.accumulator.zero_c_is_positive:
             with np.errstate(invalid="ignore"):  # signalling NaNs
                 out += np.float32(0)
-        left, bounds = Spread.of(x, p.fa.emin), self._bounds_normal if form.element is F32 else self._bounds_exact
+        left, bounds = (
+            ExponentRanges.of(x, p.fa.emin),
+            self._bounds_normal if form.element is F32 else self._bounds_exact,
+        )
         beyond = bounds(left, right, k, p.start)
         dots, steps = loop.dots[form], self.accumulator.group_size // form.products if form.lanes else 0
 
@@ -91,8 +94,8 @@ class Dots(Engine):
             loop.pack_quads(x[first:stop], whole, quads)
             dots(quads, panels, form.products, steps, out[first:stop])
 
-        over_rows(some_rows, m, n * depth, _WORK, _ROWS_AT_ONCE)
-        return Computed(out, *joined(beyond, not_finite(out)))
+        parallel_over_rows(some_rows, m, n * depth, _WORK, _ROWS_AT_ONCE)
+        return PartialResult(out, *union(beyond, find_nonfinite(out)))
 
     def _depth(self, k: int) -> tuple[int, int]:
         """Return K zero-padded to whole groups, and to whole iterations of a tile."""
@@ -101,11 +104,11 @@ class Dots(Engine):
         every = group if self.form.lanes else products * _STEPS
         return whole, -(-whole // every) * every
 
-    def _bounds_normal(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
+    def _bounds_normal(self, left: ExponentRanges, right: ExponentRanges, k: int, c: Matrix) -> tuple[Places, Places]:
         """Return rows and columns to exclude so that all terms are multiples of 2^-126 and all sums below 2^126."""
         least = -126 + self.fa.mantissa_bits + self.fb.mantissa_bits  # smallest exponent of a product's last bit
         most = 126 - 2 - max(k, 1).bit_length()
-        rows, columns = NONE, NONE
+        rows, columns = NO_PLACES, NO_PLACES
         if left.low.min() + right.low.min() < least or left.high.max() + right.high.max() > most:
             rows = np.flatnonzero((left.low < least // 2) | (left.high > most // 2))
             columns = np.flatnonzero((right.low < least - least // 2) | (right.high > most - most // 2))
@@ -113,21 +116,21 @@ class Dots(Engine):
         usual = (magnitude == 0) | ((magnitude >= (127 - 103) << 23) & (magnitude < (127 + 125) << 23))
         return np.union1d(rows, np.flatnonzero(~usual.all(axis=1))), columns
 
-    def _bounds_exact(self, left: Spread, right: Spread, k: int, c: Matrix) -> tuple[Places, Places]:
+    def _bounds_exact(self, left: ExponentRanges, right: ExponentRanges, k: int, c: Matrix) -> tuple[Places, Places]:
         """Return rows and columns to exclude so that every sum of a group and C is exact in float64."""
         bits = self.fa.mantissa_bits + self.fb.mantissa_bits
         shift, more = self.accumulator.product_scale_log2, 3 + max(k, 1).bit_length()
         low = left.low + right.low.min() + (shift - bits)
         if (c.view(np.uint32) & np.uint32(0x7FFFFFFF)).any():
-            of_c = Spread.of(np.ascontiguousarray(c, np.float32), -126)
+            of_c = ExponentRanges.of(np.ascontiguousarray(c, np.float32), -126)
             low = np.minimum(low, of_c.low - 23)
             high = np.maximum(left.high + right.high.max() + shift, of_c.high)
-            return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), NONE
+            return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), NO_PLACES
         rows = np.flatnonzero(low < -149)
         room = self.form.span - bits - more  # between the exponents of an output's products
         spans = [s.high - s.low for s in (left, right)]
         if spans[0].max() + spans[1].max() <= room:
-            return rows, NONE
+            return rows, NO_PLACES
         return np.union1d(rows, np.flatnonzero(spans[0] > room // 2)), np.flatnonzero(spans[1] > room // 2)
 
 
@@ -137,7 +140,7 @@ class DotSum(Accumulator):
     #: Whether C = -0 is read as +0.
     zero_c_is_positive: ClassVar[bool] = False
 
-    engines: ClassVar[tuple[Any, ...]] = (Dots,)
+    engines: ClassVar[tuple[Any, ...]] = (DotEngine,)
 
     @abstractmethod
     def dots_form(self) -> type[Form] | None:

@@ -12,15 +12,15 @@ from ...format.catalogue import Format
 from ..accumulator import Accumulator
 from ..problem import GemmProblem, Matrix, Places
 
-NONE = np.empty(0, np.intp)
+NO_PLACES = np.empty(0, np.intp)
 
 
-class Computed(NamedTuple):
+class PartialResult(NamedTuple):
     """A result, with the rows and columns outside an engine's limits, which the reference recomputes."""
 
     out: Matrix
-    rows: Places = NONE
-    columns: Places = NONE
+    rows: Places = NO_PLACES
+    columns: Places = NO_PLACES
 
 
 class Trial(NamedTuple):
@@ -63,7 +63,7 @@ class Engine(ABC):
         """Return the engine if it is exact for an accumulator and two formats, else None."""
 
     @abstractmethod
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Compute a product with K >= 1; `parts` is B as `pack` returned it."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
@@ -85,20 +85,20 @@ class Packed(NamedTuple):
     parts: Any
 
 
-def not_finite(x: Matrix) -> tuple[Places, Places]:
+def find_nonfinite(x: Matrix) -> tuple[Places, Places]:
     """Return the rows or the columns that contain all non-finite elements, whichever are fewer."""
     finite = np.isfinite(x)
     if finite.all():
-        return NONE, NONE
+        return NO_PLACES, NO_PLACES
     rows, columns = np.flatnonzero(~finite.all(axis=1)), np.flatnonzero(~finite.all(axis=0))
-    return (rows, NONE) if rows.size * x.shape[1] <= columns.size * x.shape[0] else (NONE, columns)
+    return (rows, NO_PLACES) if rows.size * x.shape[1] <= columns.size * x.shape[0] else (NO_PLACES, columns)
 
 
-def joined(one: tuple[Places, Places], other: tuple[Places, Places]) -> tuple[Places, Places]:
+def union(one: tuple[Places, Places], other: tuple[Places, Places]) -> tuple[Places, Places]:
     """Return the union of two sets of rows and columns."""
     return np.union1d(one[0], other[0]), np.union1d(one[1], other[1])
 
 
-def short(*operands: Format) -> bool:
+def products_fit_float32(*operands: Format) -> bool:
     """Return whether products of the formats have at most 24 bits, which float32 represents exactly in its range."""
     return all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in operands)

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._threads import Allocate, fresh, over_rows, run_chunks, scratch
+from ..._threads import Allocate, aligned_empty, parallel_over_rows, run_chunks, scratch
 from ...format.catalogue import Format, formats
 from ...kernels.tensorcore.float32_lanes import pack, product
 from ...kernels.tensorcore.float32_lanes.pack import Signed
 from ...kernels.tensorcore.reference import aligned
 from ..accumulator import FLOAT16, FP22, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix, Places
-from .engine import NONE, Computed, Engine, Trial
+from .engine import NO_PLACES, Engine, PartialResult, Trial
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, packed for the kernel at a time: whichever is more
@@ -88,9 +88,9 @@ class Float32Lanes(Engine):
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
         """Pack B, and find the columns of the result with NaN or Inf."""
-        return self._panels(b, fresh), self._specials[1].rows(b)
+        return self._panels(b, aligned_empty), self._specials[1].rows(b)
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel; A is packed some rows at a time, and B with them if the product is small."""
         a, b, c = p.a, p.b, p.c
         (m, k), n, group = a.shape, b.shape[0], self.accumulator.group_size
@@ -119,22 +119,22 @@ class Float32Lanes(Engine):
                 scale, scale_b, addend[first:stop], out[first:stop],
             ))  # fmt: skip
 
-        over_rows(some_rows, m, n * k, _WORK, at_once)
+        parallel_over_rows(some_rows, m, n * k, _WORK, at_once)
         rows = special_a.rows(a, max(largest)[0])
         if columns is None:
             columns = special_b.rows(b, largest[0][1])
         if c is not None:
-            rows = np.union1d(rows, _unusual(c, self.limits, self.accumulator.fraction_bits))
+            rows = np.union1d(rows, _outside_limits(c, self.limits, self.accumulator.fraction_bits))
         if len(scale_a) > 1 and not promote:
             rows = np.union1d(rows, _far_apart(scale_a, self.limits))
             columns = np.union1d(columns, _far_apart(scale_b, self.limits))
-        return Computed(out, rows, columns)
+        return PartialResult(out, rows, columns)
 
     @functools.cached_property
     def _kernel(self) -> tuple[Any, tuple[Any, ...], bool]:
         """The compiled kernel, its constant arguments, and whether it reads signs."""
         a, form = self.accumulator, self.form
-        readings = _reading(self.fa, form.counts), _reading(self.fb, form.counts)
+        readings = _packer_constants(self.fa, form.counts), _packer_constants(self.fb, form.counts)
         return form.run, (*readings, form.factor, a.group_size, a.fraction_bits, a.output_bits), form.counts
 
     @functools.cached_property
@@ -173,24 +173,24 @@ class _Specials(NamedTuple):
         values = fmt.values()
         kind = np.where(np.isnan(values), aligned.NOT_A_NUMBER, np.where(np.isinf(values), aligned.INFINITE, 0))
         above = None if fmt.specials == "fnuz" else fmt.max_code
-        return cls(kind.astype(np.int8), bool(kind.any()), above, _reading(fmt))
+        return cls(kind.astype(np.int8), bool(kind.any()), above, _packer_constants(fmt))
 
     def rows(self, codes: Matrix, largest: int | None = None) -> Places:
         """Return the rows with NaN or Inf; `largest` is the largest code without its sign, if known."""
         if not self.exist:
-            return NONE
+            return NO_PLACES
         if self.above is not None:
             if largest is None:
                 largest = pack.largest_magnitude(codes, self.reading)
             if largest <= self.above:  # specials are rare
-                return NONE
+                return NO_PLACES
         out = np.empty(len(codes), np.bool_)
         aligned.rows_with_special(codes, self.kind, out)
         return np.flatnonzero(out)
 
 
 @functools.lru_cache(maxsize=32)
-def _reading(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
+def _packer_constants(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
     """Return the `pack.Reading` of a format for the packers."""
     m = fmt.mantissa_bits
     numbers = pack.Reading(
@@ -212,7 +212,7 @@ def _fits(fmt: Format, limits: Limits) -> bool:
     return in_bytes and limits.operand[0] <= fmt.emin and fmt.emax <= limits.operand[1]
 
 
-def _unusual(c: Float32Matrix, limits: Limits, fraction_bits: int) -> Places:
+def _outside_limits(c: Float32Matrix, limits: Limits, fraction_bits: int) -> Places:
     """Return the rows in which C is neither zero nor within the limits."""
     usual = (c.view(np.uint32) << 1 == 0) | _within(_exponents(c), (limits.lowest_c, limits.highest_c + fraction_bits))
     return np.flatnonzero(~usual.all(axis=1))

@@ -1,6 +1,6 @@
 """Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
 
-`Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`); `HalvesInFloat64Lanes` does this for two
+`Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`); `SplitF16InFloat64Lanes` does this for two
 float16 instructions per step. B is packed in panels of some hundred columns of the result.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._threads import Allocate, fresh, over_rows, scratch
+from ..._threads import Allocate, aligned_empty, parallel_over_rows, scratch
 from ...cast.constants import decode_constants
 from ...format.catalogue import Format
 from ...kernels.cast.nearest import decode32
@@ -24,37 +24,37 @@ from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, MAX_FRACTION_BITS,
 from ...kernels.tensorcore.loop import Chains, Operand, Sums
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix
-from .engine import Computed, Engine, Trial, not_finite
+from .engine import Engine, PartialResult, Trial, find_nonfinite
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
 _ROWS_AT_ONCE = 256  # rows of A, or of B, decoded and packed at a time
 
 
-class Extent(NamedTuple):
+class ExponentRange(NamedTuple):
     """Smallest and largest exponent of the nonzero numbers."""
 
     low: int = 1 << 12
     high: int = -(1 << 12)
 
     @classmethod
-    def of(cls, x: Float32Matrix, fmt: Format) -> Extent:
+    def of(cls, x: Float32Matrix, fmt: Format) -> ExponentRange:
         """Return the exponents of `x`, values of a format."""
         if fmt.emin > -50:  # no code can leave the range of float32
             return cls(fmt.emin, fmt.emax + 1)
         low, high = pack.exponent_range(x.reshape(-1))
         return cls(max(int(low), fmt.emin), int(high))
 
-    def joined(self, other: Extent) -> Extent:
+    def joined(self, other: ExponentRange) -> ExponentRange:
         """Return the exponents of both sets of numbers."""
-        return Extent(min(self.low, other.low), max(self.high, other.high))
+        return ExponentRange(min(self.low, other.low), max(self.high, other.high))
 
-    def shifted(self, exponents: NDArray[np.int16]) -> Extent:
+    def shifted(self, exponents: NDArray[np.int16]) -> ExponentRange:
         """Return the exponents after multiplication by powers of two, if given."""
         if exponents.size == 0:
             return self
-        return Extent(self.low + int(exponents.min()), self.high + int(exponents.max()))
+        return ExponentRange(self.low + int(exponents.min()), self.high + int(exponents.max()))
 
-    def is_normal(self, other: Extent, fraction_bits: int, k: int) -> bool:
+    def is_normal(self, other: ExponentRange, fraction_bits: int, k: int) -> bool:
         """Return whether sums of K products and a usual C are normal float32 numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - fraction_bits >= -126 and high <= 126
@@ -66,7 +66,7 @@ class Panel(NamedTuple):
     packed: Any
     first: int
     columns: int
-    extent: Extent
+    extent: ExponentRange
 
 
 class Form(NamedTuple):
@@ -104,14 +104,14 @@ class Panels(Engine):
         """Pack B, some hundred columns of the result at a time."""
 
     @abstractmethod
-    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
         """Pack some rows of A in a buffer that this thread's next call overwrites; return their exponents."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
         """Pack all panels."""
-        return list(self.panels(b, fmt, inside, fresh))
+        return list(self.panels(b, fmt, inside, aligned_empty))
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel; non-finite results are outside its limits."""
         out = np.empty(p.shape[:2], np.float32)
         start = None
@@ -120,7 +120,7 @@ class Panels(Engine):
                 start = p.c.astype(np.float32)
         self._add(p._replace(c=start), out, parts)
         result = out.astype(self.accumulator.dtype, copy=False) if p.scale_a is None else out
-        return Computed(result, *not_finite(out))
+        return PartialResult(result, *find_nonfinite(out))
 
     def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None, onto: int = 0) -> None:
         """Compute a product with float32 C; with `onto`, add its promoted chains to `out` in the sums' dtype."""
@@ -144,13 +144,13 @@ class Panels(Engine):
             rows = slice(start, stop)
             left, extent = self.quads(p.a[rows], p.fa, None if p.inside_a is None else p.inside_a[rows])
             result = "float16" if halves else "float32"
-            if not halves and usual and (p.c is None or _is_usual(p.c[rows, first:last])):
+            if not halves and usual and (p.c is None or _is_in_range(p.c[rows, first:last])):
                 normal = extent.is_normal(panel.extent, sums.fraction_bits, self._GROWTH * k)
                 result = "normal" if normal else result
             scale = np.ascontiguousarray(scale_a[:, rows])
             self.form.kernels[result](left, panel.packed, numbers, chains, scale, scale_b, addend[rows], out[rows])
 
-        over_rows(some_rows, m, n * k, self._WORTH, _ROWS_AT_ONCE)
+        parallel_over_rows(some_rows, m, n * k, self._WORTH, _ROWS_AT_ONCE)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -186,16 +186,16 @@ class Float64Lanes(Panels):
             values = allocate("wide_b_values", columns * per_row, np.float64)
             exponents = allocate("wide_b_exponents", columns * per_row, np.int16)
             masks = allocate("wide_b_masks", columns * groups * words, np.uint64)
-            extent = Extent()
+            extent = ExponentRange()
             for j in range(first, stop, _ROWS_AT_ONCE):
                 rows, at = slice(j, min(j + _ROWS_AT_ONCE, stop)), j - first
                 x, shift = _decoded(b[rows], fmt), shifts[rows]
-                extent = extent.joined(Extent.of(x, fmt).shifted(shift))
+                extent = extent.joined(ExponentRange.of(x, fmt).shifted(shift))
                 some = Operand(values[at * per_row :], exponents[at * per_row :], masks[at * groups * words :])
                 pack.pack_panels(x, fmt.emin, group, self.form.factor, shift, block, some)
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
-    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
         """Pack values, exponents and sign masks."""
         (m, k), group = a.shape, self.sums.group_size
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
@@ -207,7 +207,7 @@ class Float64Lanes(Panels):
             scratch("wide_a_masks", padded * groups * words, np.uint64),
         )
         pack.pack_quads(x, fmt.emin, group, shift, block, left)
-        return left, Extent.of(x, fmt).shifted(shift)
+        return left, ExponentRange.of(x, fmt).shifted(shift)
 
     def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
         """Return the exponents of scales [rows, K / block], and the block length; no columns without scales."""
@@ -254,7 +254,7 @@ def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
     return x.reshape(codes.shape)
 
 
-def _is_usual(c: Float32Matrix) -> bool:
+def _is_in_range(c: Float32Matrix) -> bool:
     """Return whether every number is zero or in 2^-126 .. 2^126."""
     magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
     normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))
@@ -265,7 +265,7 @@ def _is_usual(c: Float32Matrix) -> bool:
 
 
 @dataclass(frozen=True)
-class HalvesInFloat64Lanes(Float64Lanes):
+class SplitF16InFloat64Lanes(Float64Lanes):
     """Two float16 instructions for each FP8 one: a promotion after every two groups, with operands reordered.
 
     An instruction's chain starts from +0 and its result is added to C, rounded to nearest: this equals a promoted chain
@@ -278,7 +278,7 @@ class HalvesInFloat64Lanes(Float64Lanes):
     whole = False
 
     @classmethod
-    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> HalvesInFloat64Lanes | None:
+    def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> SplitF16InFloat64Lanes | None:
         """Return the engine if the float16 instruction has one."""
         form = value_form(accumulator.half, FLOAT16, FLOAT16, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
@@ -297,7 +297,7 @@ class HalvesInFloat64Lanes(Float64Lanes):
         """Return None: the chains of a scaled sum are repacked from B."""
         return None
 
-    def run(self, p: GemmProblem, parts: Any = None) -> Computed:
+    def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
         """Run the kernel on promoted chains; non-finite results are outside its limits."""
         step = self.accumulator.step()
         x, y = (self.accumulator.as_halves(codes, fmt) for codes, fmt in ((p.a, p.fa), (p.b, p.fb)))
@@ -306,4 +306,4 @@ class HalvesInFloat64Lanes(Float64Lanes):
             out = p.start.astype(np.float32) + np.float32(0)
         chains = GemmProblem(x, y, FLOAT16, FLOAT16, None, None, None, scale_a, scale_b, step, promote=True)
         self._add(chains, out, None, onto=1)
-        return Computed(out.astype(self.accumulator.dtype, copy=False), *not_finite(out))
+        return PartialResult(out.astype(self.accumulator.dtype, copy=False), *find_nonfinite(out))

@@ -1,6 +1,6 @@
 """Reference implementation, which defines the bits: each accumulator's `reference`, and scaled sums of chains.
 
-Several kinds share the functions from `take_apart` on.
+Several kinds share the functions from `decompose` on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Chain = Callable[[GemmProblem], Matrix]
 
 def solve(accumulator: Accumulator, p: GemmProblem) -> Matrix:
     """Compute a product with the accumulator's reference only."""
-    return accumulator.reference(p) if p.scale_a is None else by_block(accumulator, p, accumulator.reference)
+    return accumulator.reference(p) if p.scale_a is None else solve_by_block(accumulator, p, accumulator.reference)
 
 
-def by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32Matrix:
+def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32Matrix:
     """Return the scaled sum of the blocks' chains, each computed by `chain`."""
     assert p.scale_a is not None
     assert p.scale_b is not None
@@ -45,7 +45,7 @@ def by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Float32M
     return canonical_nan(result)
 
 
-def promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
+def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
     """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
@@ -57,7 +57,7 @@ def promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain)
         return canonical_nan(total.astype(p.start.dtype))
 
 
-def take_apart(
+def decompose(
     codes: Matrix,
     fmt: Format,
     group: int,
@@ -71,7 +71,7 @@ def take_apart(
     kind = np.empty((rows, k), np.int8)
     aligned.take_apart(codes, fmt.params, significand, exponent, kind)
     if scale is not None and scale_format is not None:
-        _, x, nan = scale_parts(scale, scale_format)
+        _, x, nan = decompose_scales(scale, scale_format)
         by_code = np.repeat(x, block, axis=1)[:, :k].astype(np.int16)
         np.add(exponent, by_code, out=exponent, where=significand != 0)
         kind[np.repeat(nan, block, axis=1)[:, :k]] = aligned.NOT_A_NUMBER
@@ -82,10 +82,10 @@ def take_apart(
     return Parts(significand, exponent, kind, special)
 
 
-def scale_parts(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
+def decompose_scales(scale: Matrix, fmt: Format) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
     """Return significands, exponents and NaN flags of scale codes; the sign bit is ignored, as in hardware."""
     unsigned = scale & fmt.code_dtype.type((1 << fmt.bits) - 1 - fmt.sign_mask)
-    parts = take_apart(np.ascontiguousarray(unsigned), fmt, 1)
+    parts = decompose(np.ascontiguousarray(unsigned), fmt, 1)
     nan = parts.kind != aligned.FINITE
     exponent = np.where(nan, 0, parts.exponent).astype(np.int32)
     return parts.significand, exponent, nan
@@ -104,24 +104,24 @@ def result_layout(accumulator: Accumulator, nearest: bool = False) -> Result:
     )
 
 
-def group_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
+def fused_sum_rule(accumulator: AlignedSum, low_bits: int) -> Rule:
     """Return the constants of a fused sum of products with significands that end at 2^-low_bits."""
     zero = aligned.NEVER if accumulator.zero_exponent is None else accumulator.zero_exponent
     align = (aligned.TRUNCATE, aligned.FLOOR, aligned.NEAREST)[ALIGNMENTS.index(accumulator.align)]
     return Rule(low_bits, accumulator.group_size, accumulator.fraction_bits, align, zero)
 
 
-def bits_of(c: Matrix) -> NDArray[np.uint32]:
+def to_bits(c: Matrix) -> NDArray[np.uint32]:
     """Return a copy of the bits of float16 or float32 numbers."""
     return np.array(np.ascontiguousarray(c).view(np.uint16 if c.dtype == np.float16 else np.uint32), np.uint32)
 
 
-def values_of(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
+def from_bits(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
     """Return an accumulator's results from their bits."""
     return bits.astype(np.uint16).view(np.float16) if accumulator.output_format == FLOAT16 else bits.view(np.float32)
 
 
-def by_rows(piece: Any, p: GemmProblem) -> None:
+def parallel_over_rows(piece: Any, p: GemmProblem) -> None:
     """Run ``piece(start, stop)`` over all rows of a product, on several threads."""
     m, n, k = p.shape
     _threads.run_chunks(piece, m, max(1, _WORK // max(k * n, 1)))

@@ -23,7 +23,7 @@ from . import reference
 from .engine import Engine, Packed
 
 #: Instruction sets, the fastest first, with the CPU features that they require (LLVM's names).
-MACHINES: dict[str, frozenset[str]] = {
+INSTRUCTION_SETS: dict[str, frozenset[str]] = {
     "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vpopcntdq"}),
     "fma": frozenset({"avx2", "fma"}),
     "portable": frozenset(),
@@ -72,12 +72,12 @@ def kernel_in_use() -> str:
     return _selected.get() or _default()
 
 
-def machines(name: str) -> tuple[str, ...]:
+def instruction_sets(name: str) -> tuple[str, ...]:
     """Return the instruction sets that a selection allows, in order of preference."""
     if name == REFERENCE:
         return ()
     if name == AUTO:
-        return tuple(machine for machine in MACHINES if MACHINES[machine] <= _features())
+        return tuple(machine for machine in INSTRUCTION_SETS if INSTRUCTION_SETS[machine] <= _features())
     return (name,) if name == "portable" else (name, "portable")
 
 
@@ -94,9 +94,9 @@ def _default() -> str:
 def _checked(what: str, name: str) -> str:
     if name in (AUTO, REFERENCE):
         return name
-    if name not in MACHINES:
-        raise ValueError(f"{what} must be one of {', '.join((AUTO, REFERENCE, *MACHINES))}, got {name!r}")
-    if missing := MACHINES[name] - _features():
+    if name not in INSTRUCTION_SETS:
+        raise ValueError(f"{what} must be one of {', '.join((AUTO, REFERENCE, *INSTRUCTION_SETS))}, got {name!r}")
+    if missing := INSTRUCTION_SETS[name] - _features():
         raise ValueError(
             f"{what} must be one of {', '.join((AUTO, REFERENCE))} here, got {name!r}: this CPU lacks "
             f"{', '.join(sorted(missing))}"
@@ -104,7 +104,7 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
-class Way(NamedTuple):
+class ProductPlan(NamedTuple):
     """How an accumulator multiplies two formats; shared by all such products."""
 
     accumulator: Accumulator
@@ -115,11 +115,11 @@ class Way(NamedTuple):
 
 
 #: Cache by accumulator, formats and kernel; each entry keeps alive the formats whose ids are in its key.
-ways: dict[tuple[int, int, int, str], tuple[Way, Format, Format]] = {}
-_MOST_WAYS = 256
+plans: dict[tuple[int, int, int, str], tuple[ProductPlan, Format, Format]] = {}
+_MAX_PLANS = 256
 
 
-def way_for(accumulator: Accumulator, fa: Format, fb: Format) -> Way:
+def plan_for(accumulator: Accumulator, fa: Format, fb: Format) -> ProductPlan:
     """Return how an accumulator multiplies two formats with the selected kernels.
 
     Raises
@@ -128,25 +128,25 @@ def way_for(accumulator: Accumulator, fa: Format, fb: Format) -> Way:
         If the accumulator does not support the formats.
     """
     key = id(accumulator), id(fa), id(fb), _selected.get() or _default()
-    found = ways.get(key)
+    found = plans.get(key)
     if found is not None:
         return found[0]
     accumulator.check_inputs(fa, fb)
     left, right = accumulator.multiplied(fa), accumulator.multiplied(fb)
     accumulator.check_formats(left, right)
-    way = Way(accumulator, left, right, engine_for(accumulator, left, right, key[3]), accumulator.step())
-    if len(ways) >= _MOST_WAYS:
-        ways.clear()
-    ways[key] = way, fa, fb
+    way = ProductPlan(accumulator, left, right, engine_for(accumulator, left, right, key[3]), accumulator.step())
+    if len(plans) >= _MAX_PLANS:
+        plans.clear()
+    plans[key] = way, fa, fb
     return way
 
 
 def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = AUTO) -> Engine | None:
     """Return the fastest engine that is exact for the formats that are multiplied; None: only the reference."""
     for kind in accumulator.engines:
-        for machine in machines(kernel):
+        for machine in instruction_sets(kernel):
             engine: Engine | None = kind.find(accumulator, fa, fb, machine)
-            if engine is not None and (engine.trial is None or machine == "portable" or _proven(engine)):
+            if engine is not None and (engine.trial is None or machine == "portable" or _has_passed_trial(engine)):
                 return engine
     return None
 
@@ -154,14 +154,14 @@ def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = A
 _proofs: dict[tuple[type[Engine], str, str], bool] = {}
 
 
-def _proven(engine: Engine) -> bool:
+def _has_passed_trial(engine: Engine) -> bool:
     key = type(engine), engine.machine, engine.accumulator.align
     if key not in _proofs:
-        _proofs[key] = proves(engine)
+        _proofs[key] = passes_trial(engine)
     return _proofs[key]
 
 
-def proves(engine: Engine) -> bool:
+def passes_trial(engine: Engine) -> bool:
     """Compare an engine's machine code with the reference on its trial: all finite codes, signs and scales mixed.
 
     The comparison takes some milliseconds and protects against compilers and CPUs that violate the code's assumptions.
@@ -184,14 +184,14 @@ def proves(engine: Engine) -> bool:
     return bool(to_nearest) and got.tobytes() == want.tobytes()
 
 
-def solve(way: Way, p: GemmProblem, packed: Packed | None = None) -> Matrix:
+def solve(way: ProductPlan, p: GemmProblem, packed: Packed | None = None) -> Matrix:
     """Compute a product: a chain in the accumulator's dtype, or a scaled sum of chains in float32."""
     engine, accumulator = way.engine, way.accumulator
     # Without products there is no group to loop over, but a group of zeros may change C: the reference decides.
     if engine is None or not p.a.shape[1]:
         return reference.solve(accumulator, p)
     if p.scale_a is not None and not engine.whole:
-        return reference.by_block(accumulator, p, functools.partial(solve, way))
+        return reference.solve_by_block(accumulator, p, functools.partial(solve, way))
     parts = packed.parts if packed is not None and packed.engine == engine else None
     out, rows, columns = engine.run(p, parts)
     if rows.size:
@@ -201,6 +201,6 @@ def solve(way: Way, p: GemmProblem, packed: Packed | None = None) -> Matrix:
     return out
 
 
-def promoted(way: Way, p: GemmProblem, every: int) -> Matrix:
+def solve_promoted(way: ProductPlan, p: GemmProblem, every: int) -> Matrix:
     """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
-    return reference.promoted(way.accumulator, p, every, functools.partial(solve, way))
+    return reference.solve_promoted(way.accumulator, p, every, functools.partial(solve, way))

@@ -16,11 +16,11 @@ from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs,
 from ...kernels.tensorcore.reference import amd, rdna
 from ..accumulator import Accumulator, StepError
 from ..block import Added, Block, exponent, power_below
-from ..engines.columns import Columns
+from ..engines.columns import ColumnEngine
 from ..engines.dots import DotSum
-from ..engines.reference import bits_of, by_rows, result_layout, take_apart, values_of
-from ..order import Particular, Products, Rounded, Sum
+from ..engines.reference import decompose, from_bits, parallel_over_rows, result_layout, to_bits
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from ..summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 _EXACT_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group size
 
@@ -34,10 +34,10 @@ class ExactGroupSum(DotSum):
     summary = "exact sum of a group and C, one rounding to nearest even"
     oracle_class = "ExactGroups"
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return an exact sum of a group and C."""
-        products = Products(tuple(range(start, start + self.group_size)))
-        return Sum(("exact sum", "rounded to nearest even, float32"), (state, products), Rounded(zeros="+0"))
+        products = ProductLeaf(tuple(range(start, start + self.group_size)))
+        return SumNode(("exact sum", "rounded to nearest even, float32"), (state, products), SingleRounding(zeros="+0"))
 
     def step_error(self) -> StepError:
         """Return half an ulp."""
@@ -46,7 +46,7 @@ class ExactGroupSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain: exact sums of a group and C, each rounded to nearest even."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: amd.exact_group_dot(x, y, self.group_size, state, start, stop), p)
+        parallel_over_rows(lambda start, stop: amd.exact_group_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
@@ -55,7 +55,7 @@ class ExactGroupSum(DotSum):
 
 
 _PAIR_FORMS: dict[int, type[Form]] = {2: Pairs, 4: PairsOfPairs}  # by group size
-_ADD = Rounded(flushes="cdna2")
+_ADD = SingleRounding(flushes="cdna2")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -68,13 +68,13 @@ class PairwiseSum(DotSum):
     oracle_class = "FlushedPairs"
     zero_c_is_positive = True
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return a pairwise sum of the group, then the addition of C."""
-        items: list[Sum | Products] = [Products((k,)) for k in range(start, start + self.group_size)]
+        items: list[SumNode | ProductLeaf] = [ProductLeaf((k,)) for k in range(start, start + self.group_size)]
         while len(items) > 1:
             pairs = [tuple(items[i : i + 2]) for i in range(0, len(items), 2)]
-            items = [Sum(("+ in float32",), pair, _ADD) if len(pair) > 1 else pair[0] for pair in pairs]
-        return Sum(("+ in float32",), (state, items[0]), _ADD)
+            items = [SumNode(("+ in float32",), pair, _ADD) if len(pair) > 1 else pair[0] for pair in pairs]
+        return SumNode(("+ in float32",), (state, items[0]), _ADD)
 
     def step_error(self) -> StepError:
         """Return the bound for the roundings of a product: the depth of the tree plus two, each with a flush."""
@@ -91,7 +91,7 @@ class PairwiseSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain; subnormals in operands and C become +0, those in results keep their sign as zeros."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group_size, state, start, stop), p)
+        parallel_over_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
@@ -126,22 +126,22 @@ class TruncateFloorSum(Accumulator):
 
     summary = "products truncated toward zero and summed; sum and C truncated down and added; one rounding"
     oracle_class = "FlooredSum"
-    engines = (Columns,)
+    engines = (ColumnEngine,)
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return a sum of truncated products, then its addition to C."""
         bits, run = self.fraction_bits, min(self.lanes, self.group_size)  # further partial sums would be empty
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
-        lanes = [Products(tuple(range(start + i, start + self.group_size, run))) for i in range(run)]
-        parts = [Sum(words, (lane,), Particular("cut", (bits,), kept=bits)) for lane in lanes]
-        join = Particular("joined", (bits, run), kept=bits)
-        joined = parts[0] if run == 1 else Sum(("aligned, cut downwards, added",), tuple(parts), join)
+        lanes = [ProductLeaf(tuple(range(start + i, start + self.group_size, run))) for i in range(run)]
+        parts = [SumNode(words, (lane,), KindSpecific("cut", (bits,), kept=bits)) for lane in lanes]
+        join = KindSpecific("joined", (bits, run), kept=bits)
+        joined = parts[0] if run == 1 else SumNode(("aligned, cut downwards, added",), tuple(parts), join)
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
         pairs = bits >= _ROUNDS_PAIRS
-        whole = Particular("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
+        whole = KindSpecific("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
         kept = bits if bits >= _C_BITS else None  # and C is not dropped for a window of one more
-        how = Particular("joined with C", (bits, int(self.lanes > 1)), pairs, kept, whole, cuts_first=True)
-        return Sum(last, (state, joined), how)
+        how = KindSpecific("joined with C", (bits, int(self.lanes > 1)), pairs, kept, whole, cuts_first=True)
+        return SumNode(last, (state, joined), how)
 
     def step_error(self) -> StepError:
         """Return the bound for truncated products, two additions and C rounded down, and two roundings of the sum.
@@ -169,16 +169,16 @@ class TruncateFloorSum(Accumulator):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain over all K; with two partial sums, a C far below them is dropped."""
         group = self.group_size
-        left, right = take_apart(p.a, p.fa, group), take_apart(p.b, p.fb, group)
-        state, layout = bits_of(p.start), result_layout(self, nearest=True)
+        left, right = decompose(p.a, p.fa, group), decompose(p.b, p.fb, group)
+        state, layout = to_bits(p.start), result_layout(self, nearest=True)
         low_bits = p.fa.mantissa_bits + p.fb.mantissa_bits
         rule = amd.Floors(low_bits, group, self.lanes, self.fraction_bits, _WIDE_BITS, self.window)
 
         def piece(start: int, stop: int) -> None:
             amd.floored_dot(left, right, rule, layout, state, start, stop)
 
-        by_rows(piece, p)
-        return values_of(state, self)
+        parallel_over_rows(piece, p)
+        return from_bits(state, self)
 
     @property
     def window(self) -> int:
@@ -216,12 +216,12 @@ class _RdnaSum(Accumulator):
         grids = rdna.Grids(
             p.fa.mantissa_bits + p.fb.mantissa_bits, self.group_size, self.fraction_bits, self.leading_bits
         )
-        state, layout = bits_of(p.start), result_layout(self, nearest=True)
-        by_rows(lambda start, stop: dot(left, right, grids, layout, state, start, stop), p)
-        return values_of(state, self)
+        state, layout = to_bits(p.start), result_layout(self, nearest=True)
+        parallel_over_rows(lambda start, stop: dot(left, right, grids, layout, state, start, stop), p)
+        return from_bits(state, self)
 
     def _parts(self, codes: Matrix, fmt: Format) -> rdna.SignedParts:
-        parts = take_apart(codes, fmt, self.group_size)
+        parts = decompose(codes, fmt, self.group_size)
         if self.is_daz(fmt):
             parts.significand[(codes & fmt.code_dtype.type(fmt.sign_mask - 1)) < (1 << fmt.mantissa_bits)] = 0
         return rdna.SignedParts(*parts, (codes & fmt.sign_mask) != 0)
@@ -252,11 +252,11 @@ class OnesComplementSum(_RdnaSum):
     summary = "terms truncated toward zero; those of the other sign than C as ones' complements; one rounding"
     oracle_class = "SignFrame"
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return one sum of the group and C."""
         words = "aligned, cut toward zero", "the other sign than C's: -(m + 1)", "added, rounded to float32"
-        how = Particular("ones' complement", (self.fraction_bits, self.leading_bits, len(self.daz_formats)))
-        return Sum(words, (state, Products(tuple(range(start, start + self.group_size)))), how)
+        how = KindSpecific("ones' complement", (self.fraction_bits, self.leading_bits, len(self.daz_formats)))
+        return SumNode(words, (state, ProductLeaf(tuple(range(start, start + self.group_size)))), how)
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, computed in integers."""
@@ -287,12 +287,12 @@ class FlooredPairSum(_RdnaSum):
 
     def check(self) -> None:
         """Check that the order is a permutation, and that promotions occur between instructions."""
-        who = f"FlooredPairSum {self.name}"
+        caller = f"FlooredPairSum {self.name}"
         object.__setattr__(self, "group_order", tuple(int(i) for i in self.group_order))
         if sorted(self.group_order) != list(range(len(self.group_order))):
-            raise ValueError(f"{who}: group_order must be a permutation of 0, 1, ..., got {self.group_order}")
+            raise ValueError(f"{caller}: group_order must be a permutation of 0, 1, ..., got {self.group_order}")
         if self.promote_every is not None and self.promote_every % self.step():
-            raise ValueError(f"{who}: promote_every must be a multiple of {self.step()}, got {self.promote_every}")
+            raise ValueError(f"{caller}: promote_every must be a multiple of {self.step()}, got {self.promote_every}")
 
     def step(self) -> int:
         """Return the products of one instruction."""
@@ -302,18 +302,18 @@ class FlooredPairSum(_RdnaSum):
         """Return the number of sums in a chain of k products."""
         return -(-k // self.step()) * max(len(self.group_order), 1)
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return the sums of an instruction's groups, each of pairs and then with C."""
         bits, found = self.fraction_bits, state
         for group in self.group_order or (0,):
             first = start + group * self.group_size
-            pairs = [Products(tuple(range(k, min(k + 2, first + self.group_size))))
+            pairs = [ProductLeaf(tuple(range(k, min(k + 2, first + self.group_size))))
                      for k in range(first, first + self.group_size, 2)]  # fmt: skip
-            cut = Particular("floored pair", (bits,))
-            sums = [Sum(("aligned, rounded down, added",), (pair,), cut) for pair in pairs]
+            cut = KindSpecific("floored pair", (bits,))
+            sums = [SumNode(("aligned, rounded down, added",), (pair,), cut) for pair in pairs]
             words = "aligned to C or the largest product", "rounded down, added", "rounded to float32"
-            found = Sum(words, (found, *sums), Particular("floored with C", (bits, self.leading_bits)))
-        assert isinstance(found, Sum)
+            found = SumNode(words, (found, *sums), KindSpecific("floored with C", (bits, self.leading_bits)))
+        assert isinstance(found, SumNode)
         return found
 
     def reference(self, p: GemmProblem) -> Matrix:

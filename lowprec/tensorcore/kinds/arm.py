@@ -11,13 +11,13 @@ from ...kernels.tensorcore.dots import tile
 from ...kernels.tensorcore.reference import cpu
 from ..accumulator import FLOAT16, FLOAT32, StepError
 from ..engines.chain import ScaledChain
-from ..engines.dots import Dots, DotSum
-from ..engines.reference import by_rows
-from ..order import Products, Rounded, Sum
+from ..engines.dots import DotEngine, DotSum
+from ..engines.reference import parallel_over_rows
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 from .x86 import flushed
 
-_ODD = Rounded(rounding="odd", flushes="odd")
+_ODD = SingleRounding(rounding="odd", flushes="odd")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -33,12 +33,12 @@ class RoundToOddSum(DotSum):
         """Return the values, with float32 subnormals flushed."""
         return flushed(self, codes, fmt)
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return sequential additions of the products, then of C."""
-        found: Sum | Products = Products((start,))
+        found: SumNode | ProductLeaf = ProductLeaf((start,))
         for k in range(start + 1, start + self.group_size):
-            found = Sum(("+ rounded to odd",), (found, Products((k,))), _ODD)
-        return Sum(("+ rounded to odd",), (state, found), _ODD)
+            found = SumNode(("+ rounded to odd",), (found, ProductLeaf((k,))), _ODD)
+        return SumNode(("+ rounded to odd",), (state, found), _ODD)
 
     def step_error(self) -> StepError:
         """Return the bound for a product's roundings, each below one ulp, and for flushes."""
@@ -48,7 +48,7 @@ class RoundToOddSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu.odd_dot(x, y, self.group_size, state, start, stop), p)
+        parallel_over_rows(lambda start, stop: cpu.odd_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -65,11 +65,11 @@ class RoundedGroupSum(DotSum):
     summary = "exact sum of a group, rounded, then added to C and rounded"
     oracle_class = "RoundedGroups"
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return an exact sum of the group, rounded, then the addition of C."""
-        products = Products(tuple(range(start, start + self.group_size)))
-        group = Sum(("exact sum", "rounded to nearest even, float32"), (products,), Rounded())
-        return Sum(("+ in float32",), (state, group), Rounded())
+        products = ProductLeaf(tuple(range(start, start + self.group_size)))
+        group = SumNode(("exact sum", "rounded to nearest even, float32"), (products,), SingleRounding())
+        return SumNode(("+ in float32",), (state, group), SingleRounding())
 
     def step_error(self) -> StepError:
         """Return the bound for two roundings."""
@@ -78,7 +78,7 @@ class RoundedGroupSum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, group by group."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: cpu.rounded_groups_dot(x, y, self.group_size, state, start, stop), p)
+        parallel_over_rows(lambda start, stop: cpu.rounded_groups_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
@@ -109,15 +109,15 @@ class ScaledGroupSum(DotSum):
 
     summary = "exact sum of a group times a power of two, plus C, one rounding"
     oracle_class = "ScaledGroups"
-    engines = (Dots, ScaledChain)
+    engines = (DotEngine, ScaledChain)
     output_formats = (FLOAT32, FLOAT16)
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return an exact sum of the group, times the power of two, and C."""
         a = self
-        products = Products(tuple(range(start, start + a.group_size)), a.product_scale_log2)
-        how = Rounded(a.output_format.name, saturates=a.saturate)
-        return Sum(("exact sum", f"rounded to nearest even, {a.output_format}"), (state, products), how)
+        products = ProductLeaf(tuple(range(start, start + a.group_size)), a.product_scale_log2)
+        how = SingleRounding(a.output_format.name, saturates=a.saturate)
+        return SumNode(("exact sum", f"rounded to nearest even, {a.output_format}"), (state, products), how)
 
     def step_error(self) -> StepError:
         """Return half an ulp, relative to the products before their multiplication by the power of two."""
@@ -132,7 +132,9 @@ class ScaledGroupSum(DotSum):
         beyond = float(stored.max) if self.saturate else np.inf
         layout = float(stored.smallest_normal), stored.mantissa_bits, float(stored.max), beyond
         factor, group = 2.0**self.product_scale_log2, self.group_size
-        by_rows(lambda start, stop: cpu.scaled_groups_dot(x, y, group, factor, layout, state, start, stop), p)
+        parallel_over_rows(
+            lambda start, stop: cpu.scaled_groups_dot(x, y, group, factor, layout, state, start, stop), p
+        )
         with np.errstate(invalid="ignore"):
             return canonical_nan(state.astype(self.dtype))
 

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..._threads import over_rows
+from ..._threads import parallel_over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore.reference import exact
 from ..accumulator import Accumulator, StepError
-from ..order import Products, Rounded, Sum
 from ..problem import GemmProblem, Matrix, canonical_nan
+from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 _WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512
 _MAX_K = 1 << 20
 
 
-def _sum(state: Sum | str, k: int) -> Sum:
+def _sum(state: SumNode | str, k: int) -> SumNode:
     words = "exact sum of all products", "rounded once, to float32"
-    return Sum(words, (state, Products(tuple(range(k)))), Rounded(zeros="+0"))
+    return SumNode(words, (state, ProductLeaf(tuple(range(k)))), SingleRounding(zeros="+0"))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -45,15 +45,15 @@ class ExactSum(Accumulator):
         """Return 1: the sum is rounded once for every length."""
         return 1
 
-    def order(self) -> Sum:
+    def order(self) -> SumNode:
         """Return one sum of all products and C."""
         return self.instruction("C", 0)
 
-    def chain(self, k: int) -> list[Sum]:
+    def chain(self, k: int) -> list[SumNode]:
         """Return one instruction for every K."""
         return [_sum("C", k)]
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return an exact sum, rounded once; 64 products represent any number."""
         return _sum(state, 64)
 
@@ -67,5 +67,7 @@ class ExactSum(Accumulator):
         if k > _MAX_K:
             raise ValueError(f"{self.name}: K must be at most {_MAX_K}, got {k}")
         x, y, out = decode(p.a, p.fa), decode(p.b, p.fb), np.empty_like(c)
-        over_rows(lambda i, j: exact.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE)
+        parallel_over_rows(
+            lambda i, j: exact.exact_dot(x, y, c, out, i, j), m, n * 32 * max(k, 1), _WORK, _ROWS_AT_ONCE
+        )
         return canonical_nan(out)

@@ -18,12 +18,20 @@ from ...kernels.tensorcore.reference.aligned import fused_dot
 from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
 from ..block import Added, Block, exponent, power_below
+from ..engines.exact_groups import ExactGroupEngine
 from ..engines.float32_lanes import Float32Lanes
-from ..engines.float64_lanes import Float64Lanes, HalvesInFloat64Lanes
-from ..engines.reference import bits_of, by_rows, group_rule, result_layout, scale_parts, take_apart, values_of
-from ..engines.runs import Runs
-from ..order import Aligned, Particular, Products, Rounded, Sum
+from ..engines.float64_lanes import Float64Lanes, SplitF16InFloat64Lanes
+from ..engines.reference import (
+    decompose,
+    decompose_scales,
+    from_bits,
+    fused_sum_rule,
+    parallel_over_rows,
+    result_layout,
+    to_bits,
+)
 from ..problem import GemmProblem, Matrix, canonical_nan
+from ..summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 
 def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
@@ -56,10 +64,10 @@ def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
     )
 
 
-def aligned(accumulator: AlignedSum, operands: str = "") -> Aligned:
+def aligned(accumulator: AlignedSum, operands: str = "") -> AlignedAddition:
     """Return the steps of a fused sum as data."""
     a = accumulator
-    return Aligned(a.fraction_bits, a.align, a.output_format.name, a.zero_exponent, operands)
+    return AlignedAddition(a.fraction_bits, a.align, a.output_format.name, a.zero_exponent, operands)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -78,11 +86,11 @@ class FusedSum(AlignedSum):
                 f"got {self.scale_format}"
             )
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return one sum of the group and C."""
-        products = Products(tuple(range(start, start + self.group_size)))
+        products = ProductLeaf(tuple(range(start, start + self.group_size)))
         scaled = () if self.scale_format is None else (f"exponents of {self.scale_format} scales added",)
-        return Sum((*scaled, *aligned_words(self)), (state, products), aligned(self))
+        return SumNode((*scaled, *aligned_words(self)), (state, products), aligned(self))
 
     def step_error(self) -> StepError:
         """Return the bound for a group's products and C."""
@@ -92,16 +100,16 @@ class FusedSum(AlignedSum):
         """Return one chain, computed in integers."""
         group = self.group_size
         scaling = self.scale_format, self.scale_block
-        left = take_apart(p.a, p.fa, group, p.inside_a, *scaling)
-        right = take_apart(p.b, p.fb, group, p.inside_b, *scaling).T
-        rule = group_rule(self, p.fa.mantissa_bits + p.fb.mantissa_bits)
-        state, layout = bits_of(p.start), result_layout(self)
+        left = decompose(p.a, p.fa, group, p.inside_a, *scaling)
+        right = decompose(p.b, p.fb, group, p.inside_b, *scaling).T
+        rule = fused_sum_rule(self, p.fa.mantissa_bits + p.fb.mantissa_bits)
+        state, layout = to_bits(p.start), result_layout(self)
 
         def piece(start: int, stop: int) -> None:
             fused_dot(left, right, rule, layout, state, start, stop)
 
-        by_rows(piece, p)
-        return values_of(state, self)
+        parallel_over_rows(piece, p)
+        return from_bits(state, self)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -117,7 +125,7 @@ class GroupedFusedSum(AlignedSum):
     exact_group: int = 1
 
     summary = "as `FusedSum`, for exact sums of short runs of products, each scaled"
-    engines = (Runs,)
+    engines = (ExactGroupEngine,)
 
     def check(self) -> None:
         """Check that there are scales, and that `exact_group` divides their blocks and the group."""
@@ -141,17 +149,17 @@ class GroupedFusedSum(AlignedSum):
                 f"{self.name}: products must be narrow enough for exact sums of {self.exact_group}, got {fa} x {fb}"
             )
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return exact partial sums, scaled, in one sum with C."""
         runs = [
-            Sum(
+            SumNode(
                 (f"exact sum, times two {self.scale_format} scales",),
-                (Products(tuple(range(k, k + self.exact_group))),),
-                Particular("exact run", (self.exact_group, self.scale_block)),
+                (ProductLeaf(tuple(range(k, k + self.exact_group))),),
+                KindSpecific("exact run", (self.exact_group, self.scale_block)),
             )
             for k in range(start, start + self.group_size, self.exact_group)
         ]
-        return Sum(aligned_words(self), (state, *runs), aligned(self))
+        return SumNode(aligned_words(self), (state, *runs), aligned(self))
 
     def step_error(self) -> StepError:
         """Return the bound for a group's partial sums, with their scales' exponents (at most the products'), and C."""
@@ -163,18 +171,18 @@ class GroupedFusedSum(AlignedSum):
         assert fs is not None
         assert p.inside_a is not None
         assert p.inside_b is not None
-        left = ScaledParts(_whole(p.a, p.fa), *scale_parts(p.inside_a, fs))
-        parts = _whole(p.b, p.fb), *scale_parts(p.inside_b, fs)
+        left = ScaledParts(_whole(p.a, p.fa), *decompose_scales(p.inside_a, fs))
+        parts = _whole(p.b, p.fb), *decompose_scales(p.inside_b, fs)
         right = ScaledParts(*(np.ascontiguousarray(part.T) for part in parts))
         low_bits = p.fa.mantissa_bits - p.fa.emin + p.fb.mantissa_bits - p.fb.emin + 2 * fs.mantissa_bits
-        rule, spans = group_rule(self, low_bits), (self.exact_group, self.scale_block)
-        state, layout = bits_of(p.start), result_layout(self)
+        rule, spans = fused_sum_rule(self, low_bits), (self.exact_group, self.scale_block)
+        state, layout = to_bits(p.start), result_layout(self)
 
         def piece(start: int, stop: int) -> None:
             scaled_dot(left, right, rule, spans, layout, state, start, stop)
 
-        by_rows(piece, p)
-        return values_of(state, self)
+        parallel_over_rows(piece, p)
+        return from_bits(state, self)
 
 
 def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
@@ -201,7 +209,7 @@ class SplitF16Sum(Accumulator):
     oracle_class = "Halves"
     output_formats = (FLOAT32, FLOAT16)
     reference_is_compiled = False
-    engines = (HalvesInFloat64Lanes,)
+    engines = (SplitF16InFloat64Lanes,)
 
     def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise ValueError unless float16 represents all values: the chip first converts them to it."""
@@ -214,14 +222,16 @@ class SplitF16Sum(Accumulator):
         """Return the products of both groups."""
         return 2 * self.group_size
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return sums of both halves from +0, then the addition of C."""
         inner, step = self.half, self.step()
         words, how = aligned_words(inner), aligned(inner, "float16")
         ks = tuple(start + i for i in _order(step))
-        first = Sum(words, ("+0", Products(ks[: step // 2])), how)
-        second = Sum(words, (first, Products(ks[step // 2 :])), how)
-        return Sum((f"added, rounded to {self.output_format}",), (state, second), Rounded(self.output_format.name))
+        first = SumNode(words, ("+0", ProductLeaf(ks[: step // 2])), how)
+        second = SumNode(words, (first, ProductLeaf(ks[step // 2 :])), how)
+        return SumNode(
+            (f"added, rounded to {self.output_format}",), (state, second), SingleRounding(self.output_format.name)
+        )
 
     def step_error(self) -> StepError:
         """Return the bound for two chained groups and the addition of C, which rounds to nearest."""

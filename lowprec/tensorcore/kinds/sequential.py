@@ -8,8 +8,8 @@ from ...cast.casts import decode
 from ...format.catalogue import Format
 from ..accumulator import FLOAT32, FLOAT64, Accumulator, StepError
 from ..engines.chain import accumulate_f32
-from ..order import Products, Rounded, Sum
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -27,17 +27,17 @@ class SequentialSum(Accumulator):
         """Return 1: a chain may end after any product."""
         return 1
 
-    def order(self) -> Sum:
+    def order(self) -> SumNode:
         """Return four chained multiply-adds, in increasing k."""
         found = self.instruction("C", 0)
         for k in (1, 2, 3):
             found = self.instruction(found, k)
         return found
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return a multiply-add with one rounding."""
         words = "fused multiply-add", f"rounded to nearest, {self.output_format}"
-        return Sum(words, (state, Products((start,))), Rounded(self.output_format.name))
+        return SumNode(words, (state, ProductLeaf((start,))), SingleRounding(self.output_format.name))
 
     def step_error(self) -> StepError:
         """Return half an ulp: a step has one product."""

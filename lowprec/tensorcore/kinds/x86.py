@@ -13,14 +13,14 @@ from ...kernels.tensorcore.dots import tile
 from ...kernels.tensorcore.reference import cpu
 from ..accumulator import Accumulator, StepError
 from ..engines.dots import DotSum
-from ..engines.reference import by_rows
-from ..order import Products, Rounded, Sum
+from ..engines.reference import parallel_over_rows
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 _U, _LEAST = 2.0**-24, 2.0**-126
 _FMA = ("fused multiply-add", "rounded to nearest, float32, subnormals flushed")
 _ADD = ("+ in float32, subnormals flushed",)
-_HOW = Rounded(flushes="x86")
+_HOW = SingleRounding(flushes="x86")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -64,7 +64,7 @@ class _X86Sum(DotSum):
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, sum by sum."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
-        by_rows(lambda start, stop: self.add(x, y, state, start, stop), p)
+        parallel_over_rows(lambda start, stop: self.add(x, y, state, start, stop), p)
         return canonical_nan(state)
 
 
@@ -85,12 +85,12 @@ class FlushedFmaSum(_X86Sum):
     oracle_class = "FlushedFma"
     form = tile.FlushedFma
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return multiply-adds, the last product first."""
-        found: Sum | str = state
+        found: SumNode | str = state
         for k in range(start + self.group_size - 1, start - 1, -1):
-            found = Sum(_FMA, (found, Products((k,))), _HOW)
-        assert isinstance(found, Sum)
+            found = SumNode(_FMA, (found, ProductLeaf((k,))), _HOW)
+        assert isinstance(found, SumNode)
         return found
 
     def roundings(self) -> int:
@@ -136,20 +136,20 @@ class LaneChains(_X86Sum):
                 f"{self.together} for each of {self.lanes} lanes, got {self.group_size}"
             )
 
-    def instruction(self, state: Sum | str, start: int) -> Sum:
+    def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return chains of the lanes' products, their sum, then the addition of C."""
-        lanes: list[Sum | str] = ["+0"] * self.lanes
+        lanes: list[SumNode | str] = ["+0"] * self.lanes
         for t in range(0, self.group_size, self.together):
             lane, some = t // self.together % self.lanes, range(start + t, start + t + self.together)
             if self.together == 1:
-                lanes[lane] = Sum(_FMA, (lanes[lane], Products((some[0],))), _HOW)
+                lanes[lane] = SumNode(_FMA, (lanes[lane], ProductLeaf((some[0],))), _HOW)
             else:
-                pair = Sum(_ADD, tuple(Products((k,)) for k in some), _HOW)
-                lanes[lane] = Sum(_ADD, (lanes[lane], pair), _HOW)
+                pair = SumNode(_ADD, tuple(ProductLeaf((k,)) for k in some), _HOW)
+                lanes[lane] = SumNode(_ADD, (lanes[lane], pair), _HOW)
         total = lanes[0]
         for other in lanes[1:]:
-            total = Sum(_ADD, (total, other), _HOW)
-        return Sum(_ADD, (state, total), _HOW)
+            total = SumNode(_ADD, (total, other), _HOW)
+        return SumNode(_ADD, (state, total), _HOW)
 
     def roundings(self) -> int:
         """Return the number for a product, its lane's chain, the sum of the lanes, and the addition of C."""

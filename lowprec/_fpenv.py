@@ -4,7 +4,7 @@ The environment has IEEE defaults while lowprec computes; afterwards the caller'
 
 A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, makes a thread flush subnormals to zero;
 others change the rounding direction. Without this module, results would depend on that. Every public function that
-computes is decorated with `standard`; the package's threads start in the standard environment (`_threads`).
+computes is decorated with `with_default_fpenv`; the package's threads start in the standard environment (`_threads`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DEFAULT = ctypes.c_void_p(-1)  # FE_DFL_ENV of glibc and musl: to nearest, no f
 _ONE, _LEAST, _HALF_ULP, _HALF_ULP_BELOW = 1.0, 5e-324, 2.0**-53, 2.0**-54
 
 
-def is_standard() -> bool:
+def has_default_fpenv() -> bool:
     """Return whether this thread keeps subnormals and rounds to nearest even; takes some 0.1 us.
 
     Examples
     --------
-    >>> is_standard()
+    >>> has_default_fpenv()
     True
     """
     return _LEAST * _ONE != 0.0 and _ONE + _HALF_ULP == _ONE and _ONE - _HALF_ULP_BELOW == _ONE
@@ -48,7 +48,7 @@ def _environment() -> tuple[Callable[..., int], Callable[..., int]]:
     return get, set_
 
 
-def set_standard() -> None:
+def set_default_fpenv() -> None:
     """Set the standard environment in this thread.
 
     Raises
@@ -56,23 +56,23 @@ def set_standard() -> None:
     RuntimeError
         If the environment differs and the C library cannot change it.
     """
-    if is_standard():
+    if has_default_fpenv():
         return
     with contextlib.suppress(OSError, AttributeError):
         _environment()[1](_DEFAULT)
-    if not is_standard():
+    if not has_default_fpenv():
         raise RuntimeError(
             "this thread flushes subnormals to zero or does not round to nearest, and its mode cannot be changed from "
             "here: set it back before calling lowprec"
         )
 
 
-def standard(function: Callable[P, R]) -> Callable[P, R]:
+def with_default_fpenv(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function to compute in the standard environment, and to restore the caller's.
 
     Examples
     --------
-    >>> @standard
+    >>> @with_default_fpenv
     ... def half(x):
     ...     return x / 2
     >>> half(5e-324)
@@ -81,12 +81,12 @@ def standard(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_standard():
+        if has_default_fpenv():
             return function(*args, **kwargs)
         callers = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
-        with contextlib.suppress(OSError, AttributeError):  # `set_standard` raises a clearer error
+        with contextlib.suppress(OSError, AttributeError):  # `set_default_fpenv` raises a clearer error
             _environment()[0](callers)
-        set_standard()
+        set_default_fpenv()
         try:
             return function(*args, **kwargs)
         finally:

@@ -15,7 +15,7 @@ from ..format.policy import Policy, SpecialCodes
 from ..format.rounding import Rounding, resolve, special_codes
 from ..format.table import TableFormat
 from ..kernels.cast import nearest as kernels
-from ..registry import cached
+from ..registry import registry_cache
 from .constants import (
     Constants,
     decode_constants,
@@ -52,8 +52,8 @@ class Plan(NamedTuple):
     wide: tuple[int, int, int]
 
 
-@cached(512)
-def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
+@registry_cache(512)
+def plan_for(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
     """Return the plan for a format, rounding and special codes."""
     nearest = mode.is_nearest_even
     return Plan(
@@ -69,17 +69,17 @@ def plan_of(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
     )
 
 
-@cached(256)
+@registry_cache(256)
 def nearest_constants(fmt: Format) -> Constants | None:
     """Return the constants with which `kernels.cast.nearest.round_bits` equals `round_to` with defaults, or None."""
     mode, policy = resolve(fmt)
-    return None if fmt.is_table else plan_of(fmt, mode, special_codes(fmt, mode, policy)).round_nearest
+    return None if fmt.is_table else plan_for(fmt, mode, special_codes(fmt, mode, policy)).round_nearest
 
 
 @functools.singledispatch
 def encoder(f: Format, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Piece:
     """Return the `Piece` that encodes values into codes."""
-    plan, (lo, hi, offset, *_) = plan_of(f, mode, special), key
+    plan, (lo, hi, offset, *_) = plan_for(f, mode, special), key
 
     def given(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
         from ..kernels.cast import tables
@@ -112,7 +112,7 @@ encoder.register(TableFormat, table_encoder)
 
 def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Piece:
     """Return the `Piece` that rounds values; only for formats with a float32 kernel."""
-    plan, (lo, hi, offset, *_), encode = plan_of(f, mode, special), key, encoder(f, mode, special, key)
+    plan, (lo, hi, offset, *_), encode = plan_for(f, mode, special), key, encoder(f, mode, special, key)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:
         if x.dtype == np.float64 or not key.own:
@@ -138,7 +138,7 @@ def word_kernels() -> Any:
     return rounding
 
 
-def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mode: Rounding) -> None:
+def apply_piece(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mode: Rounding) -> None:
     """Apply a piece to all values; other types are converted in chunks to float32 or float64, whichever is exact."""
     flat, into = values.reshape(-1), result.reshape(-1)
     to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
@@ -157,7 +157,7 @@ def run(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mod
     _threads.run_chunks(convert, flat.size, GRAIN)
 
 
-def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: RandomSource) -> None:
+def raise_for_rejected(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: RandomSource) -> None:
     """Raise for the first value that the policy rejects: encode twice, with two codes for rejected values."""
     usual = special_codes(f, mode, policy)
     no_nan = policy.nan_fallback if f.nan_code is None else policy.nan
@@ -176,7 +176,7 @@ def refuse(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key:
     for code in (0, 1):
         special = usual._replace(**dict.fromkeys(fields, code))
         codes = np.empty(values.shape, f.code_dtype)
-        run(encoder(f, mode, special, key), values, codes, f, mode)
+        apply_piece(encoder(f, mode, special, key), values, codes, f, mode)
         found.append(codes.reshape(-1))
     wrong = np.flatnonzero(found[0] != found[1])
     if wrong.size == 0:

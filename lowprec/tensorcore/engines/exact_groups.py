@@ -17,15 +17,15 @@ from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, ROWS
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
 from ..problem import Matrix
 from .engine import Trial
-from .float64_lanes import NO_ZERO_EXPONENT, Extent, Form, Panel, Panels
-from .reference import scale_parts
+from .float64_lanes import NO_ZERO_EXPONENT, ExponentRange, Form, Panel, Panels
+from .reference import decompose_scales
 
 _COLUMNS_AT_ONCE = 1024  # columns of the result per panel of B
 _KERNELS = {"avx512": runs_tile.gemm_avx512, "fma": runs_tile.gemm_fma, "portable": runs_tile.gemm_portable}
 
 
 @dataclass(frozen=True)
-class Runs(Panels):
+class ExactGroupEngine(Panels):
     """Exact partial sums of FP4 products in bytes, scaled inside the instruction (mxf4, mxf4nvf4)."""
 
     trial = Trial(
@@ -39,7 +39,7 @@ class Runs(Panels):
     _GROWTH = 36 * 4
 
     @classmethod
-    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Runs | None:
+    def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> ExactGroupEngine | None:
         """Return the engine for groups of 16 products, truncated alignment, and sums below 2^51."""
         a, scale = accumulator, accumulator.scale_format
         assert scale is not None
@@ -74,7 +74,7 @@ class Runs(Panels):
             runs_pack.pack_panels(b[columns], inside[columns], a.scale_block, tables, runs, records)
             yield Panel(records, first, width, scales.extent(inside[columns]))
 
-    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, Extent]:
+    def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
         """Pack records of elements and scales."""
         assert inside is not None
         (m, k), group, scales = a.shape, self.accumulator.group_size, self._scales
@@ -95,17 +95,17 @@ class _Scales(NamedTuple):
     value: NDArray[np.float64]
     exponent: NDArray[np.int16]
 
-    def extent(self, codes: Matrix) -> Extent:
+    def extent(self, codes: Matrix) -> ExponentRange:
         """Return the smallest and the largest exponent of an array of scales."""
         if codes.size == 0:
-            return Extent(0, 0)
+            return ExponentRange(0, 0)
         exponents = self.exponent[codes]
-        return Extent(int(exponents.min()), int(exponents.max()))
+        return ExponentRange(int(exponents.min()), int(exponents.max()))
 
 
 @functools.lru_cache(maxsize=8)
 def _scales_of(fmt: Format) -> _Scales:
-    significand, exponent, nan = scale_parts(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
+    significand, exponent, nan = decompose_scales(np.arange(1 << fmt.bits, dtype=fmt.code_dtype)[:, None], fmt)
     exponent = np.where((significand == 0) | nan, 0, exponent)
     value = np.ldexp(significand.astype(np.float64), exponent - fmt.mantissa_bits)
     return _Scales(np.where(nan, np.nan, value)[:, 0], exponent[:, 0].astype(np.int16))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .._show import box, svg, text
+from .._markup import svg_box, svg_document, svg_text
 
 _LINE, _GAP, _BETWEEN = 15, 12, 46  # heights of a text line, of gaps between boxes, and of gaps between columns
 _LETTER = 6.6  # width of a letter
 
 
 @dataclass(frozen=True)
-class Products:
+class ProductLeaf:
     """Products that enter a sum together: their order does not affect its bits.
 
     Attributes
@@ -39,7 +39,7 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class SingleRounding:
     """An exact sum of the terms, rounded once.
 
     Attributes
@@ -63,7 +63,7 @@ class Rounded:
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedAddition:
     """Terms aligned to the largest exponent, truncated, added exactly, and truncated or rounded to the output.
 
     Attributes are those of an `Accumulator`; `operands` is the format in which operands are read, or "" for their own.
@@ -77,7 +77,7 @@ class Aligned:
 
 
 @dataclass(frozen=True)
-class Particular:
+class KindSpecific:
     """An operation of a single kind, identified by its name and the numbers that affect the bits."""
 
     name: str
@@ -87,13 +87,13 @@ class Particular:
     #: Fraction bits kept below the largest exponent; None: no such truncation.
     kept: int | None = None
     #: Operation for terms without bits below those; None: an exact sum.
-    uncut: Particular | None = None
+    uncut: KindSpecific | None = None
     #: Whether only the first term, a float32 number, is truncated in this way.
     cuts_first: bool = False
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumNode:
     """One hardware operation on its terms.
 
     Attributes
@@ -107,60 +107,62 @@ class Sum:
     """
 
     does: tuple[str, ...]
-    of: tuple[Sum | Products | str, ...]
-    how: Rounded | Aligned | Particular = Rounded()
+    of: tuple[SumNode | ProductLeaf | str, ...]
+    how: SingleRounding | AlignedAddition | KindSpecific = SingleRounding()
 
-    def products(self) -> Iterator[Products]:
+    def products(self) -> Iterator[ProductLeaf]:
         """Yield the products among the terms, in order of addition."""
         for item in self.of:
-            if isinstance(item, Products):
+            if isinstance(item, ProductLeaf):
                 yield item
-            elif isinstance(item, Sum):
+            elif isinstance(item, SumNode):
                 yield from item.products()
 
 
-def drawing(order: Sum, title: str) -> str:
+def drawing(order: SumNode, title: str) -> str:
     """Return a tree as an SVG, with the terms on the left and the result on the right.
 
     Examples
     --------
-    >>> drawing(Sum(("add",), ("C", Products((0,)))), "two terms")[:4]
+    >>> drawing(SumNode(("add",), ("C", ProductLeaf((0,)))), "two terms")[:4]
     '<svg'
     """
     columns = _columns(order)
     parts, right, height, middle = _drawn(order, [0.0, *columns], 4.0)
     parts.sort(key=lambda part: not part.startswith("<path"))  # draw lines before boxes
-    parts.append(text(right + 8, middle + 4, "= D", "bold"))
-    return svg(parts, right + 44, height + 12, title)
+    parts.append(svg_text(right + 8, middle + 4, "= D", "bold"))
+    return svg_document(parts, right + 44, height + 12, title)
 
 
-def _words(item: Sum | Products | str) -> tuple[str, ...]:
-    return (item,) if isinstance(item, str) else item.words if isinstance(item, Products) else item.does
+def _words(item: SumNode | ProductLeaf | str) -> tuple[str, ...]:
+    return (item,) if isinstance(item, str) else item.words if isinstance(item, ProductLeaf) else item.does
 
 
-def _depth(item: Sum | Products | str) -> int:
-    return 1 + max(map(_depth, item.of)) if isinstance(item, Sum) else 0
+def _depth(item: SumNode | ProductLeaf | str) -> int:
+    return 1 + max(map(_depth, item.of)) if isinstance(item, SumNode) else 0
 
 
-def _columns(order: Sum) -> list[float]:
+def _columns(order: SumNode) -> list[float]:
     """Return the widths of the columns, beginning with the leaves."""
     widths = [0.0] * (_depth(order) + 1)
 
-    def look(item: Sum | Products | str) -> None:
+    def look(item: SumNode | ProductLeaf | str) -> None:
         place = _depth(item)
         widths[place] = max(widths[place], _LETTER * max(map(len, _words(item))) + 14)
-        for inner in item.of if isinstance(item, Sum) else ():
+        for inner in item.of if isinstance(item, SumNode) else ():
             look(inner)
 
     look(order)
     return widths
 
 
-def _height(item: Sum | Products | str) -> float:
+def _height(item: SumNode | ProductLeaf | str) -> float:
     return _LINE * len(_words(item)) + 8
 
 
-def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tuple[list[str], float, float, float]:
+def _drawn(
+    item: SumNode | ProductLeaf | str, columns: list[float], top: float
+) -> tuple[list[str], float, float, float]:
     """Return a subtree's elements, its right end, its height, and the height of its centre."""
     place = _depth(item)
     left = sum(columns[: place + 1]) + _BETWEEN * place + 4
@@ -168,7 +170,7 @@ def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tupl
     parts: list[str] = []
     ends: list[tuple[float, float]] = []
     below = top
-    for inner in item.of if isinstance(item, Sum) else ():
+    for inner in item.of if isinstance(item, SumNode) else ():
         drawn, right, used, at = _drawn(inner, columns, below)
         parts += drawn
         ends.append((right, at))
@@ -179,8 +181,8 @@ def _drawn(item: Sum | Products | str, columns: list[float], top: float) -> tupl
         bend = (right + left) / 2
         parts.append(f'<path class="line" d="M{right:.1f},{at:.1f} C{bend:.1f},{at:.1f} {bend:.1f},{middle:.1f} '
                      f'{left:.1f},{middle:.1f}"/>')  # fmt: skip
-    kind = "box" if isinstance(item, Sum) else "warm" if isinstance(item, str) else "in"
-    parts.append(box(left, middle - own / 2, width, own, kind))
+    kind = "box" if isinstance(item, SumNode) else "warm" if isinstance(item, str) else "in"
+    parts.append(svg_box(left, middle - own / 2, width, own, kind))
     for i, line in enumerate(_words(item)):
-        parts.append(text(left + 7, middle - own / 2 + 15 + _LINE * i, line, "" if i == 0 else "small"))
+        parts.append(svg_text(left + 7, middle - own / 2 + 15 + _LINE * i, line, "" if i == 0 else "small"))
     return parts, left + width, height, middle

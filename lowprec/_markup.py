@@ -14,12 +14,12 @@ _STYLE = (
 )
 
 
-def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str = "") -> str:
+def html_table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), title: str = "") -> str:
     """Return a table as HTML, with all text escaped; strings are aligned left, numbers right.
 
     Examples
     --------
-    >>> table([("a < b", 8, None)], title="e4m")
+    >>> html_table([("a < b", 8, None)], title="e4m")
     '<table><caption>e4m</caption><tbody><tr><td style="text-align:left">a &lt; b</td><td style="text-align:right">8...'
     """
     caption = f"<caption>{escape(title)}</caption>" if title else ""
@@ -38,7 +38,7 @@ def _cell(cell: object, tag: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(f"{cell:.5g}" if isinstance(cell, float) else str(cell))}</{tag}>'
 
 
-def svg(parts: Iterable[str], width: float, height: float, title: str) -> str:
+def svg_document(parts: Iterable[str], width: float, height: float, title: str) -> str:
     """Return a drawing on a white background, with a title for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
@@ -47,11 +47,11 @@ def svg(parts: Iterable[str], width: float, height: float, title: str) -> str:
     )
 
 
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
-    """Return a line of text for `svg`; `kind` is one of its styles."""
+def svg_text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """Return a line of text for `svg_document`; `kind` is one of its styles."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def box(x: float, y: float, width: float, height: float, kind: str = "box") -> str:
-    """Return a rectangle for `svg`."""
+def svg_box(x: float, y: float, width: float, height: float, kind: str = "box") -> str:
+    """Return a rectangle for `svg_document`."""
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5"/>'
