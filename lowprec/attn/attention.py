@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._arrays import got, positive, real, returned, whole
-from .._ieee import standard
-from .._values import ByBits
-from ..cast.arrays import said_format
+from .._arrays import to_like
+from .._checks import brief_repr, check_int, check_positive, check_real
+from .._fpenv import with_default_fpenv
+from .._values import BitwiseEq
+from ..cast.arrays import format_from_dtype
 from ..cast.casts import encode, round_to
 from ..format.catalogue import Format, formats
 from .catalogue import attentions
@@ -25,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(eq=False)
-class AttentionResult(ByBits):
+class AttentionResult(BitwiseEq):
     """Result of `attention`.
 
     Attributes
@@ -51,7 +52,7 @@ class AttentionResult(ByBits):
     kernel: AttentionKernel = dataclasses.field(kw_only=True, compare=False)
 
 
-@standard
+@with_default_fpenv
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -148,7 +149,7 @@ def attention(
     call = kernel.schedule.normalized(call)
     low, high = _visible(m, n, call.left, call.right)
     tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
-    whole("attention", "splits", splits, 1)
+    check_int("attention", "splits", splits, 1)
     _check_options(kernel, softcap, sinks, splits, undecided)
     logits = None if sinks is None else _sinks(sinks, heads)
     factor = softmax_scale(d, scale)
@@ -185,7 +186,7 @@ def attention(
         is_open = (lower.view(np.uint32) != upper.view(np.uint32))[lead]
     out = round_to(out, target, policy="ieee")[lead]
     if like is not None:
-        out = returned("attention", out, like)
+        out = to_like("attention", out, like)
     return AttentionResult(out, lse[lead], saturated[lead], underflowed[lead], is_open, kernel=kernel)
 
 
@@ -216,13 +217,13 @@ def softmax_attention(
     return out
 
 
-def operand_codes(who: str, name: str, x: ArrayLike, fmt: Format) -> Array:
+def operand_codes(caller: str, name: str, x: ArrayLike, fmt: Format) -> Array:
     """Return the codes of an operand, which must be on the grid of its format."""
-    said = said_format(x)
+    said = format_from_dtype(x)
     array = np.asarray(x) if said is None else x
     codes = encode(array, fmt, policy="ieee" if fmt.bits > 8 else None)
     if codes.ndim < 2 or codes.ndim > 4:
-        raise ValueError(f"{who}: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
+        raise ValueError(f"{caller}: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
     if said is None or not formats[said].same_codes(fmt):
         values = np.asarray(array, np.float32)
         rounded = round_to(values, fmt)
@@ -230,7 +231,7 @@ def operand_codes(who: str, name: str, x: ArrayLike, fmt: Format) -> Array:
         if wrong.any():
             value = values[wrong][0]
             raise ValueError(
-                f"{who}: {name} must hold numbers of {fmt}, got {value}; round first: lp.round_to({name}, '{fmt}')"
+                f"{caller}: {name} must hold numbers of {fmt}, got {value}; round first: lp.round_to({name}, '{fmt}')"
             )
     return codes
 
@@ -249,9 +250,9 @@ def _check_options(kernel: AttentionKernel, softcap: Any, sinks: Any, splits: in
     if softcap is not None and not kernel.softcap:
         raise ValueError(f"attention: softcap must be None for {kernel}, got {softcap}")
     if softcap is not None:
-        positive("attention", "softcap", softcap)
+        check_positive("attention", "softcap", softcap)
     if sinks is not None and kernel.sink is None:
-        raise ValueError(f"attention: sinks must be None for {kernel}, got {got(sinks)}")
+        raise ValueError(f"attention: sinks must be None for {kernel}, got {brief_repr(sinks)}")
     if splits > 1 and kernel.combine is None:
         raise ValueError(f"attention: splits must be 1 for {kernel}, got {splits}")
     if undecided and (softcap is not None or splits > 1):
@@ -267,12 +268,12 @@ def _sinks(sinks: ArrayLike, heads: int) -> Floats:
 
 def softmax_scale(head_dim: int, scale: float | None) -> float:
     """Return the factor of the scores, 1 / sqrt(head_dim) by default."""
-    return float(head_dim**-0.5) if scale is None else real("attention", "scale", scale)
+    return float(head_dim**-0.5) if scale is None else check_real("attention", "scale", scale)
 
 
 def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
     """Return the numbers of keys to the left and right of its position that a query sees; -1: all."""
-    left, right = (-1, -1) if window is None else (whole("attention", "window", side, -1) for side in window)
+    left, right = (-1, -1) if window is None else (check_int("attention", "window", side, -1) for side in window)
     return left, 0 if causal else right
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._values import Value, plain_fields
+from .._values import Value, normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
 
 
@@ -146,7 +146,7 @@ class FlashAttention2(Schedule):
     guards_shift = True
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
 
     def normalized(self, call: Call) -> Call:
         """Return the call without limits of N keys or more; one query is not causal; a window has both limits."""
@@ -188,7 +188,7 @@ class FlashAttention3(Schedule):
     small_queries: int = 64
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         object.__setattr__(self, "small_tiles", tuple(KeyTile(*row) for row in self.small_tiles))
 
     def normalized(self, call: Call) -> Call:
@@ -260,7 +260,7 @@ class FlashAttention4(Schedule):
     periods: tuple[Period, ...] = ()
 
     def __post_init__(self) -> None:
-        plain_fields(self)
+        normalize_fields(self)
         object.__setattr__(self, "periods", tuple(Period(*row) for row in self.periods))
 
     def normalized(self, call: Call) -> Call:
