@@ -170,7 +170,7 @@ def headline() -> str:
     training, made_of = pooled()["FP8, DeepSeek-V3's recipe (`dsv3`)"]["training"]
     pairs, studies = sum(part.pairs for part in made_of), len(_studies(made_of))
     return (
-        "Pooled over all branches of BF16 checkpoints, training with DeepSeek-V3's FP8 recipe costs "
+        "In runs that continue from BF16 checkpoints, training with DeepSeek-V3's FP8 recipe costs "
         f"**{_percent(training)}** more loss than BF16 (90 % interval; {pairs} pairs of {studies} studies, "
         f"{training.groups} models and texts)."
     )
