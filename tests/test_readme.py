@@ -63,7 +63,9 @@ def test_numbers_are_those_of_their_pages() -> None:
     """What the README quotes stands, to the digit, in the page that its command writes."""
     readme, docs = README.read_text(), ROOT / "docs"
     speed, exactness = (docs / "speed.md").read_text(), (docs / "exactness.md").read_text()
-    (ratios,) = re.findall(r"at ([\d.]+x) to ([\d.]+x) of our own float32 product", " ".join(readme.split()))
+    (ratios,) = re.findall(
+        r"at ([\d.]+x) to ([\d.]+x) of the speed of lowprec's float32 product", " ".join(readme.split())
+    )
     assert all(f"{ratio})" in speed.partition("\n## ")[0] for ratio in ratios)
     assert "0 of 240,000" in readme
     assert "| 240,000 | 0 |" in exactness
@@ -74,9 +76,9 @@ def test_numbers_are_those_of_their_pages() -> None:
     ):
         results = json.loads((ROOT / "ablations" / "results" / f"{study}.json").read_text())
         (sentence,) = (found["sentence"] for found in results["arms"] if found["arm"] == arm)
-        for said in words:
-            assert said in sentence
-            assert said in readme
+        for quoted in words:
+            assert quoted in sentence
+            assert quoted in readme
 
 
 # --- what pages say is there ------------------------------------------------------------------------------------------

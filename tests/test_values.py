@@ -157,7 +157,8 @@ def test_fields_that_are_tuples():
         *((kind.__name__, "input_formats") for kind in KINDS), ("FlushedFmaSum", "daz_formats"),
         ("LaneChains", "daz_formats"), ("PairedLaneChains", "daz_formats"), ("Policy", "always_saturate"),
         ("TableFormat", "table"),
-        ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"), ("AttentionKernel", "gradient_tiles"),
+        ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"),
+        ("AttentionKernel", "gradient_tiles"),
         ("OnesComplementSum", "daz_formats"), ("FlooredPairSum", "group_order"),
     }  # fmt: skip
 

@@ -35,7 +35,7 @@ for factor in (1.0, 1.01):
 
 # %%
 # **Step 2: the usual repair.** FP8 sums err more, and the same test refuses a right FP8 kernel of Hopper. Someone
-# raises ``atol`` until it passes. What else passes now? `criterion_power` tries a criterion on right kernels and on
+# raises ``atol`` until it passes. Which faults pass now? `criterion_power` tries a criterion on right kernels and on
 # every fault:
 
 print(criterion_power("torch_bfloat16", m=64, n=96, k=1024, draws=1).sentence)

@@ -153,7 +153,7 @@ def _unwritten(made: Expected, found: Observed) -> Iterator[tuple[str, Codes]]:
     yield from unwritten(made.codes, found.codes, [t for t in tiles if t < made.codes.shape], 4)
 
 
-@add("region overwritten", "codes", "find what else writes there: the codes in it are no rounding of the values", 1.8,
+@add("region overwritten", "codes", "find what else writes there: its codes are not a rounding of the values", 1.8,
      same_shape=True)  # fmt: skip
 def _overwritten(made: Expected, found: Observed) -> Forms:
     differing = found.codes != made.codes

@@ -278,7 +278,7 @@ def _tensor_multiplied(made: Expected, found: Observed) -> Tensor:
     return {f"by {_plain(factor)}" if abs(factor - 1) > _NO_FACTOR else near: found.tensor}
 
 
-add("scale of the tensor is no positive number", "tensor scale", _TENSOR)(
+add("scale of the tensor is not a positive number", "tensor scale", _TENSOR)(
     lambda m, f: {f"{f.tensor:g}": f.tensor}
     if m.tensor is not None and f.tensor is not None and not _is_scale(f.tensor) else {}
 )  # fmt: skip
