@@ -120,7 +120,9 @@ def library_bits(library: lp.GemmLibrary, rename: bool = False) -> list[bytes]:
 
 def codec_bits(codec: Codec, values: F32 | None = None) -> list[bytes]:
     out: list[bytes] = []
-    plain = (matrix() if values is None else values).reshape(4, 512)
+    width = getattr(codec, "columns_multiple", 1)
+    shape = (4, 512) if 512 % width == 0 else (2, width)
+    plain = np.resize(matrix() if values is None else values, shape)
     for x in (plain, lp.round_to(plain, "bfloat16")):
         wire = codec.encode(x)
         back = codec.from_bytes(wire.to_bytes(), x.shape)

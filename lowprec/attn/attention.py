@@ -23,6 +23,7 @@ from .tiles import Call
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
+_MOST_SPLITS = 256  # of FlashAttention-3; others have fewer
 
 
 @dataclass(eq=False)
@@ -149,7 +150,8 @@ def attention(
     call = kernel.schedule.normalized(call)
     low, high = _visible(m, n, call.left, call.right)
     tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
-    check_int("attention", "splits", splits, 1)
+    splits = check_int("attention", "splits", splits, 1, _MOST_SPLITS)
+    softcap = None if softcap is None else check_positive("attention", "softcap", softcap)
     _check_options(kernel, softcap, sinks, splits, undecided)
     logits = None if sinks is None else _sinks(sinks, heads)
     factor = softmax_scale(d, scale)
@@ -225,7 +227,8 @@ def operand_codes(caller: str, name: str, x: ArrayLike, fmt: Format) -> Array:
     if codes.ndim < 2 or codes.ndim > 4:
         raise ValueError(f"{caller}: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
     if said is None or not formats[said].same_codes(fmt):
-        values = np.asarray(array, np.float32)
+        with np.errstate(over="ignore"):  # beyond float32: Inf, which is refused
+            values = np.asarray(array, np.float32)
         rounded = round_to(values, fmt)
         wrong = ~((rounded == values) | (np.isnan(rounded) & np.isnan(values)))
         if wrong.any():
@@ -249,8 +252,6 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], ker
 def _check_options(kernel: AttentionKernel, softcap: Any, sinks: Any, splits: int, undecided: bool) -> None:
     if softcap is not None and not kernel.softcap:
         raise ValueError(f"attention: softcap must be None for {kernel}, got {softcap}")
-    if softcap is not None:
-        check_positive("attention", "softcap", softcap)
     if sinks is not None and kernel.sink is None:
         raise ValueError(f"attention: sinks must be None for {kernel}, got {brief_repr(sinks)}")
     if splits > 1 and kernel.combine is None:
@@ -260,7 +261,8 @@ def _check_options(kernel: AttentionKernel, softcap: Any, sinks: Any, splits: in
 
 
 def _sinks(sinks: ArrayLike, heads: int) -> Floats:
-    found = np.asarray(sinks, np.float32)
+    with np.errstate(over="ignore"):  # beyond float32: Inf
+        found = np.asarray(sinks, np.float32)
     if found.shape != (heads,):
         raise ValueError(f"attention: sinks must be of shape {(heads,)}, got {found.shape}")
     return found

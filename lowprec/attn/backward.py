@@ -110,7 +110,7 @@ def attention_grad(
     arrays.append(operand_codes("attention_grad", "dout", dout, kernel.operands))
     if arrays[3].shape != forward.out.shape:
         raise ValueError(f"attention_grad: dout must have the output's shape {forward.out.shape}, got {np.shape(dout)}")
-    check_int("attention_grad", "blocks", blocks, 1)
+    blocks = check_int("attention_grad", "blocks", blocks, 1)
     lead = (0,) * (4 - arrays[0].ndim)
     queries, keys, values, douts = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     check_shapes(queries.shape, keys.shape, values.shape, kernel)

@@ -77,7 +77,7 @@ def mutate(
     ValueError
         If the target cannot be imported, the suite fails without a fault, or it never calls the kernel.
     """
-    check_positive("mutate", "timeout", timeout)
+    timeout = check_positive("mutate", "timeout", timeout)
     if not command or Path(command[0]).name not in ("pytest", "py.test"):
         raise ValueError(f"mutate: command must begin with pytest, got {' '.join(command)!r}")
     if target.count(":") != 1:

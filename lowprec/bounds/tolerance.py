@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_float32, as_real, check_matmul, check_shape
-from .._checks import check_choice, check_int, check_optional_int
+from .._checks import brief_repr, check_choice, check_int, check_optional_int
 from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import formats
@@ -259,13 +259,20 @@ def _quantile(p: float) -> float:
     return max(high, 1.0)
 
 
+def _pair(values: tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise ValueError(f"tolerance: values must be a pair of arrays, those of a and of b, got {brief_repr(values)}")
+    return as_float32("tolerance", values[0]), as_float32("tolerance", values[1])
+
+
 def _largest(x: Values) -> float:
     return float(np.max(x[np.isfinite(x)], initial=0.0))
 
 
 def _mean(x: Values) -> float:
     finite = x[np.isfinite(x)]
-    return float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0
 
 
 def _half(product: Product) -> float:
@@ -370,7 +377,7 @@ def tolerance(
         check_is_quantized("tolerance", name, q)
     check_matmul("tolerance", a.shape, b.shape)
     options = {"out_format": "float32", **options}
-    sources = None if values is None else (as_float32("tolerance", values[0]), as_float32("tolerance", values[1]))
+    sources = None if values is None else _pair(values)
     products = tuple(Product(a, b, c, {**options, "accumulator": accumulators.get(each)}, sources) for each in several)
     check_choice("tolerance", "order", order, ("chains", "any"))
     found = [_errors(product, order == "any") for product in products]
@@ -385,7 +392,7 @@ def tolerance(
     wide += [p.result(a=x, b=y, out_format="float32") for p in products for x, y in moved]
     judged = np.isfinite(exact) & np.isfinite(most)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        scores = [float(np.sqrt(np.nan_to_num(np.square(d - exact) / variance)[judged].mean())) for d in wide]
+        scores = [_mean(np.sqrt(np.nan_to_num(np.square(d - exact) / variance)[judged])) for d in wide]
         margin = _MARGIN * max(scores) / max(float(np.median(scores)), 1e-300) if judged.any() else 1.0
         scale = np.sqrt(variance) * (max(scores) * margin if judged.any() else 1.0)
         relative = [np.nan_to_num((d - exact) / scale)[judged] for d in wide]

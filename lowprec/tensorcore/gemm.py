@@ -235,7 +235,8 @@ def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
     if library.fma_promotion or every is None or every >= k or library.apply_scales_at == "end" or inside:
         p = build_problem(way, a, b, every)
         found = solve_promoted(way, p, every) if inside and every is not None else solve(way, p, order.kept)
-        return found if found.dtype == np.float32 else canonical_nan(found.astype(np.float32))
+        is_canonical = way.accumulator.has_canonical_nan and found.dtype == np.float32
+        return found if is_canonical else canonical_nan(found.astype(np.float32, copy=False))
     total = np.empty(0, np.float32)
     for start in range(0, k, every):  # a chain from +0 times its scales, rounded, then the sum
         qa, qb = (slice_k_inside_scale(q, start, min(start + every, k)) for q in (a, b))

@@ -34,7 +34,7 @@ def suite(tmp_path, monkeypatch):
     return file
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_faults_that_a_suite_lets_live_are_reported(suite):
     command = ["pytest", "-q", "--rootdir", str(suite.parent), str(suite)]
     found = {each.fault: each for each in mutate("mutated_kernel:mm", command, ("0.72x", "zeros", "NaN swallowed"))}
@@ -45,7 +45,7 @@ def test_faults_that_a_suite_lets_live_are_reported(suite):
     assert [name.rpartition("::")[2] for name in found["zeros"].failed] == ["test_loose"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_suite_that_cannot_be_judged_is_refused(suite):
     command = ["pytest", "-q", "--rootdir", str(suite.parent), str(suite)]
     with pytest.raises(ValueError, match="got no test that does"):

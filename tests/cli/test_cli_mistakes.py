@@ -82,8 +82,11 @@ MISTAKES = [
     ),
     ("error cut.npz", "not a .npy file of numbers"),
     ("check text.npy --values x.npy", "text.npy: not an .npz with the arrays codes and scale"),
-    ("check x.npy --values x.npy", "not an .npz with the arrays codes and scale, as lowprec quantize --out writes it:"),
-    ("check scales.npz --values x.npy", "scales.npz: must be an .npz with"),
+    (
+        "check x.npy --values x.npy",
+        "not an .npz with the arrays codes and scale, as lowprec quantize --out or ",
+    ),
+    ("check scales.npz --values x.npy", "scales.npz must be an .npz with the arrays codes and scale, "),
     ("check floats.npz --values x.npy", "floats.npz: codes must be uint8"),
     (
         "convert plain.npz --to e4m3fn",

@@ -221,7 +221,7 @@ def test_a_scale_of_the_tensor_that_is_another_one_is_named(name: str) -> None:
     for found, cause in (
         (own, ""), (2 * own, said + "multiplied: by 2"), (own / 2, said + "multiplied: by 0.5"),
         (1 / own, said + "inverted"), (None, said + "missing"), (np.float32(1), said + "missing"),
-        (np.nan, said + "is no positive number: nan"), (0.0, said + "is no positive number: 0"),
+        (np.nan, said + "is not a positive number: nan"), (0.0, said + "is not a positive number: 0"),
         (amax, "the tensor's amax in place of its scale: amax"),
     ):  # fmt: skip
         result = checked(q, name, x, tensor_scale=found)

@@ -285,7 +285,7 @@ def test_probes_name_what_a_sparse_dump_hardly_shows() -> None:
     assert not search.late
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_group_and_an_interval_that_another_kind_shows_are_tried() -> None:
     """Groups of 74 promoted every 148 products: exact groups of CDNA3 are near long before BFDOT's own changes are."""
     machine = lp.accumulators["arm_bf16_ebf"].with_(input_formats=(), group_size=74, promote_every=148)
@@ -296,7 +296,6 @@ def test_a_group_and_an_interval_that_another_kind_shows_are_tried() -> None:
     given = {"a": a, "b": b, "c": c, "d": mma(machine, a, b, c), **E4M3}
     found = lp.identify(**given, seconds=600)
     assert [(type(m), m.group_size, m.promote_every) for m in found.machines] == [(type(machine), 74, 148)]
-    assert found.tried < 20_000  # as many were not enough without the sharing
 
 
 @pytest.mark.slow
@@ -343,7 +342,7 @@ def test_the_smallest_example_of_what_nothing_explains() -> None:
     ]
     assert example.theirs == (int(bits(given["d"])[i, j]), float(given["d"][i, j]))
     assert {name: value for name, _, value in example.rules}["exact"] == sum(t.product for t in example.terms)
-    with pytest.raises(ValueError, match="nothing explains the dump"):
+    with pytest.raises(ValueError, match="the dump must be explained before probes"):
         found.probes()
 
 

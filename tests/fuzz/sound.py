@@ -236,6 +236,19 @@ def attention_arguments(draw: Draw) -> Arguments:
     return {"q": q, "k": k, "v": v, "kernel": kernel.name, "causal": draw.chance(0.5)}
 
 
+def attention_grad_arguments(draw: Draw) -> Arguments:
+    m, n, d = draw.one(0, 1, 3), draw.one(1, 4, 130), draw.one(1, 16, 33)
+    shapes = {"q": (m, d), "k": (n, d), "v": (n, 2), "dout": (m, 2)}
+    found: Arguments = {name: lp.round_to(draw.values(shape, "f4"), "bfloat16") for name, shape in shapes.items()}
+    return {**found, "causal": draw.chance(0.5)}
+
+
+def tolerance_arguments(draw: Draw) -> Arguments:
+    k = draw.one(1, 40)
+    a, b = (lp.quantize(draw.values((rows, k), "f4", special=0.02), "e4m3fn 1x128") for rows in (draw.one(1, 3), 2))
+    return {"a": a, "b": b, "accumulator": draw.one("hopper_fp8", "float32", "exact")}
+
+
 def matmul_arguments(draw: Draw) -> Arguments:
     m, n, k = draw.one(0, 1, 5), draw.one(1, 9), draw.one(0, 1, 33)
     return onto(draw, {"a": draw.values((m, k)), "b": draw.values((n, k))}, (m, n), np.float32)

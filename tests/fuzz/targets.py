@@ -100,6 +100,8 @@ def targets(folder: Any) -> list[Target]:
         Target("grouped_wgrad", sound.grouped_wgrad_arguments),
         Target("mma", sound.mma_arguments, 6),
         Target("attention", sound.attention_arguments, 4, objects.used(lp.attention, lambda found: found.out)),
+        Target("attention_grad", sound.attention_grad_arguments, 1, objects.used(lp.attention_grad, lambda x: x.dq)),
+        Target("tolerance", sound.tolerance_arguments, 1, objects.used(lp.tolerance, repr)),
         Target("identify", sound.identify_arguments, function=identify),
         Target("matmul_f32", sound.matmul_arguments),
         Target("prepack_b", sound.prepack_b_arguments),

@@ -64,7 +64,8 @@ def test_every_parameter_has_a_kind(all_targets):
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
     "FusedSum(input_formats)", "Granularity.block(shape)", "Policy(always_saturate)",
-    "attention(descale)", "attention(like)", "attention(window)",
+    "attention(descale)", "attention(like)", "attention(window)", "attention_grad(window)",
+    "tolerance(a)", "tolerance(b)",
     "Quantizer(rule)", "Quantized(tensor_scale)", "Quantized.dequantize(like)",
     "Recipe(all_reduce)", "Recipe(master_weights)", "Recipe(moment_m)", "Recipe(moment_v)",
     "Recipe(rules)", "Recipe(storage)", "TableFormat(table)", "checksum(a)", "checksum(b)", "codec.from_bytes(shape)",

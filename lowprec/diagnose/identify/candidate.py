@@ -240,7 +240,7 @@ def _multiplied(m: Accumulator, pair: tuple[Format, Format], p: GemmProblem, fro
     every, (rows, columns, k) = m.promote_every, p.shape
     if m.reference_is_compiled and rows * columns * k <= _FEW:
         m.check_formats(p.fa, p.fb)
-        if every is None or (every >= k and from_zero):
+        if every is None or (every >= k and from_zero and m.has_canonical_nan):
             return m.reference(p)
         return reference.solve_promoted(m, p, every, m.reference)
     way = plan_for(m, *pair)

@@ -114,7 +114,9 @@ class NormalForms:
             total = chain.sum(
                 SingleRounding(m.stored_format.name), (chain.promoted(range(dump.k), m.promote_every, addend),)
             )
-        return self._number((sides[0].table, sides[1].table, total.form))
+        # Products and promoted sums have the canonical NaN, whichever an instruction returns.
+        has_payload = not m.has_canonical_nan and library is None and m.promote_every is None
+        return self._number((sides[0].table, sides[1].table, total.form, has_payload))
 
     def _as_it_is(self, candidate: Candidate) -> int:
         m, library = candidate.accumulator, candidate.library

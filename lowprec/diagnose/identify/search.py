@@ -43,7 +43,8 @@ Values = tuple[Any, ...]
 #: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
 FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "group_size": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
-    **dict.fromkeys(("fraction_bits", "leading_bits"), lambda kind, dump: tuple(range(3, 41))),
+    "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
+    "leading_bits": lambda kind, dump: tuple(range(22, 31)),  # of RDNA's sums, whose last rounding keeps 24 bits
     "align": lambda kind, dump: tuple(kind.alignments),
     "output_format": lambda kind, dump: tuple(o for o in kind.output_formats if _fits(o, dump)),
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
