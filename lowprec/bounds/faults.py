@@ -306,4 +306,4 @@ def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64
 def _distance(d: Any, other: Any) -> float:
     """Return the root of the mean square; NaN in one array alone is infinitely far."""
     off = np.where(np.isnan(d) & np.isnan(other) | (d == other), 0.0, d - other)
-    return float(np.sqrt(np.square(np.nan_to_num(off, nan=np.inf)).mean()))
+    return float(np.sqrt(np.square(np.nan_to_num(off, nan=np.inf)).mean())) if off.size else 0.0

@@ -255,7 +255,9 @@ class OnesComplementSum(_RdnaSum):
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return one sum of the group and C."""
         words = "aligned, cut toward zero", "the other sign than C's: -(m + 1)", "added, rounded to float32"
-        how = KindSpecific("ones' complement", (self.fraction_bits, self.leading_bits, len(self.daz_formats)))
+        # The number of products matters even where they are zeros, each of which may count -1.
+        numbers = self.fraction_bits, self.leading_bits, len(self.daz_formats), self.group_size
+        how = KindSpecific("ones' complement", numbers)
         return SumNode(words, (state, ProductLeaf(tuple(range(start, start + self.group_size)))), how)
 
     def reference(self, p: GemmProblem) -> Matrix:
