@@ -22,16 +22,12 @@ from .output import CommandError
 def golden(
     name: str, language: str, a_format: str | None, b_format: str | None, policy: str | None, out: str | None
 ) -> None:
-    r"""Write an accumulator or a cast as readable source code without dependencies.
+    """Write an accumulator or a cast as readable source code without dependencies.
 
     NAME is an accumulator (`lowprec accumulators`) or, for the casts from and to float32, a format. The source is
     generated from the entry's fields; that of an accumulator embeds test vectors of the exact oracle.
 
-    \b
-    Examples:
-      lowprec golden hopper_fp8
-      lowprec golden rdna4_f16_wave32 --to sv-dpi --out rtl
-      lowprec golden e4m3fn --policy ocp_nonsat
+    `lowprec golden hopper_fp8` prints a header; `lowprec golden rdna4_f16_wave32 --to sv-dpi --out rtl` writes three files.
     """
     from .._files import write_bytes
     from ..format.catalogue import formats
