@@ -27,7 +27,7 @@ def golden(
     NAME is an accumulator (`lowprec accumulators`) or, for the casts from and to float32, a format. The source is
     generated from the entry's fields; that of an accumulator embeds test vectors of the exact oracle.
 
-    `lowprec golden hopper_fp8` prints a header; `lowprec golden rdna4_f16_wave32 --to sv-dpi --out rtl` writes three files.
+    `lowprec golden hopper_fp8` prints a header; with `--to sv-dpi --out rtl` it writes three files.
     """
     from .._files import write_bytes
     from ..format.catalogue import formats
