@@ -22,6 +22,12 @@ from .bounds.faults import Fault as Fault
 from .bounds.faults import faults as faults
 from .bounds.power import criterion_power as criterion_power
 from .bounds.tolerance import tolerance
+from .bounds.verdict import AtolRtol as AtolRtol
+from .bounds.verdict import BitsEqual as BitsEqual
+from .bounds.verdict import Impossible as Impossible
+from .bounds.verdict import Inside as Inside
+from .bounds.verdict import Unlike as Unlike
+from .bounds.verdict import Verdict as Verdict
 from .format.catalogue import Format, formats
 from .vectors.catalogue import vectors as vectors
 

@@ -1,0 +1,207 @@
+"""Bounds and expected errors of a result, and the verdict on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import as_real, check_shape
+from .._fpenv import with_default_fpenv
+from ..cast.casts import round_to
+from ..format.catalogue import Format, formats
+from .checksum import Values
+from .likelihood import LEAST_P, MARGIN, Model, half_ulp, quantile
+from .product import Errors, Product
+from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tolerance:
+    """Bounds and expected errors of the results of an arithmetic on given operands; see `lowprec.tolerance`.
+
+    Attributes
+    ----------
+    exact : float64 array
+        Result without rounding, within 2^-50 of the sum of magnitudes.
+    bound : float64 array
+        Proven bound on the error of a result in its format; inf where a sum may overflow.
+    low, high : float64 arrays
+        Smallest and largest possible results.
+    expected : float64 array
+        Root mean square error: the model of independent roundings, scaled to the errors of the samples.
+    bias : float
+        Gain error of the emulation: truncation makes magnitudes smaller.
+    samples : tuple of float
+        Root mean square error of the emulation and of each sampled order, relative to the model before it was scaled.
+    out_format : Format
+        Format of a result.
+    products : tuple of Product
+        One per accumulator; empty if the result is no product.
+    """
+
+    exact: Values
+    bound: Values
+    low: Values
+    high: Values
+    expected: Values
+    bias: float
+    samples: tuple[float, ...]
+    out_format: Format
+    products: tuple[Product, ...]
+    _rtol: float
+    _results: tuple[NDArray[np.float32], ...]
+    _model: Model
+    _name: Callable[[Values, Values], str] | None
+
+    @classmethod
+    def of(
+        cls,
+        errors: Errors,
+        target: Format,
+        wide: Sequence[NDArray[np.float32]],
+        results: Sequence[NDArray[np.float32]],
+        *,
+        products: tuple[Product, ...] = (),
+        name: Callable[[Values, Values], str] | None = None,
+        rtol: float | None = None,
+    ) -> Tolerance:
+        """Return the tolerance of results with bounded errors before they are rounded to a format.
+
+        Parameters
+        ----------
+        errors : Errors
+            Exact result, bound and variance of its error before its last rounding.
+        target : Format
+            Format of a result.
+        wide : sequence of float32 arrays
+            Emulated results before that rounding: the emulation, then samples of other orders.
+        results : sequence of float32 arrays
+            Emulated results.
+        products : tuple of Product
+            See `Tolerance`.
+        name : callable, optional
+            From the expected error and a result that is not accepted, the name of its fault, or "".
+        rtol : float, optional
+            Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
+        """
+        exact, most, variance = errors
+        judged = np.isfinite(exact) & np.isfinite(most)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            scores = [_mean(np.sqrt(np.nan_to_num(np.square(d - exact) / variance)[judged])) for d in wide]
+            margin = MARGIN * max(scores) / max(float(np.median(scores)), 1e-300) if judged.any() else 1.0
+            scale = np.sqrt(variance) * (max(scores) * margin if judged.any() else 1.0)
+            relative = [np.nan_to_num((d - exact) / scale)[judged] for d in wide]
+            low, high = (round_to(exact + sign * most, target).astype(np.float64) for sign in (-1, 1))
+            rounding = half_ulp(target) * np.abs(exact) / math.sqrt(3) * (not target.same_codes(formats["float32"]))
+            error, size = (wide[0] - exact)[judged], exact[judged]
+            bound = np.maximum(high - exact, exact - low)
+        power = float(np.square(size).sum())
+        bias = float((error * size).sum()) / power if power else 0.0
+        signs = np.sign(exact[judged])
+        tails = max(float(np.abs(z).max(initial=0.0)) for z in relative) / quantile(1 / max(exact.size, 2))
+        drift = max(abs(float((z * signs).mean())) if z.size else 0.0 for z in relative)
+        return cls(
+            exact, np.where(np.isnan(exact), np.nan, bound), low, high, np.hypot(scale, rounding), bias, tuple(scores),
+            target, products, half_ulp(target) if rtol is None else rtol, tuple(results),
+            Model(scale, max(tails, 1.0), drift), name,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"Tolerance({'x'.join(map(str, self.exact.shape))}: bound up to {_largest(self.bound):.3g}, "
+            f"expected {_mean(self.expected):.3g}, gain {self.bias:+.2g})"
+        )
+
+    @with_default_fpenv
+    def test(self, got: ArrayLike, *, name_faults: bool = True) -> Verdict:
+        """Judge a result.
+
+        Parameters
+        ----------
+        got : array_like
+            Result to judge: values of the format `out_format`, of the shape of `exact`.
+        name_faults : bool
+            Whether to look for the fault that gives a result that is not accepted.
+
+        Returns
+        -------
+        Verdict
+            `BitsEqual` or `Inside`, which are true, `Unlike` or `Impossible`, of `lowprec.testing`.
+
+        Raises
+        ------
+        ValueError
+            If the shape differs, or values are not of the format.
+        """
+        d = self._checked(got)
+        if any(np.array_equal(d, result, equal_nan=True) for result in self._results):
+            return BitsEqual()
+        outside, finite = self._outside(d)
+        rows = (-1, d.shape[-1])
+        p, z = self._model.probability(d.reshape(rows), self.exact.reshape(rows), finite.reshape(rows), self.out_format)
+        ranked = np.where(outside, np.inf, z.reshape(d.shape))
+        worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ranked)), d.shape))
+        with np.errstate(invalid="ignore"):
+            error = float(abs(d[worst] - self.exact[worst]))
+        found: dict[str, Any] = {"worst": worst, "error": error, "allowed": float(self.bound[worst]), "p": p}
+        if p > LEAST_P and not outside.any():
+            return Inside(**found)
+        cause = self._name(self.expected, d) if name_faults and self._name is not None else ""
+        if outside.any():
+            return Impossible(**found, cause=cause, outside=int(outside.sum()))
+        return Unlike(**found, cause=cause)
+
+    def atol_rtol(self, probability: float = 0.0) -> AtolRtol:
+        """Return the smallest atol and rtol that accept every correct result.
+
+        Parameters
+        ----------
+        probability : float
+            Probability that a correct result is refused, by the model of independent roundings; 0: the proven bound.
+        """
+        size = self._rtol * np.abs(self.exact)
+        allowed = self.bound
+        if probability > 0:
+            likely = quantile(probability / max(self.exact.size, 1)) * self._model.scale + size
+            allowed = np.fmin(likely, self.bound)
+        left = np.where(np.isfinite(allowed), allowed - size, 0.0)
+        return AtolRtol(float(np.max(left, initial=0.0)), self._rtol, probability)
+
+    # --- parts of a test ----------------------------------------------------------------------------------------------
+
+    def _checked(self, got: ArrayLike) -> Values:
+        d = as_real("tolerance: got", got).astype(np.float64)
+        check_shape("tolerance", "got", d, self.exact.shape)
+        wrong = np.isfinite(d) & (round_to(d, self.out_format) != d)
+        if wrong.any():
+            raise ValueError(
+                f"tolerance: got must hold values of out_format={self.out_format}, got {float(d[wrong][0])!r} among "
+                f"{int(wrong.sum())} others"
+            )
+        return d
+
+    def _outside(self, d: Values) -> tuple[Flags, Flags]:
+        """Return which outputs are impossible, and which are judged by their size."""
+        judged = np.isfinite(self.bound) & np.isfinite(self.exact)
+        special = ~np.isfinite(self.exact) & np.isfinite(self.bound + 1) | np.isnan(self.exact)
+        with np.errstate(invalid="ignore"):
+            places = special & ~((d == self.exact) | (np.isnan(d) & np.isnan(self.exact)))
+            beyond = judged & ~((d >= self.low) & (d <= self.high))
+        return places | beyond, judged & np.isfinite(d)
+
+
+def _largest(x: Values) -> float:
+    return float(np.max(x[np.isfinite(x)], initial=0.0))
+
+
+def _mean(x: Values) -> float:
+    finite = x[np.isfinite(x)]
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0

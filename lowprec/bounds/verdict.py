@@ -1,0 +1,122 @@
+"""Verdicts on a result, a class for each, and the arguments of ``allclose``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+
+class AtolRtol(NamedTuple):
+    """Arguments of ``allclose`` against the exact result.
+
+    Attributes
+    ----------
+    atol, rtol : float
+        Smallest pair: rtol is half an ulp of the result's format, atol what that leaves.
+    probability : float
+        Probability that a correct result of this shape is refused; 0: proven.
+    """
+
+    atol: float
+    rtol: float
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Verdict on a result: true if the result is accepted.
+
+    Attributes
+    ----------
+    cause : str
+        Fault that gives a result that is not accepted, or "".
+    """
+
+    accepted: ClassVar[bool]
+    cause: str = ""
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsEqual(Verdict):
+    """The bits of the emulation."""
+
+    accepted = True
+
+    def __str__(self) -> str:
+        return "bits equal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Verdict):
+    """Verdict by the sizes of errors; the output with the largest one relative to the expected stands for all.
+
+    Attributes
+    ----------
+    worst : tuple of int
+        Index of that output.
+    error, allowed : float
+        Its error, and the proven bound.
+    p : float
+        Probability of errors as large as those of all outputs, or larger, by the arithmetic.
+    """
+
+    worst: tuple[int, ...]
+    error: float
+    allowed: float
+    p: float
+
+    @property
+    def place(self) -> str:
+        """Index of the output as text."""
+        return f"[{', '.join(map(str, self.worst))}]"
+
+    @property
+    def named(self) -> str:
+        """Sentence with the fault, or ""."""
+        return f" It is what this does: {self.cause}." if self.cause else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside(Measured):
+    """Errors as those of the arithmetic in some order."""
+
+    accepted = True
+
+    def __str__(self) -> str:
+        return "inside what this arithmetic does in some order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlike(Measured):
+    """No output is beyond its bound, but errors have another size."""
+
+    accepted = False
+
+    def __str__(self) -> str:
+        return (
+            f"possible but unlike this arithmetic (p = {self.p:.1g}): at {self.place} off by {self.error:.3g}, "
+            f"proven bound {self.allowed:.3g}.{self.named}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impossible(Measured):
+    """Some outputs are beyond the proven bound.
+
+    Attributes
+    ----------
+    outside : int
+        Number of outputs beyond the bound, or with NaN or Inf in the wrong place.
+    """
+
+    outside: int
+    accepted = False
+
+    def __str__(self) -> str:
+        return (
+            f"impossible: {self.outside} outputs are beyond what rounding can do; the worst, at {self.place}, is off "
+            f"by {self.error:.3g}, where at most {self.allowed:.3g} is possible.{self.named}"
+        )
