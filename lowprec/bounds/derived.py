@@ -43,7 +43,7 @@ class Tolerance:
     out_format : Format
         Format of a result.
     products : tuple of Product
-        One per accumulator; empty if the result is no product.
+        One per accumulator; none for other results than products.
     """
 
     exact: Values
