@@ -31,8 +31,8 @@ def page() -> str:
 
 A codec encodes rows of values as bytes, and decodes them: for dispatch and combine of a Mixture of Experts, their
 backward directions, activations saved for the backward pass, or a KV cache. `lowprec codecs` lists all codecs;
-`lowprec error --dist gauss --format NAME` measures the error of one. The fields `dispatch`, `combine`, `dispatch_grad`,
-`combine_grad`, `saved_attention_output` and `saved_swiglu_input` of a recipe take the name of a codec.
+`lowprec format-errors --dist gauss --format NAME` measures the error of one. The fields `dispatch`, `combine`,
+`dispatch_grad`, `combine_grad`, `saved_attention_output` and `saved_swiglu_input` of a recipe take the name of a codec.
 
 ```python
 >>> import numpy as np, lowprec as lp

@@ -65,12 +65,12 @@ These tables estimate what a format saves, from the shape of a model and the ban
 messages, operations of training, time of exchanges, and the decoding speed that they allow. The formulas are those of
 "Insights into DeepSeek-V3" (arXiv 2505.09343); the docstrings of `lowprec/costs/` contain them.
 
-    lowprec costs                                        # models: parameters, KV cache, training
-    lowprec costs --model mine.toml --kv nvfp4           # any model, any codec
-    lowprec costs wire --hardware gb200_nvl72            # exchange, TPOT and tokens/s for every combine codec
-    lowprec costs wire --dispatch 8 --combine 16 --dim 7000      # as in the paper: bits without scales, width 7K
-    lowprec costs nodes                                  # traffic with and without node-limited routing
-    lowprec costs published                              # published and computed numbers
+    lowprec costs                                             # models: parameters, KV cache, training
+    lowprec costs --model mine.toml --kv-codec nvfp4          # any model, any codec
+    lowprec costs all-to-all --hardware gb200_nvl72           # exchange, TPOT and tokens/s for every combine codec
+    lowprec costs all-to-all --dispatch-codec 8 --combine-codec 16 --dim 7000  # the paper's: bits without scales
+    lowprec costs nodes                                       # traffic with and without node-limited routing
+    lowprec costs published                                   # published and computed numbers
 
 ```python
 >>> from lowprec.costs import decode_limit

@@ -13,7 +13,7 @@ from pages import table
 import lowprec as lp
 from lowprec.cast.streams import streams
 from lowprec.format.catalogue import p3109
-from lowprec.measure.verify import EXHAUSTIVE
+from lowprec.measure.selftest import EXHAUSTIVE
 from lowprec.scaling.block_formats import block_formats
 
 # Formats compared with other packages in addition to the exact oracle; the tests named below list the comparisons.
@@ -169,7 +169,7 @@ Generated from the catalogue by `python docs/refresh.py`; all numbers are comput
 
 ## The catalogue
 
-`lowprec formats` prints this table, `lowprec formats NAME` one format, `lowprec formats NAME --grid` all its values.
+`lowprec formats` prints this table, `lowprec formats NAME` one format, `lowprec formats NAME --codes` all its values.
 "specials" is the meaning of the topmost codes (`help(lowprec.format.layout)`); "binades" is log2(max / smallest).
 
 {table(COLUMNS, map(definition, catalogue))}
@@ -224,9 +224,9 @@ implementation in code points; flushing subnormals to the nearer end gives 2^(P 
 
 The oracle is exact rational arithmetic that shares no code with the kernels (`lowprec.oracle`). "Critical values" are
 all codes and midpoints of small formats, or those at both ends of large ones, with the adjacent float32, quarter
-points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec verify --exhaustive` compares all
-2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` compares with PyTorch, ONNX and gfloat if
-they are installed. The [conformance board](board.md) has the smallest input for each difference.
+points, deep underflow, overflow, Inf and NaN; from float32 and from float64. `lowprec selftest --exhaustive` compares
+all 2^32 float32 on your machine; `pytest -m peers tests/cast/test_peers_casts.py` compares with PyTorch, ONNX and
+gfloat if they are installed. The [conformance board](board.md) has the smallest input for each difference.
 
 {table(("format", "compared", "other packages"), about)}
 

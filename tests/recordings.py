@@ -1,8 +1,8 @@
 """Where the recordings of real GPUs are, and how to read them.
 
 They are 5,000 row-wise dot products a file, published with "Accurate Models of NVIDIA Tensor Cores" (arXiv:2512.07004,
-BSD-2-Clause) and repackaged as raw bits. They are not part of this repository: `lowprec recordings` makes them from a
-checkout of theirs, and an environment variable names the folder.
+BSD-2-Clause) and repackaged as raw bits. They are not part of this repository:
+`lowprec import-recordings` makes them from a checkout of theirs, and an environment variable names the folder.
 """
 
 import functools

@@ -1,6 +1,6 @@
 // An encoder of E4M3 (OCP, saturating, to nearest even), as a program that lowprec can test:
 //
-//     cc -O2 -o encode docs/examples/e4m3_encode.c && lowprec vectors check cast/e4m3fn --command ./encode
+//     cc -O2 -o encode docs/examples/e4m3_encode.c && lowprec vectors compare cast/e4m3fn --command ./encode
 //
 // It reads float32 words in hexadecimal, a line each, and answers with codes. -DTIES_AWAY, -DFLUSH and -DNAN_CODE=0x7e
 // are mistakes that people make; lowprec names them.

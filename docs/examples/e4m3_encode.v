@@ -1,9 +1,9 @@
 // An encoder of E4M3 (OCP, saturating, to nearest even), and a test bench that lowprec's vectors drive:
 //
-//     lowprec vectors write cast/e4m3fn --to hex --out .
+//     lowprec vectors write cast/e4m3fn --encoding hex --out .
 //     iverilog -g2005 -o bench docs/examples/e4m3_encode.v && vvp bench +vectors=cast_e4m3fn_nearest_even_ocp_sat.hex +count=2094
 //
-// -DTIES_AWAY makes a mistake. The bench prints every answer, so `lowprec vectors check ... --results` can explain it.
+// -DTIES_AWAY makes a mistake. The bench prints every answer, so `lowprec vectors compare ... --results` can explain it.
 module e4m3_encode (input wire [31:0] x, output wire [7:0] y);
     wire [7:0] field = x[30:23];
     wire signed [9:0] exponent = $signed({2'b00, field}) - 10'sd127;

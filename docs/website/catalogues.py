@@ -86,7 +86,7 @@ def _format(name: str, fmt: lp.Format) -> str:
         ("-0", "yes" if fmt.has_negative_zero else "no"), ("source", fmt.source),
     )  # fmt: skip
     return (
-        f"{_drawn(picture(fmt))}\n{table(('', name), facts)}\n\n`lowprec formats {name} --grid` prints every value; "
+        f"{_drawn(picture(fmt))}\n{table(('', name), facts)}\n\n`lowprec formats {name} --codes` prints every value; "
         f"`lowprec cast 0.3 --to {name}` rounds a number to it. Rounding and overflow: [roundings "
         "and policies](/formats.md).\n"
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode
 from ..format.catalogue import formats
-from ..measure.verify import critical
+from ..measure.selftest import critical
 
 F32 = NDArray[np.float32]
 _TIES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -1.25, -5.0, 0.5, 1.0, 3.0, -0.0, 5.5, 6.0]) / 6

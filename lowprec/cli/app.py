@@ -17,17 +17,17 @@ from . import catalogues as cli_catalogues
 from . import check as cli_check
 from . import convert as cli_convert
 from . import costs as cli_costs
-from . import error as cli_error
+from . import format_errors as cli_format_errors
 from . import formats as cli_formats
 from . import golden as cli_golden
 from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
+from . import selftest as cli_selftest
 from . import studies as cli_studies
 from . import tolerance as cli_tolerance
 from . import train as cli_train
 from . import vectors as cli_vectors
-from . import verify as cli_verify
 from . import warm as cli_warm
 from .output import Cell, CommandError, emit, machine_readable, output_format
 
@@ -157,7 +157,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_catalogues.quantizers_command,
         cli_arrays.quantize,
         cli_convert.convert_command,
-        cli_error.error,
+        cli_format_errors.format_errors,
         cli_costs.codecs_command,
         cli_arrays.logfmt,
     ),
@@ -171,7 +171,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_check.check,
         cli_vectors.vectors_command,
         cli_golden.golden,
-        cli_verify.recordings_command,
+        cli_selftest.recordings_command,
         cli_board.board,
         cli_tolerance.tolerance_command,
         cli_tolerance.criterion_command,
@@ -188,7 +188,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_models.export_command,
         cli_costs.costs,
     ),
-    "Maintenance": (cli_verify.verify, cli_warm.warm, cli_bench.bench, info),
+    "Maintenance": (cli_selftest.selftest, cli_warm.warm, cli_bench.bench, info),
 }
 for _command in (command for section in SECTIONS.values() for command in section):
     cli.add_command(_command)

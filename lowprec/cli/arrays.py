@@ -304,6 +304,8 @@ def logfmt(
 
     Prints the error, the fields of lowprec.compare with sqnr in dB, and the size. Variant deepep first rounds the
     values to bfloat16.
+
+    Example: lowprec logfmt x.npy --bits 10 --out x.logfmt
     """
     _writable_file(out, file)
     import numpy as np

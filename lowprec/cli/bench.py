@@ -38,7 +38,7 @@ _RECIPES = click.option(
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, ...")
 @machine_readable
 def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, data: str) -> None:
-    """Time training steps of recipes, interleaved: tokens per second, peak memory, phases."""
+    """Time training steps of recipes, which are interleaved."""
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import PHASES, training_speed
@@ -92,19 +92,21 @@ def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, 
 @_CONFIG
 @_RECIPES
 @click.option(
-    "--policy", "policies", multiple=True, metavar="NAME", help="Memory policy; may be repeated.  [default: all]"
+    "--recompute", "policies", multiple=True, metavar="NAME", help="Recompute policy; may be repeated.  [default: all]"
 )
-@click.option("--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Timed passes of each policy.")
-@click.option("--kinds", is_flag=True, help="Also list the bytes by kind of tensor.")
+@click.option(
+    "--repeats", type=click.IntRange(min=0), default=3, show_default=True, help="Timed passes of each policy."
+)
+@click.option("--by-kind", is_flag=True, help="Also list the bytes by kind of tensor.")
 @machine_readable
 def memory_command(
     config: str,
     names: tuple[str, ...],
     policies: tuple[str, ...],
-    rounds: int,
-    kinds: bool,
+    repeats: int,
+    by_kind: bool,
 ) -> None:
-    """Measure the bytes of activations saved for the backward pass, by recipe and memory policy."""
+    """Measure saved activations by recipe and recompute policy."""
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import activation_memory
     from ..recipe import load_recipe
@@ -112,16 +114,16 @@ def memory_command(
     shape, chosen = get_config(config), [load_recipe(name) for name in _chosen(names, ("bf16", "dsv3"))]
     for recipe in chosen:
         check_tiles(shape, recipe)
-    measured = activation_memory(shape, chosen, list(dict.fromkeys(policies)) or None, rounds=rounds)
+    measured = activation_memory(shape, chosen, list(dict.fromkeys(policies)) or None, rounds=repeats)
     first = measured[0]
-    found = list(dict.fromkeys(kind for one in measured for kind in one.kinds)) if kinds else []
+    found = list(dict.fromkeys(kind for one in measured for kind in one.kinds)) if by_kind else []
     rows: list[Sequence[Cell]] = [
         (
             one.recipe,
             one.policy,
             one.bytes_per_token,
             one.bytes_per_token / first.bytes_per_token,
-            1e3 * one.seconds if rounds else None,
+            1e3 * one.seconds if repeats else None,
             *(one.kinds.get(kind, 0.0) for kind in found),
         )
         for one in measured

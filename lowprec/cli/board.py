@@ -17,12 +17,12 @@ from .output import emit, machine_readable
 @click.option("--timeout", default=900.0, metavar="SECONDS", show_default=True, help="Limit for one package.")
 @machine_readable
 def board(packages: tuple[str, ...], record: str, page: str, cache: str, timeout: float) -> None:
-    """Compare released packages with lowprec and write the conformance board.
+    """Compare released packages with lowprec.
 
-    Each package is installed from the package index into an environment in the cache folder, and its operations run
-    there. The cache folder keeps answers: a later call runs only packages that are new, changed or unfinished. Cells of
-    other packages in the record stay. Without arguments, all packages are compared. Cells of a package that cannot be
-    installed, imported or run within the limit have the reason.
+    Writes the conformance board. Each package is installed from the package index into an environment in the cache
+    folder, and its operations run there. The cache folder keeps answers: a later call runs only packages that are new,
+    changed or unfinished. Cells of other packages in the record stay. Without arguments, all packages are compared.
+    Cells of a package that cannot be installed, imported or run within the limit have the reason.
 
     Example: lowprec board ml_dtypes torch
     """

@@ -26,7 +26,7 @@ def check(
     causes: bool,
     exit_zero: bool,
 ) -> None:
-    """Find the quantizer behind codes, and explain differences.
+    """Find the quantizer behind codes and scales.
 
     FILE is a file of `lowprec quantize --out` or `Quantized.save`, or an .npz with the arrays codes and scale, and
     tensor_scale for two levels (NVFP4). Without --quantizer, all quantizers are compared, the nearest first.

@@ -56,6 +56,8 @@ def convert_command(
     FILE is a file of `lowprec quantize --out` or `Quantized.save`. Prints how many values and blocks would change,
     the first of them, and the range in binades of the old scales within a new block. MXFP4 converts to FP8 blocks
     exactly if this range is at most 14.
+
+    Example: lowprec convert q.npz --to e4m3fn --granularity 1x128 --check
     """
     if not check_only:
         _writable_file(out, file)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from .output import Cell, CommandError, emit, machine_readable
 
-TABLES = ("models", "wire", "nodes", "published")
+TABLES = ("models", "all-to-all", "nodes", "published")
 
 
 def _codec(text: str) -> str | float:
@@ -39,9 +40,9 @@ def codecs_command(columns: int) -> None:
 
 #: Options of each table; others would have no effect, so they are refused.
 _READS = {
-    "models": {"names", "kv", "sequence"},
-    "wire": {"names", "machine", "dispatch", "combine", "tokens", "dim", "effective"},
-    "nodes": {"names", "machine", "dispatch", "tokens"},
+    "models": {"names", "kv_codec", "sequence"},
+    "all-to-all": {"names", "machine", "dispatch_codec", "combine_codec", "tokens", "dim", "effective_bandwidth"},
+    "nodes": {"names", "machine", "dispatch_codec", "tokens"},
     "published": set(),
 }
 
@@ -62,12 +63,14 @@ def _reject_unused_options(table: str) -> None:
 _HELP = """Estimate memory, FLOPs and traffic by format.
 
 \b
-models     memory and operations of models: parameters, KV cache, training
-wire       dispatch and combine of a model on a machine, for every codec
-nodes      traffic between nodes with and without limited routing
-published  every published number, next to ours
+models      memory and operations of models: parameters, KV cache, training
+all-to-all  dispatch and combine of a model on a machine, for every codec
+nodes       traffic between nodes with and without limited routing
+published   every published number, next to ours
 
 CODEC|BITS is a name of `lowprec codecs`, or bits per value.
+
+Example: lowprec costs all-to-all --combine-codec logfmt10
 """
 _WHOLE = click.IntRange(min=1)
 
@@ -78,25 +81,27 @@ _WHOLE = click.IntRange(min=1)
 @click.option(
     "--hardware", "machine", default="h800_ib400", show_default=True, metavar="NAME|FILE.toml", help="GPUs and links."
 )
-@click.option("--dispatch", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Codec of dispatch.")
-@click.option("--combine", multiple=True, metavar="CODEC|BITS", help="Codec of experts' outputs.  [default: all]")
-@click.option("--kv", default="bf16", show_default=True, metavar="CODEC|BITS", help="Codec of the KV cache.")
+@click.option(
+    "--dispatch-codec", default="fp8_1x128", show_default=True, metavar="CODEC|BITS", help="Codec of dispatch."
+)
+@click.option("--combine-codec", multiple=True, metavar="CODEC|BITS", help="Codec of experts' outputs.  [default: all]")
+@click.option("--kv-codec", default="bf16", show_default=True, metavar="CODEC|BITS", help="Codec of the KV cache.")
 @click.option("--sequence", type=_WHOLE, default=4096, show_default=True, help="Length of training sequences.")
-@click.option("--tokens", type=_WHOLE, help="Tokens per GPU.  [default: 32 in wire, 4096 in nodes]")
+@click.option("--tokens", type=_WHOLE, help="Tokens per GPU.  [default: 32 in all-to-all, 4096 in nodes]")
 @click.option("--dim", type=_WHOLE, help="Model width to use instead of the model's; the paper uses 7000.")
-@click.option("--effective", is_flag=True, help="Use measured bandwidths instead of peak ones.")
+@click.option("--effective-bandwidth", is_flag=True, help="Use measured bandwidths instead of peak ones.")
 @machine_readable
 def costs(
     table: str,
     names: tuple[str, ...],
     machine: str,
-    dispatch: str,
-    combine: tuple[str, ...],
-    kv: str,
+    dispatch_codec: str,
+    combine_codec: tuple[str, ...],
+    kv_codec: str,
     sequence: int,
     tokens: int | None,
     dim: int | None,
-    effective: bool,
+    effective_bandwidth: bool,
 ) -> None:
     """Print one of the tables that the help text lists."""
     _reject_unused_options(table)
@@ -107,13 +112,14 @@ def costs(
         emit(columns, rows, title)
 
     if table == "models":
-        emit_rows(*_models(list(names) or list(models), _codec(kv), sequence))
-    elif table == "wire":
+        emit_rows(*_models(list(names) or list(models), _codec(kv_codec), sequence))
+    elif table == "all-to-all":
         for name in _one(names):
-            emit_rows(*_wire(name, machine, _codec(dispatch), combine, tokens or 32, dim, effective))
+            there = _codec(dispatch_codec)
+            emit_rows(*_all_to_all(name, machine, there, combine_codec, tokens or 32, dim, effective_bandwidth))
     elif table == "nodes":
         for name in _one(names):
-            emit_rows(*_nodes(name, machine, _codec(dispatch), tokens or 4096))
+            emit_rows(*_nodes(name, machine, _codec(dispatch_codec), tokens or 4096))
     else:
         columns = ("source", "quantity", "printed", "ours", "agrees", "note")
         rows: list[Sequence[Cell]] = [
@@ -160,30 +166,31 @@ def _models(names: Sequence[str], kv: str | float, sequence: int) -> _Table:
     return columns, rows, f"Models: KV cache in {kv}, sequences of {sequence}"
 
 
-def _wire(
+def _all_to_all(
     name: str, machine: str, dispatch: str | float, combine: Sequence[str], tokens: int, dim: int | None,
-    effective: bool,
+    effective_bandwidth: bool,
 ) -> _Table:  # fmt: skip
     from ..codec import codecs
     from ..costs import bits_per_value, decode_limit, find_hardware, find_model
 
     shape, gpu = find_model(name), find_hardware(machine)
     back = [_codec(text) for text in combine] or sorted(codecs, key=lambda codec: -bits_per_value(codec))
-    base = decode_limit(shape, gpu, dispatch, 16, tokens=tokens, dim=dim, use_effective_bandwidth=effective)
+    options: dict[str, Any] = {"tokens": tokens, "dim": dim, "use_effective_bandwidth": effective_bandwidth}
+    base = decode_limit(shape, gpu, dispatch, 16, **options)
     columns = (
         "combine", "bits per value", "dispatch bytes per token", "combine bytes per token", "all-to-all (us)",
         "TPOT (ms)", "tokens per second", "speedup over BF16",
     )  # fmt: skip
     rows: list[Sequence[Cell]] = []
     for codec in back:
-        limit = decode_limit(shape, gpu, dispatch, codec, tokens=tokens, dim=dim, use_effective_bandwidth=effective)
+        limit = decode_limit(shape, gpu, dispatch, codec, **options)
         rows.append((
             codec if isinstance(codec, str) else f"{codec:g} bits", bits_per_value(codec),
             _count(limit.dispatch_bytes / tokens), _count(limit.combine_bytes / tokens), limit.all_to_all_s * 1e6,
             limit.tpot_s * 1e3, limit.tokens_per_s, base.tpot_s / limit.tpot_s,
         ))  # fmt: skip
     sent = dispatch if isinstance(dispatch, str) else f"{dispatch:g} bits"
-    return columns, rows, f"{shape.name} on {gpu.name}: dispatch in {sent}, {tokens} tokens a GPU"
+    return columns, rows, f"{shape.name} on {gpu.name}: dispatch in {sent}, {tokens} tokens per GPU"
 
 
 def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
@@ -216,4 +223,4 @@ def _nodes(name: str, machine: str, codec: str | float, tokens: int) -> _Table:
             cost.scale_out_s * 1e6, cost.scale_up_s * 1e6, cost.seconds * 1e6,
         ))  # fmt: skip
     sent = codec if isinstance(codec, str) else f"{codec:g} bits"
-    return columns, rows, f"{shape.name} on {gpu.name}: one direction of {tokens} tokens a GPU, {sent}"
+    return columns, rows, f"{shape.name} on {gpu.name}: one direction of {tokens} tokens per GPU, {sent}"

@@ -18,18 +18,20 @@ _FACTS = (
 
 @click.command("formats")
 @click.argument("name", required=False)
-@click.option("--grid", is_flag=True, help="List all values by code (formats of up to 8 bits).")
+@click.option("--codes", is_flag=True, help="List all values by code (formats of up to 8 bits).")
 @machine_readable
-def formats_command(name: str | None, grid: bool) -> None:
+def formats_command(name: str | None, codes: bool) -> None:
     """List number formats, or show the details of one.
 
     Members of the P3109 family are found by name, p3109_k8p4se or binary8p4se.
+
+    Example: lowprec formats e4m3fn --codes
     """
     from ..format.catalogue import formats
 
     if name is None:
-        if grid:
-            raise CommandError("missing NAME of a format for --grid, as in lowprec formats e4m3fn --grid")
+        if codes:
+            raise CommandError("missing NAME of a format for --codes, as in lowprec formats e4m3fn --codes")
         columns = ("name", "bits", "exponent bits", "mantissa bits", "bias", "max", "min normal", "min", "specials")
         rows: list[Sequence[Cell]] = [
             (
@@ -43,7 +45,7 @@ def formats_command(name: str | None, grid: bool) -> None:
         emit(columns, rows, "Formats")
         return
     fmt = formats[name]
-    if not grid:
+    if not codes:
         about: list[Sequence[Cell]] = [
             (fact, None if fact in fmt.undefined_properties else getattr(fmt, fact)) for fact in _FACTS
         ]
@@ -51,7 +53,7 @@ def formats_command(name: str | None, grid: bool) -> None:
         emit(("property", "value"), about, fmt.name)
         return
     if fmt.bits > 8:
-        raise CommandError(f"NAME must be a format of at most 8 bits with --grid, got {fmt.name} with {fmt.bits}")
+        raise CommandError(f"NAME must be a format of at most 8 bits with --codes, got {fmt.name} with {fmt.bits}")
     width = min(16, 1 << fmt.bits)
     values = [float(value) for value in fmt.values()]
     lines: list[Sequence[Cell]] = [
@@ -77,6 +79,8 @@ def cast(
     """Encode VALUES in a format and print the codes.
 
     Values are read as float64 and rounded once: decimal (0.1), hexadecimal (0x1.8p3), inf or nan.
+
+    Example: lowprec cast 0.1 1e9 -inf --to e4m3fn --policy ocp_sat
     """
     numbers = [_number(value) for value in values]
     if target is None:

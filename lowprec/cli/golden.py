@@ -12,7 +12,7 @@ from .output import CommandError
 @click.command("golden")
 @click.argument("name")
 @click.option(
-    "--to", "language", type=click.Choice(["c", "cpp", "sv-dpi"]), default="c", show_default=True,
+    "--language", type=click.Choice(["c", "cpp", "sv-dpi"]), default="c", show_default=True,
     help="A C99 header, the same for C++, or the header with a DPI-C package for SystemVerilog.",
 )  # fmt: skip
 @click.option("--a-format", metavar="FORMAT", help="Format of the left operand.  [default: the accumulator's first]")
@@ -22,12 +22,13 @@ from .output import CommandError
 def golden(
     name: str, language: str, a_format: str | None, b_format: str | None, policy: str | None, out: str | None
 ) -> None:
-    """Write an accumulator or a cast as readable source code without dependencies.
+    """Write an accumulator or a cast as C or SystemVerilog.
 
     NAME is an accumulator (`lowprec accumulators`) or, for the casts from and to float32, a format. The source is
-    generated from the entry's fields; that of an accumulator embeds test vectors of the exact oracle.
+    readable, has no dependencies, and is generated from the entry's fields; that of an accumulator embeds test vectors
+    of the exact oracle.
 
-    `lowprec golden hopper_fp8` prints a header; with `--to sv-dpi --out rtl` it writes three files.
+    Example: lowprec golden hopper_fp8 --language sv-dpi --out rtl
     """
     from .._files import write_bytes
     from ..format.catalogue import formats
@@ -36,7 +37,7 @@ def golden(
 
     is_cast = name in formats and name not in accumulators
     if is_cast and (a_format or b_format or language == "sv-dpi"):
-        raise CommandError(f"NAME must be an accumulator with --a-format, --b-format and --to sv-dpi, got {name}")
+        raise CommandError(f"NAME must be an accumulator with --a-format, --b-format and --language sv-dpi, got {name}")
     if policy and not is_cast:
         raise CommandError(f"NAME must be a format with --policy, got {name}")
     header = c_cast(name, policy) if is_cast else c_header(name, a_format, b_format)

@@ -16,7 +16,7 @@ from .output import Cell, CommandError, emit, machine_readable, naming, output_f
 if TYPE_CHECKING:
     from ..diagnose.identify.identification import Identification
 
-_SHOWN = 10
+_MAX_ROWS = 10
 _SHOW_EVERY = 5.0  # seconds between two lines of progress
 
 
@@ -25,15 +25,19 @@ _SHOW_EVERY = 5.0  # seconds between two lines of progress
 @click.option("--format", "target", metavar="NAME[,NAME]", help="Format of the codes: of both operands, or of A and B.")
 @click.option("--d-format", metavar="NAME", help="Format of the words of d, such as bfloat16.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60, show_default=True, help="Time for the search.")
-@click.option("--probes", metavar="FILE", help="Write operands that distinguish the remaining candidates.")
+@click.option("--write-probes", metavar="FILE", help="Write operands that distinguish the remaining candidates.")
 @click.option("--answers", "also", multiple=True, metavar="FILE", help="Probes with their outputs d; may be repeated.")
 @click.option(
-    "--shown", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Entries and differences to print."
+    "--max-rows",
+    type=click.IntRange(min=0),
+    default=_MAX_ROWS,
+    show_default=True,
+    help="Entries and differences to print.",
 )
 @machine_readable
 def identify_command(
-    dump: str, target: str | None, d_format: str | None, seconds: float, probes: str | None, also: tuple[str, ...],
-    shown: int,
+    dump: str, target: str | None, d_format: str | None, seconds: float, write_probes: str | None,
+    also: tuple[str, ...], max_rows: int,
 ) -> None:  # fmt: skip
     """Find the accumulator behind recorded outputs.
 
@@ -41,24 +45,25 @@ def identify_command(
     b_scale are optional. If d is [M], d[i] is the dot product of rows a[i] and b[i].
 
     Ranks the catalogue by the number of outputs that differ, and prints the accumulator that reproduces all of them
-    as a line of Python. If no entry does, accumulators and orders of operations are searched. If several do, --probes
-    writes operands on which they differ: run these on the same hardware, add the outputs to the file as d, and pass
-    it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is printed.
+    as a line of Python. If no entry does, accumulators and orders of operations are searched. If several do,
+    --write-probes writes operands on which they differ: run these on the same hardware, add the outputs to the file as
+    d, and pass it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is
+    printed.
 
-    Example: lowprec identify dump.npz --format e4m3fn --probes probes.npz
+    Example: lowprec identify dump.npz --format e4m3fn --write-probes probes.npz
     """
     from ..diagnose.identify.identification import identify
 
-    _writable_file(probes, dump, *also)
+    _writable_file(write_probes, dump, *also)
     fa, _, fb = (target or "").partition(",")
     formats: dict[str, Any] = {"a_format": fa or None, "b_format": fb or fa or None, "d_format": d_format}
     dumps = [_arguments(path) for path in (dump, *also)]
     with naming(dump, *also):
         others = tuple((arguments | formats) for arguments in dumps[1:])
         found = identify(**dumps[0], **formats, also=others, seconds=seconds, progress=_progress())
-    _report(found, shown)
-    if probes is not None:
-        _write_probes(found, probes)
+    _report(found, max_rows)
+    if write_probes is not None:
+        _write_probes(found, write_probes)
     if not found.candidates:
         if not output_format():
             _show_example(found)
@@ -85,20 +90,20 @@ def _arguments(path: str) -> dict[str, Any]:
     return {"c": None, **given}
 
 
-def _report(found: Identification, shown: int) -> None:
+def _report(found: Identification, max_rows: int) -> None:
     """Print the ranking, the accumulator that reproduces the dump, and the remaining differences."""
     machines = bool(output_format())
     columns, rows = found.catalogue()
     title = f"The catalogue compared with {found.dumps[0].d.size} outputs"
-    emit(columns, rows if machines else rows[:shown], title)
+    emit(columns, rows if machines else rows[:max_rows], title)
     click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
     for line in found.untried:
         click.echo(f"  not tried: {line}", err=machines)
     if found.candidates and found.differing:
-        places = ", ".join(str(list(place)) for place in found.differing[:shown])
-        more = len(found.differing) - shown
+        places = ", ".join(str(list(place)) for place in found.differing[:max_rows])
+        more = len(found.differing) - max_rows
         click.echo(f"outputs that differ: {places}{f' and {more} more' if more > 0 else ''}", err=machines)
 
 

@@ -95,6 +95,8 @@ def mma(
     hexadecimal words (one row per line), or the words themselves, 0x38,0x3c/0x40,0x44. DUMP is an .npz with the
     arrays a and b, and optionally c, a_scale, b_scale and d. Outputs that differ from d are counted and printed; the
     exit code is then 1.
+
+    Example: lowprec mma 0x38,0x3c 0x40,0x44 --accumulator hopper_fp8 --format e4m3fn
     """
     import numpy as np
 

@@ -31,7 +31,7 @@ _DATA = click.option(
 _WINDOW = click.option(
     "--window", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens per window."
 )
-_WINDOWS = click.option("--windows", type=click.IntRange(min=1), help="Largest number of windows.  [default: all]")
+_WINDOWS = click.option("--max-windows", type=click.IntRange(min=1), help="Largest number of windows.  [default: all]")
 _SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear layers not to convert; may be repeated.")
 
 
@@ -44,11 +44,11 @@ _SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear la
 @_WINDOWS
 @_SKIP
 @click.option("--figure", metavar="FILE.png", help="Save a figure.")
-@click.option("--layers", is_flag=True, help="Print the errors of every block instead.")
+@click.option("--by-block", is_flag=True, help="Print the errors of every block instead.")
 @machine_readable
 def eval_command(
-    folder: str, recipes: str, against: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
-    figure: str | None, layers: bool
+    folder: str, recipes: str, against: str, data: str, window: int, max_windows: int | None, skip: tuple[str, ...],
+    figure: str | None, by_block: bool
 ) -> None:  # fmt: skip
     """Evaluate a language model under recipes.
 
@@ -64,7 +64,7 @@ def eval_command(
         load_recipe(name)
     if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
         raise CommandError(f"--figure must end in .png, .svg or .pdf, got {figure}")
-    model, tokens = _loaded(folder, data, window, windows)
+    model, tokens = _loaded(folder, data, window, max_windows)
     from ..torch import evaluation as run
 
     with progress_bar(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
@@ -72,7 +72,7 @@ def eval_command(
     if figure is not None:
         run.plot_evaluation(found).savefig(figure, dpi=120)
     rows: list[Sequence[Cell]]
-    if layers:
+    if by_block:
         rows = [
             (e.recipe, block, 100 * hidden, 100 * moved)
             for e in found[1:]
@@ -109,7 +109,7 @@ def eval_command(
 )  # fmt: skip
 @machine_readable
 def mismatch_command(
-    train: str, rollout: str, folder: str, data: str, window: int, windows: int | None, skip: tuple[str, ...],
+    train: str, rollout: str, folder: str, data: str, window: int, max_windows: int | None, skip: tuple[str, ...],
     by: str
 ) -> None:  # fmt: skip
     """Measure the train-rollout mismatch of two recipes.
@@ -123,7 +123,7 @@ def mismatch_command(
 
     for name in (train, rollout):
         load_recipe(name)
-    model, tokens = _loaded(folder, data, window, windows)
+    model, tokens = _loaded(folder, data, window, max_windows)
     from ..torch.disagreement import PartContribution, mismatch
 
     with progress_bar("passes") as progress:
@@ -146,6 +146,8 @@ def export_command(checkpoint: str, folder: str) -> None:
 
     CHECKPOINT is the checkpoint.npz of a training run. Writes config.json, model.safetensors and tokenizer.json to
     FOLDER, in the layout of the released DeepSeek-V3, which `lowprec eval`, `lowprec mismatch` and transformers read.
+
+    Example: lowprec export runs/dsv3/checkpoint.npz model
     """
     try:
         from ..torch.huggingface import export

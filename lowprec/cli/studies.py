@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for results."
 )
 @click.option(
-    "--resume/--fresh", default=True, help="Resume (default), or rename the folder of existing runs and start over."
+    "--resume/--restart", default=True, help="Resume (default), or rename the folder of existing runs and start over."
 )
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the setting: branch_steps=80 ...")
@@ -62,12 +62,14 @@ def ablate(
     changes: tuple[str, ...],
     no_plot: bool,
 ) -> None:
-    """Run ablations by NAME, from a Python file, or all of them.
+    """Run ablations by name, or all of them.
 
-    The same command resumes an interrupted ablation.
+    NAME is an ablation or a Python file. The same command resumes an interrupted ablation.
 
     Files of ablations are programs, which run with your rights: read one before you run it. TOML, npz and the folders
     of runs are data and never executed.
+
+    Example: lowprec ablate fp8_vs_bf16 --quick
     """
     from rich.console import Console
 
@@ -195,17 +197,17 @@ def _sizes(studies: Sequence[Any], quick: bool, wanted: Mapping[str, Any]) -> li
     return [setting.with_({key: value for key, value in wanted.items() if hasattr(setting, key)}) for setting in plain]
 
 
-def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, fresh: bool, plot: bool) -> None:
+def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, restart: bool, plot: bool) -> None:
     from rich.console import Console
 
     from ..study import catalogue
     from ..study.run.progress import display
-    from ..study.run.runner import run_study, start_afresh
+    from ..study.run.runner import rename_existing_runs, run_study
 
     click.secho(planned.study.question, bold=True, err=True)
     runs = f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}"
     click.echo(f"{runs}; Ctrl-C keeps what is finished", err=True)
-    if fresh and (kept := start_afresh(planned.folder)):
+    if restart and (kept := rename_existing_runs(planned.folder)):
         click.echo(f"starting afresh; the old runs are kept as {kept}", err=True)
     _announce(planned.study, found, planned.folder)
     told = [""]
@@ -243,10 +245,12 @@ def _tell(found: Results) -> bool:
 @click.option("--reason", default="", help="Reason for the change of registered ranges.")
 @click.option("--prototype", is_flag=True, help="The new ranges were chosen after measurements of a prototype.")
 def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
-    """Register the expected ranges of ablations before they run.
+    """Register expected ranges before a run.
 
     NAME is an ablation or a Python file. Ranges that are not registered are not judged. An amendment requires a reason;
     registered.json, in the folder of the files, keeps the amended version too.
+
+    Example: lowprec register my_ablation.py
     """
     from datetime import UTC, datetime
 
@@ -276,9 +280,12 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
 @click.option("--no-plot", is_flag=True, help="No figures and no page (matplotlib is not needed then).")
 @machine_readable
 def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
-    """Write reports, figures and a page of the studies in RUNS.
+    """Write reports and figures of studies.
 
-    Training runs without a study are compared: RUNS are folders written by lowprec train, or folders that contain such.
+    Writes a report, figures and a page for every study in RUNS. Training runs without a study are compared: RUNS are
+    folders written by lowprec train, or folders that contain such.
+
+    Example: lowprec report runs
     """
     for folder in runs:
         if not folder.is_dir():

@@ -16,7 +16,7 @@ _QUANTIZERS = ("e4m3fn 1x128", "e4m3fn 128x128")
 @click.command("tolerance")
 @click.argument("a_file", metavar="A")
 @click.argument("b_file", metavar="B")
-@click.option("--got", metavar="FILE", help="Result (.npy) to judge; the exit code is 1 if it is not accepted.")
+@click.option("--result", metavar="FILE", help="Result (.npy) to judge; the exit code is 1 if it is not accepted.")
 @click.option("--quantizer", metavar="SPEC", help="Quantizer of both operands; see lowprec quantize.")
 @click.option(
     "--accumulator", default="hopper_fp8", show_default=True, metavar="NAME", help="See lowprec accumulators."
@@ -28,7 +28,7 @@ _QUANTIZERS = ("e4m3fn 1x128", "e4m3fn 128x128")
 def tolerance_command(
     a_file: str,
     b_file: str,
-    got: str | None,
+    result: str | None,
     quantizer: str | None,
     accumulator: str,
     promote_every: str,
@@ -41,7 +41,7 @@ def tolerance_command(
     error, and the smallest atol and rtol against the exact product of the quantized operands that accept every right
     result: proven, and with one wrong refusal in a million.
 
-    Example: lowprec tolerance a.npy b.npy --accumulator hopper_fp8 --got d.npy
+    Example: lowprec tolerance a.npy b.npy --accumulator hopper_fp8 --result d.npy
     """
     from ..bounds.tolerance import tolerance
     from ..scaling.quantize import quantize
@@ -53,9 +53,9 @@ def tolerance_command(
         a, b = (quantize(x, spec) for x, spec in zip(values, specs, strict=True))
         t = tolerance(a, b, accumulator=accumulator, values=(values[0], values[1]), **options)
     verdict = None
-    if got is not None:
-        with naming(got):
-            verdict = t.test(_load_array(got, dimensions=2))
+    if result is not None:
+        with naming(result):
+            verdict = t.test(_load_array(result, dimensions=2))
     columns = ("refuses", "atol", "rtol", "largest bound", "expected error")
     import numpy as np
 
@@ -67,7 +67,7 @@ def tolerance_command(
     emit(columns, rows, f"{a_file} x {b_file}: {accumulator}, {out_format}")
     if verdict is None:
         return
-    click.echo(f"{got}: {verdict}", err=bool(output_format()))
+    click.echo(f"{result}: {verdict}", err=bool(output_format()))
     if not verdict:
         sys.exit(1)
 
@@ -121,11 +121,11 @@ def criterion_command(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @machine_readable
 def mutate_command(target: str, names: tuple[str, ...], timeout: float, command: tuple[str, ...]) -> None:
-    """Run a test suite with its kernel replaced by every fault.
+    """Run a test suite with faulty kernels.
 
-    COMMAND is pytest and its arguments, after "--". The suite runs once without a fault, which must pass, then once per
-    fault. Prints whether the suite failed, and the number of tests that call the kernel and passed nevertheless. The
-    exit code is 1 if a fault lived.
+    COMMAND is pytest and its arguments, after "--". The suite runs once with the right kernel, which must pass, then
+    once per fault of the catalogue, which replaces --target. Prints whether the suite failed, and the number of tests
+    that call the kernel and passed nevertheless. The exit code is 1 if a fault lived.
 
     Example: lowprec mutate --target package.kernels:matmul -- pytest tests/test_matmul.py
     """

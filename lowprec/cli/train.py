@@ -28,21 +28,27 @@ if TYPE_CHECKING:
     default="bf16",
     show_default=True,
     metavar="NAME|FILE",
-    help="Recipe; see lowprec recipes; or FILE.toml.",
+    help="A recipe of lowprec recipes, or FILE.toml.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer steps.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and data.")
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, synthetic, ...")
 @click.option("--learning-rate", type=float, help="Peak learning rate.  [default: by the model's width]")
-@click.option("--schedule", default="linear_to_zero", show_default=True, metavar="NAME", help="Or constant, deepseek.")
+@click.option(
+    "--schedule",
+    default="linear_to_zero",
+    show_default=True,
+    metavar="NAME",
+    help="linear_to_zero, constant or deepseek.",
+)
 @click.option("--ema", type=float, help="Decay of an exponential moving average of the weights.  [default: none]")
 @click.option(
-    "--recompute", default="none", show_default=True, metavar="NAME", help="Recompute activations: none, dsv3 ..."
+    "--recompute", default="none", show_default=True, metavar="NAME", help="Activations to recompute: none, dsv3 ..."
 )
-@click.option("--out", type=click.Path(), help="Folder for metrics.csv, run.json and checkpoint.npz.")
+@click.option("--out", type=click.Path(), help="Folder for the results.")
 @click.option("--save-every", type=click.IntRange(min=1), default=50, show_default=True, help="Steps between saves.")
 @click.option("--resume", is_flag=True, help="Resume from the checkpoint in the folder, if there is one.")
-@click.option("--fresh", is_flag=True, help="Rename an existing run folder to OUT.1 and start over.")
+@click.option("--restart", is_flag=True, help="Rename an existing run folder to OUT.1 and start over.")
 @click.option(
     "--evaluate/--no-evaluate", default=True, show_default=True, help="Evaluate the final weights on held-out text."
 )
@@ -60,10 +66,15 @@ def train(
     out: str | None,
     save_every: int,
     resume: bool,
-    fresh: bool,
+    restart: bool,
     evaluate: bool,
 ) -> None:
-    """Train one model from scratch and print its losses."""
+    """Train one model from scratch and print its losses.
+
+    With --out, the folder holds metrics.csv, run.json and checkpoint.npz; --resume continues an interrupted run.
+
+    Example: lowprec train --config nano --recipe dsv3 --steps 150 --out runs/dsv3
+    """
     from rich.console import Console
 
     from .. import _jit
@@ -81,10 +92,10 @@ def train(
     # All arguments are checked before the first line of progress.
     if resume and out is None:
         raise CommandError("missing option --out DIR, the folder of the run to --resume")
-    if resume and fresh:
-        raise CommandError("--resume and --fresh are mutually exclusive")
-    if out is not None and not (resume or fresh) and (there := describe_existing_run(out)) is not None:
-        raise CommandError(f"{out} holds a run ({there}); --resume continues it, --fresh renames it")
+    if resume and restart:
+        raise CommandError("--resume and --restart are mutually exclusive")
+    if out is not None and not (resume or restart) and (there := describe_existing_run(out)) is not None:
+        raise CommandError(f"{out} holds a run ({there}); --resume continues it, --restart renames it")
     console = Console(stderr=True)
     shape, precision = get_config(config), load_recipe(recipe)
     with status(console, "reading the text"):
@@ -107,7 +118,7 @@ def train(
         with display(console) as shown, _jit.compiling(shown.compiling):
             run = run_training(
                 shape, precision, steps, seed, data=corpus, learning_rate=learning_rate, schedule=schedule, ema=ema,
-                recompute=policy, out=out, save_every=save_every, resume=resume, fresh=fresh, evaluate=evaluate,
+                recompute=policy, out=out, save_every=save_every, resume=resume, restart=restart, evaluate=evaluate,
                 on_step=_progress(shown, name, steps), on_stage=shown.stage,
             )  # fmt: skip
     except KeyboardInterrupt:

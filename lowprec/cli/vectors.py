@@ -1,4 +1,4 @@
-"""Commands on test vectors: vectors list, vectors write, vectors check."""
+"""Commands on test vectors: vectors list, vectors write, vectors compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .output import Cell, CommandError, emit, machine_readable, output_format
 
 @click.group("vectors")
 def vectors_command() -> None:
-    """List, write and check test vectors."""
+    """List, write and compare test vectors."""
 
 
 _LEVEL = click.option(
@@ -49,7 +49,7 @@ def list_command(names: tuple[str, ...]) -> None:
 @vectors_command.command("write")
 @click.argument("names", nargs=-1, required=True, metavar="SET...")
 @click.option(
-    "--to", "encoding", default="json", show_default=True, metavar="NAME", help="json, npz, hex, testfloat, c or mlir."
+    "--encoding", default="json", show_default=True, metavar="NAME", help="json, npz, hex, testfloat, c or mlir."
 )
 @click.option("--out", metavar="DIR", help="Folder for the files.  [default: standard output]")
 @_LEVEL
@@ -58,6 +58,8 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
     """Write test vectors.
 
     SET is a name of `lowprec vectors list`, or a prefix that ends with a slash and a star: `decode/*`.
+
+    Example: lowprec vectors write cast/e4m3fn --encoding json --out vectors
     """
     from .._files import write_bytes
     from ..vectors.catalogue import listed, vectors
@@ -85,19 +87,22 @@ def write_command(names: tuple[str, ...], encoding: str, out: str | None, level:
         click.echo(f"wrote {path}: {len(s)} vectors, sha256 {s.sha256}", err=True)
 
 
-@vectors_command.command("check")
+@vectors_command.command("compare")
 @click.argument("name", metavar="SET")
 @click.option("--command", metavar="'PROG ARGS'", help="Program from input lines to output lines of hexadecimal words.")
 @click.option("--results", metavar="FILE", help="File of outputs, one line per vector.")
-@click.option("--shown", type=click.IntRange(min=0), default=10, show_default=True, help="Differences to print.")
+@click.option("--max-rows", type=click.IntRange(min=0), default=10, show_default=True, help="Differences to print.")
 @_LEVEL
 @_SEED
 @machine_readable
-def check_command(name: str, command: str | None, results: str | None, shown: int, level: int, seed: int) -> None:
-    """Compare an implementation with a set line by line, and explain the differences.
+def compare_command(name: str, command: str | None, results: str | None, max_rows: int, level: int, seed: int) -> None:
+    """Compare an implementation with a set of test vectors.
 
-    A line of input holds the hexadecimal words of one vector's inputs, a line of output those of its results;
-    `lowprec vectors write SET --to testfloat` prints both. The exit code is 1 if anything differs.
+    Differences are explained by rules close to the right one. A line of input holds the hexadecimal words of one
+    vector's inputs, a line of output those of its results; `lowprec vectors write SET --encoding testfloat` prints
+    both. The exit code is 1 if anything differs.
+
+    Example: lowprec vectors compare cast/e4m3fn --command ./encode
     """
     if (command is None) == (results is None):
         raise CommandError("give either --command 'PROG ARGS' or --results FILE")
@@ -115,7 +120,7 @@ def check_command(name: str, command: str | None, results: str | None, shown: in
         assert command is not None
         answers = ask(s, command)
     found = compare(s, answers)
-    rows = [row(s, difference) for difference in found.differences[: None if output_format() else shown]]
+    rows = [row(s, difference) for difference in found.differences[: None if output_format() else max_rows]]
     columns = ("vector", "input", "theirs", "ours", "exercises")
     if rows or output_format():
         emit(columns, [[r[column] for column in columns] for r in rows], "First differences")

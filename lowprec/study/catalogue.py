@@ -153,7 +153,7 @@ def studies_in(runs: Path) -> list[Path]:
     if any((runs / name).is_file() for name in (STUDY_FILE, REPORT)):
         return [runs]
     inside = sorted(path.parent for path in runs.glob("*/*") if path.name in (STUDY_FILE, REPORT))
-    # Folders that --fresh renamed end in a number; they are reported only if given by name.
+    # Folders that --restart renamed end in a number; they are reported only if given by name.
     found = [path for path in dict.fromkeys(inside) if not path.suffix[1:].isdigit()]
     if not found:
         raise StudyError(f"{str(runs)!r} holds no study ({STUDY_FILE} is missing)")

@@ -28,7 +28,7 @@ REPOSITORY = "https://github.com/north-numerical-computing/MATLAB-tensor-core"
 COMMIT = "b12b5a7"
 OUTPUTS = 5000
 HINT = (
-    f"git clone {REPOSITORY} recordings, lowprec recordings recordings --out converted, then "
+    f"git clone {REPOSITORY} recordings, lowprec import-recordings recordings --out converted, then "
     f"{VARIABLE}=converted pytest"
 )
 """How to obtain the recordings; shown by skipped tests."""
@@ -238,7 +238,7 @@ def read(folder: Path, recording: Recording) -> dict[str, Codes]:
             return {name: held[name] for name in "ABCD"}
     except (OSError, ValueError) as error:
         why = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
-        raise RecordingError(f"{why}; made by lowprec recordings CHECKOUT --out {folder}") from None
+        raise RecordingError(f"{why}; made by lowprec import-recordings CHECKOUT --out {folder}") from None
 
 
 def differing(folder: Path, recording: Recording, block: int = 50) -> tuple[int, int]:

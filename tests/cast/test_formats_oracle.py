@@ -1,6 +1,6 @@
 """Casts, bit for bit: exhaustively over 16-bit inputs and on float64 ones, against the oracle and against ml_dtypes.
 
-Critical float32 inputs are in test_rounding_oracle.py; all 2^32 of them are test_verify.py's.
+Critical float32 inputs are in test_rounding_oracle.py; all 2^32 of them are test_selftest.py's.
 """
 
 import ml_dtypes

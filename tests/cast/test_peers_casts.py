@@ -12,7 +12,7 @@ from peers import peer
 from test_rounding_oracle import same_values
 
 import lowprec as lp
-from lowprec.measure.verify import critical
+from lowprec.measure.selftest import critical
 
 pytestmark = pytest.mark.peers
 FP8 = ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"]

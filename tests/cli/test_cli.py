@@ -213,10 +213,10 @@ def test_other_runs_in_the_folder_are_refused(fake, tmp_path):
     run(*ablate)
     result = run(*ablate, "--set", "branch_steps=9", code=2)
     assert "schedule.total_steps: 8 then, 9 now" in (message := result.stderr.splitlines()[-1])
-    assert "--fresh" in message
+    assert "--restart" in message
     assert "Traceback" not in result.output
     run("report", tmp_path, "--no-plot")
-    run(*ablate, "--set", "branch_steps=9", "--fresh")
+    run(*ablate, "--set", "branch_steps=9", "--restart")
     assert (tmp_path / "fp8_vs_bf16-quick.1/study.json").exists()
     run("report", tmp_path, "--no-plot")  # what was moved aside is left alone
 

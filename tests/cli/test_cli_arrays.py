@@ -17,7 +17,7 @@ def test_formats():
     assert list(known) == lowprec.formats.names()
     facts = {row["property"]: row["value"] for row in csv_rows("formats", "e5m2")}
     assert facts["smallest_subnormal"] == repr(2.0**-16)
-    grid = rows("formats", "e4m3fn", "--grid")
+    grid = rows("formats", "e4m3fn", "--codes")
     assert [row["code"] for row in grid] == [f"0x{16 * i:02x}" for i in range(16)]
     assert (grid[7]["+e"], grid[7]["+f"], grid[8]["+1"]) == (448.0, "nan", -(2.0**-9))
 
@@ -98,7 +98,7 @@ def test_catalogues_are_listed():
 def test_help_of_a_command_keeps_its_lines():
     shown = run("costs", "--help").stdout
     assert "\\b" not in shown
-    assert "\n  nodes      traffic between nodes" in shown
+    assert "\n  nodes       traffic between nodes" in shown
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 200])

@@ -41,7 +41,7 @@ def test_train_on_screen_has_two_tables(config, tmp_path):
 
 
 def test_memory_counts_bytes_by_policy(config):
-    found = csv_rows("bench", "memory", "--rounds", "0", "--kinds", "--recipe", "dsv3", *config)
+    found = csv_rows("bench", "memory", "--repeats", "0", "--by-kind", "--recipe", "dsv3", *config)
     assert [row["policy"] for row in found] == ["none", "norms", "up_projections", "probabilities", "swiglu", "dsv3"]
     by_policy = {row["policy"]: float(row["bytes_per_token"]) for row in found}
     assert by_policy["dsv3"] < min(v for k, v in by_policy.items() if k != "dsv3") < by_policy["none"]

@@ -16,7 +16,8 @@ from lowprec.vectors.recordings import RECORDINGS
 OF_NPY = {
     "quantize": ["quantize", "BAD"], "quantize mxfp4": ["quantize", "BAD", "mxfp4_floor"],
     "gemm a": ["gemm", "BAD", "x.npy"], "gemm b": ["gemm", "x.npy", "BAD"], "logfmt": ["logfmt", "BAD"],
-    "error": ["error", "BAD", "--format", "bf16"], "check values": ["check", "q.npz", "--values", "BAD"],
+    "format-errors": ["format-errors", "BAD", "--format", "bf16"],
+    "check values": ["check", "q.npz", "--values", "BAD"],
     "mma a": ["mma", "BAD", "codes.npy"], "mma b": ["mma", "codes.npy", "BAD"],
     "mma c": ["mma", "codes.npy", "codes.npy", "BAD"],
     "mma scale": ["mma", "codes.npy", "codes.npy", "--a-scale", "BAD", "--b-scale", "codes.npy"],
@@ -29,7 +30,7 @@ OF_NPZ = {
 OF_TEXT = {
     "recipes": ["recipes", "BAD.toml"], "bench": ["bench", "train", "--recipe", "BAD.toml"],
     "train config": ["train", "--config", "BAD.toml"], "train recipe": ["train", "--recipe", "BAD.toml"],
-    "costs": ["costs", "--model", "BAD.toml"], "vectors": ["vectors", "check", "cast/e4m3fn", "--results", "BAD"],
+    "costs": ["costs", "--model", "BAD.toml"], "vectors": ["vectors", "compare", "cast/e4m3fn", "--results", "BAD"],
     "ablate": ["ablate", "BAD.py"],
 }  # fmt: skip
 BAD_TEXT = {
@@ -92,7 +93,7 @@ def test_folders_of_archives(bad, tmp_path, monkeypatch):
     for path in (file := Path("recorded", RECORDINGS[0].file), Path("run", "checkpoint.npz")):
         path.parent.mkdir()
         path.write_bytes(content)
-    refused("verify", "--recordings", "recorded", match=file.name)
+    refused("selftest", "--recordings", "recorded", match=file.name)
     train = ("train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume")
     (said,) = [line for line in run(*train, code=2).stderr.splitlines() if not line.startswith("[")]
     assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or not a lowprec checkpoint")
@@ -119,7 +120,7 @@ RESULTS = {
     "logfmt": ["logfmt", "x.npy", "--out", "OUT"], "convert": ["convert", "q.npz", "--out", "OUT"],
     "mma": ["mma", "codes.npy", "other.npy", "--out", "OUT"], "mma dump": ["mma", "dump.npz", "--out", "OUT"],
     "mma scales": ["mma", "codes.npy", "other.npy", "--a-scale", "x.npy", "--b-scale", "y.npy", "--out", "OUT"],
-    "identify": ["identify", "dump.npz", "--answers", "q.npz", "--probes", "OUT"],
+    "identify": ["identify", "dump.npz", "--answers", "q.npz", "--write-probes", "OUT"],
 }  # fmt: skip
 
 

@@ -16,10 +16,10 @@ def test_a_result_is_judged(tmp_path):
     proven, likely = rows("tolerance", paths["a"], paths["b"])
     assert proven["rtol"] == likely["rtol"] == 2.0**-8
     assert 0 < likely["atol"] <= proven["atol"]
-    assert "bits equal" in run("tolerance", paths["a"], paths["b"], "--got", paths["d"]).output
-    wrong = run("tolerance", paths["a"], paths["b"], "--got", paths["z"], code=1)
+    assert "bits equal" in run("tolerance", paths["a"], paths["b"], "--result", paths["d"]).output
+    wrong = run("tolerance", paths["a"], paths["b"], "--result", paths["z"], code=1)
     assert "It is what this does: zeros." in wrong.output
-    refused("tolerance", paths["a"], paths["b"], "--got", paths["a"], match="got must have shape (16, 24)")
+    refused("tolerance", paths["a"], paths["b"], "--result", paths["a"], match="got must have shape (16, 24)")
 
 
 def test_the_power_of_a_criterion_is_measured():

@@ -330,9 +330,10 @@ test_refused = refusals(
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--model gpt", "--model no.toml", "wire --hardware abacus", "wire --combine fp7", "wire --combine -3",
-        "wire --combine nan", "--kv fp7", "--sequence 0", "wire --model qwen2.5_72b", "nodes --model qwen2.5_72b",
-        "wire --tokens -1", "wire --model deepseek_v2 --model deepseek_v3", "--json --csv",
+        "--model gpt", "--model no.toml", "all-to-all --hardware abacus", "all-to-all --combine-codec fp7",
+        "all-to-all --combine-codec -3", "all-to-all --combine-codec nan", "--kv-codec fp7", "--sequence 0",
+        "all-to-all --model qwen2.5_72b", "nodes --model qwen2.5_72b",
+        "all-to-all --tokens -1", "all-to-all --model deepseek_v2 --model deepseek_v3", "--json --csv",
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(arguments):
@@ -342,14 +343,14 @@ def test_mistakes_are_one_line(arguments):
 def test_the_command():
     rows = list(csv.DictReader(io.StringIO(command("costs", "--csv"))))
     assert [row["kv_bytes_per_token"] for row in rows] == ["69120", "70272", "327680", "516096"]
-    combine = ("--combine", 16, "--combine", "logfmt10")
-    first, second = json.loads(command("costs", "wire", "--dispatch", 8, "--dim", 7000, *combine, "--json"))
+    combine = ("--combine-codec", 16, "--combine-codec", "logfmt10")
+    first, second = json.loads(command("costs", "all-to-all", "--dispatch-codec", 8, "--dim", 7000, *combine, "--json"))
     assert [round(row["all_to_all_us"], 2) for row in (first, second)] == [120.96, 91.98]
     assert first["speedup_over_bf16"] == 1
     rows = json.loads(command("costs", "nodes", "--json"))
     assert [round(row["nodes_per_token"], 2) for row in rows] == [8, 5.29, 4, 3.63]
     assert command("costs", "published").count("NO") == len(SLIPS)
-    out = command("costs", "wire")
+    out = command("costs", "all-to-all")
     assert all(name in out for name in codecs)
 
 

@@ -8,7 +8,7 @@ from draw import Draw
 import lowprec as lp
 
 #: Commands that would train, measure for long or install packages, if nothing were wrong with what they are given.
-LONG = {"train", "ablate", "bench", "board", "verify", "warm"}
+LONG = {"train", "ablate", "bench", "board", "selftest", "warm"}
 #: Options that make a command's work long, with values that do not.
 SHORT = {"rows": "4", "columns": "128", "steps": "1"}
 

@@ -176,7 +176,7 @@ def test_what_cannot_be_exported_says_why() -> None:
 
 
 def test_command_writes_files(tmp_path: Path) -> None:
-    said = command("golden", "rdna3_f16", "--to", "sv-dpi", "--out", str(tmp_path / "rtl"))
+    said = command("golden", "rdna3_f16", "--language", "sv-dpi", "--out", str(tmp_path / "rtl"))
     assert said.splitlines() == [
         str(tmp_path / "rtl" / f"lp_rdna3_f16{end}") for end in (".h", "_pkg.sv", "_dpi.c")
     ]  # fmt: skip
@@ -184,7 +184,9 @@ def test_command_writes_files(tmp_path: Path) -> None:
     assert package == sv_dpi(c_header("rdna3_f16"), "rdna3_f16")[0]
     assert "localparam int GROUP = 2, A_BITS = 16, B_BITS = 16, C_BITS = 32;" in package
     assert command("golden", "e5m2").startswith("/* Casts between float32 and e5m2")
-    assert "--out must be a folder for lp_rdna3_f16.h, " in command("golden", "rdna3_f16", "--to", "sv-dpi", code=2)
+    assert "--out must be a folder for lp_rdna3_f16.h, " in command(
+        "golden", "rdna3_f16", "--language", "sv-dpi", code=2
+    )
     assert "NAME must be an accumulator" in command("golden", "e5m2", "--a-format", "e5m2", code=2)
     assert "NAME must be a format with --policy" in command("golden", "rdna3_f16", "--policy", "ieee", code=2)
     assert "unknown" in command("golden", "hoper_fp8", code=2)

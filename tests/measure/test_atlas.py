@@ -98,16 +98,16 @@ def test_ranges_of_distributions(name):
 
 
 def test_the_command(tmp_path):
-    out = command("error", "--dist", "gauss,zeros", "--format", "fp8_1x128,logfmt8,dsv3_inference", "--csv")
+    out = command("format-errors", "--dist", "gauss,zeros", "--format", "fp8_1x128,logfmt8,dsv3_inference", "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["data"] for row in rows] == ["gauss"] * 3 + ["zeros"] * 3
     assert [row["format"] for row in rows] == ["fp8_1x128", "logfmt8", "dsv3_inference"] * 2
     assert abs(float(rows[1]["sqnr"]) - 37.08) < 0.3
     path = tmp_path / "x.npy"
     np.save(path, distributions["gauss"].values((4, 256)))
-    found = json.loads(command("error", path, "--json"))
+    found = json.loads(command("format-errors", path, "--json"))
     assert (len(found), found[0]["data"]) == (12, str(path))
-    out = command("error", "--dist", "all", "--format", "bf16", "--rows", 2, "--columns", 130)
+    out = command("format-errors", "--dist", "all", "--format", "bf16", "--rows", 2, "--columns", 130)
     assert all(name in out for name in distributions)
 
 
@@ -115,7 +115,7 @@ def test_element_formats_and_the_columns_of_quantize(tmp_path):
     """`error` and `quantize` call the same numbers by the same names, in the same units."""
     path, x = tmp_path / "x.npy", distributions["gauss"].values((4, 256))
     np.save(path, x)
-    element, quantizer = json.loads(command("error", path, "--format", "e4m3fn,deepgemm", "--json"))
+    element, quantizer = json.loads(command("format-errors", path, "--format", "e4m3fn,deepgemm", "--json"))
     (of_quantize,) = json.loads(command("quantize", path, "deepgemm", "--json"))
     del of_quantize["shape"]
     assert {key: quantizer[key] for key in of_quantize} == of_quantize
@@ -139,7 +139,7 @@ def test_mistakes_are_one_line(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("nan.npy", np.array([[1.0, np.nan]]))
     np.save("empty.npy", np.zeros((0, 4)))
-    assert words in command("error", *arguments, code=2)
+    assert words in command("format-errors", *arguments, code=2)
 
 
 def test_zeros():

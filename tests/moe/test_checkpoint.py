@@ -154,7 +154,7 @@ def test_objects_that_nobody_registered_resume_and_others_of_their_names_do_not(
     with pytest.raises(CheckpointError) as raised:
         train(MICRO, other, out=tmp_path, resume=True, **short)
     assert (
-        "recipe must be own, as in the checkpoint, got own: definitions.format.own.mantissa_bits was 3, is 1; fresh"
+        "recipe must be own, as in the checkpoint, got own: definitions.format.own.mantissa_bits was 3, is 1; restart"
         in str(raised.value)
     )
     renamed = with_format(OWN.with_(name="renamed")).with_(name="called otherwise")

@@ -153,12 +153,12 @@ def test_a_run_that_is_there_is_not_overwritten(text, tmp_path):
     ):
         train(MICRO, "bf16", 2, **again)
     assert files(out) == before
-    train(MICRO, "bf16", 2, fresh=True, **again)
+    train(MICRO, "bf16", 2, restart=True, **again)
     assert files(tmp_path / "r1.1") == before
-    train(MICRO, "bf16", 2, 1, fresh=True, **again)
+    train(MICRO, "bf16", 2, 1, restart=True, **again)
     assert sorted(os.listdir(tmp_path)) == ["r1", "r1.1", "r1.2"]
-    with pytest.raises(ValueError, match="resume and fresh are mutually exclusive"):
-        train(MICRO, "bf16", 2, fresh=True, resume=True, **again)
+    with pytest.raises(ValueError, match="resume and restart are mutually exclusive"):
+        train(MICRO, "bf16", 2, restart=True, resume=True, **again)
 
 
 @pytest.mark.parametrize("left", ["checkpoint.npz", "metrics.csv", "run.json"])

@@ -227,7 +227,7 @@ class TrainingContract:
         edited(f"{toy.lost[0]}/run.json", {"fingerprint": {"code": "another"}})(copied)
         refused(copied, "mixes runs that cannot be compared: .* in code: .*another")
         before = snapshot(copied.parent)
-        with pytest.raises(StudyError, match=r"holds runs of other code: .* \(code: 'another' then.*--fresh keeps"):
+        with pytest.raises(StudyError, match=r"holds runs of other code: .* \(code: 'another' then.*--restart keeps"):
             toy.run(copied)
         assert snapshot(copied.parent) == before
 

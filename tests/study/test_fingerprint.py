@@ -40,7 +40,7 @@ def test_runs_of_something_else_are_not_mixed(copied, what, setting):
     before = snapshot(copied)
     changed = replace(SMALL, **(setting or {}))
     planned = TOY.study.plan(changed, copied, data="other" if setting == {} else "stdlib", backend=FAKE)
-    with pytest.raises(StudyError, match=f"{what}[^\\n]*--fresh[^\\n]*$"):
+    with pytest.raises(StudyError, match=f"{what}[^\\n]*--restart[^\\n]*$"):
         run_study(planned, jobs=0)
     assert snapshot(copied) == before
 
@@ -71,11 +71,11 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
         TOY.run(copied)
     assert str(caught.value) == (
         f"{copied} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
-        f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --fresh "
+        f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --restart "
         "keeps them as toy.1 and starts over, another --out keeps both"
     )
     assert snapshot(copied) == before
-    run_study(TOY.study.plan(replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, fresh=True)
+    run_study(TOY.study.plan(replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, restart=True)
     kept = snapshot(copied.with_name("toy.1"))
     assert {copied / path.relative_to(copied.with_name("toy.1")): text for path, text in kept.items()} == before
     assert RunFolder(copied / "bf16/c0-s0").rows() == 21

@@ -111,9 +111,9 @@ def test_two_processes_do_not_work_in_one_folder(copied, run):
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code, str(copied)], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout.readline() == "locked\n"
-        for fresh in (False, True):
+        for restart in (False, True):
             with pytest.raises(StudyError, match=f"in use by another process .pid {other.pid}"):
-                run(fresh=fresh)
+                run(restart=restart)
         assert {path.name for path in copied.parent.iterdir()} == {"toy", "checkpoints"}
         other.kill()
     run()  # a lock dies with its holder

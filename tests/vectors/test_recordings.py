@@ -110,16 +110,16 @@ def test_verify_counts_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for wrong in (0, 3):
         arrays["D"][:wrong] ^= 1
         (tmp_path / which.file).write_bytes(npz_bytes(arrays))
-        said = command("verify", "--recordings", tmp_path, code=int(wrong > 0))
+        said = command("selftest", "--recordings", tmp_path, code=int(wrong > 0))
         assert said.rstrip().endswith(f"{wrong} of {LINES} recorded outputs differ")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["recordings", ".", "--out", "out"], "check out https://github.com"),
-        (["verify", "--recordings", "."], "made by lowprec recordings CHECKOUT --out"),
-        (["verify", "--recordings", ".", "--exhaustive"], "are for casts"),
+        (["import-recordings", ".", "--out", "out"], "check out https://github.com"),
+        (["selftest", "--recordings", "."], "made by lowprec import-recordings CHECKOUT --out"),
+        (["selftest", "--recordings", ".", "--exhaustive"], "are for casts"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], words: str, tmp_path: Path, monkeypatch) -> None:

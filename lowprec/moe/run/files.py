@@ -46,7 +46,7 @@ _ABSENT = {"nonfinite_operands": "nan"}
 
 
 @contextlib.contextmanager
-def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> Iterator[RunFiles]:
+def run_files(out: str | os.PathLike[str], *, resume: bool = False, restart: bool = False) -> Iterator[RunFiles]:
     """Context manager: create and lock a run folder, check that it is writable, and refuse to overwrite a run.
 
     Parameters
@@ -55,17 +55,17 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, fresh: bool 
         Folder of the run.
     resume : bool
         Resume an existing run.
-    fresh : bool
+    restart : bool
         Rename an existing run to ``<out>.1`` or the next free number.
 
     Raises
     ------
     ValueError
-        If the folder cannot be written, is in use by another run, or has a run and neither `resume` nor `fresh` is
+        If the folder cannot be written, is in use by another run, or has a run and neither `resume` nor `restart` is
         set.
     """
     folder = make_folder(out)
-    if fresh and describe_existing_run(folder) is not None:
+    if restart and describe_existing_run(folder) is not None:
         with locked(folder):  # never while another run uses the folder
             move_to_backup(folder)
         make_folder(folder)
@@ -135,14 +135,14 @@ def read_run(folder: Path) -> SavedRun:
     return SavedRun(folder.resolve().name, summary, metrics)
 
 
-def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, fresh: bool = False) -> None:
-    """Raise a ValueError if a folder holds a run, and neither `resume` nor `fresh` is set."""
-    if resume and fresh:
-        raise ValueError("resume and fresh are mutually exclusive: one continues the run in the folder, one renames it")
+def refuse_to_overwrite(folder: str | os.PathLike[str], *, resume: bool = False, restart: bool = False) -> None:
+    """Raise a ValueError if a folder holds a run, and neither `resume` nor `restart` is set."""
+    if resume and restart:
+        raise ValueError("resume and restart are mutually exclusive: one continues the run, one renames it")
     there = describe_existing_run(folder)
-    if there is not None and not (resume or fresh):
+    if there is not None and not (resume or restart):
         raise ValueError(
-            f"output folder {os.fspath(folder)!r} holds a run ({there}); resume continues it, fresh renames it"
+            f"output folder {os.fspath(folder)!r} holds a run ({there}); resume continues it, restart renames it"
         )
 
 
@@ -209,7 +209,7 @@ class RunFiles:
             if getattr(trainer, what) != getattr(planned, what):
                 there, here = (_short(getattr(t, what)) for t in (trainer, planned))
                 if what == "recipe":
-                    here = f"{here}: {_changes(trainer.recipe, planned.recipe)}; fresh renames the run"
+                    here = f"{here}: {_changes(trainer.recipe, planned.recipe)}; restart renames the run"
                 raise CheckpointError(f"{place}: {what} must be {there}, as in the checkpoint, got {here}")
         there, here = (None if t.ema is None else t.ema.decay for t in (trainer, planned))
         if there != here:

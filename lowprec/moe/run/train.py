@@ -90,7 +90,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     save_every: int = 50,
     resume: bool = False,
-    fresh: bool = False,
+    restart: bool = False,
     evaluate: bool = True,
     on_step: Callable[[StepRecord], object] | None = None,
     on_stage: Callable[[str], object] | None = None,
@@ -123,9 +123,9 @@ def train(
         Number of steps between two saves to `out`.
     resume : bool
         Resume from the checkpoint in `out`, if there is one, with the bits of an uninterrupted run.
-    fresh : bool
-        Rename an existing run `out` to ``<out>.1`` or the next free number, and start over. Without `resume` or `fresh`
-        a folder with a run is refused.
+    restart : bool
+        Rename an existing run `out` to ``<out>.1`` or the next free number, and start over. Without `resume` or
+        `restart`, a folder with a run is refused.
     evaluate : bool
         Evaluate the final weights on the held-out text, which takes as long as a few training steps.
     on_step : callable, optional
@@ -160,7 +160,7 @@ def train(
     if resume and out is None:
         raise ValueError("train: out must be the folder of the run to resume, got None")
     if out is not None:
-        refuse_to_overwrite(out, resume=resume, fresh=fresh)  # before the work, and again once the folder is locked
+        refuse_to_overwrite(out, resume=resume, restart=restart)  # before the work, and again once the folder is locked
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = Schedule.of_run(rate, steps, schedule)
     tell = (lambda _: None) if on_stage is None else on_stage
@@ -168,7 +168,7 @@ def train(
         tell("reading the text")
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, recompute=recompute)
-    folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, fresh=fresh)
+    folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, restart=restart)
     with folder as files:
         return _train(trainer, steps, files, save_every, resume, evaluate, on_step, tell)
 

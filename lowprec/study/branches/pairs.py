@@ -86,7 +86,7 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
     if "forwards" not in record:
         raise StudyError(
             f"{run.path / RUN_FILE} is of an earlier version, which did not evaluate the reference's weights in every "
-            "arm's precision, so forward and training effects cannot be separated; run the study again with --fresh"
+            "arm's precision, so forward and training effects cannot be separated; run the study again with --restart"
         )
     lacks = run.missing_rows(record)
     columns = {} if lacks else run.columns()

@@ -214,7 +214,7 @@ def _table(path: Path) -> list[list[str]]:
     except (OSError, ValueError) as error:
         raise StudyError(f"{path} is damaged ({error}); remove that folder and run again") from None
     if tuple(head) != COLUMNS:
-        raise StudyError(f"{path} has other columns than this version of lowprec writes; run again with --fresh")
+        raise StudyError(f"{path} has other columns than this version of lowprec writes; run again with --restart")
     return rows
 
 

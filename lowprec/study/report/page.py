@@ -77,7 +77,7 @@ def _check_same(summaries: Sequence[dict[str, Any]]) -> None:
             raise StudyError(
                 f"{other['study']} and {first['study']} cannot be in one report: they differ in "
                 f'{"; ".join(found[:3])} ("then" is {first["study"]}); report each folder on its own, or run one of '
-                "them again with --fresh"
+                "them again with --restart"
             )
 
 

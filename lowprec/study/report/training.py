@@ -26,7 +26,7 @@ _SMOOTHING = 0.9
 def runs_in(folder: Path) -> list[Path]:
     """Return the training runs in a folder, or the folder itself if it is one.
 
-    Folders renamed by `--fresh` end in a number and are left out.
+    Folders renamed by `--restart` end in a number and are left out.
     """
     if is_run(folder):
         return [folder]

@@ -96,7 +96,7 @@ def check_mixture(
         shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
         raise StudyError(
             f"{folder} mixes runs that cannot be compared: {name} differs from {first['name']} in {shown} "
-            '("then" is the latter); resume the study with --fresh, or report each on its own'
+            '("then" is the latter); resume the study with --restart, or report each on its own'
         )
 
 

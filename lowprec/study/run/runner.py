@@ -52,12 +52,12 @@ def check_same(tasks: Sequence[Task]) -> None:
                 f"or where they lie ({shown}), so these runs cannot go on"
             )
         raise StudyError(
-            f"{folder} {reason}; --fresh keeps them as {backup_path(folder).name} and starts over, "
+            f"{folder} {reason}; --restart keeps them as {backup_path(folder).name} and starts over, "
             "another --out keeps both"
         )
 
 
-def start_afresh(folder: Path) -> Path | None:
+def rename_existing_runs(folder: Path) -> Path | None:
     """Rename a study's folder of runs and return its new path; None if there were no runs.
 
     Raises
@@ -76,7 +76,7 @@ def run_study(
     *,
     jobs: int | None = None,
     executor: Executor | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     display: Display | None = None,
     ended: Callable[[], None] | None = None,
 ) -> Plan:
@@ -90,7 +90,7 @@ def run_study(
         Number of worker processes, by default one per core; 0 runs everything in this process.
     executor : concurrent.futures.Executor, optional
         Executor for the tasks, in place of worker processes; its workers must see the study's folder.
-    fresh : bool
+    restart : bool
         Whether to rename an existing folder and start over.
     display : Display, optional
         Display of the progress; none by default.
@@ -110,8 +110,8 @@ def run_study(
         If the user interrupts; raised after the workers have stopped.
     """
     show = Display() if display is None else display
-    if fresh:
-        start_afresh(planned.folder)
+    if restart:
+        rename_existing_runs(planned.folder)
     check_same(planned.tasks)
     store.check_writable(planned.folder)
     with contextlib.ExitStack() as locks:

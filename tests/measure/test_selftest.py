@@ -8,11 +8,11 @@ import pytest
 from tools import command
 
 import lowprec as lp
-from lowprec.measure import verify
+from lowprec.measure import selftest
 
 
 def test_quick_checks_of_one_format_find_nothing() -> None:
-    checks = list(verify.self_tests(names=("float8_e5m2",)))
+    checks = list(selftest.self_tests(names=("float8_e5m2",)))
     assert len(checks) == 3
     for check in checks:
         worked: list[int] = []
@@ -25,24 +25,24 @@ def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return lp.encode(x, name, **{**options, "rounding": "nearest_away"})
 
     x = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
-    assert verify.differences(x, "e4m3fn") == 0
-    monkeypatch.setattr(verify, "encode", wrong)
-    assert verify.differences(x, "e4m3fn") == 128  # half of all ties have an even code below them; 464
+    assert selftest.differences(x, "e4m3fn") == 0
+    monkeypatch.setattr(selftest, "encode", wrong)
+    assert selftest.differences(x, "e4m3fn") == 128  # half of all ties have an even code below them; 464
 
 
 def test_critical_inputs_have_ties_and_specials() -> None:
-    x = verify.critical("e2m1fn")
+    x = selftest.critical("e2m1fn")
     assert {0.25, 0.75, 5.0, 9.0, np.inf, -np.inf} <= set(x[~np.isnan(x)].tolist())
     assert np.isnan(x).any()
     assert np.signbit(x[x == 0]).tolist() == [False, True]
 
 
 def test_the_command() -> None:
-    rows = json.loads(command("verify", "--format", "e2m1fn", "--json"))
+    rows = json.loads(command("selftest", "--format", "e2m1fn", "--json"))
     assert [row["differences"] for row in rows] == [0, 0, 0]
     assert [row["inputs"] for row in rows][:2] == [65536, 16]
-    wrong = command("verify", "--exhaustive", "--format", "e5m6", code=2)
-    assert re.search("verify: formats must be among e4m3fn.*, got e5m6", wrong)
+    wrong = command("selftest", "--exhaustive", "--format", "e5m6", code=2)
+    assert re.search("selftest: formats must be among e4m3fn.*, got e5m6", wrong)
 
 
 def test_cast_takes_rounding_policy_and_seed() -> None:
@@ -56,15 +56,15 @@ def test_cast_takes_rounding_policy_and_seed() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", verify.EXHAUSTIVE)
+@pytest.mark.parametrize("name", selftest.EXHAUSTIVE)
 def test_every_float32(name: str) -> None:
     """All 2^32 inputs against ml_dtypes, codes of NaN included."""
-    (check,) = verify.self_tests(exhaustive=True, names=(name,))
+    (check,) = selftest.self_tests(exhaustive=True, names=(name,))
     assert check.run(lambda n: None) == 0
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", verify.EXHAUSTIVE)
+@pytest.mark.parametrize("name", selftest.EXHAUSTIVE)
 def test_every_float32_saturates_and_rounds_alike(name: str) -> None:
     """On all 2^32 inputs: saturating codes are the others cut to the maximum, and round_to is decode of encode."""
     f, chunk = lp.formats[name], 1 << 24

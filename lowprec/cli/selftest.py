@@ -1,4 +1,4 @@
-"""The commands `verify`, a self-test of an installation, and `recordings`, which imports data for it."""
+"""The commands `selftest`, of an installation, and `import-recordings`, which imports data for it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from .output import Cell, CommandError, emit, machine_readable, output_format
 @click.option("--format", "names", multiple=True, metavar="NAME", help="Test this format only; may be repeated.")
 @click.option("--recordings", metavar="DIR", help="Instead compare every accumulator with recordings of GPUs.")
 @machine_readable
-def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> None:
+def selftest(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> None:
     """Test casts on this machine, bit for bit.
 
     Casts are compared with ml_dtypes on every bfloat16 value and every code (with --exhaustive on every float32
     value), and with exact arithmetic at all rounding boundaries. With --recordings, accumulators are compared with
-    the recordings in a folder of `lowprec recordings`.
+    the recordings in a folder of `lowprec import-recordings`.
+
+    Example: lowprec selftest --format e4m3fn --exhaustive
     """
     if recordings is not None:
         if exhaustive or names:
             raise CommandError("--recordings cannot be combined with --exhaustive and --format, which are for casts")
-        _verify_recordings(recordings)
+        _compare_recordings(recordings)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from ..measure.verify import self_tests
+    from ..measure.selftest import self_tests
 
     chosen = self_tests(exhaustive, names)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -52,16 +54,18 @@ def verify(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -> 
         sys.exit(1)
 
 
-@click.command("recordings")
+@click.command("import-recordings")
 @click.argument("checkout", type=click.Path(exists=True, file_okay=False))
 @click.option("--out", required=True, metavar="DIR", help="Folder for the 48 converted files (14 MB).")
 def recordings_command(checkout: str, out: str) -> None:
-    """Convert published recordings of eight GPUs for the tests.
+    """Convert published recordings of GPU outputs.
 
     CHECKOUT is a clone of github.com/north-numerical-computing/MATLAB-tensor-core, published with "Accurate Models of
-    NVIDIA Tensor Cores" (arXiv:2512.07004): 48 experiments of 5,000 dot products. The SHA-256 of each converted file is
-    checked. Afterwards, `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec verify --recordings DIR`
-    compares every recorded accumulator.
+    NVIDIA Tensor Cores" (arXiv:2512.07004): 48 experiments of 5,000 dot products on eight GPUs. The SHA-256 of each
+    converted file is checked. Afterwards, `LOWPREC_HARDWARE_RECORDINGS=DIR pytest` runs all tests, and `lowprec
+    selftest --recordings DIR` compares every recorded accumulator.
+
+    Example: lowprec import-recordings MATLAB-tensor-core --out converted
     """
     from ..vectors.recordings import RECORDINGS, VARIABLE, write
 
@@ -72,7 +76,7 @@ def recordings_command(checkout: str, out: str) -> None:
     click.echo(f"{len(RECORDINGS)} files, {outputs} outputs in {out}; now: {VARIABLE}={out} pytest")
 
 
-def _verify_recordings(folder: str) -> None:
+def _compare_recordings(folder: str) -> None:
     """Run every accumulator on its recordings and print the differences."""
     from ..vectors.recordings import RECORDINGS, differing
 

@@ -1,4 +1,4 @@
-"""The command `error`: quantization errors of formats."""
+"""The command `format-errors`: quantization errors of formats."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ scales (see `lowprec codecs`, `lowprec quantizers`, `lowprec formats`). Columns 
 in dB, the others as shares or relative errors, and
 
 \b
-gain_error   sum(result x) / sum(x x) - 1
+gain_error  sum(result x) / sum(x x) - 1
 saturated   share of values clamped to the largest number of their tile
 octaves     log2 of the largest over the smallest magnitude in a tile of 128 (mean)
+
+Example: lowprec format-errors --dist gauss,t3 --format mxfp8,nvfp4
 """
 
 
-@click.command(help=_HELP)
+@click.command("format-errors", help=_HELP)
 @click.argument("file", required=False)
 @click.option("--dist", metavar="NAME,...", help="Draw from these instead of a file: gauss, laplace, t3 ..., all.")
 @click.option(
@@ -40,7 +42,7 @@ octaves     log2 of the largest over the smallest magnitude in a tile of 128 (me
 @click.option("--columns", type=click.IntRange(min=1), default=1024, show_default=True, help="Values per row.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the drawn values.")
 @machine_readable
-def error(
+def format_errors(
     file: str | None,
     dist: str | None,
     formats: str | None,

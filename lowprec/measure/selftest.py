@@ -73,7 +73,7 @@ def self_tests(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[Se
     chosen = tuple(formats[name].name for name in names) or allowed
     for name in chosen:
         if name not in allowed:
-            raise ValueError(f"verify: formats must be among {', '.join(allowed)}, which ml_dtypes has, got {name}")
+            raise ValueError(f"selftest: formats must be among {', '.join(allowed)}, which ml_dtypes has, got {name}")
     found = []
     for name in chosen:
         if exhaustive:

@@ -1,4 +1,4 @@
-"""`lowprec vectors check`: programs and files against sets, and what explains their differences.
+"""`lowprec vectors compare`: programs and files against sets, and what explains their differences.
 
 A C encoder is compiled and tested; under Icarus Verilog one is driven by the hex encoding, as an RTL team does.
 """
@@ -41,12 +41,12 @@ MISTAKES = {
 def test_a_c_encoder_over_stdin(mistake: str, compiler: str, tmp_path: Path) -> None:
     program = tmp_path / "encode"
     subprocess.run([compiler, "-O2", *mistake.split(), "-o", program, EXAMPLES / "e4m3_encode.c"], check=True)
-    said = run("check", "cast/e4m3fn", "--command", program, code=bool(mistake))
+    said = run("compare", "cast/e4m3fn", "--command", program, code=bool(mistake))
     assert said.rstrip().endswith(MISTAKES[mistake]), said
 
 
 def test_a_c_header_tests_the_encoder_itself(compiler: str, tmp_path: Path) -> None:
-    run("write", "cast/e4m3fn", "decode/e4m3fn", "--to", "c", "--out", tmp_path)
+    run("write", "cast/e4m3fn", "decode/e4m3fn", "--encoding", "c", "--out", tmp_path)
     header = tmp_path / "cast_e4m3fn_nearest_even_ocp_sat.h"
     bridge = "#include <stdint.h>\nuint8_t e4m3_encode(uint32_t);\n"
     (tmp_path / "mine.h").write_text(bridge + "#define LOWPREC_FUNCTION(x, y) (*(y) = e4m3_encode(x))\n")
@@ -63,10 +63,10 @@ def test_results_in_a_file(tmp_path: Path) -> None:
     s = vectors("decode/e2m1fn")
     right = tmp_path / "right.txt"
     right.write_bytes(b"".join(line.encode() + b"\n" for line in s.lines()))
-    assert "all 16 answers are right" in run("check", "decode/e2m1fn", "--results", right)
+    assert "all 16 answers are right" in run("compare", "decode/e2m1fn", "--results", right)
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("".join(f"{v.results[0] if v.inputs[0] % 8 != 1 else 0:x} // {v.label}\n" for v in s.vectors))
-    said = run("check", "decode/e2m1fn", "--results", wrong, "--json", code=1)
+    said = run("compare", "decode/e2m1fn", "--results", wrong, "--json", code=1)
     rows = json.loads(said[: said.rindex("]") + 1])
     assert rows[0] == {
         "vector": 1, "input": "0x1 (0.5)", "theirs": "0x00000000 (0)", "ours": "0x3f000000 (0.5)",
@@ -83,7 +83,7 @@ def test_results_in_a_file(tmp_path: Path) -> None:
 def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_path: Path) -> None:
     if shutil.which("iverilog") is None:
         missing("Icarus Verilog", "apt-get install iverilog")
-    run("write", "cast/e4m3fn", "--to", "hex", "--out", tmp_path)
+    run("write", "cast/e4m3fn", "--encoding", "hex", "--out", tmp_path)
     (file,) = tmp_path.glob("*.hex")
     bench, answers, source = tmp_path / "bench", tmp_path / "answers.txt", EXAMPLES / "e4m3_encode.v"
     subprocess.run(["iverilog", "-g2005", "-Wall", *options, "-o", bench, source], check=True)
@@ -91,7 +91,7 @@ def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_pat
     assert f"{126 if options else 0} of 2094 vectors differ" in done.stdout
     assert "WARNING" not in done.stdout + done.stderr
     answers.write_text(done.stdout)
-    said = run("check", "cast/e4m3fn", "--results", answers, code=bool(options))
+    said = run("compare", "cast/e4m3fn", "--results", answers, code=bool(options))
     assert said.rstrip().endswith(words), said
 
 
@@ -107,7 +107,7 @@ def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_pat
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_one_line(arguments: tuple[str, ...], words: str) -> None:
-    assert words in run("check", "decode/e2m1fn", *arguments, code=2)
+    assert words in run("compare", "decode/e2m1fn", *arguments, code=2)
 
 
 #: Sets, answers of another rule, and the words that must be found.
