@@ -29,7 +29,7 @@ RECIPES = {
     "MXFP8": ("fp4_training", "mxfp8"),
     "NVFP4, the published recipe": ("fp4_training", "nvfp4"),
     "MXFP4 in every product": ("fp4_training", "mxfp4"),
-    "FP4 without tricks (`fp4_naive`)": ("fp8_vs_bf16", "fp4_naive"),
+    "plain FP4 (`fp4_naive`)": ("fp8_vs_bf16", "fp4_naive"),
 }
 EFFECTS = ("forward", "training")
 BLOCK = "<!-- {name}: made by docs/refresh.py -->\n{text}\n<!-- end of {name} -->"
@@ -170,9 +170,9 @@ def headline() -> str:
     training, made_of = pooled()["FP8, DeepSeek-V3's recipe (`dsv3`)"]["training"]
     pairs, studies = sum(part.pairs for part in made_of), len(_studies(made_of))
     return (
-        "In runs that continue from BF16 checkpoints, training with DeepSeek-V3's FP8 recipe costs "
-        f"**{_percent(training)}** more loss than BF16 (90 % interval; {pairs} pairs of {studies} studies, "
-        f"{training.groups} models and texts)."
+        "In runs that continue from BF16 checkpoints, training with DeepSeek-V3's FP8 recipe raises the loss by "
+        f"**{_percent(training)}** (90 % interval; {pairs} pairs from {studies} studies, {training.groups} "
+        "combinations of model and text)."
     )
 
 
@@ -218,8 +218,9 @@ def normal() -> str:
 def readme() -> str:
     """Return README.md with the headline updated, between the line with the same beginning and a link."""
     old = (ROOT / "README.md").read_text(encoding="utf-8")
-    opening, link = headline().partition(",")[0], "[All findings](docs/findings.md)."
+    opening, link = headline().partition(",")[0], "[Findings](docs/findings.md)."
     pattern = rf"^{re.escape(opening)},.*?{re.escape(link)}$"
-    text, found = re.subn(pattern, textwrap.fill(f"{headline()} {link}", 120), old, flags=re.DOTALL | re.MULTILINE)
+    new = textwrap.fill(f"{headline()} {link}".replace(" %", "%"), 120)
+    text, found = re.subn(pattern, new, old, flags=re.DOTALL | re.MULTILINE)
     assert found == 1, f"README.md has {found} sentences that begin with {opening!r}"
     return text

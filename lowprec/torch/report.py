@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Parts of a recipe other than linear layers: their counterpart in a plain model, and how to apply them to it.
 _ELSEWHERE: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(DIRECTIONS, (codecs["bf16"], "lowprec.torch.wire")),
-    "saved_swiglu_input": (codecs["bf16"], "lowprec.torch.cached"),
+    **dict.fromkeys(DIRECTIONS, (codecs["bf16"], "lowprec.torch.apply_codec")),
+    "saved_swiglu_input": (codecs["bf16"], "lowprec.torch.checkpoint_with_codec"),
     **dict.fromkeys(STATES, (TensorSpec.parse("float32"), "lowprec.torch.AdamW or RoundedOptimizerState")),
 }
 
