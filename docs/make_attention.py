@@ -71,7 +71,8 @@ True
 
 `splits=8` computes eight ranges of tiles separately and combines them by their log-sum-exps, in the order of each
 kernel's combination (`Combine`): the number of splits, which schedulers derive from the batch and the GPU, changes
-bits. `softcap=` and `sinks=` are there for the kernels that have them. Pages of a KV cache change addresses only.
+bits. `softcap=` and `sinks=` are there for the kernels that have them. `page_size=` is the size of the
+[pages of a KV cache](#pages-of-a-kv-cache), which can change the tiles.
 
 From the command line: `lowprec attentions` lists the kernels, `lowprec attention Q.npy K.npy V.npy --kernel NAME`
 computes one.
@@ -89,8 +90,24 @@ that visit its tile, also where it is masked.
 
 The entries are these kernels and no others: `flash2` is the unsplit kernel with the tiles of an A100, although
 FlashAttention-2's wrapper splits keys for small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9
-have other tiles at D = 128. FlashAttention-3 has V in rows and no pages; FlashAttention-4 is compiled for sm_100, since
-its kernel for sm_103 has no polynomial.
+have other tiles at D = 128. FlashAttention-3 has V in rows; FlashAttention-4 is compiled for sm_100, since its kernel
+for sm_103 has no polynomial.
+
+### Pages of a KV cache
+
+Tiles take keys in their logical order, whatever their pages. But a kernel may copy pages in another way than contiguous
+keys, with other tiles, and then the bits of the output change:
+
+| kernel | copied as contiguous keys are (by TMA) | otherwise |
+| --- | --- | --- |
+| `flash2_splitkv` | multiples of 256 keys, in vLLM's fork of 16: addresses only | refused; `flash2` has no pages |
+| `fa3_bf16`, `fa3_fp8` | pages of whole tiles, and more queries x heads of a group than rows of a block | other \
+tiles (128 keys instead of 176 in BF16 at D = 128, 160 instead of 224 in FP8); blocks hold the heads of a group |
+| `vllm_fa3_fp8` | the same, without a window | blocks hold the heads of a group; tiles stay |
+| `fa4_bf16`, `fa4_fp8` | pages of 128 keys | no pairs of CTAs: other columns of 2^x by the polynomial at D = 128 |
+
+So one query of FlashAttention-3 in BF16, which decoding has, is computed with 176 keys per tile from a contiguous
+cache and with 128 from pages of any size. vLLM's fork in BF16, which is not in the catalogue, has 160 and 128.
 
 ## What is exact
 

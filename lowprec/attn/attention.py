@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import to_like
-from .._checks import brief_repr, check_int, check_positive, check_real
+from .._checks import brief_repr, check_int, check_optional_int, check_positive, check_real
 from .._fpenv import with_default_fpenv
 from .._values import BitwiseEq
 from ..cast.arrays import format_from_dtype
@@ -67,6 +67,7 @@ def attention(
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
     splits: int = 1,
+    page_size: int | None = None,
     out_format: str | Format | None = None,
     undecided: bool = False,
     like: Any = None,
@@ -96,6 +97,9 @@ def attention(
         Logit of each query head that takes part in the softmax without a value.
     splits : int
         Number of ranges of tiles that are computed separately and then combined, as in decoding.
+    page_size : int, optional
+        Keys in a page of the KV cache, which decides how a kernel copies them, and so its tiles; default: keys are
+        contiguous. `k` and `v` are in their logical order in any case.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
     undecided : bool
@@ -113,7 +117,7 @@ def attention(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel has no such head size or no
-        softcap, sinks or splits, or `undecided` is asked for with a softcap or splits.
+        softcap, sinks, splits or pages, or `undecided` is asked for with a softcap or splits.
 
     Notes
     -----
@@ -121,8 +125,9 @@ def attention(
     `undecided`, all functions within the documented errors of 2**x and of the reciprocal are considered; the
     log-sum-exp and the counts are those of the rounded ones.
 
-    Pages of a KV cache change addresses only: tiles take keys in their logical order. Hopper's kernels of
-    FlashAttention-3 have other tiles where pages are not copied by TMA; give these as `KeyTile`.
+    FlashAttention-3 copies pages by TMA only if they hold whole tiles and the queries of a group need more than one
+    block; else it has other tiles. FlashAttention-4 has no pairs of CTAs if a page is not a tile. Keys appended in the
+    same call are not included.
 
     Examples
     --------
@@ -146,13 +151,14 @@ def attention(
     check_shapes(q.shape, k.shape, v.shape, kernel)
     (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
     left, right = find_window(False, window)
-    call = Call(m, n, d, channels, heads // key_heads, causal, left, right, softcap is not None)
-    call = kernel.schedule.normalized(call)
-    low, high = _visible(m, n, call.left, call.right)
-    tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
     splits = check_int("attention", "splits", splits, 1, _MOST_SPLITS)
     softcap = None if softcap is None else check_positive("attention", "softcap", softcap)
-    _check_options(kernel, softcap, sinks, splits, undecided)
+    page_size = check_optional_int("attention", "page_size", page_size, 1)
+    _check_options(kernel, softcap, sinks, splits, page_size, undecided)
+    call = Call(m, n, d, channels, heads // key_heads, causal, left, right, softcap is not None, splits, page_size or 0)
+    call = kernel.schedule.paged(kernel.schedule.normalized(call), kernel.key_tiles)
+    low, high = _visible(m, n, call.left, call.right)
+    tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
     logits = None if sinks is None else _sinks(sinks, heads)
     factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
@@ -249,13 +255,19 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], ker
         raise ValueError(f"attention: channels must be at least 1, got {q[3]} and {v[3]}")
 
 
-def _check_options(kernel: AttentionKernel, softcap: Any, sinks: Any, splits: int, undecided: bool) -> None:
+def _check_options(
+    kernel: AttentionKernel, softcap: Any, sinks: Any, splits: int, page_size: int | None, undecided: bool
+) -> None:
     if softcap is not None and not kernel.softcap:
         raise ValueError(f"attention: softcap must be None for {kernel}, got {softcap}")
     if sinks is not None and kernel.sink is None:
         raise ValueError(f"attention: sinks must be None for {kernel}, got {brief_repr(sinks)}")
     if splits > 1 and kernel.combine is None:
         raise ValueError(f"attention: splits must be 1 for {kernel}, got {splits}")
+    multiple = kernel.schedule.page_multiple
+    if page_size is not None and (not multiple or page_size % multiple):
+        allowed = f"a multiple of {multiple}" if multiple else "None"
+        raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
     if undecided and (softcap is not None or splits > 1):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
 

@@ -59,9 +59,23 @@ _VLLM_FP8 = (
     KeyTile(64, 128, 128, 128, 192), KeyTile(96, 128, 128, 128), KeyTile(128, 192, 192, 192), KeyTile(192, 96, 96, 96),
     KeyTile(256, 128, 128, 64),
 )  # fmt: skip
-_VLLM_SCHEDULE = FlashAttention3(True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)))
+# Where pages are not copied by TMA (paged_kv_non_TMA).
+_HOPPER_FP8_PAGED = FlashAttention3(paged_tiles=(
+    KeyTile(64, 160, 160, 160, 192), KeyTile(96, 128, 128, 128, 192), KeyTile(128, 160, 160, 160),
+    KeyTile(192, 160, 160, 128), KeyTile(256, 128, 128, 64),
+))  # fmt: skip
+_HOPPER_BF16_PAGED = FlashAttention3(paged_tiles=(
+    KeyTile(64, 128, 128, 128, 192), KeyTile(64, 96, 96, 96, value_dim=256), KeyTile(64, 64, 64, 64, 64, value_dim=512),
+    KeyTile(96, 128, 128, 128, 192), KeyTile(128, 128, 128, 128), KeyTile(192, 96, 96, 96), KeyTile(256, 80, 80, 64),
+))  # fmt: skip
+_VLLM_SCHEDULE = FlashAttention3(
+    True, (KeyTile(64, 128, 128, 128, 64), KeyTile(128, 96, 96, 96, 64)), packs_windows=((8, 64),)
+)
 _AMPERE_BF16 = (KeyTile(64, 128, 128, 128), KeyTile(256, 64, 64, 64))
 _AMPERE_SPLIT = (KeyTile(64, 256, 256, 256, 64), KeyTile(128, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64))
+_AMPERE_SPLIT_SCHEDULE = FlashAttention2(
+    one_split=(KeyTile(64, 128, 128, 128, 64), KeyTile(256, 64, 64, 64, 64)), page_multiple=256
+)
 _BLACKWELL = (KeyTile(128, 128, 128, 128, 256),)
 _AMPERE_GRADIENT = (
     GradientTile(32, 128, 128, 32), GradientTile(64, 128, 128, 64), GradientTile(96, 64, 128, 32),
@@ -73,7 +87,7 @@ _AMPERE_COMBINE = Combine(
     empty_lse=float("inf"), divides_all=True,
 )  # fmt: skip
 _AMPERE: dict[str, Any] = {
-    "schedule": FlashAttention2(), "empty_scale": 1.0, "empty_lse": float("inf"), "lse_from_scale": True,
+    "empty_scale": 1.0, "empty_lse": float("inf"), "lse_from_scale": True,
     "softcap": True,
 }  # fmt: skip
 _HOPPER: dict[str, Any] = {"softcap": True, "combine": _HOPPER_COMBINE}
@@ -99,15 +113,21 @@ def _mixed() -> PolynomialExp2:
 
 for _kernel in (
     AttentionKernel(
-        "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, gradient_tiles=_AMPERE_GRADIENT, source=_FA2,
-        **_AMPERE,
+        "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, schedule=FlashAttention2(),
+        gradient_tiles=_AMPERE_GRADIENT, source=_FA2, **_AMPERE,
     ),
     AttentionKernel(
-        "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, combine=_AMPERE_COMBINE, source=_SPLIT,
-        **_AMPERE,
+        "flash2_splitkv", **_of("ampere", "bf16"), key_tiles=_AMPERE_SPLIT, schedule=_AMPERE_SPLIT_SCHEDULE,
+        combine=_AMPERE_COMBINE, source=_SPLIT, **_AMPERE,
     ),
-    AttentionKernel("fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, **_HOPPER, source=_FA3),
-    AttentionKernel("fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, p_offset=8, **_HOPPER, source=_FA3),
+    AttentionKernel(
+        "fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, schedule=_HOPPER_BF16_PAGED, **_HOPPER,
+        source=_FA3,
+    ),
+    AttentionKernel(
+        "fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, schedule=_HOPPER_FP8_PAGED, p_offset=8, **_HOPPER,
+        source=_FA3,
+    ),
     AttentionKernel(
         "vllm_fa3_fp8", **_of("hopper", "fp8"), key_tiles=_VLLM_FP8, schedule=_VLLM_SCHEDULE, p_offset=8,
         promote_every=1, sink=ShiftedSink(), **_HOPPER, source=_VLLM,

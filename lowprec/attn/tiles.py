@@ -43,6 +43,7 @@ class Call(NamedTuple):
     """Shapes and mask that decide a kernel's tiles; `group` is the number of query heads per key head.
 
     Query i sees `left` keys to the left of position i + keys - queries and `right` keys to its right; -1: all.
+    `splits` is the number of ranges of keys, `page_size` the number of keys in a page of the cache; 0: no pages.
     """
 
     queries: int
@@ -54,6 +55,8 @@ class Call(NamedTuple):
     left: int = -1
     right: int = -1
     softcap: bool = False
+    splits: int = 1
+    page_size: int = 0
 
     @property
     def is_causal(self) -> bool:
@@ -91,10 +94,16 @@ class Schedule(Value):
 
     #: Whether a maximum of -inf counts as 0 in the argument of 2^x of every tile, not only of those that are guarded.
     guards_shift = False
+    #: Number that divides the page sizes of the library's caches; 0: it has no pages.
+    page_multiple = 1
 
     @abstractmethod
     def normalized(self, call: Call) -> Call:
         """Return the call with the mask that the library's wrapper gives its kernel."""
+
+    def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
+        """Return a normalized call without the pages that change addresses only."""
+        return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
         """Return the row of a table for a normalized call, None if there is none."""
@@ -141,12 +150,27 @@ def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlashAttention2(Schedule):
-    """FlashAttention-2 without split keys: csrc/flash_attn/flash_api.cpp, flash_fwd_kernel.h, softmax.h."""
+    """FlashAttention-2: csrc/flash_attn/flash_api.cpp, flash_fwd_kernel.h, flash_fwd_launch_template.h, softmax.h.
 
+    Parameters
+    ----------
+    one_split : tuple of KeyTile
+        Tiles if keys are not split; empty: the same.
+    page_multiple : int
+        Number that divides page sizes; 0: the kernel has no pages.
+    """
+
+    one_split: tuple[KeyTile, ...] = ()
+    page_multiple: int = 0
     guards_shift = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
+        object.__setattr__(self, "one_split", tuple(KeyTile(*row) for row in self.one_split))
+
+    def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
+        """Return the row of the table, or of the tiles without splits."""
+        return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
         """Return the call without limits of N keys or more; one query is not causal; a window has both limits."""
@@ -181,15 +205,23 @@ class FlashAttention3(Schedule):
         Tiles without a window if `small_queries` rows hold all query heads of a group, for these head sizes alone.
     small_queries : int
         Largest number of such rows.
+    paged_tiles : tuple of KeyTile
+        Tiles if pages are not copied by TMA, the GPU's copies of whole tiles; empty: the same.
+    packs_windows : tuple of (int, int)
+        Heads per group and head size for which windows always have packed blocks.
     """
 
     starts_at_window: bool = False
     small_tiles: tuple[KeyTile, ...] = ()
     small_queries: int = 64
+    paged_tiles: tuple[KeyTile, ...] = ()
+    packs_windows: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         normalize_fields(self)
-        object.__setattr__(self, "small_tiles", tuple(KeyTile(*row) for row in self.small_tiles))
+        for field in ("small_tiles", "paged_tiles"):
+            object.__setattr__(self, field, tuple(KeyTile(*row) for row in getattr(self, field)))
+        object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
         """Return the call without limits that limit nothing; one query is not causal; a window has both limits."""
@@ -201,8 +233,18 @@ class FlashAttention3(Schedule):
             left, right = (side if side >= 0 else most - 1 for side, most in ((left, call.keys), (right, call.queries)))
         return call._replace(causal=False, left=left, right=right)
 
+    def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
+        """Return the call without pages if TMA copies them: whole tiles, and more rows than one block."""
+        tile = self.tile(call._replace(page_size=0), table)
+        is_far = self.starts_at_window and call.is_local  # a tile then starts anywhere in a page
+        if tile is None or is_far or call.page_size % tile.keys_of(call) or call.queries * call.group <= tile.queries:
+            return call
+        return call._replace(page_size=0)
+
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of the table, or of the small tiles."""
+        """Return the row of the table, of the small tiles or of those for pages."""
+        if call.page_size and self.paged_tiles:
+            table = self.paged_tiles
         if not call.is_local and call.queries * call.group <= self.small_queries:
             for row in self.small_tiles:
                 if row.head_dim == call.head_dim and row.has(call.head_dim, call.value_dim):
@@ -210,7 +252,10 @@ class FlashAttention3(Schedule):
         return super().tile(call, table)
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether packed blocks have clearly fewer rows beyond the last query."""
+        """Return whether keys are split, pages are not copied by TMA, or packing leaves clearly fewer rows empty."""
+        is_window = call.is_local and call.head_dim == call.value_dim
+        if call.splits > 1 or call.page_size or (is_window and (call.group, call.head_dim) in self.packs_windows):
+            return call.group > 1
         alone, packed = (
             float(np.float32(rows) / np.float32(-(-rows // queries) * queries))
             for rows in (call.queries, call.queries * call.group)
@@ -267,6 +312,16 @@ class FlashAttention4(Schedule):
         """Return the call with a causal mask as a limit of 0 keys to the right."""
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
+    def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
+        """Return the call without pages if a page is a tile, which TMA copies."""
+        tile = self.tile(call, table)
+        if call.page_size and (tile is None or call.page_size != tile.keys):
+            for size in (call.head_dim, call.value_dim):
+                if size % 16:
+                    raise ValueError(f"attention: head_dim must be a multiple of 16 for such pages, got {size}")
+            return call
+        return call._replace(page_size=0)
+
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:
         """Return the function with the period of the call."""
         row = next((row for row in self.periods if call.head_dim <= row.head_dim), None)
@@ -276,6 +331,7 @@ class FlashAttention4(Schedule):
         period = row.causal if call.is_causal else row.window if call.is_local else row.plain
         if not call.is_causal and not call.is_local:
             has_pair = min(call.head_dim, call.value_dim) > 112 and call.queries * call.group > 256
+            has_pair = has_pair and call.splits == 1 and not call.page_size
             if is_packed:
                 period = row.packed
             elif has_pair:

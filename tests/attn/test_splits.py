@@ -1,4 +1,4 @@
-"""Split keys, softcaps and sinks: bits of the oracle in fractions, wrong rules, bad arguments."""
+"""Split keys, pages, softcaps and sinks: bits of the oracle in fractions, wrong rules, bad arguments."""
 
 from __future__ import annotations
 
@@ -178,10 +178,14 @@ def test_sinks_may_be_undecided() -> None:
         ("fa3_fp8", {"softcap": -1.0}, "softcap"),
         ("fa3_fp8", {"softcap": 3.0, "undecided": True}, "undecided must be False"),
         ("fa3_fp8", {"splits": 3, "undecided": True}, "undecided must be False"),
+        ("fa3_fp8", {"page_size": 0}, "page_size"),
+        ("fa4_bf16", {"page_size": 64, "d": 24}, "head_dim must be a multiple of 16 for such pages, got 24"),
+        ("flash2", {"page_size": 256}, "page_size must be None for flash2, got 256"),
+        ("flash2_splitkv", {"page_size": 16}, "page_size must be a multiple of 256 for flash2_splitkv, got 16"),
     ],
 )
 def test_bad_options_are_named(name: str, options: dict[str, Any], message: str) -> None:
-    x = np.zeros((4, 32), np.float32)
+    x = np.zeros((4, options.pop("d", 32)), np.float32)
     with pytest.raises((ValueError, TypeError), match=message):
         lp.attention(x, x, x, kernel=name, **options)
 
@@ -193,3 +197,45 @@ def test_one_split_is_not_combined_and_tiles_with_softcap_are_their_own() -> Non
     for capped, keys in ((False, 224), (True, 192)):
         call = Call(9, 99, 128, 128, left=5, right=5, softcap=capped)
         assert kernel.tile_of(call).keys_of(call) == keys
+
+
+@pytest.mark.parametrize(("name", "d", "page", "queries", "group", "mask", "keys"), [
+    ("fa3_bf16", 128, 0, 1, 1, -1, 176), ("fa3_bf16", 128, 16, 129, 1, -1, 128), ("fa3_bf16", 96, 16, 1, 1, -1, 128),
+    ("fa3_bf16", 128, 176, 129, 1, -1, 176), ("fa3_bf16", 128, 352, 1, 8, -1, 128),
+    ("fa3_bf16", 128, 352, 17, 8, -1, 176),
+    ("fa3_fp8", 128, 16, 1, 1, -1, 160), ("fa3_fp8", 128, 448, 129, 1, -1, 224), ("fa3_fp8", 192, 16, 99, 1, 5, 128),
+    ("vllm_fa3_fp8", 128, 16, 99, 1, -1, 192), ("flash2_splitkv", 128, 256, 1, 1, -1, 64),
+])  # fmt: skip
+def test_tiles_with_pages(name: str, d: int, page: int, queries: int, group: int, mask: int, keys: int) -> None:
+    """hopper/flash_api.cpp: get_pagedkv_tma, tile_size.h; FlashAttention-2's split kernel with one split."""
+    kernel = lp.attentions[name]
+    call = Call(queries, 1000, d, d, group, left=mask, right=mask, page_size=page)
+    call = kernel.schedule.paged(call, kernel.key_tiles)
+    assert kernel.tile_of(call).keys_of(call) == keys
+
+
+def test_pages_and_splits_decide_blocks_and_pairs_of_ctas() -> None:
+    """FlashAttention-3 then packs the heads of a group; FlashAttention-4 has no pairs, and other emulated columns."""
+    hopper, blackwell = lp.attentions["vllm_fa3_fp8"], lp.attentions["fa4_bf16"]
+    assert isinstance(hopper.schedule, FlashAttention3)
+    for change in ({}, {"page_size": 16}, {"splits": 2}):
+        call = Call(256, 512, 128, 128, 2)._replace(**change)
+        assert hopper.schedule.packs(hopper.schedule.paged(call, hopper.key_tiles), 128) == bool(change)
+    assert hopper.schedule.packs(Call(192, 512, 64, 64, 8, left=5, right=0), 192)
+    data = [operands(np.random.default_rng(0), blackwell, rows, 256, 128, 1.0)[0] for rows in (257, 128, 128)]
+    lse = {size: lp.attention(*data, kernel=blackwell, page_size=size).lse for size in (None, 128, 64)}
+    assert (lse[None] == lse[128]).all()
+    assert (lse[None] != lse[64]).any()
+
+
+def test_a_page_of_another_tile_has_the_oracle_s_bits() -> None:
+    """A page of 16 keys: Hopper's tile of BF16 has 128 keys at D = 64, and 192 without pages."""
+    kernel = lp.attentions["fa3_bf16"]
+    q, k, v = operands(np.random.default_rng(0), kernel, 1, 200, 64, 2.0)
+    paged, plain = (lp.attention(q, k, v[:, :3], kernel=kernel, page_size=n, out_format="float32") for n in (16, None))
+    codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v[:, :3])]
+    scale = Fraction(float(scale_of_scores(kernel, 64**-0.5, np.float32(1))))
+    found = {tile: oracle_of(kernel, tile).row(codes[0][0], codes[1], codes[2], scale) for tile in (128, 192)}
+    for tile, got in ((128, paged), (192, plain)):
+        assert (got.out[0].view(np.uint32).tolist(), int(got.lse[0].view(np.uint32))) == found[tile]
+    assert found[128] != found[192]
