@@ -90,9 +90,9 @@ def machine_line() -> str:
     from lowprec._jit import cpu_features
 
     known = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "neon", "sve")
-    said = [name for name in known if name in cpu_features()]
+    words = [name for name in known if name in cpu_features()]
     return (
-        f"{model} ({', '.join(said) or 'no vector features known here'}), {os.cpu_count()} cores, "
+        f"{model} ({', '.join(words) or 'no vector features known here'}), {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, NumPy {np.__version__}, "
         f"{platform.system()} {platform.machine()}; load average {os.getloadavg()[0]:.1f} at the start"
     )

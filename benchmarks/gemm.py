@@ -233,8 +233,8 @@ def tables(found: Row, options: Options) -> list[Table]:
 
     def rate(row: Row, name: str) -> str:
         speed = row["work"] / row[name]
-        said = f"{speed / 1e9:.1f} ({speed / peak:.0%})"
-        return said if name == FLOAT32 else f"{said} {row[FLOAT32] / row[name]:.2f}x"
+        words = f"{speed / 1e9:.1f} ({speed / peak:.0%})"
+        return words if name == FLOAT32 else f"{words} {row[FLOAT32] / row[name]:.2f}x"
 
     shares = (
         f"in brackets the share of this thread's FMA peak, {peak / 1e9:.1f}, then the ratio to float32, fixed order"

@@ -39,13 +39,13 @@ def _openblas() -> str:
     import numpy as np
 
     blas: dict[str, Any] = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[index, call-overload]
-    said = f"{blas['name']} {blas['version']}"
+    text = f"{blas['name']} {blas['version']}"
     for library in Path(np.__file__).parents[1].glob("numpy.libs/*openblas*"):
         core = getattr(ctypes.CDLL(str(library)), "scipy_openblas_get_corename64_", None)
         if core is not None:
             core.restype = ctypes.c_char_p
-            said += f", its {core().decode()} kernels"
-    return said
+            text += f", its {core().decode()} kernels"
+    return text
 
 
 def fma_peak() -> float:

@@ -165,8 +165,8 @@ def _command(folder: Path, name: str, runs: list[Any]) -> str:
             data = "stdlib"  # a cell defines its corpus
             value, own[key] = ([_cell(cell) for cell in cells] for cells in (value, own[key]))
         if value != own.get(key, value):
-            said = ",".join(value) if isinstance(value, list) else value
-            changed.append(f" --{key} {said}" if key in ("checkpoints", "seeds") else f" --set {key}={said}")
+            setting = ",".join(value) if isinstance(value, list) else value
+            changed.append(f" --{key} {setting}" if key in ("checkpoints", "seeds") else f" --set {key}={setting}")
     return "".join((
         f"lowprec ablate {name}", " --quick" * quick, f" --data {data}" * (data != "stdlib"), *changed,
     ))  # fmt: skip
@@ -311,11 +311,11 @@ def answer(item: dict[str, Any]) -> str:
     arms = [arm for arm in item["arms"] if arm["role"] in ("treatment", "control") and "effects" in arm]
     arms.sort(key=lambda arm: arm["role"] == "control")
     if arms:
-        said = [
+        effects = [
             f"`{arm['arm']}`{' (control)' * (arm['role'] == 'control')} {mean:+.3f} % [{low:+.3f}, {high:+.3f}]"
             for arm in arms for mean, low, high in [arm["effects"][effect]]
         ]  # fmt: skip
-        return f"Loss against BF16, {effect.replace('_', ' ')} effect with 90 % intervals: {', '.join(said)}."
+        return f"Loss against BF16, {effect.replace('_', ' ')} effect with 90 % intervals: {', '.join(effects)}."
     if rows := item["expectations"]["rows"]:
         words = "Measured, with 90 % intervals" if any("[" in row[4] for row in rows[:3]) else "Measured"
         return f"{words}: {'; '.join(f'{row[1]} {row[4]}' for row in rows[:3])}."

@@ -39,7 +39,7 @@ exact 42.25
 hopper_fp8 38.7734375
 blackwell_fp8 42.25
 >>> lp.accumulators["hopper_fp8"].with_(fraction_bits=20)         # a hypothetical accumulator
-FusedSum(name='hopper_fp8(fraction_bits=20)', input_formats=(e4m3fn, e5m2), fraction_bits=20, zero_exponent=-133)
+FusedSum(name='hopper_fp8(fraction_bits=20)', input_formats=('e4m3fn', 'e5m2'), fraction_bits=20, zero_exponent=-133)
 
 ```
 

@@ -51,8 +51,8 @@ def claims() -> list[dict[str, str]]:
             reproduced, outside = row[-1].startswith(AS_PUBLISHED), row[-1] == NEITHER
             if (item["status"] == REPRODUCED and not reproduced) or (item["status"] == CONTRADICTED and not outside):
                 raise ValueError(f"claim {item['claim']!r} is {item['status']}, but its range says {row[-1]!r}")
-            said = f"{row[1]}: {row[4]}"
-            item["found"] = f"{item['found']}; {said}" if item.get("found") else said
+            text = f"{row[1]}: {row[4]}"
+            item["found"] = f"{item['found']}; {text}" if item.get("found") else text
         found.append(item)
     return found
 

@@ -70,8 +70,8 @@ def lines(item: Mapping[str, Any]) -> list[str]:
     if not (known := registration.read(registration.folder()).get(name)):
         return [*found, "", "Not registered.", ""]
     first = known.versions[0]
-    said = [f"Registered {first.date} ({first.commit})."]
-    said += [f"Amended {reason.rstrip('.')}." for reason in known.amendments()]
+    text = [f"Registered {first.date} ({first.commit})."]
+    text += [f"Amended {reason.rstrip('.')}." for reason in known.amendments()]
     shown = {mark for row in marked(item) for mark in LEGEND if row[0].endswith(mark)}
-    said += [f"{mark} {LEGEND[mark]}." for mark in LEGEND if mark in shown]
-    return [*found, *([""] if found else []), " ".join(said), ""]
+    text += [f"{mark} {LEGEND[mark]}." for mark in LEGEND if mark in shown]
+    return [*found, *([""] if found else []), " ".join(text), ""]

@@ -156,12 +156,12 @@ class Value:
         return str(getattr(self, "name", "")) or repr(self)
 
     def __repr__(self) -> str:
-        said = [
+        arguments = [
             f"{f.name}={_shown(value)}"
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
             if f.repr and (f.compare or f.name == "name") and not _is_default(value := getattr(self, f.name), f)
         ]
-        return f"{type(self).__name__}({', '.join(said)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def with_(self, **changes: Any) -> Self:
         """Return a value with the given fields replaced.
@@ -192,10 +192,11 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return a field for `Value.__repr__`: other values by their names."""
+    """Return a field for `Value.__repr__`, as Python: entries of catalogues by the names that the field accepts."""
     if isinstance(value, tuple) and any(isinstance(item, Value) for item in value):
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
-    return str(value) if isinstance(value, Value) else repr(value)
+    text = str(value) if isinstance(value, Value) else ""
+    return repr(text) if text and "(" not in text else repr(value)
 
 
 def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def _stateless(key: str) -> LinearOps:
 
 
 def _ops(key: str, layer: str, seed: int, step: Any) -> LinearOps:
-    said = LayerPrecision.from_key(key)
-    return said.ops(_AtStep(layer, seed, int(step))) if said.spec.stateful else _stateless(key)
+    precision = LayerPrecision.from_key(key)
+    return precision.ops(_AtStep(layer, seed, int(step))) if precision.spec.stateful else _stateless(key)
 
 
 def _values(*arrays: Any) -> list[np.ndarray[Any, Any]]:
@@ -144,22 +144,22 @@ def _multiplication(
 ) -> Callable[[Any, Any], Any]:
     """Return the product of rows [M, K] and [N, K] by a recipe, in its storage dtype of y; in float32 unrounded."""
     recipe = load_recipe(recipe)
-    said = LayerPrecision.of(recipe, layer, 1000)
-    if recipe.activations == "float64" or said.spec.delayed_tensors():
+    precision = LayerPrecision.of(recipe, layer, 1000)
+    if recipe.activations == "float64" or precision.spec.delayed_tensors():
         raise ValueError(f"lowprec.jax: recipe must be without float64 and delayed scaling, got {recipe.name}")
-    if step is None and said.spec.stateful:
+    if step is None and precision.spec.stateful:
         raise ValueError(
             f"lowprec.jax: step must be given with recipe {recipe.name}, which rounds stochastically, got None"
         )
     if unrounded:
-        said = said._replace(spec=said.spec.with_(out_format=_FLOAT32))
+        precision = precision._replace(spec=precision.spec.with_(out_format=_FLOAT32))
     stores_bfloat16 = recipe.activations == "bfloat16"
-    rounds_dy = _FLOAT32 not in (said.spec.dgrad.a.format, said.spec.wgrad.a.format)
+    rounds_dy = _FLOAT32 not in (precision.spec.dgrad.a.format, precision.spec.wgrad.a.format)
     at = jnp.int32(0 if step is None else step)
 
     def multiply(x: Any, w: Any) -> Any:
         rows = (x.astype(jnp.bfloat16) if stores_bfloat16 else x).astype(jnp.float32)
-        y = _product(said.key, layer, seed, rows, w, at)
+        y = _product(precision.key, layer, seed, rows, w, at)
         return y.astype(jnp.bfloat16) if stores_bfloat16 and rounds_dy and not unrounded else y  # and dy
 
     return multiply

@@ -153,15 +153,15 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
     verdict = t.test(_array(got))
     if verdict:
         return
-    said = [str(verdict)]
+    lines = [str(verdict)]
     if not verdict.cause:
-        said.append(
+        lines.append(
             "No fault of lowprec.testing.faults gives this result. Is the arithmetic that of the kernel (accumulator, "
             "promote_every, library, split_k, order)?"
         )
     pair = t.atol_rtol()
-    said.append(f"Every correct result is within atol={pair.atol:.3g}, rtol={pair.rtol:.3g} of the exact product.")
-    raise AssertionError("\n".join(said))
+    lines.append(f"Every correct result is within atol={pair.atol:.3g}, rtol={pair.rtol:.3g} of the exact product.")
+    raise AssertionError("\n".join(lines))
 
 
 def _difference(place: int, shape: tuple[int, ...], words: tuple[Any, Any], values: tuple[Any, Any]) -> list[str]:
@@ -185,9 +185,9 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, max_show
     for q in (actual, expected):
         if not hasattr(q, "granularity"):
             raise AssertionError(f"both sides or none must be Quantized, got a {type(q).__name__}")
-    said = [f"{q.format.name} {q.shape}, {q.granularity}" for q in (actual, expected)]
-    if said[0] != said[1]:
-        raise AssertionError(f"{said[0]} is not {said[1]}")
+    descriptions = [f"{q.format.name} {q.shape}, {q.granularity}" for q in (actual, expected)]
+    if descriptions[0] != descriptions[1]:
+        raise AssertionError(f"{descriptions[0]} is not {descriptions[1]}")
     parts: list[tuple[str, Any, Any, Any]] = [
         ("codes", actual.codes, expected.codes, expected.format),
         ("scale", actual.scale, expected.scale, None),

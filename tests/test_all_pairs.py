@@ -37,8 +37,8 @@ def or_refused(function, *arguments, **options):
     try:
         return function(*arguments, **options)
     except ValueError as error:
-        said = str(error)
-    assert SAYS_WHAT_FITS.search(said), (options, said)
+        output = str(error)
+    assert SAYS_WHAT_FITS.search(output), (options, output)
     return None
 
 

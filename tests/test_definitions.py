@@ -56,8 +56,8 @@ class Mine:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_described_is_made_again(value):
-    said = json.loads(json.dumps(to_mapping(value)))
-    made = reader({}, "here").made(said)
+    stored = json.loads(json.dumps(to_mapping(value)))
+    made = reader({}, "here").made(stored)
     assert type(made) is type(value)
     assert to_mapping(made) == to_mapping(value)
     assert made == value or isinstance(value, Mine)  # NaN

@@ -45,8 +45,8 @@ def test_every_maker_is_known() -> None:
 
 def test_what_is_said_of_entries_is_said_of_known_ones() -> None:
     formats = importlib.import_module("make_formats")
-    said = {*formats.DIFFER, *formats.GFLOAT, *formats.TORCH, *formats.ML_DTYPES, *formats.PROBES}
-    assert said <= set(lp.formats.names())
+    documented = {*formats.DIFFER, *formats.GFLOAT, *formats.TORCH, *formats.ML_DTYPES, *formats.PROBES}
+    assert documented <= set(lp.formats.names())
     assert set(importlib.import_module("make_quantizers").CHECKED) <= set(lp.quantizers.names())
 
 

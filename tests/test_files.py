@@ -80,10 +80,10 @@ def refused(read, path):
     """Read something that is an error in one line, with the file's name, and that takes little memory."""
     with little_memory(1 << 20), pytest.raises((ValueError, OSError)) as caught:
         read()
-    said = str(caught.value)
-    assert str(path) in said
-    assert "\n" not in said
-    assert len(said) < 600
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert len(message) < 600
 
 
 @pytest.mark.parametrize("name", hostile_files.BAD_NPY)

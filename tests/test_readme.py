@@ -55,8 +55,8 @@ def test_one_sum_of_14_bits_on_every_page() -> None:
         assert "\nNone 7.90%\n128 0.06%\n" in text
     assert "['0.06%', '7.90%']" in lp.gemm.__doc__
     ((sums, quantization),) = re.findall(r"^sum (.*), quantization (.*)$", start, re.M)
-    said = " ".join(README.read_text().split())
-    assert f"the accumulation error is {sums} (rms) and the quantization error {quantization}" in said
+    text = " ".join(README.read_text().split())
+    assert f"the accumulation error is {sums} (rms) and the quantization error {quantization}" in text
 
 
 def test_numbers_are_those_of_their_pages() -> None:
@@ -128,8 +128,8 @@ STATEMENTS = {
 @pytest.mark.parametrize("kind", STATEMENTS)
 def test_what_a_page_names_is_there(kind, page):
     pattern, is_there = STATEMENTS[kind]
-    said = set(re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE))
-    assert sorted(each for each in said if not is_there(page, each)) == []
+    links = set(re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert sorted(each for each in links if not is_there(page, each)) == []
 
 
 def found(parts: list[str]) -> bool:

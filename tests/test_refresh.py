@@ -89,9 +89,9 @@ def test_entries_of_a_record_are_added_and_dropped_and_changed_by_order_alone(pr
 @pytest.mark.slow
 def test_what_cannot_be_made_or_is_not_known(project: Path) -> None:
     (project / "docs/helper.py").write_text("import nowhere\n")
-    status, said = run(project, "codecs.md")
+    status, output = run(project, "codecs.md")
     assert status == 1
-    assert said.startswith("cannot   docs/codecs.md: ModuleNotFoundError: No module named 'nowhere'\n")
+    assert output.startswith("cannot   docs/codecs.md: ModuleNotFoundError: No module named 'nowhere'\n")
     assert run(project, "nothing.md")[0] == run(project, "--rewrite")[0] == 2
 
 

@@ -176,12 +176,12 @@ def test_it(case):
 def test_pytest_shows_the_table_and_not_our_source(tmp_path) -> None:
     (tmp_path / "test_theirs.py").write_text(FAILING)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    assert "6 failed" in said
-    assert "1      0x39 (1.125)  0x3a (1.25)  1" in said
-    assert "codes: 1 of 2 differ" in said
-    places = [line for line in said.splitlines() if re.match(r"\S+\.py:\d+: AssertionError", line)]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "6 failed" in output
+    assert "1      0x39 (1.125)  0x3a (1.25)  1" in output
+    assert "codes: 1 of 2 differ" in output
+    places = [line for line in output.splitlines() if re.match(r"\S+\.py:\d+: AssertionError", line)]
     assert len(places) == 6
     assert all(place.startswith("test_theirs.py:") for place in places)
-    assert "testing.py" not in said
-    assert "__tracebackhide__" not in said
+    assert "testing.py" not in output
+    assert "__tracebackhide__" not in output

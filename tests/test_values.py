@@ -14,6 +14,8 @@ import pytest
 
 import lowprec as lp
 from lowprec import costs
+from lowprec._values import Value
+from lowprec.attn.tiles import KeyTile
 from lowprec.measure.atlas import round_trip
 from lowprec.moe.model.config import configs
 from lowprec.tensorcore.kinds import KINDS
@@ -267,6 +269,24 @@ def test_every_shape_of_quantized_is_shown(shape, shown, spec):
     assert f"{q.format.name} {shown}, {q.granularity} with {q.scale_format} scales" in repr(q)
     cells = [cell.text for cell in parsed(q._repr_html_()).findall(".//{*}td")]
     assert cells[cells.index("shape") + 1] == shown.replace("x", " x ")
+
+
+def _subclasses(base):
+    return {name: cls for sub in base.__subclasses__() for name, cls in {sub.__name__: sub, **_subclasses(sub)}.items()}
+
+
+@pytest.mark.parametrize(
+    "catalogue",
+    [lp.formats, lp.roundings, lp.policies, lp.quantizers, lp.accumulators, lp.gemm_libraries, lp.attentions],
+)
+def test_the_repr_of_an_entry_is_python(catalogue):
+    """Except for table formats, whose values are many, and fields that hold an entry of no catalogue."""
+    names = {"inf": np.inf, "KeyTile": KeyTile, **_subclasses(Value)}
+    for entry in (catalogue[name] for name in catalogue):
+        if isinstance(entry, lp.TableFormat) or "nearest_toward_zero" in repr(entry):
+            assert isinstance(entry, lp.Quantizer) or repr(entry).startswith("<TableFormat ")
+            continue
+        assert eval(repr(entry), names) == entry
 
 
 @pytest.mark.parametrize("name", lp.recipes)

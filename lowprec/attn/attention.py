@@ -227,12 +227,12 @@ def softmax_attention(
 
 def operand_codes(caller: str, name: str, x: ArrayLike, fmt: Format) -> Array:
     """Return the codes of an operand, which must be on the grid of its format."""
-    said = format_from_dtype(x)
-    array = np.asarray(x) if said is None else x
+    implied = format_from_dtype(x)
+    array = np.asarray(x) if implied is None else x
     codes = encode(array, fmt, policy="ieee" if fmt.bits > 8 else None)
     if codes.ndim < 2 or codes.ndim > 4:
         raise ValueError(f"{caller}: {name} must have 2 to 4 axes, (batch, heads, tokens, channels), got {codes.shape}")
-    if said is None or not formats[said].same_codes(fmt):
+    if implied is None or not formats[implied].same_codes(fmt):
         with np.errstate(over="ignore"):  # beyond float32: Inf, which is refused
             values = np.asarray(array, np.float32)
         rounded = round_to(values, fmt)

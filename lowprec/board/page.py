@@ -170,12 +170,12 @@ def _example(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
     reports = [cause.links[package] for cause in causes if package in cause.links]
     documents = [cause.documents[package] for cause in causes if package in cause.documents]
     hand = _by_hand(cell, example)
-    said = "".join(f". {text}" for text in [*([f"By hand: {hand}"] if hand else []), *documents])
+    explanation = "".join(f". {text}" for text in [*([f"By hand: {hand}"] if hand else []), *documents])
     return _EXAMPLE.substitute(
         name=package, title=", ".join(f"{letter}, {CAUSES[letter].title}" for letter in label.split("+")
                                       if letter in CAUSES) or "not explained",
         operation=cell["operation"], report="".join(f"; reported: {_link(text)}" for text in reports),
-        theirs=_long(example["theirs"]), ours=_long(example["ours"]), by_hand=said,
+        theirs=_long(example["theirs"]), ours=_long(example["ours"]), by_hand=explanation,
         code=snippet(module, cell, example), prints=example["prints"], own=_ours(cell),
     )  # fmt: skip
 

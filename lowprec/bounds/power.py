@@ -71,9 +71,9 @@ class Power:
     def sentence(self) -> str:
         """Summary in a sentence."""
         lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
-        said = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels, accepts {len(lived)} of "
-        said += f"{len(self.rows) - 1} faults"
-        return f"{said}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else said
+        text = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels, accepts {len(lived)} of "
+        text += f"{len(self.rows) - 1} faults"
+        return f"{text}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else text
 
 
 def criterion_power(

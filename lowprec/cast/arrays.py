@@ -36,8 +36,8 @@ def as_codes(codes: ArrayLike, fmt: Format, *, check: bool = True) -> NDArray[An
     Codes that already have this type are checked only if `check` is set.
     """
     c = as_array("", f"codes of {fmt}", codes)
-    if (said := format_from_dtype(c)) is not None:
-        if not formats[said].same_codes(fmt):
+    if (implied := format_from_dtype(c)) is not None:
+        if not formats[implied].same_codes(fmt):
             raise TypeError(f"codes must be of {fmt}, got {c.dtype}")
         c = np.ascontiguousarray(c).view(fmt.code_dtype).reshape(c.shape)
     return as_unsigned(f"codes of {fmt}", c, fmt.bits, fmt.code_dtype, check=check)

@@ -112,9 +112,9 @@ def quantize(file: str, spec: str, out: str | None) -> None:
     title = f"{file} in {by}{q.format}, {q.granularity}, {q.scale_format} scales"
     emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
-        said = {"format": q.format.name, "granularity": str(q.granularity), "scale_format": q.scale_format.name}
+        metadata = {"format": q.format.name, "granularity": str(q.granularity), "scale_format": q.scale_format.name}
         more = {} if q.tensor_scale is None else {"tensor_scale": q.tensor_scale}
-        _save(out, codes=q.codes, scale=q.scale, **more, **said, quantizer=made_by)
+        _save(out, codes=q.codes, scale=q.scale, **more, **metadata, quantizer=made_by)
 
 
 def _promotion(text: str) -> Any:

@@ -25,11 +25,11 @@ def _load(path: str, source: str | None, granularity: str | None) -> Quantized:
     with Archive(path) as held:
         if "header" in held.names:
             return Quantized.load(path)
-        said = {key: str(held[key]) for key in ("format", "granularity", "scale_format") if key in held.names}
-    fmt, block = source or said.get("format"), granularity or said.get("granularity")
+        metadata = {key: str(held[key]) for key in ("format", "granularity", "scale_format") if key in held.names}
+    fmt, block = source or metadata.get("format"), granularity or metadata.get("granularity")
     if fmt is None or block is None:
         raise CommandError(f"{path} does not name the format of its codes; give --from and --from-granularity")
-    stored = said.get("scale_format", "float32")
+    stored = metadata.get("scale_format", "float32")
     with naming(path):
         return Quantized(
             dump.codes, dump.scale, formats.get(fmt), Granularity.parse(block), formats.get(stored), dump.tensor
@@ -85,5 +85,5 @@ def convert_command(
             raise CommandError(f"{out} was not written, as {int(found.lost.sum())} values would change")
         raise SystemExit(1)
     if out is not None and not check_only:
-        said = {"format": new.format.name, "granularity": str(new.granularity), "scale_format": new.scale_format.name}
-        _save(out, codes=new.codes, scale=new.scale, **said, quantizer="")
+        metadata = {field: str(getattr(new, field)) for field in ("format", "granularity", "scale_format")}
+        _save(out, codes=new.codes, scale=new.scale, **metadata, quantizer="")

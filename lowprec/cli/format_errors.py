@@ -75,9 +75,9 @@ def format_errors(
                 row, outcome = errors_and_comparison(values, fmt)
             except ValueError as wrong:
                 raise CommandError(f"{name}: {wrong}") from None
-            said: dict[str, Cell] = {
+            cells: dict[str, Cell] = {
                 "data": name, "format": row.format, "bits per value": row.bits_per_value, **outcome.as_dict(),
                 "gain_error": row.gain_error, "saturated": row.saturated, "octaves": row.tile_range_octaves,
             }  # fmt: skip
-            table.append(said)
+            table.append(cells)
     emit(tuple(table[0]), [tuple(row.values()) for row in table], "Errors")

@@ -113,14 +113,14 @@ def _write_probes(found: Identification, path: str) -> None:
     from .._files.npy import npz_bytes
 
     probes = found.probes()
-    said = f"{probes.tried} outputs of operands made for it"
+    compared = f"{probes.tried} outputs of operands made for it"
     if not probes:
         several = f"all {len(found.classes)} that are not proven equal"
-        click.echo(f"no probes written: {said} are the same for {several}", err=True)
+        click.echo(f"no probes written: {compared} are the same for {several}", err=True)
         return
     write_bytes(path, npz_bytes(probes.arrays))
     (m, k), n = probes.arrays["a"].shape, len(probes.arrays["b"])
-    together = f", {len(probes.together)} stay together with it on {said}" if probes.together else ""
+    together = f", {len(probes.together)} stay together with it on {compared}" if probes.together else ""
     click.echo(
         f"wrote {path}: {m}x{n}x{k}, which distinguishes {len(probes.distinguished)} from the first{together}", err=True
     )

@@ -158,7 +158,7 @@ def _differing_fields(then: Mapping[str, Any], now: Mapping[str, Any], path: str
         yield (f"{path}.hash".lstrip("."), *hashes)
 
 
-def _by_code(said: Mapping[str, Any]) -> dict[str, Any]:
+def _by_code(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return a described object in which the source is given by its hash only, without the file."""
-    origin = said.get("from")
-    return {**said, "from": origin.get("code", origin)} if isinstance(origin, Mapping) else dict(said)
+    origin = mapping.get("from")
+    return {**mapping, "from": origin.get("code", origin)} if isinstance(origin, Mapping) else dict(mapping)

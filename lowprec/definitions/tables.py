@@ -93,7 +93,7 @@ class Writer:
         """Return the definition of a catalogue entry, without ``name``: only objects outside catalogues have one."""
         if not self.full:
             return short_hash(value)
-        return {field: said for field, said in to_mapping(value).items() if field != "name"}
+        return {field: content for field, content in to_mapping(value).items() if field != "name"}
 
     def _taken(self, kind: str, word: str) -> bool:
         return self._reserved(kind, word) or any(
@@ -162,8 +162,8 @@ class Reader:
             If neither the file nor the catalogue has the word.
         """
         if (kind, word) not in self._made:
-            said = self.table.get(kind, {}).get(word)
-            found = self.catalogues[kind][word] if said is None else self._defined(kind, word, said)
+            definition = self.table.get(kind, {}).get(word)
+            found = self.catalogues[kind][word] if definition is None else self._defined(kind, word, definition)
             if not isinstance(found, self.catalogues[kind].type):
                 raise DefinitionError(f"{self.where}: {kind} {word!r} must not be defined as a {type(found).__name__}")
             self._made[kind, word] = found
@@ -177,29 +177,30 @@ class Reader:
         known = word in self.table.get(kind, {}) or self.catalogues[kind].find(word) is not None
         return self.find(kind, word) if known else None
 
-    def _defined(self, kind: str, word: str, said: Any) -> Any:
+    def _defined(self, kind: str, word: str, definition: Any) -> Any:
         here = self.catalogues[kind].find(word)
         what = f"{self.where}: {kind} {word!r}"
-        if isinstance(said, str):
+        if isinstance(definition, str):
             if here is None:
                 raise DefinitionError(f"{what} is not registered; load the file that registers it first")
-            if said != short_hash(here):
+            if definition != short_hash(here):
                 now = json.dumps(canonical(here))
                 raise DefinitionError(
-                    f"{what} has changed since the file was written: its hash was {said}, is {short_hash(here)}: {now}"
+                    f"{what} has changed since the file was written: its hash was {definition}, is {short_hash(here)}: "
+                    f"{now}"
                 )
             return here
-        if not isinstance(said, Mapping):
-            raise DefinitionError(f"{what} must be defined by a hash or by fields, got {said!r}"[:300])
-        if here is not None and "name" not in said and self.check:
+        if not isinstance(definition, Mapping):
+            raise DefinitionError(f"{what} must be defined by a hash or by fields, got {definition!r}"[:300])
+        if here is not None and "name" not in definition and self.check:
             if lines := [
-                f"{path} was {then}, is {now}" for path, then, now in iter_differences(said, to_mapping(here))
+                f"{path} was {then}, is {now}" for path, then, now in iter_differences(definition, to_mapping(here))
             ]:
                 raise DefinitionError(f"{what} has changed since the file was written: {'; '.join(lines)}")
             return here
-        return self.made({"name": word, **said})
+        return self.made({"name": word, **definition})
 
-    def made(self, said: Mapping[str, Any]) -> Any:
+    def made(self, definition: Mapping[str, Any]) -> Any:
         """Return the object that `to_mapping` wrote, or an equal catalogue entry of that name.
 
         Raises
@@ -207,16 +208,16 @@ class Reader:
         DefinitionError
             If the data does not describe an object, or its class or source does not exist here.
         """
-        kind, origin = said.get("is"), said.get("from")
+        kind, origin = definition.get("is"), definition.get("from")
         if kind == "float":
-            return float(str(said.get("value")))
+            return float(str(definition.get("value")))
         if kind == "function":
-            return self._source(said.get("qualname"), origin)
+            return self._source(definition.get("qualname"), origin)
         cls = self._source(kind, origin) if origin is not None else self.classes.get(str(kind))
         if cls is None:
             raise DefinitionError(f"{self.where}: unknown class {kind!r}: expected one of {', '.join(self.classes)}")
         known = [f.name for f in dataclasses.fields(cls) if f.init]
-        fields = {field: self._value(value) for field, value in said.items() if field not in ("is", "from")}
+        fields = {field: self._value(value) for field, value in definition.items() if field not in ("is", "from")}
         fields = {field: value for field, value in fields.items() if field in known or field not in BESIDE}
         if odd := sorted(fields.keys() - set(known)):
             raise DefinitionError(
@@ -227,7 +228,7 @@ class Reader:
         try:
             made = cls(**fields)
         except (TypeError, ValueError, OverflowError) as error:
-            raise DefinitionError(f"{self.where}: {said.get('name', kind)!r} cannot be made: {error}") from None
+            raise DefinitionError(f"{self.where}: {definition.get('name', kind)!r} cannot be made: {error}") from None
         name = getattr(made, "name", "")
         named = (catalogue.find(name) for catalogue in self.catalogues.values())
         alike = (entry for entry in named if type(entry) is cls and short_hash(entry) == short_hash(made))

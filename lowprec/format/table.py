@@ -150,6 +150,9 @@ class TableFormat(Format):
         """All fields that determine the values of the codes: all except name, source and default rounding."""
         return "table", np.array(self.table, np.float32).tobytes(), self.next_above_max
 
+    def __repr__(self) -> str:
+        return f"<TableFormat {self.name}: {len(self.table)} values>"
+
     @property
     def bits(self) -> int:
         """Width of a code in bits."""

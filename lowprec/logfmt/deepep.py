@@ -107,7 +107,7 @@ class DeepEPMessage(BitwiseEq):
         fell back.
     amin, amax : float32 arrays [..., channels / 128]
         Smallest and largest magnitude of each tile, including zeros.
-    approx_tables : Units
+    approx_tables : ApproxTables
         Tables of log2 and 2**y.
     overflows : int
         Number of codes that overflowed into a neighbour; unknown if the message was read from bytes.

@@ -64,9 +64,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         return (
-            f"Comparison({self.sqnr:.2f} dB, relative error rms {self.relative_rms:.3g} max {self.relative_max:.3g},"
+            f"<Comparison: {self.sqnr:.2f} dB, relative error rms {self.relative_rms:.3g} max {self.relative_max:.3g},"
             f" {100 * self.bit_match_fraction:.4g} % equal bits, up to {self.ulp_max:.6g} ulp,"
-            f" {100 * self.underflow:.3g} % underflow, magnitude bias {self.magnitude_bias:+.2e})"
+            f" {100 * self.underflow:.3g} % underflow, magnitude bias {self.magnitude_bias:+.2e}>"
         )
 
     def _repr_html_(self) -> str:
@@ -98,8 +98,8 @@ def compare(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     --------
     >>> r = np.linspace(1, 2, 1000, dtype=np.float32)
     >>> compare(r * np.float32(1.001), r)
-    Comparison(60.00 dB, relative error rms 0.001 max 0.001, 0 % equal bits, up to 16761 ulp, 0 % underflow,
-    magnitude bias +1.00e-03)
+    <Comparison: 60.00 dB, relative error rms 0.001 max 0.001, 0 % equal bits, up to 16761 ulp, 0 % underflow,
+    magnitude bias +1.00e-03>
     """
     x, r = pair(actual, reference)
     relative = relative_error(x, r)[r != 0]

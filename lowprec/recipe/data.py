@@ -139,11 +139,11 @@ def differences(then: RecipeFields, now: RecipeFields) -> list[str]:
     """
     no_catalogues = {kind: Registry[Any](kind, entries.type) for kind, entries in CATALOGUES.items()}
 
-    def said(recipe: RecipeFields) -> dict[str, Any]:
+    def define(recipe: RecipeFields) -> dict[str, Any]:
         w = Writer(no_catalogues, full=True, reserved=_is_reserved)
         return {**rows(recipe, w), "definitions": w.table}
 
-    return [f"{path} was {old}, is {new}" for path, old, new in iter_differences(said(then), said(now))]
+    return [f"{path} was {old}, is {new}" for path, old, new in iter_differences(define(then), define(now))]
 
 
 def moments_as_dict(recipe: RecipeFields) -> dict[str, Any]:

@@ -32,8 +32,8 @@ class LayerPrecision(NamedTuple):
     Examples
     --------
     >>> import lowprec as lp
-    >>> said = LayerPrecision.of(lp.recipes["dsv3"], "layers.0.attn.wo")
-    >>> said.cache.name, LayerPrecision.from_key(said.key) == said
+    >>> p = LayerPrecision.of(lp.recipes["dsv3"], "layers.0.attn.wo")
+    >>> p.cache.name, LayerPrecision.from_key(p.key) == p
     ('e5m6_1x128_ue8m0', True)
     """
 
@@ -52,8 +52,8 @@ class LayerPrecision(NamedTuple):
         """The precision as a string: storage format of activations, and JSON of the rest with all definitions."""
         w = data.writer(full=True)
         row, cache = data.linear_row(self.spec, w), None if self.cache is None else w.name("codec", self.cache)
-        said = {"linear": row, "weight_source": self.weight_source, "cache": cache, "definitions": w.table}
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        fields = {"linear": row, "weight_source": self.weight_source, "cache": cache, "definitions": w.table}
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return f"{self.activations} {text}"
 
     @classmethod
@@ -69,7 +69,7 @@ class LayerPrecision(NamedTuple):
 @functools.lru_cache(4096)
 def _from_key(key: str) -> LayerPrecision:
     activations, _, text = key.partition(" ")
-    said = json.loads(text)
-    r = data.reader(said["definitions"], "a layer's precision", check=False)
-    cache = None if said["cache"] is None else r.find("codec", said["cache"])
-    return LayerPrecision(data.linear_of(said["linear"], r), activations, cache, said["weight_source"])
+    fields = json.loads(text)
+    r = data.reader(fields["definitions"], "a layer's precision", check=False)
+    cache = None if fields["cache"] is None else r.find("codec", fields["cache"])
+    return LayerPrecision(data.linear_of(fields["linear"], r), activations, cache, fields["weight_source"])

@@ -47,7 +47,8 @@ class Recipe(RecipeFields):
         return BoundRecipe(self, seed, layers)
 
     def __repr__(self) -> str:
-        return f"<Recipe {self.name}: {shorten(self.description, 90, placeholder=' ...')}>"
+        description = shorten(self.description, 90, placeholder=" ...")
+        return f"<Recipe {self.name}: {description}>" if description else f"<Recipe {self.name}>"
 
     def _repr_html_(self) -> str:
         return precision_map(self)

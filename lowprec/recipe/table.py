@@ -96,9 +96,9 @@ def _linears(bound: BoundRecipe) -> list[PrecisionRow]:
         short = name.replace("layers.0.", "").replace("experts.0.", "experts.")
         groups.setdefault(tuple(ops.words(gemm) for gemm in OPERANDS), []).append(short)
     return [
-        PrecisionRow(_joined(names), gemm.capitalize(), said)
+        PrecisionRow(_joined(names), gemm.capitalize(), text)
         for words, names in groups.items()
-        for gemm, said in zip(OPERANDS, words, strict=True)
+        for gemm, text in zip(OPERANDS, words, strict=True)
     ]
 
 

@@ -73,7 +73,8 @@ def to_toml(recipe: RecipeFields) -> str:
             lines += ["", f"[[{name}]]", *(f"{key} = {_value(value)}" for key, value in row.items())]
     lines += ["", "[definitions]", f"version = {VERSION}"]
     for kind, words in w.table.items():
-        lines += ["", f"[definitions.{kind}]", *(f"{_key(word)} = {_value(said)}" for word, said in words.items())]
+        lines += ["", f"[definitions.{kind}]"]
+        lines += [f"{_key(word)} = {_value(definition)}" for word, definition in words.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -170,14 +170,14 @@ def _tensor_scale_data(scale: np.float32 | NDArray[np.float32] | None, shape: tu
 
 
 def _tensor_scale(
-    said: str | None, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
+    axis: str | None, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
 ) -> np.float32 | NDArray[np.float32] | None:
     """Read the scales on top of the block scales: None, a number, or one for each row or column."""
-    if said not in ("rows", "columns"):
+    if axis not in ("rows", "columns"):
         if "tensor_scales" in arrays:
-            raise ValueError(f"tensor_scale must be 'rows' or 'columns' with an array of them, got {said!r}")
-        return None if said is None else _number(said)
-    of_shape = (shape[0], 1) if said == "rows" else (1, shape[1])
+            raise ValueError(f"tensor_scale must be 'rows' or 'columns' with an array of them, got {axis!r}")
+        return None if axis is None else _number(axis)
+    of_shape = (shape[0], 1) if axis == "rows" else (1, shape[1])
     scales = arrays["tensor_scales"]
     _check_array("tensor_scales", scales, np.float32, math.prod(of_shape))
     if not (scales >= 0).all() or np.signbit(scales).any():

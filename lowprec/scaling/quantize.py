@@ -88,15 +88,15 @@ def quantize(
     >>> x = np.linspace(-3, 3, 576, dtype=np.float32).reshape(1, 576)
     >>> q = lp.quantize(x, "e4m3fn 1x128")
     >>> q
-    Quantized(e4m3fn 1x576, 1x128 with float32 scales, 8.278 bits per value)
+    <Quantized e4m3fn 1x576, 1x128 with float32 scales, 8.278 bits per value>
     >>> q.scale.shape, float(q.dequantize().max())
     ((1, 5), 3.0)
     >>> lp.quantize(x, "nvfp4_te")
-    Quantized(nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value)
+    <Quantized nvfp4_te: e2m1fn 1x576, 1x16 with e4m3fn scales times 0.001116, 4.556 bits per value>
     >>> rule = lp.AmaxRule("block_scale_only")
     >>> own = lp.Quantizer(format="e2m1fn", granularity="1x16", scale_format="ue5m3", rule=rule)
     >>> lp.quantize(x, own)
-    Quantized(e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value)
+    <Quantized e2m1fn 1x576, 1x16 with ue5m3 scales, 4.5 bits per value>
     """
     made = resolve_spec("quantize", spec)
     q = stateless("quantize", made)

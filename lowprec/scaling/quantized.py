@@ -69,7 +69,7 @@ class Quantized(BitwiseEq):
     >>> codes = np.full((2, 256), 0x38, np.uint8)           # from a GPU, say: 1.0 in E4M3
     >>> q = Quantized(codes, np.float32([[1, 2], [3, 4]]), "e4m3fn", "1x128")
     >>> q
-    Quantized(e4m3fn 2x256, 1x128 with float32 scales, 8.25 bits per value)
+    <Quantized e4m3fn 2x256, 1x128 with float32 scales, 8.25 bits per value>
     >>> q.dequantize()[:, ::128]
     array([[1., 2.],
            [3., 4.]], dtype=float32)
@@ -267,7 +267,7 @@ class Quantized(BitwiseEq):
         >>> import numpy as np, lowprec as lp
         >>> w = lp.quantize(np.ones((512, 256), np.float32), "e4m3fn 128x128")
         >>> w[128:384]
-        Quantized(e4m3fn 256x256, 128x128 with float32 scales, 8.002 bits per value)
+        <Quantized e4m3fn 256x256, 128x128 with float32 scales, 8.002 bits per value>
         """
         if not isinstance(rows, slice):
             raise TypeError(f"Quantized: rows must be a slice, as in q[:128], got {rows!r}")
@@ -369,8 +369,8 @@ class Quantized(BitwiseEq):
             scales += f" times those of {top.size} {self._lines}" if many else f" times {top:.4g}"
         by = "" if self.quantizer is None or not self.quantizer.name else f"{self.quantizer.name}: "
         return (
-            f"Quantized({by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "
-            f"{scales}, {self.bits_per_value:.4g} bits per value)"
+            f"<Quantized {by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "
+            f"{scales}, {self.bits_per_value:.4g} bits per value>"
         )
 
 

@@ -292,27 +292,27 @@ def _in_catalogues(text: str) -> TensorSpec:
 
 
 def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = None) -> TensorSpec:
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if not text.split():
         raise ValueError("TensorSpec: spec must be words such as 'e4m3fn 1x128', got an empty string")
     for word in text.split():
         key, value = _meaning(word, text, names)
-        if key in said:
+        if key in fields:
             raise ValueError(f"{text!r} has two words for {key.replace('_', ' ')}; the second is {word!r}")
-        said[key] = value
-    flags = {flag: said.pop(flag) for flag in _FLAGS if flag in said}
-    base = said.pop("quantizer", None if "format" in said else base)
+        fields[key] = value
+    flags = {flag: fields.pop(flag) for flag in _FLAGS if flag in fields}
+    base = fields.pop("quantizer", None if "format" in fields else base)
     if base is None:
         base = _PLAIN_QUANTIZER
-        if "format" not in said:
+        if "format" not in fields:
             raise ValueError(f"{text!r} has no element format, such as 'e4m3fn'")
-        if said.keys() == {"format"}:
-            return TensorSpec(said["format"], **flags)
-        if "granularity" not in said:
+        if fields.keys() == {"format"}:
+            return TensorSpec(fields["format"], **flags)
+        if "granularity" not in fields:
             raise ValueError(f"{text!r} has scales or a transform but no granularity, such as '1x128' or 'tensor'")
-    if "amax_history_len" in said and base.amax_history_len is None:
+    if "amax_history_len" in fields and base.amax_history_len is None:
         raise ValueError(f"{text!r} has a history, which only delayed scaling ('te_delayed') uses")
-    changes = {field: value for field, value in said.items() if getattr(base, field, None) != value}
+    changes = {field: value for field, value in fields.items() if getattr(base, field, None) != value}
     q = base.with_(**changes) if changes else base
     return TensorSpec(q.format, q, **flags)
 
@@ -359,5 +359,5 @@ def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, An
     hint = formats.spoken.get(word.lower()) or suggest(
         word, [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
     )
-    said, where = (part if len(part) <= 60 else f"{part[:60]}..." for part in (word, text))
-    raise UnknownNameError(f"unknown word {said!r} in {where!r}: {hint}")
+    shown, where = (part if len(part) <= 60 else f"{part[:60]}..." for part in (word, text))
+    raise UnknownNameError(f"unknown word {shown!r} in {where!r}: {hint}")

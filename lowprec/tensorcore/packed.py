@@ -59,7 +59,7 @@ class PackedB(BitwiseEq):
         return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:
-        return f"PackedB({self.quantized!r} for {self.accumulator})"
+        return f"<PackedB for {self.accumulator}: {self.quantized!r}>"
 
 
 @with_default_fpenv

@@ -211,8 +211,8 @@ def mismatch(
             groups.append(PartContribution(name, *_with_error(one), *_with_error(rest)))
         other = _reordered(a)
         floor = math.nan if other is None else float(divergence(reference, passes.log_probabilities(other)).mean())
-    said = tokens[:, 1:].reshape(-1, 1)
-    ratio = (whole.gather(1, said) - reference.gather(1, said))[:, 0].numpy()
+    targets = tokens[:, 1:].reshape(-1, 1)
+    ratio = (whole.gather(1, targets) - reference.gather(1, targets))[:, 0].numpy()
     flips = float((whole.argmax(1) != reference.argmax(1)).double().mean())
     return Mismatch(train.name, rollout.name, kl, ratio, flips, floor, str(by), tuple(groups))
 
@@ -271,8 +271,8 @@ def _ingredients(a: Keys, b: Keys) -> dict[str, tuple[Keys | None, Keys | None]]
 
 def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSpec]) -> Keys | None:
     def one(mine: str, other: str) -> str:
-        said = LayerPrecision.from_key(mine)
-        return said._replace(spec=change(said.spec, LayerPrecision.from_key(other).spec)).key
+        precision = LayerPrecision.from_key(mine)
+        return precision._replace(spec=change(precision.spec, LayerPrecision.from_key(other).spec)).key
 
     try:
         return {name: tuple(map(one, a[name], b[name])) for name in a}
@@ -284,10 +284,10 @@ def _reordered(a: Keys) -> Keys | None:
     """Return the precisions with sums in another order; None if no layer's accumulator has one."""
     found = dict(a)
     for name, keys in a.items():
-        said = [LayerPrecision.from_key(key) for key in keys]
-        if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == _BF16 for s in said):
+        precisions = [LayerPrecision.from_key(key) for key in keys]
+        if all(s.spec.fprop.accumulator in _OTHER_ORDER and s.spec.fprop.a.format == _BF16 for s in precisions):
             found[name] = tuple(
                 s._replace(spec=s.spec.with_(fprop={"accumulator": _OTHER_ORDER[s.spec.fprop.accumulator]})).key
-                for s in said
+                for s in precisions
             )
     return found if found != a else None

@@ -174,7 +174,7 @@ def evaluate(
             norms, layers = np.zeros(trace.layers), trace.layers
             sums = [_Sums([], [], [], np.zeros(layers), np.full(layers, np.nan)) for _ in chosen]
             for number, window in enumerate(windows):
-                said = window[1:, None]
+                targets = window[1:, None]
                 reference: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
                 for i, (precision, sum_) in enumerate(zip(keys, sums, strict=True)):
                     set_precisions(model, precision)
@@ -182,7 +182,7 @@ def evaluate(
                     p = log_probabilities(model(window[None]))
                     here = p, dict(trace.hidden), dict(trace.experts)
                     reference = here if reference is None else reference
-                    sum_.loss.append(-float(p.gather(1, said).mean()))
+                    sum_.loss.append(-float(p.gather(1, targets).mean()))
                     sum_.kl.append(float(divergence(reference[0], p).mean()))
                     sum_.flips.append(float((p.argmax(1) != reference[0].argmax(1)).double().mean()))
                     _add_layers(sum_, here, reference)

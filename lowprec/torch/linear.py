@@ -38,12 +38,12 @@ def _key(spec: LinearSpec | None, recipe: str | Recipe | None, layer: str) -> st
         raise TypeError(
             f"lowprec.torch.linear: one of spec and recipe must be given, got {'none' if spec is None else 'both'}"
         )
-    said = LayerPrecision(spec) if spec is not None else LayerPrecision.of(load_recipe(recipe or ""), layer, 1000)
-    if said.spec.stateful:
+    precision = LayerPrecision(spec) if spec is not None else LayerPrecision.of(load_recipe(recipe or ""), layer, 1000)
+    if precision.spec.stateful:
         raise ValueError(
-            f"lowprec.torch.linear: spec must not depend on the step, got {said.spec}; use lowprec.torch.Linear"
+            f"lowprec.torch.linear: spec must not depend on the step, got {precision.spec}; use lowprec.torch.Linear"
         )
-    return said.key
+    return precision.key
 
 
 def linear(
@@ -117,10 +117,10 @@ class Converted(nn.Module):
         """Return the recipe's LinearSpec of each product."""
         return [LayerPrecision.from_key(key).spec for key in self.keys]
 
-    def set_precision(self, said: list[LayerPrecision], seed: int) -> None:
+    def set_precision(self, precisions: list[LayerPrecision], seed: int) -> None:
         """Set the precision of each product."""
-        self.keys = tuple(p.key for p in said)
-        stateful = any(p.spec.stateful for p in said)
+        self.keys = tuple(p.key for p in precisions)
+        stateful = any(p.spec.stateful for p in precisions)
         self.set_slot(ModuleState([LayerState(layer, seed) for layer in self.layers]) if stateful else None)
 
     def set_slot(self, slot: ModuleState | None) -> None:
@@ -133,8 +133,8 @@ class Converted(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the text that `print` shows for the module."""
-        said = dict.fromkeys(f"{layer}: {spec}" for layer, spec in zip(self.layers, self.specs, strict=True))
-        return ", ".join(filter(None, (super().extra_repr(), *list(said)[:2])))
+        specs = dict.fromkeys(f"{layer}: {spec}" for layer, spec in zip(self.layers, self.specs, strict=True))
+        return ", ".join(filter(None, (super().extra_repr(), *list(specs)[:2])))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the content of a copy, with a copy of the state."""

@@ -247,8 +247,8 @@ def _after(f: Fields, theirs: Mapping[Words, Words], source: Fields) -> Iterator
         found = {(word // source_sign, answer) for (word,), (answer, *_) in theirs.items() if member(word)}
         codes = dict(sorted(found))
         if len(found) == len(codes) > 0:
-            said = sorted({f"0x{code:0{-(-(f.width + f.signed) // 4)}X}" for code in codes.values()})
-            yield f"{what} becomes {' or '.join(said)}", functools.partial(_always, member, codes, source_sign)
+            words = sorted({f"0x{code:0{-(-(f.width + f.signed) // 4)}X}" for code in codes.values()})
+            yield f"{what} becomes {' or '.join(words)}", functools.partial(_always, member, codes, source_sign)
 
 
 def _always(member: Callable[[int], bool], codes: Mapping[int, int], sign: int, code: _Codes) -> _Codes:

@@ -131,15 +131,15 @@ class Comparison:
         s, n = self.vectors, len(self.differences)
         if not n:
             return f"{s.name}: all {len(s)} answers are right"
-        said = f"{s.name}: {n} of {len(s)} answers differ"
+        text = f"{s.name}: {n} of {len(s)} answers differ"
         which = f"all {n}" if n > 1 else "it"
         if self.explanations:
             tie = " (this set does not tell them apart)" if len(self.explanations) > 1 else ""
-            return f"{said}; {which} fit: {', or '.join(self.explanations)}{tie}"
+            return f"{text}; {which} fit: {', or '.join(self.explanations)}{tie}"
         if self.nearest is not None:
             words, left = self.nearest
-            return f"{said}; no known rule gives all answers; nearest: {words}, which leaves {left} unexplained"
-        return f"{said}; no known rule explains them"
+            return f"{text}; no known rule gives all answers; nearest: {words}, which leaves {left} unexplained"
+        return f"{text}; no known rule explains them"
 
 
 def compare(s: VectorSet, answers: Sequence[Words]) -> Comparison:

@@ -70,8 +70,8 @@ class Field:
 
     def describe(self) -> dict[str, Any]:
         """Return the field as a dictionary for headers."""
-        said: dict[str, Any] = {"name": self.name, "bits": self.bits, "count": self.count}
-        return said if self.format is None else said | {"format": describe(self.format)}
+        fields: dict[str, Any] = {"name": self.name, "bits": self.bits, "count": self.count}
+        return fields if self.format is None else fields | {"format": describe(self.format)}
 
 
 def describe(fmt: Fields) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def refused(*words, match="", progress=0):
     done = run(*words, code=2)
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.stdout == ""
-    said = done.stderr.splitlines()
-    assert len(said) == progress + 1, said
-    assert said[-1].startswith("error: "), said
-    assert match in said[-1], said
-    return said[-1]
+    printed = done.stderr.splitlines()
+    assert len(printed) == progress + 1, printed
+    assert printed[-1].startswith("error: "), printed
+    assert match in printed[-1], printed
+    return printed[-1]

@@ -102,8 +102,8 @@ def test_bugs_are_not_dressed_as_mistakes(monkeypatch):
 def test_what_trainings_take_is_said_before_them(tmp_path):
     plan = ("ablate", "--plan", "--json", "--out", tmp_path)
     result = run(*plan, "scaling", "wire_cost", "--quick", "--set", "cells=nano-150-*", "--checkpoints", "3")
-    (said,) = result.stderr.splitlines()
-    assert said.startswith("timing a training step and a forward pass of every recipe")
+    (printed,) = result.stderr.splitlines()
+    assert printed.startswith("timing a training step and a forward pass of every recipe")
     (row,) = json.loads(result.stdout)
     assert (row["study"], row["model"], row["checkpoint_steps"], row["checkpoints"]) == ("scaling", "nano", "150", 3)
     assert (row["runs_to_do"], row["checkpoints_to_do"]) == (7 * 3, 3)
@@ -156,8 +156,8 @@ def test_an_ablation_for_machines(fake, tmp_path):
 
 def test_an_irreproducible_study_fails_loudly(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_IRREPRODUCIBLE", "1")
-    said = run(*ABLATE, "--out", tmp_path, "--no-plot", code=1).stderr
-    assert "error: bf16_again is NOT bit-identical to bf16" in said
+    printed = run(*ABLATE, "--out", tmp_path, "--no-plot", code=1).stderr
+    assert "error: bf16_again is NOT bit-identical to bf16" in printed
     assert (tmp_path / "fp8_vs_bf16-quick/report.md").exists()
 
 

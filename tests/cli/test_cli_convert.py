@@ -1,4 +1,4 @@
-"""The command `convert`: exact or refused, and said where."""
+"""The command `convert`: exact or refused, with the place of the first change."""
 
 from pathlib import Path
 
@@ -31,5 +31,5 @@ def test_mxfp4_to_block_fp8(tmp_path: Path) -> None:
 
 def test_what_a_file_does_not_say_is_said_beside_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", codes=np.zeros((2, 64), np.uint8), scale=np.ones((2, 2), np.float32))
-    said = ("--from", "e2m1fn", "--from-granularity", "1x32")
-    run("convert", tmp_path / "plain.npz", "--to", "e4m3fn", *said, "--check")
+    source = ("--from", "e2m1fn", "--from-granularity", "1x32")
+    run("convert", tmp_path / "plain.npz", "--to", "e4m3fn", *source, "--check")

@@ -95,8 +95,8 @@ def test_folders_of_archives(bad, tmp_path, monkeypatch):
         path.write_bytes(content)
     refused("selftest", "--recordings", "recorded", match=file.name)
     train = ("train", "--config", "nano", "--steps", "1", "--data", "synthetic", "--out", "run", "--resume")
-    (said,) = [line for line in run(*train, code=2).stderr.splitlines() if not line.startswith("[")]
-    assert said.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or not a lowprec checkpoint")
+    (output,) = [line for line in run(*train, code=2).stderr.splitlines() if not line.startswith("[")]
+    assert output.startswith("error: checkpoint 'run/checkpoint.npz' is damaged, cut off or not a lowprec checkpoint")
 
 
 @pytest.mark.parametrize("bad", BAD_TEXT)
@@ -136,8 +136,8 @@ def test_a_result_never_replaces_an_input(words, folder, tmp_path, monkeypatch):
         Path("link").symlink_to(name)
         os.link(name, "hard")
         for out in (name, f"./{name}", str(tmp_path / name), f"../{tmp_path.name}/{name}", "link", "hard"):
-            said = refused(*(word.replace("OUT", out) for word in words), match="is an input of the command")
-            assert out in said
+            output = refused(*(word.replace("OUT", out) for word in words), match="is an input of the command")
+            assert out in output
         os.remove("link")
         os.remove("hard")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -45,9 +45,9 @@ def test_words_on_the_line_and_scales():
 def test_a_dump_with_its_result(operands):
     folder, d = operands
     assert "0 of 15 outputs differ" in run("mma", folder / "dump.npz", *OPTIONS).stdout
-    said = run("mma", folder / "dump.npz", "--accumulator", "hopper_fp8", "--format", "e4m3fn,e5m2", code=1).stdout
+    output = run("mma", folder / "dump.npz", "--accumulator", "hopper_fp8", "--format", "e4m3fn,e5m2", code=1).stdout
     wrong = lp.mma(np.load(folder / "a.npy"), np.load(folder / "b.npy"), np.load(folder / "c.npy"), b_format="e5m2")
     count = np.count_nonzero(wrong.view(np.uint32) != d.view(np.uint32))
     assert count > 0
-    assert said.rstrip().endswith(f"{count} of 15 outputs differ")
-    assert "expected value" in said
+    assert output.rstrip().endswith(f"{count} of 15 outputs differ")
+    assert "expected value" in output

@@ -150,9 +150,9 @@ def test_every_phase_is_called_what_it_is(files, tmp_path):
     ]  # fmt: skip
     again = stages("--out", tmp_path / "run", "--resume")
     assert again == ["reading the checkpoint", "evaluating on the held-out text", "saving"]
-    said = []
-    train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), on_stage=said.append)
-    assert said == ["reading the text", "the first step", "evaluating on the held-out text"]
+    stages = []
+    train_by_program(files / "small.toml", "bf16", 1, data=str(files / "text.txt"), on_stage=stages.append)
+    assert stages == ["reading the text", "the first step", "evaluating on the held-out text"]
 
 
 @pytest.mark.parametrize("compiling", [[], [21.0], [21.0, 1.4], [2.0, 21.0, 3.0]])

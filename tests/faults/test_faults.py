@@ -68,7 +68,7 @@ def test_a_file_whose_folder_does_not_know_it_yet_is_written(tmp_path):
 
 
 def complaint(work, folder):
-    """Return what is said about a disk that failed, nothing if the work went through."""
+    """Return the message of an error of the disk, empty if the work was finished."""
     try:
         work(folder)
     except (ValueError, OSError, StudyError) as error:
@@ -87,13 +87,13 @@ def test_work_on_a_disk_that_fails_at_every_operation(tmp_path, work, whole, eve
     for n in range(1, operations + 1, every):
         folder = tmp_path / str(n)
         with using(Disk(n, for_good=n % 2 == 0)):
-            said = complaint(work.begin, folder)
-        stopped += bool(said)
-        assert not said or "No space left on device" in said
+            error = complaint(work.begin, folder)
+        stopped += bool(error)
+        assert not error or "No space left on device" in error
         work.check_whole(folder)
         if trains:
-            assert not said or "cannot be written" in said
-            assert not said or n == 1 or any(name in said for name in FILES)
+            assert not error or "cannot be written" in error
+            assert not error or n == 1 or any(name in error for name in FILES)
             assert {*os.listdir(folder)} <= {*FILES}  # neither parts nor a lock
         work.go_on(folder)
         assert work.left_by(folder) == left
@@ -211,9 +211,9 @@ def test_a_study_on_a_full_disk(tmp_path, small_disk):
     stopped = 0
     for kibibytes in range(0, 80, 8):
         fill(small_disk, kibibytes << 10)
-        said = complaint(study, small_disk)
-        stopped += bool(said)
-        assert not said or "No space left on device" in said
+        error = complaint(study, small_disk)
+        stopped += bool(error)
+        assert not error or "No space left on device" in error
         WORKS["study"].check_whole(small_disk / "toy")
         (small_disk / "filler").unlink()
     assert stopped > 2

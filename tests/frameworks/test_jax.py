@@ -24,11 +24,11 @@ OPERANDS = numbers(37, 200), numbers(70, 200, seed=1), numbers(37, 70, seed=2)
 
 
 def reference(name, x, w, dy, step=0):
-    said, state = LayerPrecision.of(lp.recipes[name], PLACE, 1000), LayerState(PLACE, 0)
+    precision, state = LayerPrecision.of(lp.recipes[name], PLACE, 1000), LayerState(PLACE, 0)
     state.step = step
-    if said.activations == "bfloat16":
+    if precision.activations == "bfloat16":
         x, dy = (lp.round_to(a, "bfloat16") for a in (x, dy))
-    ops = said.ops(state)
+    ops = precision.ops(state)
     y, saved = ops.fprop(x, w)
     return y, ops.dgrad(dy, saved), ops.wgrad(dy, saved)
 

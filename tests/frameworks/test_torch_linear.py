@@ -78,12 +78,12 @@ def test_layers_give_the_recipes_bits_over_steps(name, dtype):
     for place, (tokens, k, n) in itertools.product(places, ((5, 72, 40), (130, 256, 130))):
         linear = nn.Linear(k, n, bias=False, dtype=dtype)
         ours = in_four_blocks(linear, recipe, roles=dict.fromkeys("03", place), seed=3)
-        said, state = LayerPrecision.of(recipe, place, 4), LayerState(place, 3)
-        plain, w = said.ops(state), ours.weight.detach().float().numpy()
+        precision, state = LayerPrecision.of(recipe, place, 4), LayerState(place, 3)
+        plain, w = precision.ops(state), ours.weight.detach().float().numpy()
         for step in range(2):
             x, dy = numbers(tokens, k, seed=step), numbers(tokens, n, seed=9 + step)
-            kept = x.to(ops.input_dtype(said.key)).float().numpy()
-            leaving = dy.to(ops.output_dtype(said.key)).float().numpy()
+            kept = x.to(ops.input_dtype(precision.key)).float().numpy()
+            leaving = dy.to(ops.output_dtype(precision.key)).float().numpy()
             state.begin_forward(training=True)
             expected, saved = plain.fprop(kept, w)
             state.begin_backward()

@@ -25,9 +25,9 @@ class Replay:
 
     def layer(self, name):
         if name not in self.of:
-            said = LayerPrecision.of(self.recipe, name, self.layers)
-            state = [LayerState(name, self.seed)] if said.spec.stateful else []
-            self.of[name] = said.key, ops.add_slot(ops.ModuleState(state)) if state else None
+            precision = LayerPrecision.of(self.recipe, name, self.layers)
+            state = [LayerState(name, self.seed)] if precision.spec.stateful else []
+            self.of[name] = precision.key, ops.add_slot(ops.ModuleState(state)) if state else None
         return self.of[name]
 
     def forward(self, call):

@@ -215,9 +215,9 @@ def _check_result(target: Target, draw: Draw, arguments: Arguments, found: Any) 
     dtype, shape = RESULTS[target.name](arguments)
     if isinstance(found, lp.Quantized):
         found = found.codes
-    said = found.dtype if type(found) is np.ndarray else type(found)
-    if said != (dtype if dtype is float else np.dtype(dtype)) or np.shape(found) != tuple(shape):
-        raise Finding(f"the result is {said} {np.shape(found)}, documented is {dtype} {tuple(shape)}")
+    kind = found.dtype if type(found) is np.ndarray else type(found)
+    if kind != (dtype if dtype is float else np.dtype(dtype)) or np.shape(found) != tuple(shape):
+        raise Finding(f"the result is {kind} {np.shape(found)}, documented is {dtype} {tuple(shape)}")
     out = arguments.get("out")
     if isinstance(out, np.ndarray) and found is not out and target.name != "gemm":
         raise Finding("the result is not in out")

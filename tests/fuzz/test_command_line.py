@@ -47,10 +47,10 @@ def check(words, files, alone):
     assert done.exit_code in (0, 1, 2), f"{where}: {done.exit_code}"
     # 1 is an answer of these, which they print: something differs.
     if done.exit_code and not (done.exit_code == 1 and words[0] in DIFFERING and done.stdout):
-        said = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
-        assert len(said) == 1, f"{where}: {done.stderr}"
-        assert said[0].startswith("error: "), f"{where}: {said[0]}"
-        assert len(said[0]) < 2000, where
+        printed = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+        assert len(printed) == 1, f"{where}: {done.stderr}"
+        assert printed[0].startswith("error: "), f"{where}: {printed[0]}"
+        assert len(printed[0]) < 2000, where
     assert everything(files, alone) == before, f"{where}: wrote beside its folder"
     return done.exit_code
 

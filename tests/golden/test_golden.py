@@ -176,8 +176,8 @@ def test_what_cannot_be_exported_says_why() -> None:
 
 
 def test_command_writes_files(tmp_path: Path) -> None:
-    said = command("golden", "rdna3_f16", "--language", "sv-dpi", "--out", str(tmp_path / "rtl"))
-    assert said.splitlines() == [
+    output = command("golden", "rdna3_f16", "--language", "sv-dpi", "--out", str(tmp_path / "rtl"))
+    assert output.splitlines() == [
         str(tmp_path / "rtl" / f"lp_rdna3_f16{end}") for end in (".h", "_pkg.sv", "_dpi.c")
     ]  # fmt: skip
     package = (tmp_path / "rtl" / "lp_rdna3_f16_pkg.sv").read_text()

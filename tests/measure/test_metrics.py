@@ -106,7 +106,7 @@ def test_compare_is_one_row_and_reads_well():
     y = lp.codecs["logfmt8"].round_trip(r)
     row = lp.compare(y, r)
     assert list(row.as_dict()) == [field.name for field in dataclasses.fields(row)]
-    assert repr(row).startswith("Comparison(3")
+    assert repr(row).startswith("<Comparison: 3")
     assert "dB, relative error rms 0.0" in repr(row)
     assert row.sqnr == lp.sqnr(y, r)
 

@@ -59,7 +59,7 @@ RECIPES = [
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 
 
-def said(recipe, part=None):
+def rows_of(recipe, part=None):
     """Return the table, or of one part what it says of it."""
     return [row for row in precision_rows(recipe) if part is None or row.part == part]
 
@@ -120,7 +120,7 @@ def test_what_is_printed_of_the_products_is_what_happens(recipe, layer):
     ops = bound.linear(layer if layer == "head" else f"layers.1.{layer}".replace("experts.", "experts.0."))
     y, saved = ops.fprop(x, w)
     fprop, dgrad, wgrad = in_words(layer, recipe)
-    copied = [row.precision for row in said(recipe, "weights")] == ["their BF16 copy"]
+    copied = [row.precision for row in rows_of(recipe, "weights")] == ["their BF16 copy"]
     read, cache = x, bound.cache("attention_output")
     if layer == "attn.wo" and cache is not None:
         read = cache.round_trip(x)
@@ -143,14 +143,14 @@ def test_what_is_printed_of_the_products_is_what_happens(recipe, layer):
 def test_wires_and_caches_are_what_is_printed(recipe):
     bound = recipe.bind(layers=4)
     x = np.random.default_rng(3).standard_normal((4, 256)).astype(bound.dtype)
-    wires = said(recipe, "wire")
+    wires = rows_of(recipe, "wire")
     assert len(wires) == 4
     for row in wires:
         through, plain = bound.codec(row.what.partition(":")[0]).round_trip(x), row.precision.startswith("as it is, ")
         assert through.dtype == bound.dtype or not plain
         assert np.array_equal(through, x if plain else lp.codecs[row.precision].round_trip(x))
         assert np.array_equal(through, x) == plain
-    swiglu, kept = bound.cache("swiglu_input"), {r.what: r.precision for r in said(recipe, "kept for backward")}
+    swiglu, kept = bound.cache("swiglu_input"), {r.what: r.precision for r in rows_of(recipe, "kept for backward")}
     assert (swiglu is None) == kept["swiglu input"].startswith("as it is, ")
     assert swiglu is None or swiglu is lp.codecs[kept["swiglu input"]]
     # What comes of attention is kept by the linear layer after it.
@@ -162,11 +162,11 @@ def test_wires_and_caches_are_what_is_printed(recipe):
 def test_stores_are_what_is_printed(recipe):
     bound = recipe.bind(layers=4)
     x = np.random.default_rng(4).standard_normal((4, 256)).astype(bound.dtype)
-    (row,) = said(recipe, "activations")
+    (row,) = rows_of(recipe, "activations")
     store = _STORES[row.precision]
     assert np.array_equal(bound.store(x.copy()), x if store is None else lp.round_to(x, store))
     for rule in recipe.storage:
-        (row,) = said(recipe, rule.pattern)
+        (row,) = rows_of(recipe, rule.pattern)
         got = bound.storage(rule.pattern.replace("*", "1"))(x.copy())
         assert np.array_equal(got, x if row.precision == "float64" else lp.codecs[row.precision].round_trip(x))
 
@@ -180,7 +180,7 @@ def test_the_optimizer_keeps_what_is_printed(name, master):
     recipe = recipes[name].with_(master_weights=master) if master else recipes[name]
     trainer = Trainer("nano", recipe, load_corpus("synthetic"), seed=0, schedule=Schedule(1e-3, 0, 2))
     trainer.step()
-    (m, v), (weights, gradients) = (row.precision.split(", ") for row in said(recipe, "optimizer"))
+    (m, v), (weights, gradients) = (row.precision.split(", ") for row in rows_of(recipe, "optimizer"))
     params = list(trainer.model.params.values())
     for text, kept in ((m, trainer.optimizer.m), (v, trainer.optimizer.v)):
         assert {array.dtype for array in kept.values()} == {np.dtype(text if text.startswith("float") else np.uint16)}
@@ -193,5 +193,5 @@ def test_the_optimizer_keeps_what_is_printed(name, master):
 
 
 def test_a_block_of_its_own_has_a_line():
-    assert [row.precision for row in said(ONE_BLOCK, "layers.2.attn.wo")]
+    assert [row.precision for row in rows_of(ONE_BLOCK, "layers.2.attn.wo")]
     assert "e4m3fn" not in in_words("attn.wo", ONE_BLOCK)[0]

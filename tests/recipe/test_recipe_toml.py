@@ -99,14 +99,17 @@ def test_every_value_is_of_the_type_that_its_key_has(key):
         try:
             recipe = Recipe.from_toml(f"{key} {value}\n")
         except ValueError as error:
-            said = str(error)
+            message = str(error)
         else:
             assert Recipe.from_toml(recipe.to_toml()) == recipe
             continue
-        assert "\n" not in said
-        assert "unhashable" not in said
+        assert "\n" not in message
+        assert "unhashable" not in message
         if value not in ("'text'", "{}", "{ a = 1 }", "5", "-1", "[]"):
-            assert f"{name} must be {KEYS[key]}" in said or KEYS[key] in ("a list of strings", "a table"), (value, said)
+            assert f"{name} must be {KEYS[key]}" in message or KEYS[key] in ("a list of strings", "a table"), (
+                value,
+                message,
+            )
     refused = {"a string": "5", "a table": "5", "a list of strings": "[1]", "an integer or 'never'": "1.5"}[KEYS[key]]
     with pytest.raises(
         ValueError, match=rf"{re.escape(name)} must be {re.escape(KEYS[key])}.*, got {re.escape(refused)}"

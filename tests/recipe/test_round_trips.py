@@ -100,8 +100,8 @@ def test_what_comes_back_equals_what_went(name, wanted):
         assert other == recipe
         assert (hash(other), short_hash(other)) == (hash(recipe), kept["hash"])
         assert (other.name, other.description, other.source) == (recipe.name, recipe.description, recipe.source)
-    said = LayerPrecision.of(recipe, "layers.1.attn.wo", 8)
-    assert LayerPrecision.from_key(said.key) == said
+    precision = LayerPrecision.of(recipe, "layers.1.attn.wo", 8)
+    assert LayerPrecision.from_key(precision.key) == precision
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class Toy:
     outcomes : tuple of str
         What its expectations come to.
     lost : tuple of str
-        Runs that, once removed, leave nothing to report; `unfinished` is what is then said.
+        Runs that, once removed, leave nothing to report; `unfinished` is what is then printed.
     damage : mapping of str to callable
         What makes a folder's verdicts void, by the beginning of the reason.
     praise : tuple of str
@@ -275,14 +275,14 @@ class MeasuringContract:
     def test_what_trains_nothing_has_no_runs(self, toy, tmp_path, monkeypatch):
         assert not hasattr(toy.study, "plan")
         monkeypatch.setattr("lowprec.study.catalogue.load", lambda name: toy.study)
-        for words, said in (
+        for words, printed in (
             (["--set", "branch_steps=3"], "unknown setting 'branch_steps'"),
             (["--checkpoints", 2], "unknown setting 'checkpoints'"),
             (["--scheduler", "local"], f"--scheduler has no effect on {toy.study.name}, which trains nothing"),
         ):
             told = command("ablate", toy.study.name, "--out", tmp_path, *words)
             assert (told.exit_code, told.stdout) == (2, "")
-            assert told.stderr.startswith(f"error: {said}")
+            assert told.stderr.startswith(f"error: {printed}")
             assert len(told.stderr.splitlines()) == 1
         assert not list(tmp_path.iterdir())
 

@@ -256,7 +256,7 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
     contrast = next(item for item in study.contrasts if item.arm == "fp4_naive").found
     (line,) = [line for line in report.sentences(study) if line.startswith("fp4_naive against dsv3: ")]
     ends = [float(end) for end in line.partition("95 % interval [")[2].partition("]")[0].split(", ")]
-    assert ("no difference shown" in line) == (ends[0] <= 0.0 <= ends[1]), "what is said is what the interval says"
+    assert ("no difference shown" in line) == (ends[0] <= 0.0 <= ends[1]), "the sentence contradicts the interval"
     alive = [item for item in study.contrasts if not item.found.diverged]
     assert len(alive) == len(study.contrasts) - 1 == 2
     for item in alive:  # one of three: at 1 - 0.1 / 3
@@ -264,8 +264,10 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
         assert item.together90 == pytest.approx((item.found.mean - half, item.found.mean + half), rel=1e-12)
     assert not any(line.startswith("All at once") for line in report.sentences(study)), "one diverged"
     ends = interval((min(item.together90[0] for item in alive), max(item.together90[1] for item in alive)))
-    said = [line for line in report.sentences(replace(study, contrasts=tuple(alive))) if line.startswith("All at once")]
-    assert said[0].endswith(f"the simultaneous 90 % intervals of the differences lie in {ends} %.")
+    lines = [
+        line for line in report.sentences(replace(study, contrasts=tuple(alive))) if line.startswith("All at once")
+    ]
+    assert lines[0].endswith(f"the simultaneous 90 % intervals of the differences lie in {ends} %.")
     found = estimate(study, f"{study.ablation.primary_effect}_percent", "fp4_naive", minus="dsv3")
     assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
     for effect in ("training", "total"):

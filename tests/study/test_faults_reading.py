@@ -1,4 +1,4 @@
-"""Flipped bits: a product emulated chain by chain has gemm's bits, and a flip is where it is said to be."""
+"""Flipped bits: a product emulated chain by chain has gemm's bits, and a flip is at its reported place."""
 
 import numpy as np
 import pytest

@@ -134,7 +134,7 @@ def test_the_title_states_the_finding(study):
 
 
 def test_sentences_say_what_was_measured(study):
-    said = {item.arm.name: sentence(study, item) for item in study.arms}
+    sentences = {item.arm.name: sentence(study, item) for item in study.arms}
     dsv3 = study.arm("dsv3")
     for words in (
         f"dsv3: training effect {percent(dsv3.primary.mean)} % "
@@ -144,11 +144,11 @@ def test_sentences_say_what_was_measured(study):
         f", total {percent(dsv3.effects['total'].mean)} %, largest ",
         f"worth {100 * dsv3.data_equivalent:+.1f} % of the data.",
     ):
-        assert words in said["dsv3"]
-    assert "2 runs again, every step's metrics, all weights and the validation loss bit-identical" in said["again"]
-    assert ": detected, above the floor of the mean, " in said["fp4_naive"]
-    assert said["boom"] == "boom: 2 of 2 pairs diverged: worse than bf16 (a divergence counts as worse)."
-    assert "one weight times (1 + 2^-7)" in said["perturb"]
+        assert words in sentences["dsv3"]
+    assert "2 runs again, every step's metrics, all weights and the validation loss bit-identical" in sentences["again"]
+    assert ": detected, above the floor of the mean, " in sentences["fp4_naive"]
+    assert sentences["boom"] == "boom: 2 of 2 pairs diverged: worse than bf16 (a divergence counts as worse)."
+    assert "one weight times (1 + 2^-7)" in sentences["perturb"]
     for words in (
         "0.84M active of 1.43M parameters (94 % of",
         "41k bytes of text after a BF16 checkpoint of 61k, 4 pairs",

@@ -131,15 +131,15 @@ class Notes(Display):
 @pytest.mark.parametrize("rows", [None, 0, 7, 19])
 def test_a_finished_run_whose_curve_is_cut_is_done_again(copied, run, rows):
     """The same command mends what a report would have to call void, says so, and leaves all others alone."""
-    before, expected, folder, said = snapshot(copied), results(copied), copied / "fp4_naive/c1-s0", Notes()
+    before, expected, folder, display = snapshot(copied), results(copied), copied / "fp4_naive/c1-s0", Notes()
     if rows is None:
         (folder / "metrics.csv").unlink()
     else:
         cut("metrics.csv", rows, "8,1."[: rows % 5])(folder)
     assert summarize(copied).invalid_reasons
     for _ in range(2):
-        run(display=said)
-        assert said.notes == [
+        run(display=display)
+        assert display.notes == [
             f"fp4_naive/c1-s0 has {rows or 0} of {SMALL.branch_steps} rows in metrics.csv "
             "(the same command does that run again)"
         ]

@@ -203,9 +203,9 @@ def test_cells_that_are_not_finished_are_left_out_and_named(copied):
 @pytest.mark.slow
 def test_cells_that_are_void_alone_are_named(copied):
     TOY.damage[BLIND](copied)
-    said = "alone would be void: nano-20-stdlib (fp4_naive (positive control) is NOT detected"
+    reason = "alone would be void: nano-20-stdlib (fp4_naive (positive control) is NOT detected"
     catalogue.report(copied, plot=False)
-    assert said in "\n".join(read_json(copied / "summary.json")["told"])
+    assert reason in "\n".join(read_json(copied / "summary.json")["told"])
 
 
 def test_the_published_study_says_what_it_costs():

@@ -88,8 +88,8 @@ def test_split_k_with_scales_along_k():
     assert_same(lp.gemm(qa, qb, split_k=2), halves[0] + halves[1])
 
 
-def test_whose_promotion_comes_first():
-    """What is said, the machine's own, the library's."""
+def test_order_of_promotion_intervals():
+    """The argument, else the accumulator's, else the library's."""
     mine = GemmLibrary("mine", apply_scales_at="end", promote_every=64)
     qa, qb = operands(4, 4, 256)
     for every, options in ((64, {}), (32, {"promote_every": 32})):

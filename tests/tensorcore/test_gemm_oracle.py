@@ -1,4 +1,4 @@
-"""`gemm` with scales and promotion, bit for bit against the oracle; what it does where nothing is said."""
+"""`gemm` with scales and promotion, bit for bit against the oracle; and its defaults."""
 
 import itertools
 import re
@@ -210,7 +210,7 @@ def test_float32_without_promotion_multiplies_dequantized_values() -> None:
             assert int(ours[i, j]) == oracle.sequential_f32(a[i], b[j], 0, FLOAT32, FLOAT32), (i, j)
 
 
-# --- what is not said -------------------------------------------------------------------------------------------------
+# --- defaults ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("library", list(gemm_libraries))

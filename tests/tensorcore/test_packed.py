@@ -94,7 +94,7 @@ def test_an_operand_without_rows():
     empty = lp.prepack_b(lp.quantize(np.ones((0, 300)), "e4m3fn 128x128"))
     assert isinstance(empty, PackedB)
     assert lp.gemm(qa, empty).shape == (33, 0)
-    assert repr(packed).endswith("for hopper_fp8)")
+    assert repr(packed).startswith("<PackedB for hopper_fp8: <Quantized ")
 
 
 test_refused = refusals([

@@ -1,4 +1,4 @@
-"""Recordings of real GPUs from a checkout: converted, checked, compared; and what is said where something is wrong."""
+"""Recordings of real GPUs from a checkout: converted, checked, compared; and errors of damaged files."""
 
 from pathlib import Path
 
@@ -110,8 +110,8 @@ def test_verify_counts_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for wrong in (0, 3):
         arrays["D"][:wrong] ^= 1
         (tmp_path / which.file).write_bytes(npz_bytes(arrays))
-        said = command("selftest", "--recordings", tmp_path, code=int(wrong > 0))
-        assert said.rstrip().endswith(f"{wrong} of {LINES} recorded outputs differ")
+        printed = command("selftest", "--recordings", tmp_path, code=int(wrong > 0))
+        assert printed.rstrip().endswith(f"{wrong} of {LINES} recorded outputs differ")
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ MISTAKES = {
 def test_a_c_encoder_over_stdin(mistake: str, compiler: str, tmp_path: Path) -> None:
     program = tmp_path / "encode"
     subprocess.run([compiler, "-O2", *mistake.split(), "-o", program, EXAMPLES / "e4m3_encode.c"], check=True)
-    said = run("compare", "cast/e4m3fn", "--command", program, code=bool(mistake))
-    assert said.rstrip().endswith(MISTAKES[mistake]), said
+    output = run("compare", "cast/e4m3fn", "--command", program, code=bool(mistake))
+    assert output.rstrip().endswith(MISTAKES[mistake]), output
 
 
 def test_a_c_header_tests_the_encoder_itself(compiler: str, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_results_in_a_file(tmp_path: Path) -> None:
     assert "all 16 answers are right" in run("compare", "decode/e2m1fn", "--results", right)
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("".join(f"{v.results[0] if v.inputs[0] % 8 != 1 else 0:x} // {v.label}\n" for v in s.vectors))
-    said = run("compare", "decode/e2m1fn", "--results", wrong, "--json", code=1)
-    rows = json.loads(said[: said.rindex("]") + 1])
+    output = run("compare", "decode/e2m1fn", "--results", wrong, "--json", code=1)
+    rows = json.loads(output[: output.rindex("]") + 1])
     assert rows[0] == {
         "vector": 1, "input": "0x1 (0.5)", "theirs": "0x00000000 (0)", "ours": "0x3f000000 (0.5)",
         "exercises": "least subnormal",
@@ -91,8 +91,8 @@ def test_an_encoder_under_icarus_verilog(options: list[str], words: str, tmp_pat
     assert f"{126 if options else 0} of 2094 vectors differ" in done.stdout
     assert "WARNING" not in done.stdout + done.stderr
     answers.write_text(done.stdout)
-    said = run("compare", "cast/e4m3fn", "--results", answers, code=bool(options))
-    assert said.rstrip().endswith(words), said
+    output = run("compare", "cast/e4m3fn", "--results", answers, code=bool(options))
+    assert output.rstrip().endswith(words), output
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,11 @@ def summary_sentences(summary: ScalingSummary) -> list[str]:
     lines = list(summary.void)
     for effect in FITTED:
         for axis in summary.axes:
-            said: dict[str, list[str]] = {"rises": [], "falls": [], "is not seen to change": []}
+            trends: dict[str, list[str]] = {"rises": [], "falls": [], "is not seen to change": []}
             for arm in [item.name for item in summary.study.arms if item.role in ("treatment", "control")]:
                 found = summary.fit(arm, effect).at(summary.slope(axis))
-                said[_trend(found)].append(f"{arm} ({_cell(found)} %)")
-            ways = "; ".join(f"{word} for {', '.join(arms)}" for word, arms in said.items() if arms)
+                trends[_trend(found)].append(f"{arm} ({_cell(found)} %)")
+            ways = "; ".join(f"{word} for {', '.join(arms)}" for word, arms in trends.items() if arms)
             lines.append(f"The {effect} effect, {per(summary, axis)}: {ways}.")
     return [*lines, *_void_alone(summary)]
 

@@ -174,10 +174,10 @@ def _plain(value: Any) -> Any:
 
 def hash_of(item: Expectation) -> str:
     """Return the hash of an expectation: of all fields without default values."""
-    said = {
+    changed = {
         field.name: getattr(item, field.name) for field in fields(item) if getattr(item, field.name) != field.default
     }
-    return digest({HASHED_AS.get(name, name): value for name, value in said.items()})
+    return digest({HASHED_AS.get(name, name): value for name, value in changed.items()})
 
 
 def expectations(study: Any) -> tuple[Expectation, ...]:
@@ -213,12 +213,12 @@ def design_of(study: Any) -> dict[str, str]:
 def _settings(item: Any, names: Iterable[str]) -> str:
     """Return fields as text, without those that are 0 or empty, so that a new field does not change registrations."""
     found = {name: getattr(item, name, None) for name in names}
-    said = {
+    given = {
         name: value if isinstance(value, str) else json.dumps(to_jsonable(value))
         for name, value in found.items()
         if value
     }
-    return ", ".join(f"{name}={value}" for name, value in said.items())
+    return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
 def commit_of(folder: Path) -> str:

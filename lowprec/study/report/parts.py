@@ -211,11 +211,11 @@ def _shown(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without the definitions of catalogue entries, which its rows name."""
     kept = {key: value for key, value in recipe.items() if key not in ("about", "definitions")}
     own = [
-        {"kind": kind, "word": word, **said}
+        {"kind": kind, "word": word, **definition}
         for kind, words in recipe.get("definitions", {}).items()
         if isinstance(words, dict)
-        for word, said in words.items()
-        if "name" in said
+        for word, definition in words.items()
+        if "name" in definition
     ]
     return {**recipe.get("about", {}), **kept} | ({"definitions": own} if own else {})
 
