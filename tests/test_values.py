@@ -15,7 +15,6 @@ import pytest
 import lowprec as lp
 from lowprec import costs
 from lowprec._values import Value
-from lowprec.attn.tiles import KeyTile
 from lowprec.measure.atlas import round_trip
 from lowprec.moe.model.config import configs
 from lowprec.tensorcore.kinds import KINDS
@@ -277,11 +276,11 @@ def _subclasses(base):
 
 @pytest.mark.parametrize(
     "catalogue",
-    [lp.formats, lp.roundings, lp.policies, lp.quantizers, lp.accumulators, lp.gemm_libraries, lp.attentions],
+    [lp.formats, lp.roundings, lp.policies, lp.quantizers, lp.accumulators, lp.gemm_libraries],
 )
 def test_the_repr_of_an_entry_is_python(catalogue):
     """Except for table formats, whose values are many, and fields that hold an entry of no catalogue."""
-    names = {"inf": np.inf, "KeyTile": KeyTile, **_subclasses(Value)}
+    names = _subclasses(Value)
     for entry in (catalogue[name] for name in catalogue):
         if isinstance(entry, lp.TableFormat) or "nearest_toward_zero" in repr(entry):
             assert isinstance(entry, lp.Quantizer) or repr(entry).startswith("<TableFormat ")
