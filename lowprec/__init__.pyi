@@ -9,7 +9,10 @@ from .attn.attention import attention as attention
 from .attn.backward import attention_grad as attention_grad
 from .attn.catalogue import attentions as attentions
 from .attn.kernel import AttentionKernel as AttentionKernel
+from .bounds.attention import attention_tolerance as attention_tolerance
 from .bounds.checksum import checksum as checksum
+from .bounds.quantization import quantize_tolerance as quantize_tolerance
+from .bounds.sums import sum_tolerance as sum_tolerance
 from .bounds.tolerance import tolerance as tolerance
 from .cast.casts import decode as decode
 from .cast.casts import encode as encode

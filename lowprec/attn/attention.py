@@ -157,7 +157,7 @@ def attention(
     _check_options(kernel, softcap, sinks, splits, page_size, undecided)
     call = Call(m, n, d, channels, heads // key_heads, causal, left, right, softcap is not None, splits, page_size or 0)
     call = kernel.schedule.paged(kernel.schedule.normalized(call), kernel.key_tiles)
-    low, high = _visible(m, n, call.left, call.right)
+    low, high = visible_keys(m, n, call.left, call.right)
     tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
     logits = None if sinks is None else _sinks(sinks, heads)
     factor = softmax_scale(d, scale)
@@ -213,7 +213,7 @@ def softmax_attention(
     if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
-    low, high = _visible(q.shape[-2], k.shape[-2], *find_window(causal, window))
+    low, high = visible_keys(q.shape[-2], k.shape[-2], *find_window(causal, window))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     key = np.arange(k.shape[-2])
     for i in np.ndindex(q.shape[:-2]):
@@ -291,7 +291,7 @@ def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]
     return left, 0 if causal else right
 
 
-def _visible(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
+def visible_keys(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
     """Return the first key that each row sees, and one past the last."""
     place = np.arange(m) + n - m
     low = np.zeros(m, np.int64) if left < 0 else np.maximum(place - left, 0)

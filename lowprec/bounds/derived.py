@@ -14,12 +14,15 @@ from .._arrays import as_real, check_shape
 from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
+from ..scaling.quantized import Quantized
 from .checksum import Values
 from .likelihood import LEAST_P, MARGIN, Model, half_ulp, quantile
 from .product import Errors, Product
 from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
 
 Flags = NDArray[np.bool_]
+#: From a result that is not accepted, the expected error and its values, the name of its fault, or "".
+Namer = Callable[[Any, Values, Values], str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +61,7 @@ class Tolerance:
     _rtol: float
     _results: tuple[NDArray[np.float32], ...]
     _model: Model
-    _name: Callable[[Values, Values], str] | None
+    _name: Namer | None
 
     @classmethod
     def of(
@@ -69,7 +72,7 @@ class Tolerance:
         results: Sequence[NDArray[np.float32]],
         *,
         products: tuple[Product, ...] = (),
-        name: Callable[[Values, Values], str] | None = None,
+        name: Namer | None = None,
         rtol: float | None = None,
     ) -> Tolerance:
         """Return the tolerance of results with bounded errors before they are rounded to a format.
@@ -87,7 +90,7 @@ class Tolerance:
         products : tuple of Product
             See `Tolerance`.
         name : callable, optional
-            From the expected error and a result that is not accepted, the name of its fault, or "".
+            See `Namer`.
         rtol : float, optional
             Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
         """
@@ -120,13 +123,13 @@ class Tolerance:
         )
 
     @with_default_fpenv
-    def test(self, got: ArrayLike, *, name_faults: bool = True) -> Verdict:
+    def test(self, got: ArrayLike | Quantized, *, name_faults: bool = True) -> Verdict:
         """Judge a result.
 
         Parameters
         ----------
-        got : array_like
-            Result to judge: values of the format `out_format`, of the shape of `exact`.
+        got : array_like or Quantized
+            Result to judge: values of the format `out_format`, of the shape of `exact`; a `Quantized` is dequantized.
         name_faults : bool
             Whether to look for the fault that gives a result that is not accepted.
 
@@ -153,7 +156,7 @@ class Tolerance:
         found: dict[str, Any] = {"worst": worst, "error": error, "allowed": float(self.bound[worst]), "p": p}
         if p > LEAST_P and not outside.any():
             return Inside(**found)
-        cause = self._name(self.expected, d) if name_faults and self._name is not None else ""
+        cause = self._name(got, self.expected, d) if name_faults and self._name is not None else ""
         if outside.any():
             return Impossible(**found, cause=cause, outside=int(outside.sum()))
         return Unlike(**found, cause=cause)
@@ -176,8 +179,8 @@ class Tolerance:
 
     # --- parts of a test ----------------------------------------------------------------------------------------------
 
-    def _checked(self, got: ArrayLike) -> Values:
-        d = as_real("tolerance: got", got).astype(np.float64)
+    def _checked(self, got: ArrayLike | Quantized) -> Values:
+        d = as_real("tolerance: got", got.dequantize() if isinstance(got, Quantized) else got).astype(np.float64)
         check_shape("tolerance", "got", d, self.exact.shape)
         wrong = np.isfinite(d) & (round_to(d, self.out_format) != d)
         if wrong.any():

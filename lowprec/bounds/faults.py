@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..cast.casts import decode, round_to
-from ..format.catalogue import formats
+from ..format.catalogue import Format, formats
 from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
 from ..tensorcore.gemm import matmul_f32
@@ -284,14 +284,29 @@ _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
 
 
 def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
-    """Return the name of the fault that gives a result, or "": the nearest that explains all but rounding."""
+    """Return the name of the fault of a product that gives a result, or ""."""
     right = product.result()
-    ulp = 2.0 ** -formats.get(product.options["out_format"]).mantissa_bits
+    wrong = ((name, faults[name].apply(product, right)) for name in faults)
+    return _nearest(wrong, right, expected, d, formats.get(product.options["out_format"]))
+
+
+def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:
+    """Return the name of the fault of a result in a format, whatever computed it, or ""."""
+    outputs = {name: faults[name].output for name in faults}
+    wrong = ((name, round_to(change(right.copy()), target)) for name, change in outputs.items() if change is not None)
+    return _nearest(wrong, right, expected, d, target)
+
+
+def _nearest(
+    results: Iterable[tuple[str, Result | None]], right: Result, expected: NDArray[np.float64], d: NDArray[np.float64],
+    target: Format,
+) -> str:  # fmt: skip
+    """Return the name of the wrong result nearest to d that explains all but rounding, or ""."""
+    ulp = 2.0**-target.mantissa_bits
     best, least = "", 0.1  # of the distance from the right result
     with np.errstate(all="ignore"):
         far = _distance(d, right)
-        for name in faults:
-            wrong = faults[name].apply(product, right)
+        for name, wrong in results:
             if wrong is None or np.array_equal(wrong, right, equal_nan=True):
                 continue
             noise = ulp * np.abs(wrong) + 4 * np.nan_to_num(expected)

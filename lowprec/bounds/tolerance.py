@@ -122,7 +122,7 @@ def tolerance(
     wide += [p.result(a=x, b=y, out_format="float32") for p in products for x, y in moved]
     return Tolerance.of(
         Errors(exact, most, variance), target, wide, [p.result() for p in products], products=products,
-        name=lambda expected, d: named(products[0], expected, d),
+        name=lambda got, expected, d: named(products[0], expected, d),
     )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ FlashAttention-4 computes part of the elements with a polynomial whose bits are 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -42,6 +44,11 @@ class Exp2(Value):
         Results for zeros, infinities and NaN are documented exactly.
         """
 
+    @property
+    def relative_error(self) -> float:
+        """Bound on the relative error of a normal result by the documentation; inf where no bound is known."""
+        return math.inf
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RoundedExp2(Exp2):
@@ -68,6 +75,11 @@ class RoundedExp2(Exp2):
     def is_published(self) -> bool:
         """False: it stands in for an instruction whose bits are not public."""
         return False
+
+    @property
+    def relative_error(self) -> float:
+        """2 ulp from the correctly rounded result, and half an ulp of that."""
+        return (_ULPS + 0.5) * 2.0**-23
 
     def __call__(self, x: Floats) -> Floats:
         """Return 2**x of an array of any shape."""
@@ -133,6 +145,17 @@ class PolynomialExp2(Exp2):
     def is_published(self) -> bool:
         """Whether every column uses the polynomial."""
         return self.emulated >= self.period
+
+    @functools.cached_property
+    def relative_error(self) -> float:
+        """The polynomial's, at 2^16 fractions and by its slope between them, and the roundings of Horner's scheme."""
+        own, step = np.array(self.coefficients, np.float32).astype(np.float64), 2.0**-16
+        x, sizes = np.arange(0, 1 + step, step), np.abs(own)
+        error = np.abs(np.polynomial.Polynomial(own)(x) / np.exp2(x) - 1)
+        slope = float((np.arange(len(sizes)) * sizes).sum() + sizes.sum())
+        rounding = 2 * len(sizes) * 2.0**-24 * float(sizes.sum())
+        found = float(error.max()) + slope * step / 2 + rounding
+        return found if self.is_published else max(found, RoundedExp2().relative_error)
 
     def chosen(self, columns: int) -> NDArray[np.bool_]:
         """Return which columns of a tile use the polynomial."""

@@ -6,6 +6,7 @@ PTX ISA 9.1 bounds ``rcp.approx.f32`` at 1 ulp and ``div.full.f32``, to which ``
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ class Reciprocal(Value):
     @abstractmethod
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the least and the largest result that the documentation allows for positive numbers."""
+
+    @property
+    def relative_error(self) -> float:
+        """Bound on the relative error by the documentation; inf where no bound is known."""
+        return math.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +58,11 @@ class RoundedReciprocal(Reciprocal):
     def __post_init__(self) -> None:
         normalize_fields(self)
         check_int("RoundedReciprocal", "ulps", self.ulps, 0)
+
+    @property
+    def relative_error(self) -> float:
+        """`ulps` from the correctly rounded result, and half an ulp of that."""
+        return (self.ulps + 0.5) * 2.0**-23
 
     def __call__(self, x: Floats) -> Floats:
         """Return 1/x of an array of any shape."""

@@ -1,0 +1,189 @@
+"""`attention_tolerance`: bounds and expected errors of an attention kernel; docs/tolerances.md has the proof."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._fpenv import with_default_fpenv
+from ..attn.attention import attention, find_window, operand_codes, softmax_scale, visible_keys
+from ..attn.catalogue import attentions
+from ..attn.kernel import AttentionKernel
+from ..attn.tiles import Call
+from ..cast.casts import decode
+from ..format.catalogue import Format, formats
+from ..scaling.granularity import Granularity
+from ..scaling.quantized import Quantized
+from ..tensorcore.library import gemm_libraries
+from .checksum import FLOAT64_MAX, U
+from .derived import Tolerance
+from .faults import named_output
+from .product import Errors, Order, errors_of
+
+_LEAST = 2.0**-125  # what flushed numbers can be, in units of the largest weight, with room for their roundings
+_MORE = 1 + 2.0**-10  # products of the small errors below
+
+
+@with_default_fpenv
+def attention_tolerance(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: str | AttentionKernel = "fa3_fp8",
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    out_format: str | Format | None = None,
+) -> Tolerance:
+    """Bound the error of an attention kernel's output.
+
+    The bound holds for all functions within the documented errors of 2**x and of the reciprocal, for any order of the
+    row sums. It adds the worst case of every operation: 2 to 250 times the largest error was measured, most
+    where a tensor core truncates sums of many tiles. `Tolerance.expected` is near the errors.
+
+    Parameters
+    ----------
+    q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
+        Operands, see `lowprec.attention`; leading axes may be omitted.
+    kernel : str or AttentionKernel
+        Kernel in ``lowprec.attentions``, or a custom one.
+    causal, window, scale
+        As in `lowprec.attention`.
+    out_format : str or Format, optional
+        Format of the output; default: the kernel's.
+
+    Returns
+    -------
+    Tolerance
+        Exact output, proven bound and expected error of every output; `Tolerance.test` judges a result. Rows without
+        keys are not judged.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a value is not on the operand format's grid, or no error of the kernel's 2**x or
+        reciprocal is documented.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (lp.round_to(rng.standard_normal((n, 64)), "bfloat16") for n in (16, 256, 256))
+    >>> t = lp.attention_tolerance(q, k, v, kernel="fa3_bf16")
+    >>> bool(t.test(lp.attention(q, k, v, kernel="flash2").out))
+    True
+    >>> bool(t.test(lp.attention(q, k, v, kernel="fa3_bf16", scale=0.12).out))
+    False
+    """
+    kernel = attentions.get(kernel)
+    if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
+        raise ValueError(
+            f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "
+            f"{kernel.exp2} and {kernel.reciprocal}"
+        )
+    target = formats.get(kernel.output_format if out_format is None else out_format)
+    options: dict[str, Any] = {"kernel": kernel, "causal": causal, "window": window, "scale": scale}
+    wide = attention(q, k, v, **options, out_format="float32").out
+    right = attention(q, k, v, **options, out_format=target).out
+    codes = [operand_codes("attention_tolerance", n, x, kernel.operands) for n, x in (("q", q), ("k", k), ("v", v))]
+    queries, keys, values = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in codes)
+    factor = softmax_scale(queries.shape[-1], scale)
+    (m, d), (n, channels) = queries.shape[2:], values.shape[2:]
+    left, right_side = find_window(causal, window)
+    low, high = visible_keys(m, n, left, right_side)
+    call = Call(m, n, d, channels, queries.shape[1] // keys.shape[1], False, left, right_side)
+    call = kernel.schedule.normalized(call)
+    tile = kernel.tile_of(call).keys_of(call)
+    found = np.empty((3, *queries.shape[:3], values.shape[-1]))
+    for b, h in np.ndindex(queries.shape[:2]):
+        group = h * keys.shape[1] // queries.shape[1]
+        head = _Head(kernel, tile, factor, queries[b, h], keys[b, group], values[b, group], low, high)
+        with np.errstate(all="ignore"):
+            found[:, b, h] = head.errors()
+    errors = Errors(*(x.reshape(wide.shape) for x in found))
+    return Tolerance.of(
+        errors, target, [wide], [right], name=lambda got, expected, d: named_output(right, expected, d, target)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Head:
+    """Codes of Q [M, D], K [N, D] and V [N, Dv] of a head, and the keys that a row sees."""
+
+    kernel: AttentionKernel
+    tile: int
+    factor: float
+    q: NDArray[Any]
+    k: NDArray[Any]
+    v: NDArray[Any]
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+
+    def errors(self) -> Errors:
+        """Return the exact output, the bound on its error, and an estimate of its mean square."""
+        kernel, n = self.kernel, len(self.v)
+        octaves = abs(self.factor) * math.log2(math.e)
+        scores = errors_of(self._operand(self.q), self._operand(self.k), self._order())
+        key = np.arange(n)
+        sees = (key >= self.low[:, None]) & (key < self.high[:, None])
+        x = np.where(sees, scores.exact * math.copysign(octaves, self.factor), -np.inf)
+        off = np.where(sees, scores.most * octaves, 0.0)
+        peak = x.max(axis=1, keepdims=True, initial=-np.inf)
+        weights = np.exp2(x - peak)
+        total = weights.sum(axis=1, keepdims=True)
+        v = decode(self.v, kernel.operands).astype(np.float64)
+        exact = weights @ v / total
+        # Relative error of a weight, that of its rescalings included, which numerator and denominator share.
+        size = np.where(sees, np.abs(x), 0.0).max(axis=1, keepdims=True, initial=0.0) + off.max(axis=1, keepdims=True)
+        tiles = -(-n // self.tile) + 1
+        arguments = off + U * (26 * size + 4 * abs(kernel.p_offset)) * _MORE + _LEAST
+        shared = np.expm1(arguments * math.log(2) + (tiles + 1) * math.log1p(kernel.exp2.relative_error))
+        flushed = _LEAST * (tiles + 2)
+        # Errors of the numerator alone: P rounded, O rescaled, and the sums of the tensor core.
+        p, unit = kernel.p_format, 2.0**-kernel.p_offset
+        half, small = 2.0 ** -(p.mantissa_bits + 1), p.smallest_subnormal / 2 * unit + flushed
+        computed = weights * (1 + shared) + np.where(sees, flushed, 0.0)
+        seen = sees.astype(np.float64)
+        sizes = np.where(v == 0, 0.0, np.maximum(np.abs(v), kernel.operands.smallest_normal))
+        stored = np.where(computed >= small / 2, computed * (1 + half) + p.smallest_normal * unit, 0.0)
+        products = stored @ sizes
+        step = kernel.values.step_error()
+        steps = -(-self.tile // kernel.values.step())
+        count = steps * (tiles if kernel.promote_every is None else min(kernel.promote_every, tiles))
+        relative = count * step.relative + (3 * tiles + 2) * U
+        growth = math.exp(relative * _MORE)
+        alone = half * (computed @ np.abs(v)) + small * (seen @ np.abs(v))
+        alone += growth * (relative * products + steps * tiles * step.absolute * unit + flushed)
+        least = total - (weights * shared).sum(axis=1, keepdims=True) - flushed * seen.sum(axis=1, keepdims=True)
+        common = (weights * shared) @ np.abs(v) + np.abs(exact) * (weights * shared).sum(axis=1, keepdims=True)
+        common += flushed * (seen @ np.abs(v) + np.abs(exact) * seen.sum(axis=1, keepdims=True))
+        sum_error = (n + 3 * tiles + 16) * U * _MORE
+        last = (1 + sum_error / (1 - sum_error)) * (1 + kernel.reciprocal.relative_error) * (1 + U) ** 3 - 1
+        before = (common + alone) / least
+        most = before + last * (np.abs(exact) + before) + 2.0**-149 + flushed
+        slack = (n + self.q.shape[1] + 64) * 2.0**-51 * (1 + size)
+        most += slack * ((weights @ np.abs(v)) / total + np.abs(exact))
+        highest = np.exp2(kernel.p_offset + kernel.rescale_threshold) * (1 + shared.max(axis=1, keepdims=True))
+        bounded: NDArray[np.bool_] = (
+            (least > 0) & (highest < p.max) & (products * growth / unit < self._limit()) & (sum_error < 0.5)
+        )
+        share = weights / total
+        variance = np.square(share) @ np.square(v) * (half**2 + kernel.exp2.relative_error**2) / 3
+        variance += count * np.square(step.relative * products / total) / 3 + np.square(last * exact) / n
+        return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
+
+    def _order(self) -> Order:
+        return Order(self.kernel.scores, gemm_libraries["deepgemm"], None, 1, formats["float32"])
+
+    def _operand(self, codes: NDArray[Any]) -> Quantized:
+        whole = Granularity(None, None)
+        return Quantized(np.ascontiguousarray(codes), np.ones((1, 1), np.float32), self.kernel.operands, whole)
+
+    def _limit(self) -> float:
+        stored = self.kernel.values.stored_format
+        return float(getattr(stored, "max", FLOAT64_MAX)) / 2
