@@ -31,15 +31,15 @@ DIFFER = {
     "e3m4": "Not Intel's E3M4, which is e3m4fn.",
     "e3m4fn": "Intel's toolkit maps NaN to the maximum; in lowprec NaN has a code.",
     "e8m0fnu": "Ties go to the even code, as in P3109 (3 -> 2). ml_dtypes, PyTorch, JAX and ONNX round ties up (3 -> "
-    "4) and round values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes converts 0 to NaN; ONNX's reference "
-    "converts 2^-127 to 2^-126 when it rounds up. All other values agree.",
+    "4) and round values between 2^-127 and 1.5 * 2^-127 to 2^-126; ml_dtypes and JAX convert 0 to NaN; ONNX's "
+    "reference converts 2^-127 to 2^-126 when it rounds up. All other values agree.",
     "e2m3fn": "NaN: ml_dtypes returns -0, and +0 for -NaN; JAX returns -0 for both in E2M1; CUDA's satfinite and the "
     "OCP presets return the maximum; gfloat raises an error.",
     "e3m2fn": "See e2m3fn.",
     "e2m1fn": "See e2m3fn. DeepGEMM's helper rounds ties toward zero.",
     "bfloat16": "NaN: PyTorch 2.13 returns 0xFFFF in its AVX2 and AVX-512 loops and 0x7FC0 in scalar ones (float16 "
     "sources, strides, the remainder of float64 after blocks of 16), for any NaN. float64: see e4m3fn.",
-    "mxint8": "pychop and gfloat produce -2, optional in the MX specification; microxcaling and lowprec do not.",
+    "mxint8": "gfloat produces -2, optional in the MX specification; microxcaling and lowprec do not.",
     "int8": "Saturates; NumPy's cast wraps.",
     "hif8": "en_dtypes rounds float64 to float32 first; one CUDA kernel of the HiFloat4 repository flushes the tie "
     "2^-23 to 0. CANN's saturating casts convert NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,8 @@ def ours(operation: Operation) -> Answer:
             return {"values": round_to(hadamard(x, int(name), **operation.options), operation.entry)}
         case "products":
             how = {"accumulator": operation.entry, "a_format": name, "b_format": name}
-            return {"values": np.stack([mma(codes[:64], codes[64:], **how) for codes in x])}
+            c = np.full((64, 8), float(operation.options.get("addend", 0)), np.float32)
+            return {"values": np.stack([mma(codes[:64], codes[64:], c, **how) for codes in x])}
         case "tensors":
             found = [quantize(tensor, quantizer_of(operation)) for tensor in x]
             return {"codes": np.stack([q.codes for q in found]), "scale": np.stack([q.scale for q in found])}
@@ -275,6 +276,8 @@ def _blocks(operation: Operation, theirs: Answer, mine: Answer) -> Units:
     order = nonzero * 10**6 + simplicity(amax) + near
     wrong_units = scale_wrong | (wrong.any(1) & live)
     prediction = predict(xb, cut(mine["codes"]), q, own_scale, top)
+    if places is not None:
+        prediction = replace(prediction, tensors=tuple(x), source=source, places=places)
     return Units(xb, wrong_units, scale_wrong, zero.sum(1), top, source, order, pair, prediction, places, stored)
 
 

@@ -74,11 +74,15 @@ def answers(
     Raises
     ------
     PackageError
-        If the package cannot be installed, imported or run.
+        If the package cannot be installed, imported or run, or another process uses its environment.
     """
     module = adapter_of(package)
     name, folder = module.__name__.rsplit(".", 1)[-1], make_folder(cache / module.ENVIRONMENT)
-    with locked(folder):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except ValueError as error:
+            raise PackageError(str(error)) from None
         python, here = _installed(folder, module, progress), os.fspath(Path(__file__).parent)
         versions = _run([python, "-c", _START + _VERSIONS, here, name], timeout)
         given = _written(module, cache)

@@ -41,7 +41,8 @@ def plain(operation: Operation, x: NDArray[Any]) -> Any:
         y = rules.transform(x[None], signs)[0]
         return [casts.cast(oracle.exact(v), oracle.BFLOAT16, "nearest_even", "ieee") << 16 for v in y.tolist()]
     rule, f = oracle.ACCUMULATORS[operation.entry].rule, oracle.FORMATS[name]
-    return [[rule.dot(a, b, 0, f, f) for b in x[64:].tolist()] for a in x[:64].tolist()]
+    c = int(np.float32(operation.options.get("addend", 0)).view(np.uint32))
+    return [[rule.dot(a, b, c, f, f) for b in x[64:].tolist()] for a in x[:64].tolist()]
 
 
 def quantize(operation: Operation, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:

@@ -10,6 +10,7 @@ from string import Template
 from types import ModuleType
 from typing import Any
 
+from ..cast.casts import decode
 from ..format.catalogue import formats
 from ..scaling.quantizer import quantizers
 from .calculation import calculation, number, short
@@ -34,8 +35,10 @@ cannot leave, and adversarial inputs, next to thresholds. Signs of zeros alone d
 not imply a GPU's: `tensor / 6.0` is a division on the CPU and, in PyTorch's eager mode, a product with 1/6 in CUDA
 (pytorch/pytorch#191495). Public reports were read in stored copies in November 2026.
 
-To reproduce a difference, install the package with the line of its section and run the block below the cause. It ends
-with a `print` of one code, or value, and of the scale of its block; scales multiply codes.
+To reproduce a difference, install the package with the line of its section and run the program below the cause. It
+prints one code, or value, and the scale of its block, as the package stores it. Codes are multiplied by scales; a
+number in parentheses is the value of a code. lowprec's answer is the call below the program, on the same `x`, after
+`import lowprec as lp`.
 
 ## Packages
 
@@ -119,13 +122,15 @@ def _ours(cell: Cell) -> str:
         case "hadamard":
             return f'lp.round_to(lp.hadamard(x{options}), "{cell["entry"]}")'
         case "products":
-            return f'lp.mma(x[0, :64], x[0, 64:], accumulator="{cell["entry"]}", a_format="{name}", b_format="{name}")'
+            addend = "".join(f", np.full((64, 8), np.float32({value!r}))" for value in cell["options"].values())
+            formats_ = f'a_format="{name}", b_format="{name}"'
+            return f'lp.mma(x[0, :64], x[0, 64:]{addend}, accumulator="{cell["entry"]}", {formats_})'
     changes = f".with_({options[2:]})" if options else ""
     return f'lp.quantize(x, lp.quantizers["{cell["entry"]}"]{changes})'
 
 
-def _input(cell: Cell, example: Mapping[str, Any]) -> str:
-    """Return lines that make an input."""
+def _input(cell: Cell, example: Mapping[str, Any], copies: int) -> str:
+    """Return lines that make an input, with copies of a block."""
     kind, _, name = cell["inputs"].partition("/")
     words = example.get("x")
     if words is None:
@@ -136,11 +141,11 @@ def _input(cell: Cell, example: Mapping[str, Any]) -> str:
     if kind == "casts":
         return f"x = np.full(64, 0x{words['0']:08X}, np.uint32).view(np.float32)"
     shapes = {"tensors": (16, 64), "products": (1, 72, 32), "nibbles": (1, 32)}
-    shape, dtype = shapes.get(kind) or (1, int(name)), "uint8" if kind == "products" else "uint32"
+    shape, dtype = shapes.get(kind) or (copies, int(name)), "uint8" if kind == "products" else "uint32"
     made = f"x = np.full({shape}, 0x{example['fill']:X}, np.{dtype})"
     if words:
         places = ", ".join(f"{at}: 0x{word:08X}" for at, word in words.items())
-        made += f"\nfor i, bits in {{{places}}}.items():\n    x.flat[i] = bits"
+        made += f"\nfor i, bits in {{{places}}}.items():\n    {'x[:, i]' if copies > 1 else 'x.flat[i]'} = bits"
     return made if kind == "products" else f"{made}\nx = x.view(np.float32)"
 
 
@@ -153,13 +158,23 @@ def snippet(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
                 if inspect.isfunction(getattr(module, word, None))]  # fmt: skip
         needed += [f for f in used if f not in needed]
         code = f"{inspect.getsource(function).rstrip()}\n\n\n{code}"
+    code = code.replace("  # fmt: skip", "")
     code = re.sub(r"( -> [\w\[\], ]+)(?=:\n)", "", re.sub(r": (?:Any|Answer|str|bool|int|float)(?=[,) =])", "", code))
     key = "codes" if example["prints"].startswith("0x") else "values"
     parts = [f'{"hex" if key == "codes" else "float"}(np.ravel(y["{key}"])[{example["at"]}])']
     if "stored" in example:
         how = "hex" if example["stored"] == "scale_codes" else "float"
         parts.append(f'{how}(np.ravel(y["{example["stored"]}"])[{example["block"]}])')
-    lines = ["import numpy as np", "", "", code.rstrip(), "", "", _input(cell, example), f"y = {cell['call']}"]
+    lines = [
+        "import numpy as np",
+        "",
+        "",
+        code.rstrip(),
+        "",
+        "",
+        _input(cell, example, getattr(module, "COPIES", 1)),
+        f"y = {cell['call']}",
+    ]
     return "\n".join([*lines, f"print({', '.join(parts)})"])
 
 
@@ -175,13 +190,20 @@ def _example(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
         name=package, title=", ".join(f"{letter}, {CAUSES[letter].title}" for letter in label.split("+")
                                       if letter in CAUSES) or "not explained",
         operation=cell["operation"], report="".join(f"; reported: {_link(text)}" for text in reports),
-        theirs=_long(example["theirs"]), ours=_long(example["ours"]), by_hand=explanation,
+        theirs=_long(cell, example["theirs"]), ours=_long(cell, example["ours"]), by_hand=explanation,
         code=snippet(module, cell, example), prints=example["prints"], own=_ours(cell),
     )  # fmt: skip
 
 
-def _long(answer: Mapping[str, str]) -> str:
-    return f"`{_code(answer)}`" + (f" with scale {short(number(answer['scale']))}" if "scale" in answer else "")
+def _long(cell: Cell, answer: Mapping[str, str]) -> str:
+    """Return an answer with the values of its code and its scale."""
+    kind, text = cell["inputs"].partition("/")[0], f"`{_code(answer)}`"
+    if len(answer["code"]) < 10 and kind != "nibbles":
+        q = quantizers[cell["entry"]].with_(**cell["options"]) if "scale" in answer else None
+        f = q.format if q is not None else formats[cell["entry"]]
+        code = int(answer["code"], 16)
+        text += f" ({short(decode(code, f))})" if code < 1 << f.bits else ""
+    return text + (f" with scale {short(number(answer['scale']))}" if "scale" in answer else "")
 
 
 def _by_hand(cell: Cell, example: Mapping[str, Any]) -> str:
@@ -207,9 +229,16 @@ def _package(name: str, facts: Mapping[str, Any], cells: list[Cell]) -> str:
     return _SECTION.substitute(
         name=name, about=(module.__doc__ or "").strip(), python=host["python"], cpu=host["cpu"], date=host["date"],
         versions=", ".join(f"{other} {version}" for other, version in facts["versions"].items()),
-        needs=" ".join(f"'{need}'" for needs in (module.NEEDS, *getattr(module, "THEN", ())) for need in needs),
+        needs=" ".join(f"'{_pinned(need, facts['versions'])}'"
+                       for needs in (module.NEEDS, *getattr(module, "THEN", ())) for need in needs),
         table=_table(header, rows), examples="\n".join(_example(module, *pair) for pair in shown.values()),
     )  # fmt: skip
+
+
+def _pinned(need: str, versions: Mapping[str, str]) -> str:
+    """Return a requirement with the version of the record."""
+    version = versions.get(need.partition("[")[0], "").partition("+")[0]
+    return f"{need}=={version}" if version else need
 
 
 def _link(text: str) -> str:

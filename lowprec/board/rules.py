@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format
 from ..scaling.hadamard import hadamard
+from ..scaling.quantize import quantize
 from ..scaling.quantizer import Quantizer
 from ..tensorcore.mma import mma
 
@@ -44,6 +45,12 @@ class Prediction:
         amax / max.
     exponent : float32 [n]
         Exponent of a power of two as scale, before it is limited.
+    tensors : tuple of float32 arrays
+        Tensors whose blocks these are.
+    source : int [n]
+        Index of the tensor of each block.
+    places : int [n, values]
+        Index in the tensor of every value.
     """
 
     x: F32
@@ -55,6 +62,9 @@ class Prediction:
     tensor_amax: Any = None
     quotient: Any = None
     exponent: Any = None
+    tensors: tuple[F32, ...] = ()
+    source: Any = None
+    places: Any = None
 
     def take(self, at: NDArray[np.int64]) -> Prediction:
         """Return the prediction of some blocks."""
@@ -151,6 +161,11 @@ def unlimited(p: Prediction) -> Prediction:
     return _changed(p, (p.exponent < -127) & (p.amax > 0), power(p.exponent))
 
 
+def beyond(p: Prediction) -> Prediction:
+    """Give a block whose scale is above 2^127 the scale NaN."""
+    return _changed(p, p.exponent > 127, np.nan)
+
+
 def divided_by(p: Prediction, divisor: float) -> Prediction:
     """Divide the elements of a block with the scale 2^-127 by another number."""
     return _changed(p, p.scale == f32(2.0**-127), p.scale, p.x / f32(divisor))
@@ -205,6 +220,13 @@ def constant(p: Prediction, scale: float, code: int = 0) -> Prediction:
     return replace(p, scale=np.where(rows, f32(scale), p.scale), codes=np.where(rows[:, None], code, p.codes))
 
 
+def largest_of_bfloat16(p: Prediction) -> Prediction:
+    """Use the largest bfloat16 for a factor 448 / amax that overflows."""
+    m = f32(p.format.max) / p.amax
+    m = np.where(np.isinf(m) & (p.amax > 0), f32(3.3895314e38), m)
+    return _changed(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
+
+
 def reciprocal(p: Prediction) -> Prediction:
     """Use m = 448 * (1 / amax) and s = 1 / m: the quotient 448 / amax is rounded twice."""
     m = E4M3_MAX * (f32(1) / p.amax)
@@ -220,20 +242,45 @@ def _e4m3(x: F32) -> F32:
 
 
 def zero_signs(p: Prediction, kind: str) -> Prediction:
-    """Change signs of zeros: `of_zero`, +0 for quotients of 0; `positive`, for all; `negative`, -0 unless x > 0."""
+    """Change signs of zeros.
+
+    +0 for x = 0 (`of_input`), for quotients of 0 (`of_zero`), or for all (`positive`); or -0 unless x > 0 (`negative`).
+    """
     sign = p.format.sign_mask
     zero = (p.codes & ~np.asarray(sign, p.codes.dtype)) == 0
     if kind == "of_zero":
         zero &= (p.x == 0) | (p.x / p.scale[:, None] == 0)
+    if kind == "of_input":
+        zero &= p.x == 0
     code = np.where((p.x > 0) & np.isfinite(p.x), 0, sign) if kind == "negative" else 0
     return replace(p, codes=np.where(zero, code, p.codes).astype(p.codes.dtype))
 
 
-def transformed_by_vdpbf16ps(p: Prediction) -> Prediction:
-    """Multiply blocks by the Hadamard matrix with AVX-512's bfloat16 products."""
-    x, rows = (encode(v, "bfloat16") for v in (p.x, np.ascontiguousarray(hadamard(np.eye(16, dtype=f32)).T)))
-    y = mma(x, rows, accumulator="avx512_bf16", a_format="bfloat16", b_format="bfloat16")
-    return replace(p, codes=round_to(y, "bfloat16"))
+def _transformed(x: F32, accumulator: str, signs: str = "te", factor: int = 1) -> F32:
+    """Return rows of 16 values times the Hadamard matrix, with the sums of an accumulator, rounded to bfloat16."""
+    rows = factor * np.ascontiguousarray(hadamard(np.eye(16, dtype=f32), signs=signs).T)
+    a, b = encode(x, "bfloat16"), encode(rows, "bfloat16")
+    y = mma(a, b, accumulator=accumulator, a_format="bfloat16", b_format="bfloat16")
+    return round_to(y / f32(factor), "bfloat16")
+
+
+def transformed(p: Prediction, accumulator: str, signs: str = "te", factor: int = 1) -> Prediction:
+    """Multiply blocks by `factor` times the Hadamard matrix with the sums of an accumulator, then divide by it."""
+    return replace(p, codes=_transformed(p.x, accumulator, signs, factor))
+
+
+def columns_by_vdpbf16ps(p: Prediction) -> Prediction:
+    """Multiply columns of tensors by the Hadamard matrix with AVX-512's bfloat16 products, then quantize."""
+    assert p.quantizer is not None
+    plain, codes, scales, x = p.quantizer.with_(hadamard_size=None), p.codes.copy(), p.scale.copy(), p.x.copy()
+    for source in np.unique(p.source):
+        at, columns = p.source == source, np.ascontiguousarray(p.tensors[source].T)
+        y = np.ascontiguousarray(_transformed(columns.reshape(-1, 16), "avx512_bf16").reshape(columns.shape).T)
+        q = quantize(y, plain)
+        scale = np.repeat(q.scale, len(y) // len(q.scale), 0)
+        x[at], codes[at] = y.flat[p.places[at]], q.codes.flat[p.places[at]]
+        scales[at] = scale.flat[p.places[at, 0]]
+    return replace(p, x=x, codes=codes, scale=scales)
 
 
 def nearest_product(p: Prediction) -> Prediction:
@@ -247,9 +294,16 @@ def reciprocal_applied(p: Prediction, nan: int) -> Prediction:
     return _changed(p, p.amax == p.amax, p.scale, p.x * (f32(1) / p.scale)[:, None], nan)
 
 
-def nan_code(p: Prediction, code: int) -> Prediction:
-    """Give NaN another code."""
-    return replace(p, codes=np.where(np.isnan(p.x), code, p.codes).astype(p.codes.dtype))
+def half_added(p: Prediction) -> Prediction:
+    """Round by floor(y + 0.5), with y relative to the smallest element: the number below 0.5 becomes 1."""
+    below = np.abs(p.x / p.scale[:, None]) / f32(p.format.smallest_subnormal) == np.nextafter(f32(0.5), f32(0))
+    codes = np.where(np.signbit(p.x), p.format.sign_mask, 0) | 1
+    return replace(p, codes=np.where(below, codes, p.codes).astype(p.codes.dtype))
+
+
+def nan_code(p: Prediction, code: int, signed: int = 0) -> Prediction:
+    """Give NaN another code, plus `signed` if its sign is 1."""
+    return between(p, 0x7F800001, 0x7FFFFFFF, code, signed)
 
 
 def minus_two(p: Prediction) -> Prediction:
@@ -295,6 +349,15 @@ def zero_tensor(p: Prediction) -> Prediction:
     return _changed(p, (g == 0) | np.isnan(g), np.where(np.isnan(g), g, s), p.x / f32(0), 7)
 
 
+def static_scales(p: Prediction) -> Prediction:
+    """Use s = E4M3(amax / 6 * b / (amax of the tensor / 6)) from 2^-9 to 448, 1 for a quotient of 0; x / (s * g)."""
+    assert p.quantizer is not None
+    bound = f32(p.quantizer.rule.max_block_scale or 448)  # type: ignore[union-attr]
+    wide = np.where(p.quotient == 0, f32(1), p.quotient) * bound / (p.tensor_amax / E2M1_MAX)
+    s = _e4m3(np.clip(wide, f32(2.0**-9), E4M3_MAX))
+    return _changed(p, np.full(len(s), True), s, p.x / (s * (p.tensor_amax / (E2M1_MAX * bound)))[:, None], 7)
+
+
 def unsaturated(p: Prediction) -> Prediction:
     """Use e = 6 b / amax of the tensor, s = E4M3(amax / 6 * e), x * (1 / (s / e)) without a limit: 8 is coded -0."""
     assert p.quantizer is not None
@@ -329,6 +392,18 @@ def exponent_bits(p: Prediction) -> Prediction:
     return _changed(p, byte != p.exponent + 127, decode(byte.astype(np.uint8), "e8m0fnu"), y, 0xB)
 
 
+def addend_lost(p: Prediction, exponent: int) -> Prediction:
+    """Drop a NaN addend in a group of 16 products of CDNA3 whose largest exponent reaches a limit."""
+    a, b = np.split(p.x, 2, axis=1)
+    reached = np.any((np.frexp(a)[1] + np.frexp(b)[1] - 2 >= exponent).reshape(-1, 2, 16), 2, keepdims=True)[..., 0]
+    first = reached[:, :1] & ~np.isnan(a * b)[:, :16].any(1, keepdims=True)  # else the second group adds NaN
+    used = first | (np.arange(32) >= 16)
+    codes, how = p.codes.copy(), {"accumulator": "cdna3_fp8", "a_format": "e5m2fnuz", "b_format": "e5m2fnuz"}
+    for i in np.flatnonzero(reached[:, 1] | first[:, 0]):
+        codes[i] = mma(*(encode(np.where(used[i], v[i], f32(0))[None], "e5m2fnuz") for v in (a, b)), **how)
+    return replace(p, codes=codes)
+
+
 # --- casts ------------------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +413,17 @@ def between(p: Prediction, low: int, high: int, code: int, signed: int = 0) -> P
     size = bits & 0x7FFFFFFF
     codes = code | (bits >> 31) * np.uint32(signed)
     return replace(p, codes=np.where((size >= low) & (size <= high), codes, p.codes).astype(p.codes.dtype))
+
+
+def rounded_to_float32(p: Prediction, policy: str) -> Prediction:
+    """Round values just above `p.x` to float32, that is to `p.x`, before they are cast to nearest even."""
+    return replace(p, codes=encode(p.x, p.format, policy=policy))
+
+
+def midpoints_in_float32(p: Prediction) -> Prediction:
+    """Compare with midpoints of neighbouring values, rounded to float32; a tie has the lower value."""
+    values = p.format.values().astype(np.float64)
+    return replace(p, codes=np.searchsorted(((values[1:] + values[:-1]) / 2).astype(f32), p.x).astype(p.codes.dtype))
 
 
 def payload(p: Prediction, shift: int, quiet: int) -> Prediction:

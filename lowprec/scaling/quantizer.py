@@ -243,15 +243,15 @@ _TORCHAO_MX = (
     "finite scale"
 )
 _RCEIL_NOTE = (
-    "torchao 0.18 divides by max and takes float32's log2; torchao, and TransformerEngine, which multiplies by 1 "
-    "instead of 2^127, convert all elements of a block with scale 2^-127 to zeros"
+    "torchao 0.18 divides by max and takes float32's log2; torchao, and TransformerEngine's GPU kernel, which "
+    "multiplies by 1 instead of 2^127, convert all elements of a block with scale 2^-127 to zeros"
 )
 _FLAVOURS: dict[str, dict[str, str]] = {
     "floor": {"source": _MX, "note": "elements between max and 2^(emax + 1) / s saturate; packages that compute "
               f"floor(log2 amax) in float32 are wrong just below powers of two; {_TORCHAO_MX}"},
     "ceil": {"source": "torchao 0.18, prototype/mx_formats: ScaleCalculationMode.CEIL", "note": _TORCHAO_MX},
     "even": {"source": "torchao 0.18, ScaleCalculationMode.EVEN; AMD Quark",
-             "note": "compressed-tensors rounds amax to one mantissa bit for every element format: even_1bit; "
+             "note": "compressed-tensors rounds amax to one mantissa bit for E4M3, too: even_1bit; "
              f"{_TORCHAO_MX}"},
     "rceil": {"scale_calculation": "amax*(1/max)", "inf_block": "largest", "source": _RCEIL, "note": _RCEIL_NOTE},
     "even_1bit": {"source": "compressed-tensors 0.20"},
@@ -260,7 +260,7 @@ for _name, _fields in _FLAVOURS.items():
     _options = {"scale_calculation": _name, **_fields}
     _add(f"mxfp8_{_name}", *(["mxfp8"] if _name == "rceil" else []), like=_MX_BASE, **_options)
     _add(f"mxfp8_e5m2_{_name}", like=_MX_BASE, format="e5m2", **_options)
-_add("mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="never -2, to which gfloat and pychop round -1.9999")
+_add("mxint8", like=_MX_BASE, format="mxint8", source=_MX, note="never -2, to which gfloat rounds -1.9999")
 for _name, _format in (("mxfp6_e2m3", "e2m3fn"), ("mxfp6_e3m2", "e3m2fn"), ("mxfp4", "e2m1fn")):
     _add(f"{_name}_floor", like=_MX_BASE, format=_format, source=_MX, note=_TORCHAO_MX)
     for _flavour in ("ceil", "even", "rceil"):

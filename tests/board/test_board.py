@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import re
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec._files import locked, make_folder
 from lowprec.board import causes, compare, environments, page, record
 from lowprec.board.adapters.harness import Operation, nibbles
 from lowprec.board.calculation import number, short
@@ -248,6 +251,13 @@ def test_the_rest_goes_on_after_a_package_that_cannot_be_installed(
     )
     assert [cell.get("error") for cell in board["cells"]] == [None, "no matching distribution"]
     assert "Could not run: no matching distribution." in (tmp_path / "b.md").read_text()
+
+
+def test_an_environment_in_use_gives_a_row_that_names_the_process(toy: types.ModuleType, tmp_path: Path) -> None:
+    with locked(make_folder(tmp_path / "cache" / "toy")):
+        board = _update(tmp_path)
+    assert re.search(rf"toy' is in use by another process \(pid {os.getpid()}\)", board["cells"][0]["error"])
+    assert "in use by another process" in (tmp_path / "b.md").read_text()
 
 
 def test_answers_are_computed_once(toy: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

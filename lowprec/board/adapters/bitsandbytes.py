@@ -20,6 +20,16 @@ def quantize(x: Any, kind: str, stored: bool = False) -> Answer:
     return {"codes": codes, "scale": state.absmax.numpy()}
 
 
+def cast(x: Any) -> Answer:
+    """Cast values up to 1 in magnitude, in blocks of 32 that begin with a 1."""
+    import numpy as np
+
+    x = np.clip(np.nan_to_num(x), -1, 1)
+    rows = np.concatenate([x, np.zeros(-len(x) % 31, np.float32)]).reshape(-1, 31)
+    codes = quantize(np.concatenate([np.ones((len(rows), 1), np.float32), rows], 1), "nf4")["codes"]
+    return {"codes": codes[:, 1:].reshape(-1)[: len(x)]}
+
+
 def decode(codes: Any, kind: str) -> Answer:
     """Decode all codes with an absmax of 1."""
     import numpy as np
@@ -35,6 +45,7 @@ def decode(codes: Any, kind: str) -> Answer:
 OPERATIONS = [
     Operation("NF4 1x32", quantize, "blocks/32", "dsv3_inference", {"kind": "nf4"},
               options={"format": "nf4", "granularity": "1x32", "amax_floor": 0.0}, domain="finite"),
+    Operation("cast nf4", cast, "casts/nf4", "nf4", domain="finite"),
     Operation("packing of NF4", quantize, "nibbles/nf4", "nf4", {"kind": "nf4", "stored": True}),
     Operation("NF4 decode", decode, "codes/nf4", "nf4", {"kind": "nf4"}),
     Operation("FP4 decode", decode, "codes/fp4_bitsandbytes", "fp4_bitsandbytes", {"kind": "fp4"}),

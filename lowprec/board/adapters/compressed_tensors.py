@@ -52,6 +52,18 @@ def nvfp4(x: Any, stored: bool = False) -> Answer:
     return {"codes": codes if stored else nibbles(codes), "scale": scale.float().numpy()}
 
 
+def hadamard(x: Any, kind: str) -> Answer:
+    """Transform blocks in bfloat16; random signs are applied twice, so that they cancel."""
+    import torch
+    from compressed_tensors.transform import TransformArgs, TransformFactory, TransformScheme
+
+    factory = TransformFactory.from_scheme(TransformScheme(type=kind, head_dim=16), name="rotation", seed=0)
+    args = TransformArgs(targets=["Linear"], location="input")
+    transform = factory.create_transform(torch.nn.Linear(16, 16, bias=False), args)
+    signs = transform.weight.detach()[:, 0].bfloat16()
+    return {"values": transform(torch.from_numpy(x).bfloat16() * signs).detach().float().numpy()}
+
+
 OPERATIONS = [
     Operation("MXFP8", group, "blocks/32", "mxfp8_even_1bit", {"bits": 8, "width": 32, "mx": True}),
     Operation("MXFP6 E2M3", group, "blocks/32", "mxfp6_e2m3_even", {"bits": 6, "width": 32, "mx": True}),
@@ -63,4 +75,6 @@ OPERATIONS = [
               options={"amax_floor": 0.0}),
     Operation("FP8 128x128", group, "tiles/128", "dsv3_inference", {"bits": 8, "width": 128, "height": 128},
               options={"amax_floor": 0.0, "granularity": "128x128"}),
+    *(Operation(f"{name} transform", hadamard, "hadamard/16", "bfloat16", {"kind": kind}, options={"signs": "none"})
+      for name, kind in (("Hadamard", "hadamard"), ("random Hadamard", "random-hadamard"))),
 ]  # fmt: skip

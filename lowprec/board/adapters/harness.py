@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -42,8 +43,8 @@ class Operation:
     entry : str
         Format, quantizer or accumulator of lowprec to compare with.
     options : mapping
-        Rounding and policy of a cast, fields in which the quantizer differs from the entry, or arguments of
-        `lp.hadamard`.
+        Rounding and policy of a cast, fields in which the quantizer differs from the entry, arguments of `lp.hadamard`,
+        or `addend` of a product, as a string.
     domain : {"all", "numbers", "finite", "nonnegative", "positive"}
         Inputs that the operation is defined for.
     step : int
@@ -76,6 +77,14 @@ def nibbles(packed: Any) -> Any:
     """Return two codes per byte along the last axis, the low one first."""
     packed = np.ascontiguousarray(packed).view(np.uint8)
     return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+
+
+def checkout(variable: str, source: str, *patterns: str) -> str:
+    """Return a hash of files in the checkout that an environment variable names."""
+    if variable not in os.environ:
+        raise FileNotFoundError(f"set {variable} to a checkout of {source}")
+    files = sorted(file for pattern in patterns for file in Path(os.environ[variable]).glob(pattern))
+    return f"sha256 {hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()[:8]}"
 
 
 def casts(

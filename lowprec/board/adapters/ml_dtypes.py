@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .harness import Answer, casts, decodes
+from .harness import Answer, Operation, casts, decodes
 
 VERSIONS = ("ml_dtypes", "numpy")
 ENVIRONMENT = "small"
@@ -14,12 +14,13 @@ NAMES = {
 }  # fmt: skip
 
 
-def cast(x: Any, name: str) -> Answer:
-    """Cast float32 values."""
+def cast(x: Any, name: str, above: bool = False) -> Answer:
+    """Cast float32 values, or float64 values just above them in magnitude."""
     import ml_dtypes
     import numpy as np
 
     kind = np.dtype(getattr(ml_dtypes, name))
+    x = x.astype(np.float64) * (1 + 2.0**-40) if above else x
     return {"codes": x.astype(kind).view(f"u{kind.itemsize}")}
 
 
@@ -32,4 +33,8 @@ def decode(codes: Any, name: str) -> Answer:
 
 _POLICY = {"options": {"policy": "ml_dtypes"}}
 _E8M0 = {"e8m0fnu": {"options": {"rounding": "nearest_away", "policy": "ml_dtypes"}}}
-OPERATIONS = [*casts(cast, NAMES, _POLICY, _E8M0), *decodes(decode, NAMES)]
+OPERATIONS = [
+    *casts(cast, NAMES, _POLICY, _E8M0), *decodes(decode, NAMES),
+    *(Operation(f"cast {ours} from float64", cast, f"casts/{ours}", ours, {"name": NAMES[ours], "above": True},
+                options={"policy": "ml_dtypes", "rounding": "nearest_away"}) for ours in ("e4m3fn", "bfloat16")),
+]  # fmt: skip

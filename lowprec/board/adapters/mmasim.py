@@ -1,4 +1,4 @@
-"""MMA-Sim: models of NVIDIA's and AMD's matrix instructions. One instruction for each product, C = 0."""
+"""MMA-Sim: models of NVIDIA's and AMD's matrix instructions. One instruction for each product, C = 0 if not stated."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ ENVIRONMENT = "mmasim"
 NEEDS = ("torch", "mmasim", "setuptools", "numpy")
 
 
-def product(codes: Any, kind: str, arch: str, name: str, dtype: str) -> Answer:
-    """Multiply rows of A by rows of B, in tiles of the instruction."""
+def product(codes: Any, kind: str, arch: str, name: str, dtype: str, addend: str = "0") -> Answer:
+    """Multiply rows of A by rows of B, in tiles of the instruction, and add a constant."""
     import numpy as np
     import torch
     from mmasim import amd, nv_ptx
@@ -21,7 +21,7 @@ def product(codes: Any, kind: str, arch: str, name: str, dtype: str) -> Answer:
 
     def one(a: Any, b: Any) -> Any:
         wide = b.view(torch.uint8).repeat(unit.n // 8, 1).view(b.dtype)
-        return unit(a.contiguous(), wide.T, torch.zeros(rows, unit.n))[:, :8]
+        return unit(a.contiguous(), wide.T, torch.full((rows, unit.n), float(addend)))[:, :8]
 
     return {"values": np.stack([np.concatenate([one(x[i : i + rows], x[64:]) for i in range(0, 64, rows)]) for x in t])}
 
@@ -34,7 +34,10 @@ _SIMULATED = {
     "CDNA3 FP8": ("MFMA", "CDNA3", "f32_16x16x32_fp8_fp8", "e4m3fnuz", "cdna3_fp8"),
 }
 OPERATIONS = [
-    Operation(f"product {name}", product, f"products/{ours}", entry,
-              {"kind": kind, "arch": arch, "name": instruction, "dtype": f"float8_{ours}"})
-    for name, (kind, arch, instruction, ours, entry) in _SIMULATED.items()
+    *(Operation(f"product {name}", product, f"products/{ours}", entry,
+                {"kind": kind, "arch": arch, "name": instruction, "dtype": f"float8_{ours}"})
+      for name, (kind, arch, instruction, ours, entry) in _SIMULATED.items()),
+    Operation("product CDNA3 FP8 E5M2, C = NaN", product, "products/e5m2fnuz", "cdna3_fp8",
+              {"kind": "MFMA", "arch": "CDNA3", "name": "f32_16x16x32_bf8_bf8", "dtype": "float8_e5m2fnuz",
+               "addend": "nan"}, options={"addend": "nan"}),
 ]  # fmt: skip

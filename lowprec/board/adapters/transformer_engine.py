@@ -5,7 +5,7 @@ Its "scale" multiplies values; what is stored is the inverse, which multiplies c
 
 from typing import Any
 
-from .harness import Answer, Operation, nibbles
+from .harness import Answer, Operation, checkout, nibbles
 
 VERSIONS = ("transformer_engine", "torch")
 ENVIRONMENT = "torch"
@@ -13,17 +13,13 @@ NEEDS = ("torch", "numpy")
 
 
 def version() -> str:
-    """Return the version of the checkout, and a hash of the references in it."""
-    import hashlib
+    """Return the version of the checkout, and a hash of its references."""
     import os
     from pathlib import Path
 
-    if "TRANSFORMER_ENGINE" not in os.environ:
-        raise FileNotFoundError("set TRANSFORMER_ENGINE to a checkout of github.com/NVIDIA/TransformerEngine")
-    root = Path(os.environ["TRANSFORMER_ENGINE"])
-    files = [*root.glob("transformer_engine/pytorch/custom_recipes/*.py"), *root.glob("tests/pytorch/references/*.py")]
-    found = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
-    return f"{(root / 'build_tools' / 'VERSION.txt').read_text().strip()}, sha256 {found[:8]}"
+    references = ("transformer_engine/pytorch/custom_recipes/*.py", "tests/pytorch/references/*.py")
+    found = checkout("TRANSFORMER_ENGINE", "github.com/NVIDIA/TransformerEngine", *references)
+    return f"{Path(os.environ['TRANSFORMER_ENGINE'], 'build_tools/VERSION.txt').read_text().strip()}, {found}"
 
 
 def reference(name: str) -> Any:
@@ -82,13 +78,14 @@ def block(x: Any, rows: int, power: bool, kind: str = "float8_e4m3fn") -> Answer
     return {"codes": q.data.view(torch.uint8).numpy(), "scale": q.scale.numpy()}
 
 
-def current(x: Any, kind: str = "float8_e4m3fn") -> Answer:
+def current(x: Any, kind: str = "float8_e4m3fn", bfloat16: bool = False) -> Answer:
     """Quantize a tensor to FP8 with one scale."""
     import torch
 
     module = reference("transformer_engine.pytorch.custom_recipes.reference_current_scaling")
     quantizer = module.CurrentScalingQuantizerRef(dtype=getattr(torch, kind), pow_2_scales=False)
-    q, scale = quantizer._quantize(torch.from_numpy(x))[:2]
+    t = torch.from_numpy(x).bfloat16() if bfloat16 else torch.from_numpy(x)
+    q, scale = quantizer._quantize(t)[:2]
     return {"codes": q.view(torch.uint8).numpy(), "scale": scale.numpy()}
 
 
@@ -119,6 +116,7 @@ OPERATIONS = [
     Operation("FP8 1x128 E5M2", block, "blocks/128", "te_block_fp32",
               {"rows": 1, "power": False, "kind": "float8_e5m2"}, options={"format": "e5m2"}),
     Operation("FP8 tensor", current, "tensors", "te_current"),
+    Operation("FP8 tensor of bfloat16", current, "tensors/bfloat16", "te_current", {"bfloat16": True}),
     Operation("FP8 tensor E5M2", current, "tensors", "te_current", {"kind": "float8_e5m2"},
               options={"format": "e5m2"}),
 ]  # fmt: skip
