@@ -13,10 +13,10 @@ def page() -> str:
         (
             f"`{name}`", a.operands.name, f"`{a.scores.name}`",
             ", ".join(
-                f"{t.keys} to D = {t.head_dim}" + (f" (Dv = {t.value_dim})" if t.value_dim else "") for t in a.key_tiles
+                f"{t.keys} (D <= {t.head_dim}" + (f", Dv = {t.value_dim})" if t.value_dim else ")") for t in a.key_tiles
             ),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
-            "never" if a.promote_every is None else f"every {a.promote_every}",
+            {None: "all tiles", 1: "one tile"}.get(a.promote_every, f"{a.promote_every} tiles"),
             ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),
                                        ("gradients", a.gradient_tiles)) if has),
             a.source,
@@ -31,72 +31,100 @@ def page() -> str:
         "row sum",
         "P",
         "threshold",
-        "promoted",
+        "PV summed over",
         "options",
         "source",
     )
     return f"""# Attention kernels
 
-Between two matrix products, attention has a softmax, and a kernel computes all three by tiles of keys. Everything that
-affects the bits is data here: the tiles, both accumulators, how the running maximum is kept, in which order a row of P
-is added, the format of P and the power of two that multiplies it, and whether the tensor core accumulates the output
-over all tiles. `lp.attention` computes any such kernel:
+An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
+tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
+forward pass of FlashAttention 2, 3 and 4 and of vLLM's fork. No recording of a GPU has confirmed these bits yet; see
+[what is verified](#what-is-verified-and-what-is-assumed).
+
+Every choice that affects the bits is a field of the kernel's description: the tile sizes, the accumulators of both
+products, the rule for the running maximum, the order in which a row of P is summed, the format and scale of P, and
+the number of tiles over which the tensor core accumulates O. The example measures the effect of the last one:
 
 ```python
 >>> import numpy as np, lowprec as lp
 >>> rng = np.random.default_rng(0)
 >>> q, k, v = (lp.round_to(rng.standard_normal((n, 128)), "e4m3fn") for n in (4, 8192, 8192))
 >>> v = lp.round_to(v + 1, "e4m3fn")                                  # values whose mean is not zero
->>> exact = lp.attention(q, k, v, kernel="fa3_bf16", out_format="float32").out
+>>> bf16 = lp.attention(q, k, v, kernel="fa3_bf16", out_format="float32").out
 >>> for name in ("fa3_fp8", "vllm_fa3_fp8"):
 ...     out = lp.attention(q, k, v, kernel=name, out_format="float32").out
-...     print(f"{{name}}: {{(out * exact).sum() / (exact * exact).sum() - 1:+.1%}}")
+...     print(f"{{name}}: {{(out * bf16).sum() / (bf16 * bf16).sum() - 1:+.1%}}")
 fa3_fp8: -10.0%
 vllm_fa3_fp8: -0.1%
 
 ```
 
-Both are FlashAttention-3 on Hopper. Upstream, the output of 8192 keys stays in the tensor core, whose FP8 sums keep
-14 significant bits and truncate; vLLM's fork adds the result of each tile in float32. The
-[tutorial](gallery/plot_attention.py) shows what that does to a long context.
+The printed number is the gain error: how much smaller the outputs are on average than those of the BF16 kernel. Both
+FP8 kernels are FlashAttention-3 on Hopper. The kernel of Dao-AILab accumulates O over all 8192 keys in the tensor
+core, whose FP8 sums keep 14 significant bits and are truncated. vLLM's fork accumulates each tile separately and adds
+it to O in float32. The [tutorial](gallery/plot_attention.py) shows the effect on a long context.
 
-A hypothetical kernel is one change away, and everything else stays:
+To model another kernel, change a field:
 
 ```python
->>> lagging = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0)     # FlashAttention-4 before its correction
->>> int(lp.attention(q * 2, k, v, kernel=lagging).saturated.sum()) > 0   # probabilities above the largest number of P
+>>> lagging = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0)     # until flash-attention issue 2694
+>>> int(lp.attention(q * 2, k, v, kernel=lagging).saturated.sum()) > 0   # values of P above the largest of E4M3
 True
 
 ```
 
-`splits=8` computes eight ranges of tiles separately and combines them by their log-sum-exps, in the order of each
-kernel's combination (`Combine`): the number of splits, which schedulers derive from the batch and the GPU, changes
-bits. `softcap=` and `sinks=` are there for the kernels that have them. `page_size=` is the size of the
-[pages of a KV cache](#pages-of-a-kv-cache), which can change the tiles.
+| parameter | effect on the bits |
+| --- | --- |
+| `descale=(q, k, v)` | scales of q, k and v, as numbers or one per sequence and KV head, as callers of FP8 kernels \
+pass them. Those of q and k multiply the scores, that of v the output |
+| `splits=8` | computes eight ranges of tiles separately, and merges them by their log-sum-exps as the library's \
+combine kernel does (`Combine`). The number changes the result; schedulers derive it from batch size and GPU |
+| `causal=`, `window=` | select the tiles, and in some kernels their size |
+| `page_size=` | size of the [pages of a KV cache](#pages-of-a-kv-cache), which can change the tiles |
+| `softcap=`, `sinks=` | for the kernels that have them: see *options* in the table |
 
-From the command line: `lowprec attentions` lists the kernels, `lowprec attention Q.npy K.npy V.npy --kernel NAME`
+With grouped-query attention, k and v have fewer heads than q; each group of query heads uses one KV head.
+
+On the command line, `lowprec attentions` lists the kernels, and `lowprec attention Q.npy K.npy V.npy --kernel NAME`
 computes one.
 
 ## Catalogue
 
+The columns, for head dimension D of queries and keys, and Dv of values:
+
+- *keys per tile*: size of a tile of keys (kBlockN) without a mask. Causal and sliding-window kernels may have other
+  sizes (`key_tiles`).
+- *row sum*: with `QuadSum`, four threads add the keys 2t and 2t + 1 of every eight, and their sums are added at the
+  end, (t0 + t2) + (t1 + t3). With `PackedPairSum`, one thread adds eight interleaved chains.
+- *P*: format of P, and the power of two that multiplies it.
+- *threshold*: the running maximum is kept, and O is not rescaled, while a new maximum exceeds it by at most this
+  number in units of log2.
+- *PV summed over*: number of tiles that the tensor core accumulates before the sum is added to O in float32.
+
 {table(names, rows)}
 
-A threshold keeps the old maximum while the new one is larger by at most that many octaves. *Promoted* is how often P V
-leaves the tensor core. Causal masks and sliding windows have their own tiles (`key_tiles`). A rule of each library
-(`schedule`) normalizes the mask as its wrapper does and decides which tiles a block of queries visits: vLLM's windows
-start at the first key that a block sees, and few queries have smaller tiles; in FlashAttention-4 the share of 2^x that
-the polynomial computes depends on head size, mask, rows and heads of a group. A NaN in V reaches the rows of all blocks
-that visit its tile, also where it is masked.
+A rule of each library (`schedule`) normalizes the mask as the library's wrapper does, and decides which tiles a block
+of queries visits:
 
-The entries are these kernels and no others: `flash2` is the unsplit kernel with the tiles of an A100, although
-FlashAttention-2's wrapper splits keys for small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9
-have other tiles at D = 128. FlashAttention-3 has V in rows; FlashAttention-4 is compiled for sm_100, since its kernel
-for sm_103 has no polynomial.
+- In vLLM's fork, the tiles of a window start at the first key that a block sees.
+- Short blocks of queries have smaller tiles.
+- In FlashAttention-4, a polynomial computes a part of the exponentials. This part depends on head dimension, mask,
+  number of rows, and query heads per KV head.
+
+A NaN in V reaches all rows of the blocks that visit its tile, even at masked positions (0 x NaN).
+
+Each entry is one configuration of its library:
+
+- `flash2` is the kernel without splits and with the tiles of an A100. FlashAttention-2's wrapper splits keys for
+  small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9 have other tiles at D = 128.
+- FlashAttention-3 entries have row-major V.
+- FlashAttention-4 is compiled for sm_100; its kernel for sm_103 has no polynomial.
 
 ### Pages of a KV cache
 
-Tiles take keys in their logical order, whatever their pages. But a kernel may copy pages in another way than contiguous
-keys, with other tiles, and then the bits of the output change:
+Tiles take keys in their logical order, whatever their pages. But a kernel may copy pages in another way than
+contiguous keys, with other tiles, and then the bits of the output change:
 
 | kernel | copied as contiguous keys are (by TMA) | otherwise |
 | --- | --- | --- |
@@ -109,33 +137,34 @@ tiles (128 keys instead of 176 in BF16 at D = 128, 160 instead of 224 in FP8); b
 So one query of FlashAttention-3 in BF16, which decoding has, is computed with 176 keys per tile from a contiguous
 cache and with 128 from pages of any size. vLLM's fork in BF16, which is not in the catalogue, has 160 and 128.
 
-## What is exact
+## What is verified, and what is assumed
 
-Each kernel has the bits of an [oracle in fractions](../lowprec/oracle/attention.py): outputs and log-sum-exps of
-random rows with several tiles, with and without a causal mask, and 19 wrong rules (another order of tiles, offset,
-threshold, rounding, order of the sum) that give other bits. The rules were read from the sources in the table, twice:
-a second implementation, written from the sources without knowledge of this one, has the same bits in all 109 760
-outputs and 1109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities), and its smallest cases are tests.
-No recording of a GPU's attention has confirmed them yet.
+Outputs and log-sum-exps of each kernel match an [oracle in exact rational
+arithmetic](../lowprec/oracle/attention.py), bit for bit, on random rows with several tiles, with and without a causal
+mask. The tests detect each of 19 deliberately wrong rules (another order of tiles, offset, threshold, rounding, order
+of the sum). The rules were read from the sources in the table, twice: a second implementation, written from the
+sources without knowledge of the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases
+(masks, groups of heads, NaN, infinities). Its smallest cases are tests. **No recording of a GPU's attention has
+confirmed them yet.**
 
-Where a compiler decides between one rounding and two, the fields follow compiled kernels: fa3-fwd 0.0.3 and vllm 0.33.0
-(its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS DSL 4.6.2 for sm_100a.
-In these `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one FFMA each
-(`QuadSum(fused=...)`, `fused_shift`, `fused_lse`); FlashAttention-4 rounds the first one twice. Another compiler may
-contract otherwise: the fields can be changed.
+Where a compiler decides whether a multiplication and an addition become one FMA, the fields follow compiled kernels:
+fa3-fwd 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with
+CUTLASS DSL 4.6.2 for sm_100a. In these, `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)`
+are one FMA each (`QuadSum(fused=...)`, `fused_shift`, `fused_lse`), except that FlashAttention-4 multiplies and adds
+separately in the first. For another compiler, change these fields.
 
-Not determined by them:
+The compiled code leaves three points open. lowprec assumes:
 
-- `ex2.approx` (MUFU.EX2), the reciprocal and the logarithm of NVIDIA's GPUs: correctly rounded. PTX ISA 9.1 bounds the
-  errors of `ex2.approx` and of the reciprocal at 2 ulp, so the hardware's float32 results can differ in their last
-  bits, and a result in BF16 where it is close to a boundary between two numbers. FlashAttention-4's polynomial is
-  exact.
-- whether the operations of a sink and of the combination of split keys are contracted: rounded as their sources write
-  them.
-- the order of the products within one instruction: the accumulators add them exactly.
+- **`ex2.approx`, reciprocal and logarithm** are rounded correctly. The hardware does not round them correctly: PTX
+  ISA 9.1 bounds the errors of `ex2.approx` and of the reciprocal at 2 ulp. Its float32 results can differ in their
+  last bits, and a BF16 result near a rounding boundary can differ. FlashAttention-4's polynomial consists of FMAs and
+  is reproduced bit for bit.
+- **Sinks and combination of splits** are computed without FMAs, as their sources are written.
+- **The order of products within one instruction** has no effect: the accumulators of these kernels add aligned and
+  truncated terms in fixed point.
 
-`undecided=True` computes which outputs are affected: bounds are propagated from each 2^x through P, the row sums and
-the tensor core's sums to the output. Every function within the documented errors gives the same bits for the others:
+`undecided=True` computes which outputs the first point affects. It propagates the documented error bounds of 2^x and
+of the reciprocal to the output. All other outputs have the same bits for every implementation within these bounds:
 
 ```python
 >>> q, k, v = (lp.round_to(rng.standard_normal((n, 64)), "bfloat16") for n in (64, 2048, 2048))
@@ -147,12 +176,14 @@ the tensor core's sums to the output. Every function within the documented error
 
 ## Gradients
 
-`lp.attention_grad(q, k, v, dout)` is FlashAttention-2's deterministic backward pass: P and dS in BF16, dK and dV in the
-tensor core over the tiles of queries from the last, dQ by tiles of keys in one buffer per thread block, which are added
-in increasing order. Outputs in float32 have the bits of an
-[oracle in fractions](../lowprec/oracle/attention_backward.py), and four wrong rules do not. The default backward pass
-of the library adds to dQ atomically: its bits differ from run to run. Heads of a group are summed by torch outside
-of the kernel, so that the gradients of keys and values are given for each query head.
+`lp.attention_grad(q, k, v, dout)` emulates FlashAttention-2's deterministic backward pass. P and dS are BF16. The
+tensor core accumulates dK and dV over the tiles of queries, in reverse order. Each thread block writes its part of dQ
+to a buffer of its own, and the buffers are added in increasing order. (The library's default backward pass adds to dQ
+atomically, so its bits differ from run to run.) Float32 results match an [oracle in exact rational
+arithmetic](../lowprec/oracle/attention_backward.py), and the tests detect four deliberately wrong rules.
+
+With grouped-query attention, the library's wrapper sums dK and dV over the query heads of a group in torch;
+`attention_grad` returns them for each query head.
 
 Not included: the backward passes of FlashAttention-3 and 4.
 """
