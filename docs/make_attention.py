@@ -40,7 +40,7 @@ def page() -> str:
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
 forward pass of FlashAttention 2, 3 and 4 and of vLLM's fork. No recording of a GPU has confirmed these bits yet; see
-[what is verified](#what-is-verified-and-what-is-assumed).
+[what is verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description: the tile sizes, the accumulators of both
 products, the rule for the running maximum, the order in which a row of P is summed, the format and scale of P, and
@@ -137,7 +137,7 @@ tiles (128 keys instead of 176 in BF16 at D = 128, 160 instead of 224 in FP8); b
 So one query of FlashAttention-3 in BF16, which decoding has, is computed with 176 keys per tile from a contiguous
 cache and with 128 from pages of any size. vLLM's fork in BF16, which is not in the catalogue, has 160 and 128.
 
-## What is verified, and what is assumed
+## Verification and assumptions
 
 Outputs and log-sum-exps of each kernel match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention.py), bit for bit, on random rows with several tiles, with and without a causal
@@ -178,7 +178,7 @@ of the reciprocal to the output. All other outputs have the same bits for every 
 
 `lp.attention_grad(q, k, v, dout)` emulates FlashAttention-2's deterministic backward pass. P and dS are BF16. The
 tensor core accumulates dK and dV over the tiles of queries, in reverse order. Each thread block writes its part of dQ
-to a buffer of its own, and the buffers are added in increasing order. (The library's default backward pass adds to dQ
+to a separate buffer, and the buffers are added in increasing order. (The library's default backward pass adds to dQ
 atomically, so its bits differ from run to run.) Float32 results match an [oracle in exact rational
 arithmetic](../lowprec/oracle/attention_backward.py), and the tests detect four deliberately wrong rules.
 
