@@ -46,7 +46,14 @@ def check_facts(key: tuple[str, str], operation: Operation) -> None:
 
 def check_answers(key: tuple[str, str], operation: Operation) -> None:
     mine = compare.ours(operation)
-    assert digest([mine[name] for name in sorted(mine)]) == RAN[key]["ours_sha256"], f"run: {COMMAND} {key[0]}"
+    found = digest([mine[name] for name in sorted(mine)])
+    for same in (key, *(other for other in RAN if asked(OPERATIONS[other]) == asked(operation))):
+        assert found == RAN[same]["ours_sha256"], f"run: {COMMAND} {same[0]}"
+
+
+def asked(operation: Operation) -> tuple[Any, ...]:
+    """What decides lowprec's answer, which several packages are compared with."""
+    return operation.inputs, operation.step, operation.entry, repr(operation.options)
 
 
 @pytest.mark.parametrize("check", [check_facts, check_answers])
@@ -114,7 +121,7 @@ def shown(p: Prediction, example: dict[str, Any], caller: str) -> dict[str, str]
 
 
 @pytest.mark.sampled(2, default=40)
-@pytest.mark.parametrize("key", RAN, ids=": ".join)
+@pytest.mark.parametrize("key", {asked(OPERATIONS[key]): key for key in RAN}.values(), ids=": ".join)
 def test_all_of_lowprecs_answers_are_those_of_the_board(key: tuple[str, str]) -> None:
     check_answers(key, OPERATIONS[key])
 

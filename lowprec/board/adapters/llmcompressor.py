@@ -30,11 +30,5 @@ def nvfp4(x: Any) -> Answer:
 
 
 OPERATIONS = [
-    Operation(
-        "NVFP4",
-        nvfp4,
-        "tensors",
-        "nvfp4_4over6",
-        options={"four_over_six": None, "max_block_scale": 448.0},
-    ),
+    Operation("NVFP4", nvfp4, "tensors", "nvfp4_4over6", options={"four_over_six": None, "max_block_scale": 448.0})
 ]
