@@ -28,9 +28,16 @@ LEFT_OUT = ("_layers", "_cost")
 #: Questions, with the studies that answer them.
 QUESTIONS = {
     "FP8 as DeepSeek-V3 trains in it, against BF16": ("fp8_vs_bf16", "from_scratch", "from_scratch_switch"),
-    "Dependence on size, training and text": ("scaling",),
+    "Dependence on size, training and text": ("scaling", "fp4_rate", "switch_length"),
     "Output gradients in 128 x 128 blocks": ("blockwise_dgrad", "blockwise_dgrad_training", "divergence"),
-    "Accumulation in 14 bits, and promotion to FP32": ("accumulation", "promotion", "replay", "injected"),
+    "Accumulation in 14 bits, and promotion to FP32": (
+        "accumulation",
+        "promotion",
+        "replay",
+        "injected",
+        "accumulator_bits",
+        "frozen_noise",
+    ),
     "E4M3 or E5M2": ("gradient_format",),
     "Granularity of scales": ("granularity",),
     "Scales of earlier steps": ("delayed_scaling",),
@@ -50,7 +57,7 @@ QUESTIONS = {
     "MXFP8: rounding of its scales": ("mx_scale_rounding",),
     "Recipes of libraries": ("recipes",),
     "NVFP4 and MXFP4": ("fp4_formats", "fp4_training"),
-    "NVFP4 without one of its ingredients": ("nvfp4_ingredients",),
+    "NVFP4 without one of its ingredients": ("nvfp4_ingredients", "nvfp4_long"),
     "NVFP4 backward: MS-EDEN or stochastic rounding": ("quartet_ii",),
     "Four bits, except at the end": ("fp4_tail",),
     "A bound on amax": ("amax_floor",),

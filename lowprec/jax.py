@@ -43,8 +43,8 @@ class _AtStep:
     def __init__(self, layer: str, seed: int, step: int) -> None:
         self.layer, self.run_seed, self.step = layer, seed, step
 
-    def seed(self, operand: str) -> int:
-        return derive_seed(self.run_seed, f"{self.layer}/{operand}", self.step)
+    def seed(self, operand: str, frozen: bool = False) -> int:
+        return derive_seed(self.run_seed, f"{self.layer}/{operand}", 0 if frozen else self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Any, seed: int) -> Quantized:
         raise AssertionError("refused before")

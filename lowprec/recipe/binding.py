@@ -89,9 +89,9 @@ class BoundRecipe:
             self._linears[layer] = linear_ops(spec, self.recipe.activations, cache, state, self.recipe.weight_source)
         return self._linears[layer]
 
-    def draw(self, tensor: str) -> int:
-        """Return the seed of a tensor's random bits in this step, see `lowprec.recipe.derive_seed`."""
-        return derive_seed(self.seed, tensor, self.step)
+    def draw(self, tensor: str, frozen: bool = False) -> int:
+        """Return the seed of a tensor's random bits in this step or in all steps, see `lowprec.recipe.derive_seed`."""
+        return derive_seed(self.seed, tensor, 0 if frozen else self.step)
 
     def watch(self, operand: str, x: Array) -> None:
         """Record an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
@@ -218,8 +218,8 @@ class _StateInRun:
         self.run = run
         self.layer = layer
 
-    def seed(self, operand: str) -> int:
-        return self.run.draw(f"{self.layer}/{operand}")
+    def seed(self, operand: str, frozen: bool = False) -> int:
+        return self.run.draw(f"{self.layer}/{operand}", frozen)
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         scaling = self.run.delayed(f"{self.layer}/{role}.{spec.format.name}", spec)

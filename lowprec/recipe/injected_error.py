@@ -32,20 +32,26 @@ class InjectedError(Value):
         Bias along the product: its factor minus 1.
     noise : float
         Ratio of the Frobenius norms of the random part and of the product.
+    frozen : bool
+        Whether the random part has the same pattern in every step, as an error that the operands determine would;
+        otherwise every step draws its own.
 
     Raises
     ------
     ValueError
-        If one of them is not finite, or the noise is negative.
+        If one of them is not finite, the noise is negative, or `frozen` is not a bool.
 
     Examples
     --------
     >>> InjectedError.parse("gain=-0.01 noise=0.02")
     InjectedError(gain=-0.01, noise=0.02)
+    >>> str(InjectedError(noise=0.02, frozen=True))
+    'noise=0.02 frozen'
     """
 
     gain: float = 0.0
     noise: float = 0.0
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -53,10 +59,12 @@ class InjectedError(Value):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
                 raise ValueError(f"injected_error: {name} must be a finite number >= {low:g}, got {value!r}")
+        if not isinstance(self.frozen, bool):
+            raise ValueError(f"injected_error: frozen must be True or False, got {self.frozen!r}")
 
     @classmethod
     def parse(cls, text: str | InjectedError | None) -> InjectedError | None:
-        """Parse a injected_error such as ``"gain=-0.01 noise=0.02"``; None for an empty string.
+        """Parse an error such as ``"gain=-0.01 noise=0.02"``; None for an empty string.
 
         Raises
         ------
@@ -66,8 +74,11 @@ class InjectedError(Value):
         if text is None or isinstance(text, InjectedError):
             return text if text and (text.gain or text.noise) else None
         words = text.split() if isinstance(text, str) else [repr(text)]
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
         for word in words:
+            if word == "frozen" and word not in found:
+                found[word] = True
+                continue
             part = re.fullmatch(r"(gain|noise)=([-+]?\d[\d.]*(?:e[-+]?\d+)?)", word)
             if part is None or part[1] in found or part[2].count(".") > 1:
                 raise ValueError(f"injected_error must be words such as 'gain=-0.01 noise=0.02', got {text!r}")
@@ -96,4 +107,5 @@ class InjectedError(Value):
             return wide.astype(np.float32)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value!r}" for name in ("gain", "noise") if (value := getattr(self, name)))
+        words = [f"{name}={value!r}" for name in ("gain", "noise") if (value := getattr(self, name))]
+        return " ".join(words + ["frozen"] * self.frozen)

@@ -52,8 +52,8 @@ def as_quantized(values: Array, fmt: Format) -> Quantized:
 class TensorState(Protocol):
     """State of the operands of one layer's multiplications."""
 
-    def seed(self, operand: str) -> int:
-        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example, in the current step."""
+    def seed(self, operand: str, frozen: bool = False) -> int:
+        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example: of this step, or of all steps."""
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize x, ``"dy"`` for example, with the scale from earlier steps."""
@@ -62,7 +62,7 @@ class TensorState(Protocol):
 class NoState:
     """State of a layer outside a run: all seeds are 0, and all scales follow from the values."""
 
-    def seed(self, operand: str) -> int:
+    def seed(self, operand: str, frozen: bool = False) -> int:
         """Return 0."""
         return 0
 

@@ -206,9 +206,10 @@ class _Linear:
     def _product(self, name: str, a: Operand, b: Operand, out: Format, bias: Array | None = None) -> Array:
         """Return a [M, K] times b [N, K] transposed plus bias [N], rounded to the format `out`."""
         spec: GemmSpec = getattr(self.spec, name)
-        if spec.injected_error is None:
+        error = spec.injected_error
+        if error is None:
             return _multiply(spec, a, b, out, bias)
-        result = spec.injected_error.apply(_multiply(spec, a, b, _FLOAT32), self.state.seed(f"{name}.product"))
+        result = error.apply(_multiply(spec, a, b, _FLOAT32), self.state.seed(f"{name}.product", error.frozen))
         return _finished(result, out, bias)
 
 

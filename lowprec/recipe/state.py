@@ -136,9 +136,9 @@ class LayerState:
         """Record the start of a backward pass: the next forward pass for training begins the next step."""
         self._ended = self._observing = True
 
-    def seed(self, operand: str) -> int:
-        """Return the seed of an operand's random bits in this step."""
-        return derive_seed(self.run_seed, f"{self.layer}/{operand}", self.step)
+    def seed(self, operand: str, frozen: bool = False) -> int:
+        """Return the seed of an operand's random bits in this step, or in all steps."""
+        return derive_seed(self.run_seed, f"{self.layer}/{operand}", 0 if frozen else self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize x with the scale from earlier steps."""

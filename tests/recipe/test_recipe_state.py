@@ -178,7 +178,7 @@ test_refused = refusals([
     (f"InjectedError.parse({text!r})", "injected_error")
     for text in (
         "gain", "gain=x", "bias=0.1", "gain=0.1 gain=0.2", "noise=-1", "gain=-1.5", "gain=1e999", "noise=nan",
-        "gain=1.2.3", 0.1,
+        "gain=1.2.3", "frozen noise=0.1 frozen", 0.1,
     )
 ], lambda: {"InjectedError": InjectedError})  # fmt: skip
 
@@ -190,6 +190,8 @@ def test_a_recipe_with_errors_goes_through_toml_and_says_so():
     assert recipe.spec("layers.0.ffn.gate").wgrad.injected_error is None
     assert Recipe.from_toml(recipe.to_toml()) == recipe
     assert "disturbed by gain=-0.01 noise=0.02" in str(spec)
+    frozen = recipe.with_(wgrad={"injected_error": "noise=0.02 frozen"})
+    assert Recipe.from_toml(frozen.to_toml()) == frozen != recipe.with_(wgrad={"injected_error": "noise=0.02"})
     everywhere = lp.recipes["dsv3"].with_(injected_error="noise=0.1").spec("layers.1.ffn.experts.0.w2")
     assert {g.injected_error for g in (everywhere.fprop, everywhere.dgrad, everywhere.wgrad)} == {InjectedError(0, 0.1)}
     assert "injected_error" not in lp.recipes["dsv3"].to_toml()
@@ -226,3 +228,7 @@ def test_noise_differs_by_layer_product_step_and_seed():
     ways = [first(*way) for way in ((0, 0, "head"), (1, 0, "head"), (0, 1, "head"), (0, 0, "layers.0.attn.wo"))]
     assert len(set(ways)) == 4
     assert first(0, 1, "head") == ways[2]
+    recipe = lp.recipes["float32"].with_(injected_error="noise=0.1 frozen")
+    ways = [first(*way) for way in ((0, 0, "head"), (1, 0, "head"), (0, 1, "head"), (0, 0, "layers.0.attn.wo"))]
+    assert len(set(ways)) == 3
+    assert ways[0] == ways[2]
