@@ -62,7 +62,7 @@ test_refused = refusals(
         *((f"lp.quantize(x, 'nvfp4', {name}={value})", f"{name} must be .*, got {value.removeprefix('np.')}")
           for name, value in (("tensor_amax", "-1.0"), ("tensor_amax", "np.nan"), ("inverse_scale", "0.0"))),
         ("lp.quantize(x, 'e4m3fn 1x128', out=lp.quantize(x, 'mxfp4_floor'))",
-         r"out must have uint8 codes \(2, 256\) and scales \(2, 2\), got Quantized"),
+         r"out must have uint8 codes \(2, 256\) and scales \(2, 2\), got <Quantized mxfp4_floor"),
         ("lp.quantize(np.ones((2, 2, 2)), 'e4m3fn 1x128').T", r"Quantized.T: codes must be a matrix, got shape"),
         ("lp.quantize_with_transpose(np.ones((2, 2, 2)), 'e4m3fn 1x128')",
          r"x must be a matrix, got shape \(2, 2, 2\)"),
