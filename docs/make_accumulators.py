@@ -51,6 +51,24 @@ How each kind adds:
 
 {table(("kind", "summation"), [(f"`{kind}`", words) for kind, words in kinds.items()])}
 
+Which accumulator is an instruction?
+
+| instruction | accumulators |
+| --- | --- |
+| FP16, BF16 or TF32 on a GPU of one generation, from Volta to Blackwell and RTX Blackwell | `ampere_f16`, \
+`ampere_bf16`, `ampere_tf32`, and `ampere_f16_f16` with float16 results; the first word is the generation |
+| `wgmma.mma_async` m64nNk32 in FP8 (Hopper, sm_90) | `hopper_fp8`; with float16 results `hopper_fp8_f16` |
+| `mma.sync` m16n8k32 in FP8 on Ada (sm_89) | `ada_fp8`, `ada_fp8_f16` |
+| the same on Hopper and on Blackwell (sm_100) | `hopper_fp8_mma`, `blackwell_fp8_mma`, and `..._mma_f16` |
+| the same on RTX Blackwell (sm_120) | `rtx_blackwell_fp8`, `rtx_blackwell_fp8_f16` |
+| `tcgen05.mma` kind::f8f6f4 (sm_100) | `blackwell_fp8`, `blackwell_fp8_f16` |
+| `tcgen05.mma` kind::mxf8f6f4, kind::mxf4 | `blackwell_mxf8`, `blackwell_mxf4` |
+| `tcgen05.mma` kind::mxf4nvf4 with UE4M3 scales; with UE8M0 scales per 16 values | `blackwell_nvfp4`; \
+`blackwell_mxf4_16` |
+| `mma.sync` with block scales on RTX Blackwell | `rtx_blackwell_mxf8`, `rtx_blackwell_mxf4`, `rtx_blackwell_nvfp4` |
+| MFMA of AMD's CDNA1 to CDNA3 | `cdna1_f16`, ..., `cdna3_fp8` |
+| WMMA of AMD's RDNA3 and RDNA4 | `rdna3_f16`, `rdna4_f16` (wave64), `rdna4_f16_wave32` |
+
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
 compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above
 and none at all: this field rests on the source of the rule alone. Two products in float16 would determine it on a GPU:

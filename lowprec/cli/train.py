@@ -127,7 +127,7 @@ def train(
         )
         raise CommandError(f"stopped; {kept}", 130) from None
     row = _row(run, seed, mean_weights=ema is not None and run.status == "done" and evaluate)
-    title = "Training, nats per byte" + (", not evaluated" if run.validation_loss is None else "")
+    title = "Training, nats/byte" + (", not evaluated" if run.validation_loss is None else "")
     emit(tuple(row), [tuple(row.values())], title)
     if out is not None:
         click.echo(f"wrote {out}", err=True)

@@ -40,7 +40,7 @@ def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
     >>> runs = [lp.train("nano", recipe, steps=2) for recipe in ("bf16", "dsv3")]
     >>> axes = lp.plot.losses(*runs)
     >>> axes.get_ylabel()
-    'training loss, nats a byte'
+    'training loss, nats/byte'
     """
     if not runs:
         raise ValueError("losses: runs must be one run or folder at least, got none")
@@ -52,7 +52,7 @@ def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
         smooth = metrics["loss"].ewm(alpha=1 - smoothing).mean()
         axes.plot(metrics["tokens"], smooth, color=color(place), linewidth=1.4, label=label)
     axes.set_xlabel("bytes seen")
-    axes.set_ylabel("training loss, nats a byte")
+    axes.set_ylabel("training loss, nats/byte")
     axes.legend(frameon=False, fontsize=8.5)
     return axes
 
