@@ -48,7 +48,7 @@ class Bounds:
         self.p = list(kernel.exp2.bounds(arguments))
         factors = [np.ones(len(keep), np.float32)] * 2
         if growth is not None:
-            factors = [np.where(keep, np.float32(1), x[:, 0]) for x in kernel.exp2.bounds(growth[:, None])]
+            factors = [np.where(keep, np.float32(1), x) for x in kernel.exp2.factor_bounds(growth)]
             self.out = self._scaled(self.out, factors)
             if self.promoted is not None:
                 self.promoted = self._scaled(self.promoted, factors)

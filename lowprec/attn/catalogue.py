@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..format.catalogue import formats
+from ..format.catalogue import Format, formats
+from ..format.policy import policies
 from ..registry import Registry
+from ..special.cpu import CpuExp
 from ..special.exp2 import PolynomialExp2
+from ..special.reciprocal import RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
+from .cpu import LaneSum, TorchCpu
 from .kernel import AttentionKernel, GradientTile
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
@@ -37,6 +41,14 @@ _FA3 = (
 )
 _FA4 = "flash_attn/cute/softmax.py, utils.py, block_info.py, flash_fwd_sm100.py, flash_fwd_combine.py"
 _VLLM = f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation"
+_TORCH = (
+    "pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3; ATen/cpu/vec/vec512/vec512_float.h of "
+    "2.13.0; glibc, sysdeps/ieee754/flt-32/e_expf.c, e_logf.c"
+)
+_MKL = (
+    "products in blocks of 192, two accumulators of a BF16 row's sum: measured with PyTorch 2.13.0 and MKL 2024.2, one "
+    "thread of an AMD CPU with AVX-512; fewer than 4 queries, 12 keys or 12 channels have other orders, which are open"
+)
 _E4M3, _BF16 = formats["e4m3fn"], formats["bfloat16"]
 
 
@@ -111,6 +123,18 @@ def _mixed() -> PolynomialExp2:
     return PolynomialExp2(_CUBIC, 16, 4, first_fragment=1, source=f"{_FA4}: ex2_emulation, tuning table")
 
 
+def _torch_cpu(fmt: Format, exp: str, vectors: int) -> AttentionKernel:
+    """Return PyTorch's flash attention on a CPU with AVX-512, in float32 or BF16."""
+    chain, suffix = accumulators["float32"], "f32" if fmt.bits == 32 else "bf16"
+    return AttentionKernel(
+        f"torch_cpu_flash_{suffix}", scores=chain, values=chain, operands=fmt, p_format=fmt,
+        p_policy=policies["ieee"], key_tiles=(KeyTile(1 << 16, 512, 512, 512),), schedule=TorchCpu(),
+        row_sum=LaneSum(vectors), exp2=CpuExp(exp), reciprocal=RoundedReciprocal(0), last_tile_first=False,
+        fused_scores=False, fused_shift=False, scales_first=True, product_block=192, propagates_nan=True,
+        flush_subnormals=False, fused_lse=False, output_format=fmt, source=_TORCH, decided=_MKL,
+    )  # fmt: skip
+
+
 for _kernel in (
     AttentionKernel(
         "flash2", **_of("ampere", "bf16"), key_tiles=_AMPERE_BF16, schedule=FlashAttention2(),
@@ -140,6 +164,8 @@ for _kernel in (
         "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(), schedule=_blackwell(8), p_offset=8,
         **_BLACKWELL_SOFTMAX,
     ),
+    _torch_cpu(formats["float32"], "exp_u20", 1),
+    _torch_cpu(_BF16, "fexp_u20", 2),
 ):  # fmt: skip
     attentions.register(_kernel.name, _kernel)
 attentions.seal()

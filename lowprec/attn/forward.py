@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cast.casts import encode
+from ..format.catalogue import Format
 from ..kernels import attn as kernels
+from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
 from .bounds import Bounds
+from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .splits import split_blocks
 from .tiles import Block, Visit
@@ -48,6 +51,10 @@ class HeadResult(NamedTuple):
     low: Floats
     high: Floats
 
+    def without_bounds(self) -> HeadResult:
+        """Return the results with an output that may be anything."""
+        return self._replace(low=np.full_like(self.out, -np.inf), high=np.full_like(self.out, np.inf))
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -66,10 +73,11 @@ class Forward:
         """Return the results of all rows."""
         parts = []
         with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
-            for visits, blocks in groupby(h.blocks, lambda block: block.visits):
+            for (visits, is_covered), blocks in groupby(h.blocks, lambda block: (block.visits, self._covers(h, block))):
                 same = list(blocks)
                 first, stop = same[0].first, same[-1].stop
-                parts += [self._rows(h, i, min(i + ROWS, stop), visits) for i in range(first, stop, ROWS)]
+                found = [self._rows(h, i, min(i + ROWS, stop), visits) for i in range(first, stop, ROWS)]
+                parts += found if is_covered else [part.without_bounds() for part in found]
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def with_sink(self, sink: np.float32 | None) -> Forward:
@@ -95,19 +103,32 @@ class Forward:
     def _rows(self, h: Head, start: int, stop: int, visits: tuple[Visit, ...]) -> HeadResult:
         kernel, rows = self.kernel, stop - start
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
-        state = _Rows(kernel, rows, len(h.v), self.bounded)
+        state = _Rows(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
+        scale = np.float32(1) if kernel.scales_first else self.scale
         for done, visit in enumerate(visits if kernel.last_tile_first else visits[::-1], 1):
-            scores = self._scores(q, h.k, visit.start)
-            if low.max() > visit.start or high.min() < visit.start + self.tile:
+            keys = self._width(h, visit)
+            scores = self._scores(q, h.k, visit.start, keys)
+            if low.max() > visit.start or high.min() < visit.start + keys:
                 kernels.mask_scores(scores, visit.start, low, high)
-            p = state.update(scores, self.scale, visit.is_guarded)
-            state.add_values(p, _columns(h.v, visit.start, self.tile), done)
-        return state.finish(self.scale, self.lse_scale, self.v_descale, self.sink)
+            if kernel.scales_first:
+                scores *= self.scale
+            p = state.update(scores, scale, visit.is_guarded)
+            state.add_values(p, _columns(h.v, visit.start, keys), done)
+        return state.finish(scale, self.lse_scale, self.v_descale, self.sink)
 
-    def _scores(self, q: NDArray[Any], k: NDArray[Any], key: int) -> Floats:
+    def _width(self, h: Head, visit: Visit) -> int:
+        """Return the keys of a tile."""
+        return min(self.tile, len(h.k) - visit.start) if self.kernel.schedule.is_ragged else self.tile
+
+    def _covers(self, h: Head, block: Block) -> bool:
+        """Return whether the orders of all products of a block are known."""
+        rows, covers = block.stop - block.first, self.kernel.schedule.covers
+        return all(covers(rows, self._width(h, visit), len(h.v)) for visit in block.visits)
+
+    def _scores(self, q: NDArray[Any], k: NDArray[Any], key: int, count: int) -> Floats:
         f = self.kernel.operands
-        keys = _columns(k.T, key, self.tile).T
-        scores = mma(q, np.ascontiguousarray(keys), accumulator=self.kernel.scores, a_format=f, b_format=f)
+        keys = np.ascontiguousarray(_columns(k.T, key, count).T)
+        scores = _product(self.kernel, self.kernel.scores, (f, f), q, keys)
         if self.cap is not None:
             scores = np.tanh((scores * self.cap).astype(np.float64)).astype(np.float32)
         return scores
@@ -131,9 +152,12 @@ class _Rows:
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         maxima = np.empty_like(self.maxima)
         kernels.raise_maxima(scores, self.maxima, flush, maxima)
+        if kernel.propagates_nan:
+            maxima[np.isnan(scores).any(1)] = np.nan
         # A row without any score so far has no maximum: 0 instead, if the kernel checks it, since -inf - -inf is NaN.
         growth = (self.maxima - (_finite(maxima) if is_guarded else maxima)) * scale
-        factors = np.ones_like(growth) if self._is_first else kernel.exp2(growth[:, None])[:, 0]
+        is_kept = self._is_first and not kernel.propagates_nan  # exp(-inf - NaN) is NaN
+        factors = np.ones_like(growth) if is_kept else kernel.exp2.factors(growth)
         keep = np.full(len(growth), False)
         if kernel.rescale_threshold and not self._is_first:
             keep = growth >= np.float32(-kernel.rescale_threshold)
@@ -165,8 +189,8 @@ class _Rows:
         codes = encode(p, kernel.p_format, policy=kernel.p_policy)
         self.saturated += (np.abs(p) > kernel.p_format.max).sum(1)
         self.underflowed += ((p > 0) & (codes == 0)).sum(1)
-        formats: dict[str, Any] = {"a_format": kernel.p_format, "b_format": kernel.operands}
-        self.out = mma(codes, values, self.out, accumulator=kernel.values, **formats)
+        formats = kernel.p_format, kernel.operands
+        self.out = _product(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None)
         if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
             self.promoted += self.out
             self.out = np.zeros_like(self.out)
@@ -181,18 +205,22 @@ class _Rows:
         if self.promoted is not None:
             self.out = self.promoted + self.out
         sums, argument = kernel.row_sum.total(self.sums), None
+        if kernel.propagates_nan:
+            sums, self.maxima = np.where(sums == 0, np.float32(1), sums), _finite(self.maxima)
         if sink is not None and kernel.sink is not None:
             shifts = self._shifts(_finite(self.maxima), scale)
             if kernel.sink.replaces_empty:
                 sums = np.where(self.maxima == -np.inf, np.float32(0), sums)
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
             sums = sums + kernel.exp2(argument[:, None])[:, 0]
-        is_empty = (sums == 0) | np.isnan(sums)
+        is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
         inverse = kernel.reciprocal(np.where(is_empty, np.float32(1), sums))
         factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
-        if kernel.lse_in_octaves:
+        if kernel.exp2.is_natural:
+            lse = self._log_sum_exp(sums, is_empty, scale)
+        elif kernel.lse_in_octaves:
             lse = self._log_sum_exp(sums, is_empty, scale) * _LN_2
         else:
             lse = self._log_sum_exp(sums, is_empty, np.float32(scale * _LN_2) if lse_scale is None else lse_scale)
@@ -202,18 +230,29 @@ class _Rows:
     def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
         """Return maximum * scale + log(sum), in octaves or in nats."""
         kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
-        logs, found = np.empty_like(sums), np.empty_like(sums)
-        scaled = sums if kernel.lse_in_octaves else sums * np.exp2(-offset)
-        kernels.log2(np.where(is_empty, np.float32(1), scaled), logs)
-        logs = logs - offset if kernel.lse_in_octaves else logs * _LN_2
+        found, safe = np.empty_like(sums), np.where(is_empty, np.float32(1), sums)
+        exp2 = kernel.exp2
+        logs = exp2.log2(safe) - offset if kernel.lse_in_octaves else exp2.log(safe * np.exp2(-offset))
         fused, flush = kernel.fused_lse, kernel.flush_subnormals
         kernels.scale_and_shift(self.maxima[:, None], scale, -logs, fused, flush, found[:, None])
         return found
 
 
+def _product(
+    kernel: AttentionKernel, core: Accumulator, formats: tuple[Format, Format], a: Any, b: Any, c: Floats | None = None
+) -> Floats:
+    """Return A B^T + C of codes by one of the kernel's accumulators."""
+    if kernel.product_block is not None:
+        return blocked_product(a, b, c, kernel.product_block, core, formats)
+    product: Floats = mma(a, b, c, accumulator=core, a_format=formats[0], b_format=formats[1])
+    return product
+
+
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
     """Return the factor of the scores in octaves, in float32."""
     start = np.float32(scale)
+    if kernel.exp2.is_natural:
+        return np.float32(start * qk_descale)
     octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
     return np.float32(octaves * qk_descale)
 

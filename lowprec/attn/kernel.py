@@ -80,6 +80,12 @@ class AttentionKernel(Value):
         Whether S s - m s is one fused multiply-add.
     fused_shift : bool
         Whether m s - p_offset is one fused multiply-add.
+    scales_first : bool
+        Whether scores are multiplied by the scale, and rounded, before their maximum is taken.
+    product_block : int or None
+        Largest number of products in one chain of an accumulator, see `blocked_product`; None: no limit.
+    propagates_nan : bool
+        Whether NaN among scores makes the maximum NaN, and only a sum of 0 is that of an empty row, which counts as 1.
     flush_subnormals : bool
         Whether subnormal results of float32 operations become zero (``--use_fast_math``).
     rounded_log2_e : bool
@@ -125,6 +131,9 @@ class AttentionKernel(Value):
     last_tile_first: bool = True
     fused_scores: bool = True
     fused_shift: bool = True
+    scales_first: bool = False
+    product_block: int | None = None
+    propagates_nan: bool = False
     flush_subnormals: bool = True
     rounded_log2_e: bool = False
     empty_scale: float = 0.0
@@ -159,12 +168,19 @@ class AttentionKernel(Value):
             )
         check_int(caller, "p_offset", self.p_offset, -64, 64)
         check_optional_int(caller, "promote_every", self.promote_every, 1)
+        check_optional_int(caller, "product_block", self.product_block, 1)
         check_positive(caller, "rescale_threshold", self.rescale_threshold, zero=True)
         for field, optional in (("combine", Combine), ("sink", Sink)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether the bits of 2^x and of 1/x are public."""
+        inverse = self.reciprocal
+        return self.exp2.is_published and isinstance(inverse, RoundedReciprocal) and inverse.ulps == 0
 
     def tile_of(self, call: Call) -> KeyTile:
         """Return the tile of a normalized call.

@@ -112,6 +112,6 @@ def split_blocks(blocks: list[Block], keys: int, split: int, splits: int, tiles:
             visits = block.visits[max(rest - each, 0) : max(rest, 0)]
         else:
             visits = tuple(x for x in block.visits if x.start // keys // max(each, 1) == split)
-        guarded = tuple(Visit(x.start, x.is_guarded or i == 0) for i, x in enumerate(visits))
+        guarded = tuple(Visit(x.start, x.is_guarded or i < block.guarded) for i, x in enumerate(visits))
         found.append(block._replace(visits=guarded))
     return found

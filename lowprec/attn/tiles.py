@@ -12,6 +12,8 @@ import numpy as np
 from .._values import Value, normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
 
+_UNCHECKED = (32, 64, 96, 128)  # head sizes of FlashAttention-2 with kernels that check no bounds
+
 
 class KeyTile(NamedTuple):
     """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
@@ -82,11 +84,12 @@ class Visit(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Consecutive rows of a head and the tiles that they visit, in order."""
+    """Consecutive rows of a head and the tiles that they visit, in order; of each split, the first ones are guarded."""
 
     first: int
     stop: int
     visits: tuple[Visit, ...]
+    guarded: int = 1
 
 
 class Schedule(Value):
@@ -96,6 +99,8 @@ class Schedule(Value):
     guards_shift = False
     #: Number that divides the page sizes of the library's caches; 0: it has no pages.
     page_multiple = 1
+    #: Whether the last tile holds the keys that are left and no others.
+    is_ragged = False
 
     @abstractmethod
     def normalized(self, call: Call) -> Call:
@@ -121,9 +126,17 @@ class Schedule(Value):
         """Return the rows of a block."""
         return tile.queries
 
+    def guarded(self, call: Call, keys: int, rows: int) -> int:
+        """Return the number of tiles at the start of each split that are guarded."""
+        return 1
+
     @abstractmethod
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
         """Return the tiles of a block of the queries first to stop - 1, from the last key to the first."""
+
+    def covers(self, rows: int, keys: int, channels: int) -> bool:
+        """Return whether the order of both products of a tile is known."""
+        return True
 
     def blocks(self, call: Call, tile: KeyTile, member: int) -> list[Block]:
         """Return the blocks of one query head, the `member`-th of its group, in a normalized call."""
@@ -133,8 +146,9 @@ class Schedule(Value):
         for block, rows in groupby(range(call.queries), lambda i: (i * group + member) // size):
             held = list(rows)
             first, stop = block * size // group, -(-(block + 1) * size // group)
-            visits = tuple(self.visits(call, tile.keys_of(call), first, stop))
-            found.append(Block(held[0], held[-1] + 1, visits))
+            keys = tile.keys_of(call)
+            visits = tuple(self.visits(call, keys, first, stop))
+            found.append(Block(held[0], held[-1] + 1, visits, self.guarded(call, keys, stop - first)))
         return found
 
 
@@ -182,11 +196,15 @@ class FlashAttention2(Schedule):
             left, right = (n if side < 0 else side for side in (left, right))
         return call._replace(causal=False, left=left, right=right)
 
+    def guarded(self, call: Call, keys: int, rows: int) -> int:
+        """Return the number of tiles that may hold masked keys of a causal mask, one more if bounds are checked."""
+        is_even = call.keys % keys == 0 and call.queries % rows == 0 and call.head_dim in _UNCHECKED
+        return -(-rows // keys) + (not is_even) if call.is_causal else 1
+
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
         """Return the tiles; those that may hold masked keys are guarded."""
         low, high = _range(call, keys, first, stop)
-        is_even = call.keys % keys == 0 and call.queries % (stop - first) == 0
-        guarded = -(-(stop - first) // keys) + (not is_even)
+        guarded = self.guarded(call, keys, stop - first)
         return [
             Visit(tile * keys, call.is_local or (call.is_causal and high - 1 - tile < guarded))
             for tile in range(high - 1, low - 1, -1)

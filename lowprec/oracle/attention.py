@@ -49,6 +49,8 @@ class Attention:
         Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
     empty_scale, empty_lse, lse_in_octaves, fused_lse
         Results of a row without probabilities; the form of the log-sum-exp, and whether it is a fused multiply-add.
+    guards_shift
+        The argument of 2**x takes a maximum of -inf as 0 in every tile.
     sink
         How a sink is added: "shifted" by a fused multiply-add, or with the "offset" at the end.
     sums_rounded_p
@@ -78,6 +80,7 @@ class Attention:
     empty_lse: float = -math.inf
     lse_in_octaves: bool = False
     fused_lse: bool = True
+    guards_shift: bool = False
     sink: str = "shifted"
     sums_rounded_p: bool = False
     drops_v_descale: bool = False
@@ -95,6 +98,7 @@ class Attention:
         cap: Exact | None = None,
         sink: Exact | None = None,
         lse_scale: Exact | None = None,
+        visits: Sequence[tuple[int, bool]] | None = None,
     ) -> tuple[list[int], int]:
         """Return the float32 bits of the output [Dv] and of the log-sum-exp of one query.
 
@@ -114,17 +118,20 @@ class Attention:
             Logit that is added to the sum.
         lse_scale
             Factor of the maximum in the log-sum-exp; `scale` times ln 2 if it is not given.
+        visits
+            First key of each tile that is loaded, in order, and whether the tile takes a maximum of -inf as 0; by
+            default, the tiles with a key that the query sees, all of which do.
         """
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
         sums: list[Exact] = [Fraction(0)] * 4
         out = [0] * channels
         promoted: list[Exact] | None = [Fraction(0)] * channels if self.promote_every else None
-        starts = list(range(0, len(k), self.tile))
+        if visits is None:
+            starts = list(range(0, len(k), self.tile))[:: -1 if self.backwards else 1]
+            visits = [(start, True) for start in starts if low - self.tile < start < high]
         first, done = True, 0
-        for start in reversed(starts) if self.backwards else starts:
-            if start >= high or start + self.tile <= low:
-                continue
+        for start, guarded in visits:
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
             if cap is not None:
@@ -133,14 +140,13 @@ class Attention:
             for score in map(self._flushed, scores.values()):
                 if not math.isnan(score) and score > largest:
                     largest = score
-            growth: Any = self._times(self._minus(maximum, Fraction(0) if largest == -math.inf else largest), scale)
+            growth: Any = self._times(self._minus(maximum, _finite(largest, guarded)), scale)
             factor: Exact = ONE if first else self._exp2(growth)
             if self.threshold and not first and growth >= -self.threshold:
                 largest, factor = maximum, ONE
             maximum = largest
-            shift = self._multiply_add(
-                Fraction(0) if maximum == -math.inf else maximum, scale, Fraction(-self.offset), self.fused_shift
-            )
+            safe = _finite(maximum, guarded or self.guards_shift)
+            shift = self._multiply_add(safe, scale, Fraction(-self.offset), self.fused_shift)
             p: list[Exact] = []
             for j in range(start, start + self.tile):
                 x: Exact = -math.inf
@@ -157,7 +163,7 @@ class Attention:
                 out = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
                 promoted = None if promoted is None else [self._times(o, factor) for o in promoted]
             first, done = False, done + 1
-            tile = [v[j] if j < len(v) else [0] * channels for j in range(start, start + self.tile)]
+            tile = [v[j] if 0 <= j < len(v) else [0] * channels for j in range(start, start + self.tile)]
             out = [
                 self.values.rule.dot(codes, [r[c] for r in tile], out[c], self.p_format, self.operands)
                 for c in range(channels)
@@ -310,6 +316,10 @@ class Combine:
             argument = _times(_plus(x, _negated(offset)), log2_e)
         found = _exp2(argument)
         return Fraction(0) if _below(found, _LEAST) else found
+
+
+def _finite(maximum: Exact, guarded: bool) -> Exact:
+    return Fraction(0) if guarded and maximum == -math.inf else maximum
 
 
 def _below(x: Exact, least: Any) -> bool:

@@ -22,11 +22,14 @@ from ..kernels import attn as kernels
 from .reciprocal import around
 
 Floats = NDArray[np.float32]
-_ULPS, _LEAST_NORMAL = 2, np.float32(2.0**-126)
+_ULPS, _LEAST_NORMAL, _LN_2 = 2, np.float32(2.0**-126), np.float32(math.log(2))
 
 
 class Exp2(Value):
     """Base of functions that compute 2**x for a tile of scores."""
+
+    #: Whether the function is e**x, so that no factor log2(e) is part of the scale.
+    is_natural = False
 
     @property
     @abstractmethod
@@ -48,6 +51,25 @@ class Exp2(Value):
     def relative_error(self) -> float:
         """Bound on the relative error of a normal result by the documentation; inf where no bound is known."""
         return math.inf
+
+    def factors(self, growth: Floats) -> Floats:
+        """Return the factors [M] by which rows are rescaled."""
+        return self(growth[:, None])[:, 0]
+
+    def factor_bounds(self, growth: Floats) -> tuple[Floats, Floats]:
+        """Return bounds on the factors [M]."""
+        low, high = self.bounds(growth[:, None])
+        return low[:, 0], high[:, 0]
+
+    def log2(self, x: Floats) -> Floats:
+        """Return log2 of sums [M], correctly rounded."""
+        out = np.empty_like(x)
+        kernels.log2(x, out)
+        return out
+
+    def log(self, x: Floats) -> Floats:
+        """Return the natural logarithms of sums [M]: log2 times ln 2, both rounded."""
+        return self.log2(x) * _LN_2
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -19,6 +19,8 @@ from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention import Attention
 from lowprec.special.exp2 import PolynomialExp2
 
+GPU = [name for name in lp.attentions if not lp.attentions[name].is_determined]
+
 
 def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:
     """Return the oracle's description of a kernel, with its own order of sums."""
@@ -78,7 +80,7 @@ def both(
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
-@pytest.mark.parametrize("name", list(lp.attentions))
+@pytest.mark.parametrize("name", GPU)
 def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
     """Small tiles, so that a row has several: ragged end, causal mask, descales, growing maxima."""
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
@@ -96,7 +98,7 @@ def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
         assert got == want
 
 
-@pytest.mark.parametrize("name", list(lp.attentions))
+@pytest.mark.parametrize("name", GPU)
 def test_the_published_tiles_have_the_oracle_s_bits(name: str) -> None:
     """The tile of head size 32 as published, with one key more than a tile."""
     kernel = lp.attentions[name]

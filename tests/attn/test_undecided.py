@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_attention_oracle import GPU
 
 import lowprec as lp
 from lowprec.attn.bounds import Bounds
@@ -75,7 +76,7 @@ def operands(kernel: AttentionKernel, case: int) -> list[Floats]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(lp.attentions))
+@pytest.mark.parametrize("name", GPU)
 def test_no_function_within_the_bounds_changes_a_decided_output(name: str) -> None:
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 32, 32, 32),))
     for case in range(6):
@@ -118,7 +119,7 @@ class WideExp2(Exp2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(lp.attentions))
+@pytest.mark.parametrize("name", GPU)
 def test_bounds_hold_for_inexact_functions(name: str) -> None:
     """With errors of 2^4 to 2^20 ulp, codes of P and exponents of the output differ between both ends."""
     for log2_ulps in (4, 12, 16, 20):
@@ -169,7 +170,7 @@ def test_infinities_and_zeros_between_the_ends_have_no_bounds() -> None:
     assert (low[0, :2] <= high[0, :2]).all()
 
 
-@pytest.mark.parametrize("name", list(lp.attentions))
+@pytest.mark.parametrize("name", GPU)
 def test_few_outputs_are_undecided(name: str) -> None:
     """Normal numbers, 500 keys: below 2 % in BF16; in float32 most are, as a reciprocal's last bits are not public."""
     kernel = lp.attentions[name]

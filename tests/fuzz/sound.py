@@ -233,7 +233,7 @@ def attention_arguments(draw: Draw) -> Arguments:
     kernel = lp.attentions[draw.of(lp.attentions.names())]
     m, n, d = draw.one(0, 1, 3), draw.one(0, 1, 4, 130), draw.one(1, 16, 33)
     q, k, v = (lp.round_to(draw.values(shape, "f4"), kernel.operands) for shape in ((m, d), (n, d), (n, 2)))
-    return {"q": q, "k": k, "v": v, "kernel": kernel.name, "causal": draw.chance(0.5)}
+    return {"q": q, "k": k, "v": v, "kernel": kernel.name, "causal": not kernel.is_determined and draw.chance(0.5)}
 
 
 def attention_grad_arguments(draw: Draw) -> Arguments:

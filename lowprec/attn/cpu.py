@@ -1,0 +1,113 @@
+"""PyTorch's attention on CPUs: its blocks, its sums by vectors and the order of MKL's matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_int
+from .._values import normalize_fields
+from ..format.catalogue import Format
+from ..kernels import cpu_math as kernels
+from ..tensorcore.accumulator import Accumulator
+from ..tensorcore.mma import mma
+from .sums import RowSum
+from .tiles import Call, KeyTile, Schedule, Visit
+
+Floats = NDArray[np.float32]
+_LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # of a product; MKL computes smaller ones in other orders
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LaneSum(RowSum):
+    """Vectors of 16 keys are added to accumulators in turn, then accumulators, then halves of 16, 8, 4 and 2 lanes.
+
+    The sum so far, times its scale, and the tile's sum are added by a fused multiply-add.
+
+    Parameters
+    ----------
+    vectors : int
+        Number of accumulators: 1 for float32, 2 for BF16, whose vectors hold 32 numbers.
+    in_lanes : bool
+        Whether keys beyond the last whole vector are added to the lanes; else they are added to the tile's sum.
+    """
+
+    vectors: int = 1
+    in_lanes: bool = False
+    lanes = 1
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_int("LaneSum", "vectors", self.vectors, 1)
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the sum [M, 1] by a scale per row and add a tile P [M, keys], in place."""
+        kernels.sum_by_lanes(p, scales, self.vectors, self.in_lanes, sums)
+
+    def total(self, sums: Floats) -> Floats:
+        """Return each row's sum [M]."""
+        return sums[:, 0].copy()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchCpu(Schedule):
+    """cpu_flash_attention of PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
+
+    Blocks have 32 queries, 64 from 192 queries on and 256 from 768 on. The last tile of keys is as wide as its keys.
+    """
+
+    is_ragged = True
+    page_multiple = 0
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask as a limit of 0 keys to the right.
+
+        Raises
+        ------
+        ValueError
+            If the mask is a window, or causal with other than as many queries as keys, where PyTorch's mask differs.
+        """
+        if call.left >= 0 or call.right > 0 or (call.right == 0 and not call.causal):
+            raise ValueError(f"attention: window must be None for PyTorch's kernels, got ({call.left}, {call.right})")
+        if call.causal and call.queries != call.keys:
+            sizes = f"{call.queries} queries and {call.keys} keys"
+            raise ValueError(f"attention: causal must be False for {sizes} in PyTorch's kernels, got True")
+        return call._replace(causal=False, right=0 if call.causal else -1)
+
+    def queries(self, call: Call, tile: KeyTile) -> int:
+        """Return the rows of a block."""
+        return 32 if call.queries < 192 else 64 if call.queries < 768 else 256
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return the tiles up to the last key that the block sees."""
+        last = call.keys if call.right < 0 else min(stop, call.keys)
+        return [Visit(start) for start in range(0, last, keys)][::-1]
+
+    def covers(self, rows: int, keys: int, channels: int) -> bool:
+        """Return whether both products of a tile are large enough for MKL's order in blocks."""
+        return rows >= _LEAST_ROWS and min(keys, channels) >= _LEAST_COLUMNS
+
+
+def blocked_product(
+    a: Any, b: Any, c: Floats | None, block: int, accumulator: Accumulator, formats: tuple[Format, Format]
+) -> Floats:
+    """Return A B^T + C of codes: one chain per block of k, added in turn.
+
+    Up to two blocks are halved: from `block` + 1 to 2 `block` products, a block has half of them, rounded down, and an
+    odd one is a third block.
+    """
+    depth = a.shape[1]
+    step = depth if depth <= block else depth // 2 if depth <= 2 * block else block
+    total = c
+    for start in range(0, depth, max(step, 1)):
+        pair = (np.ascontiguousarray(x[:, start : start + step]) for x in (a, b))
+        chain = mma(*pair, accumulator=accumulator, a_format=formats[0], b_format=formats[1])
+        total = chain if total is None else total + chain
+    assert total is not None
+    return total

@@ -1,0 +1,215 @@
+"""One row of PyTorch's attention on a CPU in exact arithmetic, every float32 operation a fraction rounded once.
+
+Sources: pytorch 430c4e3, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp; the wheel of 2.13.0,
+ATen/cpu/vec/vec512/vec512_float.h:316-437; glibc 04277e0, sysdeps/ieee754/flt-32/e_expf.c, e_logf.c, e_logf_data.c.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .attention import _DIGITS, _bits, _by_digits, _divided, _multiply_add, _negated, _plus, _round, _times
+from .values import FLOAT32, Exact, Fields, decode, encode
+
+ONE, ZERO = Fraction(1), Fraction(0)
+
+
+def _f(text: str) -> Exact:
+    return _round(Fraction(float(text)))
+
+
+_LOG2_E, _LN_2 = decode(0x3FB8AA3B, FLOAT32), decode(0x3F317218, FLOAT32)
+_LOW, _HIGH = decode(0xC2AEAC50, FLOAT32), decode(0x42B17218, FLOAT32)
+_FACTORIALS = [_f(x) for x in ("0.00828929059", "0.0418978221", "0.166676521", "0.499991506", "0.999999701", "1")]
+_CUBIC = [
+    _f(x) for x in ("-0.079204240219773236", "-0.22433836478672356", "0.30354260500649682", "0.00010703434948458272")
+]
+# e_logf_data.c: the inverse of the middle of each sixteenth of [0.7, 1.4), and minus its logarithm.
+_TABLE = """
+1.661ec79f8f3bep+0 -1.57bf7808caadep-2 1.571ed4aaf883dp+0 -1.2bef0a7c06ddbp-2 1.49539f0f010bp+0 -1.01eae7f513a67p-2
+1.3c995b0b80385p+0 -1.b31d8a68224e9p-3 1.30d190c8864a5p+0 -1.6574f0ac07758p-3 1.25e227b0b8eap+0 -1.1aa2bc79c81p-3
+1.1bb4a4a1a343fp+0 -1.a4e76ce8c0e5ep-4 1.12358f08ae5bap+0 -1.1973c5a611cccp-4 1.0953f419900a7p+0 -1.252f438e10c1ep-5
+1p+0 0p+0 1.e608cfd9a47acp-1 1.aa5aa5df25984p-5 1.ca4b31f026aap-1 1.c5e53aa362eb4p-4
+1.b2036576afce6p-1 1.526e57720db08p-3 1.9c2d163a1aa2dp-1 1.bc2860d22477p-3 1.886e6037841edp-1 1.1058bc8a07ee1p-2
+1.767dcf5534862p-1 1.4043057b6ee09p-2
+"""
+_NUMBERS = [float.fromhex(word) for word in _TABLE.split()]
+_LOGF = list(zip(_NUMBERS[::2], _NUMBERS[1::2], strict=True))
+
+
+@dataclass(frozen=True)
+class CpuAttention:
+    """PyTorch's kernel: the right one, and wrong ones that tests must detect.
+
+    Attributes
+    ----------
+    operands
+        Format of Q, K, V and P.
+    fast
+        Whether 2**x has the function of 16-bit types.
+    accumulators
+        Vectors of 16 lanes that add a row in turn.
+    tile, block
+        Keys of a tile, products of a chain.
+    width
+        Lanes of a vector; keys beyond the last whole one have C's ``exp`` and are added one by one.
+    fused_sum, scales_last, halves
+        The sum so far and the tile's are one fused multiply-add; wrong rules: scores are scaled after their maximum,
+        one block and a rest instead of two halves.
+    """
+
+    operands: Fields
+    fast: bool
+    accumulators: int
+    tile: int = 512
+    block: int = 192
+    width: int = 16
+    fused_sum: bool = True
+    scales_last: bool = False
+    halves: bool = True
+
+    def row(
+        self,
+        q: Sequence[int],
+        k: Sequence[Sequence[int]],
+        v: Sequence[Sequence[int]],
+        scale: Exact,
+        high: int,
+        stop: int,
+    ) -> tuple[list[int], int]:
+        """Return the float32 bits of the output and of the log-sum-exp: `high` keys are seen, `stop` are loaded."""
+        maximum: Exact = -math.inf
+        total: Exact = ZERO
+        out: list[Exact] = []
+        for start in range(0, stop, self.tile):
+            keys = range(start, min(start + self.tile, len(k)))
+            scores = [self._dot(q, k[j]) if j < high else -math.inf for j in keys]
+            if not self.scales_last:
+                scores = [_times(s, scale) for s in scores]
+            largest: Any = math.nan if any(map(math.isnan, scores)) else max(scores)
+            if self.scales_last:
+                largest, scores = _times(largest, scale), [_times(s, scale) for s in scores]
+            largest = maximum if maximum > largest else largest
+            if largest == -math.inf:
+                p: list[Exact] = [ZERO] * len(keys)
+            else:
+                p = self._exps([_plus(s, _negated(largest)) for s in scores])
+                factor = expf(_plus(maximum, _negated(largest)))
+                added = self._sum(p)
+                total = _multiply_add(factor, total, added) if self.fused_sum else _plus(added, _times(factor, total))
+                out, maximum = [_times(o, factor) for o in out], largest
+            codes = [encode(x, self.operands, "nonsaturate") for x in p]
+            columns = [[v[j][c] for j in keys] for c in range(len(v[0]))]
+            out = [self._dot(codes, column, out[c] if start else None) for c, column in enumerate(columns)]
+        total = ONE if total == 0 else total
+        inverse = total if math.isnan(total) else _divided(ONE, total)
+        lse = _plus(ZERO if maximum == -math.inf else maximum, logf(total))
+        return [_bits(_times(o, inverse)) for o in out], _bits(lse)
+
+    def _dot(self, a: Sequence[int], b: Sequence[int], start: Exact | None = None) -> Exact:
+        """Return a product: a chain of fused multiply-adds per block, added in turn."""
+        count = len(a)
+        size = count if count <= self.block else self.block
+        if self.halves and self.block < count <= 2 * self.block:
+            size = count // 2
+        for first in range(0, count, size):
+            chain: Exact = ZERO
+            for x, y in zip(a[first : first + size], b[first : first + size], strict=True):
+                chain = _multiply_add(decode(x, self.operands), decode(y, self.operands), chain)
+            start = chain if start is None else _plus(start, chain)
+        assert start is not None
+        return start
+
+    def _exps(self, x: list[Exact]) -> list[Exact]:
+        whole = len(x) // self.width * self.width
+        vector = fexp_u20 if self.fast else exp_u20
+        return [vector(y) if j < whole else _exp(y) for j, y in enumerate(x)]
+
+    def _sum(self, p: list[Exact]) -> Exact:
+        lanes: list[list[Exact]] = [[ZERO] * self.width for _ in range(self.accumulators)]
+        whole = len(p) // self.width * self.width
+        for j, x in enumerate(p[:whole]):
+            vector, lane = divmod(j, self.width)
+            mine = lanes[vector % self.accumulators]
+            mine[lane] = _plus(mine[lane], x)
+        row = lanes[0]
+        for other in lanes[1:]:
+            row = [_plus(a, b) for a, b in zip(row, other, strict=True)]
+        while len(row) > 1:
+            half = len(row) // 2
+            row = [_plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
+        for x in p[whole:]:
+            row[0] = _plus(row[0], x)
+        return row[0]
+
+
+def exp_u20(x: Exact) -> Exact:
+    """Return PyTorch's exp of 20 ulp: minps and maxps take their second argument for NaN."""
+    number: Any = x
+    if number < _LOW:
+        return ZERO
+    clamped = number if number < _HIGH else _HIGH
+    whole = math.floor(_multiply_add(clamped, _LOG2_E, Fraction(1, 2)))
+    rest = _multiply_add(Fraction(-whole), _LN_2, clamped)
+    value = _FACTORIALS[0]
+    for c in _FACTORIALS[1:]:
+        value = _multiply_add(rest, value, c)
+    power = ZERO if whole == -126 else Fraction(2) ** (whole - 1)  # an exponent field of 0
+    return _times(_times(value, power), Fraction(2))
+
+
+def fexp_u20(x: Exact) -> Exact:
+    """Return PyTorch's exp for 16-bit types: a float32 number built as an integer; cvttps of NaN is 0x80000000."""
+    number: Any = x
+    if math.isnan(x):
+        return -0.0
+    if number < _LOW:
+        return ZERO
+    if number > _HIGH:
+        return math.inf
+    octaves = _times(x, _LOG2_E)
+    fraction = _plus(octaves, Fraction(-math.floor(octaves)))
+    value = _CUBIC[0]
+    for c in _CUBIC[1:]:
+        value = _multiply_add(fraction, value, c)
+    word = _multiply_add(Fraction(1 << 23), _plus(octaves, _negated(value)), Fraction(127 << 23))
+    return decode(int(word), FLOAT32)
+
+
+def _exp(x: Exact) -> Exact:
+    """Return e**x, rounded."""
+    number: Any = x
+    if math.isnan(x) or number == math.inf:
+        return x
+    return ZERO if number < -200 else _round(_by_digits(_DIGITS.exp, x))
+
+
+def expf(x: Exact) -> Exact:
+    """Return glibc's expf of a number that is not positive, or NaN."""
+    number: Any = x
+    if math.isnan(x) or number < -104:
+        return x if math.isnan(x) else ZERO
+    scaled = float.fromhex("0x1.71547652b82fep+0") * 32 * float(number)
+    n = round(scaled)
+    r = scaled - n
+    a, b, c = (float.fromhex(y) for y in ("0x1.c6af84b912394p-5", "0x1.ebfce50fac4f3p-3", "0x1.62e42ff0c52d6p-1"))
+    value = (a / 32**3 * r + b / 32**2) * (r * r) + (c / 32 * r + 1)
+    return _round(Fraction(value * 2.0 ** (n % 32 / 32) * 2.0 ** (n // 32)))
+
+
+def logf(x: Exact) -> Exact:
+    """Return glibc's logf of a number of at least 1, infinity or NaN."""
+    if math.isnan(x) or math.isinf(x):
+        return x
+    word = _bits(x)
+    shifted = word - 0x3F330000
+    inverse, log = _LOGF[shifted >> 19 & 15]
+    k = shifted >> 23
+    r = float(decode(word - (k << 23), FLOAT32)) * inverse - 1
+    start = log + k * float.fromhex("0x1.62e42fefa39efp-1")
+    a, b, c = (float.fromhex(y) for y in ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4123p-2"))
+    return _round(Fraction((a * (r * r) + (b * r + c)) * (r * r) + (start + r)))

@@ -1,0 +1,80 @@
+"""e**x and log in float32 of PyTorch's CPU kernels, whose bits are public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_choice, check_int
+from .._values import normalize_fields
+from ..kernels import cpu_math as kernels
+from .exp2 import Exp2
+
+Floats = NDArray[np.float32]
+_FUNCTIONS = ("exp_u20", "fexp_u20", "sleef")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CpuExp(Exp2):
+    """e**x by a vector function, and by C's ``exp`` in the columns beyond the last whole vector.
+
+    Factors of rows are glibc's ``expf``. NaN follows the functions' instructions: ``fexp_u20`` returns -0 for it.
+
+    Parameters
+    ----------
+    function : {"exp_u20", "fexp_u20", "sleef"}
+        Vector function: PyTorch's of 20 ulp, its fast one for 16-bit types, or SLEEF's of 1 ulp.
+    width : int
+        Lanes of a vector; 1: all columns use the vector function.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> CpuExp("fexp_u20", 1)(np.zeros((1, 1), np.float32))
+    array([[0.9999466]], dtype=float32)
+    """
+
+    function: str = "exp_u20"
+    width: int = 16
+
+    is_natural = True
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("CpuExp", "function", self.function, _FUNCTIONS)
+        check_int("CpuExp", "width", self.width, 1)
+
+    @property
+    def is_published(self) -> bool:
+        """True: its source and that of glibc are public."""
+        return True
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return e**x of a tile [rows, keys]."""
+        out = np.empty_like(x)
+        kernels.exp_tile(x, _FUNCTIONS.index(self.function), self.width, out)
+        return out
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result twice."""
+        out = self(x)
+        return out, out
+
+    def factors(self, growth: Floats) -> Floats:
+        """Return glibc's expf of numbers that are not positive."""
+        out = np.empty_like(growth)
+        kernels.exp_scalars(growth, out)
+        return out
+
+    def factor_bounds(self, growth: Floats) -> tuple[Floats, Floats]:
+        """Return the factors twice."""
+        out = self.factors(growth)
+        return out, out
+
+    def log(self, x: Floats) -> Floats:
+        """Return glibc's logf of sums [M]."""
+        out = np.empty_like(x)
+        kernels.log_scalars(x, out)
+        return out
