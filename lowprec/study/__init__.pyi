@@ -39,6 +39,7 @@ from .run.plan import Plan as Plan
 from .run.runner import run_study as run_study
 from .tensors.claims import Claims as Claims
 from .tensors.claims import ClaimSetting as ClaimSetting
+from .tensors.counts import CountStudy as CountStudy
 from .tensors.formats import ErrorArm as ErrorArm
 from .tensors.formats import ErrorSetting as ErrorSetting
 from .tensors.formats import ErrorStudy as ErrorStudy
