@@ -70,10 +70,11 @@ ablation = CountStudy(
         expect("every tile, all are found", "every tile", "128k", 97, 100),
         expect("without a mean, nothing is lost", "never", "128k, mean 0", 97, 100),
     ),
-    notes="One head of 128 channels; keys are normal, a query is a key of norm 0.65 sqrt(128), and the value of a key is "
-    "one of 256 words of +1 and -1 plus a mean of its channel (normal, deviation 0.4). A linear readout subtracts the mean of the "
-    "values, as a layer trained in high precision would, and takes the word with the largest product. At 128k keys a "
-    "needle has 1 % of the probability. Operands and P are in E4M3; float32 has the same operands. The 32 needles of a "
-    "context share keys and values: intervals allow for it by the dispersion between contexts. Ranges were written "
-    "after a prototype with other seeds. Cost: quick 20 seconds of a core, full 3 minutes.",
+    notes="One head of 128 channels; keys are normal, a query is a key of norm 0.65 sqrt(128), and the value of a "
+    "key is one of 256 words of +1 and -1 plus a mean of its channel (normal, deviation 0.4). A linear readout "
+    "subtracts the mean of the values, as a layer trained in high precision would, and takes the word with the "
+    "largest product. At 128k keys a needle has 1 % of the probability. Operands and P are in E4M3; float32 has the "
+    "same operands. The 32 needles of a context share keys and values: intervals allow for it by the dispersion "
+    "between contexts. Ranges were written after a prototype with other seeds. Cost: quick 20 seconds of a core, "
+    "full 3 minutes.",
 )
