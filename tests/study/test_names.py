@@ -14,7 +14,7 @@ from toys import ablation, make, snapshot
 import lowprec as lp
 from lowprec._files import safe_name
 from lowprec.recipe import load_recipe
-from lowprec.study import Arm, Claims, GradientComparison, MeasurementStudy, load, run_study
+from lowprec.study import Arm, Claims, CountStudy, GradientComparison, MeasurementStudy, load, run_study
 from lowprec.study.catalogue import report
 from lowprec.study.report import page
 from lowprec.study.report.sheet import Figure
@@ -44,6 +44,18 @@ MADE = {
         name=name, question="?", arms=REFERENCE, measurement=GradientComparison()
     ),
     "Claims": lambda name: Claims(name=name, question="?", arms=(), values=dict),
+    "CountStudy": lambda name: CountStudy(
+        name=name,
+        question="?",
+        arms=(),
+        trials=dict,
+        points=(),
+        axis="x",
+        success="y",
+        control="a",
+        quick=None,
+        full=None,
+    ),
     "ErrorStudy": lambda name: ERRORS(name=name),
     "TensorStudy": lambda name: TensorStudy(name=name, question="?", arms=(), data=(), quick=None, full=None),
     "Arm": Arm,
