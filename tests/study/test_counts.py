@@ -68,7 +68,7 @@ def test_intervals_are_those_of_the_binomial_distribution():
 test_refused = refusals([
     ("replace(TOY.study, control='c')", "study 'toy': control must be an arm, got 'c'"),
     ("replace(TOY.study, expectations=(Expectation('w', 'success_percent', 'a', 'b', condition='near'),))",
-     "study 'toy': over must be empty in expectation 'w'; use minus"),
+     "study 'toy': over of expectation 'w' must be empty, got 'b'"),
     ("replace(TOY.study, expectations=(Expectation('w', 'success_percent', 'a', condition='here'),))",
      "study 'toy': unknown condition 'here' in expectation 'w': expected one of near, far"),
 ], lambda: globals())  # fmt: skip

@@ -62,7 +62,9 @@ class CountStudy(TableStudy):
             raise ValueError(f"study {self.name!r}: control must be an arm, got {self.control!r}")
         for item in self.expectations:
             if item.over:
-                raise ValueError(f"study {self.name!r}: over must be empty in expectation {item.words!r}; use minus")
+                raise ValueError(
+                    f"study {self.name!r}: over of expectation {item.words!r} must be empty, got {item.over!r}"
+                )
 
     @property
     def metrics(self) -> Mapping[str, str]:
