@@ -18,6 +18,7 @@ from .bounds.criteria import criteria as criteria
 from .bounds.criteria import criterion as criterion
 from .bounds.data import data_kinds as data_kinds
 from .bounds.data import operands as operands
+from .bounds.explain import explained
 from .bounds.faults import Fault as Fault
 from .bounds.faults import faults as faults
 from .bounds.power import criterion_power as criterion_power
@@ -139,7 +140,9 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
     Raises
     ------
     AssertionError
-        If it is not; the message has the size and place of the largest error, and the name of a fault that gives it.
+        If it is not; the message has the size and place of the largest error, and its cause: a fault of the catalogue,
+        an operand that differs from its quantizer (`lowprec.check`; with `values`), or the arithmetic that gives the
+        result (`lowprec.identify`, for up to ten seconds).
 
     Examples
     --------
@@ -149,12 +152,14 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
     >>> assert_product(lp.gemm(a, b), a, b, accumulator="hopper_fp8")
     """
     __tracebackhide__ = True
-    t = tolerance(a, b, c, **options)
-    verdict = t.test(_array(got))
+    t, d = tolerance(a, b, c, **options), _array(got)
+    verdict = t.test(d)
     if verdict:
         return
-    lines = [str(verdict)]
-    if not verdict.cause:
+    several = len(t.products) > 1 or options.get("order") == "any"
+    found = explained(t.products[0], np.asarray(d, np.float64), arithmetic=not (verdict.cause or several))
+    lines = [str(verdict), *found]
+    if not verdict.cause and not found:
         lines.append(
             "No fault of lowprec.testing.faults gives this result. Is the arithmetic that of the kernel (accumulator, "
             "promote_every, library, split_k, order)?"

@@ -27,19 +27,22 @@ class DataKind:
         What the data are good for.
     draw : callable
         ``draw(rng, rows, k)`` returns one operand.
+    only_a : bool
+        Whether only A is drawn so; B is normal then.
     """
 
     name: str
     summary: str
     draw: Callable[[np.random.Generator, int, int], Drawn]
+    only_a: bool = False
 
 
 data_kinds: Registry[DataKind] = Registry("kind of data", DataKind)
 """Catalogue of kinds of data."""
 
 
-def _add(name: str, summary: str) -> Callable[[Callable[..., Drawn]], DataKind]:
-    return lambda draw: data_kinds.register(name, DataKind(name, summary, draw))
+def _add(name: str, summary: str, only_a: bool = False) -> Callable[[Callable[..., Drawn]], DataKind]:
+    return lambda draw: data_kinds.register(name, DataKind(name, summary, draw, only_a))
 
 
 _add("normal", "what suites use: no fault shows that is smaller than the rounding of the result")(
@@ -83,6 +86,13 @@ def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
     return x * np.where(rng.random((rows, k)) < 0.5, -1, 1)
 
 
+@_add("nan", "a NaN in the middle of a row of A: all outputs of the row must be NaN, and no others", only_a=True)
+def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
+    x: Drawn = rng.standard_normal((rows, k))
+    x[rows // 3, k // 2] = np.nan
+    return x
+
+
 def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matrix, Matrix]:
     """Draw operands on which faults of a kind show.
 
@@ -90,7 +100,7 @@ def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matri
     ----------
     kind : str
         Name in ``lowprec.testing.data_kinds``: ``normal``, ``positive``, ``cancelling``, ``tiles``, ``integers``,
-        ``outliers`` or ``boundaries``; see their summaries for their uses.
+        ``outliers``, ``boundaries`` or ``nan``; see their summaries for their uses.
     m, n, k : int
         Shapes of the operands, [m, k] and [n, k].
     seed : int
@@ -109,5 +119,6 @@ def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matri
     m, n, k = (check_int("operands", name, value, 1) for name, value in (("m", m), ("n", n), ("k", k)))
     entry = data_kinds.get(kind)
     rng = np.random.default_rng(check_int("operands", "seed", seed, 0))
-    x, y = (np.asarray(entry.draw(rng, rows, k), np.float32) for rows in (m, n))
+    draws = entry.draw, data_kinds["normal"].draw if entry.only_a else entry.draw
+    x, y = (np.asarray(draw(rng, rows, k), np.float32) for draw, rows in zip(draws, (m, n), strict=True))
     return x, y

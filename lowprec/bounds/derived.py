@@ -16,7 +16,7 @@ from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from ..scaling.quantized import Quantized
 from .checksum import Values
-from .likelihood import LEAST_P, MARGIN, Model, half_ulp, quantile
+from .likelihood import LEAST_P, MARGIN, Model, half_ulp, quantile, tail
 from .product import Errors, Product
 from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
 
@@ -62,6 +62,7 @@ class Tolerance:
     _results: tuple[NDArray[np.float32], ...]
     _model: Model
     _name: Namer | None
+    _addend: tuple[Values, float] | None
 
     @classmethod
     def of(
@@ -74,6 +75,7 @@ class Tolerance:
         products: tuple[Product, ...] = (),
         name: Namer | None = None,
         rtol: float | None = None,
+        addend: Values | None = None,
     ) -> Tolerance:
         """Return the tolerance of results with bounded errors before they are rounded to a format.
 
@@ -93,6 +95,8 @@ class Tolerance:
             See `Namer`.
         rtol : float, optional
             Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
+        addend : float64 array, optional
+            Known part of the result; errors that are a multiple of it show that it is missing, or scaled.
         """
         exact, most, variance = errors
         judged = np.isfinite(exact) & np.isfinite(most)
@@ -110,10 +114,14 @@ class Tolerance:
         signs = np.sign(exact[judged])
         tails = max(float(np.abs(z).max(initial=0.0)) for z in relative) / quantile(1 / max(exact.size, 2))
         drift = max(abs(float((z * signs).mean())) if z.size else 0.0 for z in relative)
+        expected = np.hypot(scale, rounding)
+        along = None
+        if addend is not None:
+            along = addend, max(abs(_along(d - exact, addend, expected)) for d in wide)
         return cls(
-            exact, np.where(np.isnan(exact), np.nan, bound), low, high, np.hypot(scale, rounding), bias, tuple(scores),
+            exact, np.where(np.isnan(exact), np.nan, bound), low, high, expected, bias, tuple(scores),
             target, products, half_ulp(target) if rtol is None else rtol, tuple(results),
-            Model(scale, max(tails, 1.0), drift), name,
+            Model(scale, max(tails, 1.0), drift), name, along,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -149,6 +157,10 @@ class Tolerance:
         outside, finite = self._outside(d)
         rows = (-1, d.shape[-1])
         p, z = self._model.probability(d.reshape(rows), self.exact.reshape(rows), finite.reshape(rows), self.out_format)
+        if self._addend is not None:
+            addend, usual = self._addend
+            more = abs(_along(np.where(finite, d - self.exact, 0.0), addend, self.expected)) - usual
+            p = min(p, 2 * tail(max(more, 0.0) / MARGIN))
         ranked = np.where(outside, np.inf, z.reshape(d.shape))
         worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ranked)), d.shape))
         with np.errstate(invalid="ignore"):
@@ -198,6 +210,14 @@ class Tolerance:
             places = special & ~((d == self.exact) | (np.isnan(d) & np.isnan(self.exact)))
             beyond = judged & ~((d >= self.low) & (d <= self.high))
         return places | beyond, judged & np.isfinite(d)
+
+
+def _along(error: Values, addend: Values, expected: Values) -> float:
+    """Return the component of errors along an addend, in standard deviations of independent errors."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        direction, z = (np.nan_to_num(x / expected, nan=0.0, posinf=0.0, neginf=0.0) for x in (addend, error))
+        length = float(np.sqrt(np.square(direction).sum()))
+        return float((z * direction).sum()) / length if 0 < length < np.inf else 0.0
 
 
 def _largest(x: Values) -> float:

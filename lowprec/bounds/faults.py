@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..cast.casts import decode, round_to
+from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
@@ -245,10 +245,39 @@ def _cut(p: Product) -> Result | None:
     return None if target.same_codes(formats["float32"]) else round_to(wide, target, rounding="toward_zero")
 
 
+def _overflowing(p: Product) -> Result | None:
+    """Return the product if numbers of A beyond the format's largest had become Inf or NaN."""
+    if p.sources is None or p.a.format.bits > 8:
+        return None
+    ones = replace(p.a, codes=np.full_like(p.a.codes, encode(1.0, p.a.format)), quantizer=None).dequantize()
+    with np.errstate(all="ignore"):
+        codes = encode(p.sources[0] / ones, p.a.format, overflow="nonsaturate")
+    beyond = ~np.isfinite(decode(codes, p.a.format)) & np.isfinite(decode(p.a.codes, p.a.format))
+    return p.result(a=replace(p.a, codes=np.where(beyond, codes, p.a.codes), quantizer=None)) if beyond.any() else None
+
+
+def _nan_as_zero(x: Any) -> Any:
+    x = _copy(x)
+    x[x != x] = 0
+    return x
+
+
+def _no_nan(p: Product) -> Result | None:
+    lost, scale = np.isnan(decode(p.a.codes, p.a.format)), np.nan_to_num(p.a.scale, nan=1.0)
+    if not lost.any() and np.array_equal(scale, p.a.scale):
+        return None
+    codes = np.where(lost, encode(0.0, p.a.format), p.a.codes)
+    return p.result(a=replace(p.a, codes=codes, scale=scale, quantizer=None))
+
+
+def _next_row(scale: Any) -> Any:
+    return np.roll(scale, 1, axis=0) if np.ndim(scale) and scale.shape[0] > 1 else None
+
+
 def _tensor_scale(change: Callable[[Any], Any]) -> Callable[[Product], Result | None]:
     def product(p: Product) -> Result | None:
-        scale = p.a.tensor_scale
-        return None if scale is None else p.result(a=replace(p.a, tensor_scale=change(scale), quantizer=None))
+        found = None if p.a.tensor_scale is None else change(p.a.tensor_scale)
+        return None if found is None else p.result(a=replace(p.a, tensor_scale=found, quantizer=None))
 
     return product
 
@@ -271,6 +300,10 @@ _add("scales missing", "multiplies codes without A's scales", product=_scales(np
 _add("global scale stale", "uses a scale of A's tensor that is 25 % too large",
      product=_tensor_scale(lambda s: s * np.float32(1.25)))  # fmt: skip
 _add("global scale inverted", "divides by the scale of A's tensor", product=_tensor_scale(lambda s: np.float32(1) / s))
+_add("global scale of another row", "uses the next row's scale of A, where every row has one",
+     product=_tensor_scale(_next_row))  # fmt: skip
+_add("saturation missing", "lets A's largest values overflow to Inf or NaN", product=_overflowing)
+_add("NaN read as zero", "reads NaN in A as 0", product=_no_nan, operand=_nan_as_zero)
 _add("A not quantized", "multiplies A's own values", product=_raw)
 _add("FN read as FNUZ", "decodes A with the other bias", product=_as_fnuz)
 _add("never promoted", "keeps the sum in the tensor core", product=_unpromoted)

@@ -19,6 +19,7 @@ from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.library import gemm_libraries
 from ..tensorcore.operands import check_is_quantized, check_quantized, promotion_interval
+from .checksum import Values
 from .derived import Tolerance
 from .faults import named
 from .product import Errors, Order, Product, errors_of
@@ -122,20 +123,24 @@ def tolerance(
     wide += [p.result(a=x, b=y, out_format="float32") for p in products for x, y in moved]
     return Tolerance.of(
         Errors(exact, most, variance), target, wide, [p.result() for p in products], products=products,
-        name=lambda got, expected, d: named(products[0], expected, d),
+        name=lambda got, expected, d: named(products[0], expected, d), addend=_addend(products[0]),
     )  # fmt: skip
 
 
 def _errors(product: Product, any_order: bool) -> Errors:
-    options, shape = product.options, (product.a.shape[0], product.b.shape[0])
     for name, q in (("a", product.a), ("b", product.b)):
-        check_quantized(name, q, options["accumulator"])
-    addend, beta = None, float(options.get("beta", 1.0))
-    if product.c is not None and beta != 0:
-        c = as_real("tolerance: c", product.c)
-        check_shape("tolerance", "c", c, shape)
-        addend = (c.astype(np.float32) * np.float32(beta)).astype(np.float64)
-    return errors_of(product.a, product.b, _order(product, any_order), addend)
+        check_quantized(name, q, product.options["accumulator"])
+    return errors_of(product.a, product.b, _order(product, any_order), _addend(product))
+
+
+def _addend(product: Product) -> Values | None:
+    """Return ``beta * C`` in float32."""
+    beta = float(product.options.get("beta", 1.0))
+    if product.c is None or beta == 0:
+        return None
+    c = as_real("tolerance: c", product.c)
+    check_shape("tolerance", "c", c, (product.a.shape[0], product.b.shape[0]))
+    return (c.astype(np.float32) * np.float32(beta)).astype(np.float64)
 
 
 def _order(product: Product, any_order: bool = False) -> Order:

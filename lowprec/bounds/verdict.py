@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -116,7 +117,8 @@ class Impossible(Measured):
     accepted = False
 
     def __str__(self) -> str:
-        return (
-            f"impossible: {self.outside} outputs are beyond what rounding can do; the worst, at {self.place}, is off "
-            f"by {self.error:.3g}, where at most {self.allowed:.3g} is possible.{self.named}"
-        )
+        outputs = "1 output is" if self.outside == 1 else f"{self.outside} outputs are"
+        head = f"impossible: {outputs} beyond what rounding can do; the worst, at {self.place}, "
+        if math.isnan(self.error) or math.isnan(self.allowed):
+            return f"{head}is NaN or Inf and should not be, or should be and is not.{self.named}"
+        return f"{head}is off by {self.error:.3g}, where at most {self.allowed:.3g} is possible.{self.named}"

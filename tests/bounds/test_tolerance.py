@@ -1,5 +1,6 @@
 """Bounds of products: nothing exceeds them, right kernels are accepted, and faults are named."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +14,7 @@ from lowprec.bounds.faults import faults
 from lowprec.bounds.power import criterion_power, results
 from lowprec.bounds.product import Order, errors_of
 from lowprec.bounds.tolerance import reordered
-from lowprec.testing import BitsEqual, Impossible, Inside, assert_product
+from lowprec.testing import BitsEqual, Impossible, Inside, Unlike, assert_product
 
 
 def pair(rng, m=32, n=48, k=512, kind="normal"):
@@ -155,7 +156,8 @@ def test_special_values_are_compared_by_place():
     assert t.test(d, name_faults=False).outside == 1
 
 
-def test_the_message_says_what_to_do():
+def test_the_message_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("lowprec.bounds.explain._SECONDS", 0.0)
     a, b = pair(6)
     d = lp.gemm(a, b)
     assert_product(d, a, b)
@@ -164,6 +166,44 @@ def test_the_message_says_what_to_do():
     d = lp.gemm(a, b, accumulator=lp.accumulators["hopper_fp8"].with_(fraction_bits=11))
     with pytest.raises(AssertionError, match="Is the arithmetic that of the kernel"):
         assert_product(d, a, b)
+
+
+@pytest.mark.slow
+def test_the_message_names_wrong_operands_and_the_arithmetic():
+    values = [np.abs(x) for x in lp.testing.operands("normal", 24, 24, 256)]
+    a, b = (lp.quantize(x, "e4m3fn 1x128") for x in values)
+    with pytest.raises(AssertionError, match=r"Of 256 outputs: hopper_fp8 .*explains all"):
+        assert_product(lp.gemm(a, b), a, b, accumulator="float32")
+    moved = replace(a, scale=np.roll(a.scale, 1, axis=1))
+    with pytest.raises(AssertionError, match=r"Operand a: 48 of 48 scales differ .*shifted by blocks"):
+        assert_product(lp.gemm(moved, b) * np.float32(1.1), moved, b, values=values)
+
+
+def test_a_missing_addend_shows_in_all_outputs_together():
+    """C is half of the usual error, so that no single output and no sum of squares shows that it is missing."""
+    a, b = pair(9, 64, 64, 512)
+    c = lp.round_to(normal(np.random.default_rng(9), 64, 64), "bfloat16") * np.float32(2.0**-10)
+    t = lp.tolerance(a, b, c)
+    verdict = t.test(lp.gemm(a, b))
+    assert isinstance(verdict, Unlike)
+    assert verdict.cause == "C dropped"
+    assert t.test(lp.gemm(a, b, c))
+    assert lp.tolerance(a, b).test(lp.gemm(a, b, c), name_faults=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "spec", "accumulator"),
+    [("saturation missing", "normal", "mxfp8_floor", "blackwell_mxf8"),
+     ("NaN read as zero", "nan", "e4m3fn 1x128", "hopper_fp8"),
+     ("global scale of another row", "normal", "nvfp4_te_row_scaled", "blackwell_nvfp4")],
+)  # fmt: skip
+def test_faults_of_few_operands_are_named(fault, kind, spec, accumulator):
+    x, y = lp.testing.operands(kind, 16, 24, 256)
+    a, b = lp.quantize(x, spec), lp.quantize(y, "nvfp4_te" if "nvfp4" in spec else spec)
+    t = lp.tolerance(a, b, accumulator=accumulator, values=(x, y))
+    verdict = t.test(faults[fault].apply(t.products[0]))
+    assert isinstance(verdict, Impossible)
+    assert verdict.cause == fault
 
 
 def test_atol_rtol_accept_right_kernels_and_refuse_less_when_a_probability_is_stated():

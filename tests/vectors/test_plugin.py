@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lowprec._jit import cache_folder
+
 pytest_plugins = ["pytester"]
 
 SUITE = """
@@ -29,6 +31,23 @@ def test_wrong(lowprec_vectors):
     assert_bits_equal(mine, s["y"], fmt="e4m3fn", labels=s.labels, inputs=s["x"].view(np.float32))
 """
 
+PRODUCTS = """
+import lowprec as lp
+
+def operands():
+    return [lp.quantize(x, "e4m3fn 1x128") for x in lp.testing.operands("normal", 8, 8, 256)]
+
+def test_right(lowprec_product, lowprec_tolerance):
+    a, b = operands()
+    d = lp.gemm(a, b)
+    lowprec_product(d, a, b)
+    assert lowprec_tolerance(a, b).test(d)
+
+def test_wrong(lowprec_product):
+    a, b = operands()
+    lowprec_product(-lp.gemm(a, b), a, b)
+"""
+
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
@@ -46,6 +65,16 @@ def test_fixture_and_message(suite: pytest.Pytester) -> None:
         "E*10 *0x00 (0) *0x01 (0.001953125) *1 *0.00097656* zero, one source ulp above the tie",
         "E*and 100 more",
     ])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_fixtures_of_tolerances_judge_products(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cache_folder is not None:  # pytester moves the home folder
+        monkeypatch.setenv("LOWPREC_CACHE_DIR", str(cache_folder.parent))
+    pytester.makepyfile(PRODUCTS)
+    done = pytester.runpytest_subprocess("-p", "no:lowprec", "-p", "lowprec.vectors.plugin", "-q")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["E*AssertionError: impossible: *It is what this does: sign.", "*1 failed, 1 passed*"])
 
 
 def test_the_entry_point_names_it() -> None:
