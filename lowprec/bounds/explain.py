@@ -1,4 +1,4 @@
-"""What a product that is not accepted is, beyond the catalogue of faults: other codes, or another arithmetic."""
+"""Causes of a rejected product beyond the catalogue of faults: other codes of its operands, or another arithmetic."""
 
 from __future__ import annotations
 
