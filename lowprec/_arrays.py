@@ -23,9 +23,9 @@ Floats = NDArray[np.float32]
 
 
 def to_numpy(x: Any) -> Any:
-    """Return a tensor of torch as an array of NumPy's or ml_dtypes' dtype, sharing its memory; others unchanged.
+    """View a torch tensor as an array with a dtype of NumPy or ml_dtypes; return other objects unchanged.
 
-    NumPy converts JAX's arrays itself. torch is not imported: it is loaded already if there is a tensor.
+    NumPy converts JAX arrays itself. torch is not imported: whoever has a tensor has loaded it.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def to_like(caller: str, array: Array, like: Any, dtype: np.dtype[Any] | None = 
 
 
 def as_array(caller: str, name: str, x: Any) -> Array:
-    """Return an array, a nested sequence or a scalar as an array of NumPy.
+    """Convert an array, a nested sequence or a scalar to a NumPy array.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def as_real(caller: str, x: ArrayLike) -> Array:
 
 
 def as_float32(caller: str, x: ArrayLike) -> Floats:
-    """Return real numbers as contiguous float32, without a copy if possible; values beyond its range become Inf.
+    """Convert real numbers to contiguous float32, without a copy if possible; values that overflow become Inf.
 
     Raises
     ------
@@ -273,5 +273,5 @@ def repeat_tiles(a: Array, times: int, length: int, axis: int = -1) -> Array:
     >>> repeat_tiles(np.array([1, 2]), 3, 5).tolist(), repeat_tiles(np.array([7]), 1 << 60, 2).tolist()
     ([1, 1, 1, 2, 2], [7, 7])
     """
-    repeated = np.repeat(a, min(times, max(length, 1)), axis)
-    return repeated[(*[slice(None)] * (axis % a.ndim), slice(length))]
+    tiled = np.repeat(a, min(times, max(length, 1)), axis)
+    return tiled[(*[slice(None)] * (axis % a.ndim), slice(length))]

@@ -120,7 +120,7 @@ def check_positive_float32(caller: str, name: str, value: Any, *, zero: bool = F
 
 
 def check_choice(caller: str, name: str, value: Option, allowed: tuple[Option, ...]) -> Option:
-    """Return an option if it is allowed.
+    """Return an option if it is among the allowed ones; raise otherwise.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def check_choice(caller: str, name: str, value: Option, allowed: tuple[Option, .
 
 
 def brief_repr(value: Any) -> str:
-    """Return how an error message shows a wrong argument: its repr on one line, cut to 200 characters.
+    """Return the repr of a wrong argument for an error message: one line, at most 200 characters.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def brief_repr(value: Any) -> str:
 
 
 def parameter(caller: str, name: str) -> str:
-    """Return how an error message names a parameter; `caller` may be empty."""
+    """Return the name of a parameter for an error message; `caller` may be empty."""
     return f"{caller}: {name}" if caller else name
 
 

@@ -29,7 +29,7 @@ _ONE, _LEAST, _HALF_ULP, _HALF_ULP_BELOW = 1.0, 5e-324, 2.0**-53, 2.0**-54
 
 
 def has_default_fpenv() -> bool:
-    """Return whether this thread keeps subnormals and rounds to nearest even; takes some 0.1 us.
+    """Return whether this thread keeps subnormals and rounds to nearest even; the check takes about 0.1 us.
 
     Examples
     --------

@@ -32,7 +32,7 @@ _inside = threading.local()  # .chunk is True while a thread runs a chunk
 
 
 def get_num_threads() -> int:
-    """Return how many threads large operations use.
+    """Return the number of threads that large operations use.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads large operations use. Results never depend on it.
+    """Set the number of threads that large operations use. Results do not depend on it.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class BitwiseEq:
 
 
 def bitwise_equal(a: Any, b: Any) -> bool:
-    """Return whether two fields are equal: arrays and NumPy's numbers by dtype, shape and every bit, NaN included.
+    """Return whether two fields are equal; arrays and NumPy scalars must have the same dtype, shape and bits.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def bitwise_equal(a: Any, b: Any) -> bool:
 def normalize_fields(entry: Any) -> None:
     """Replace NumPy's scalars by Python's int, float, bool and str, in a new object of a frozen dataclass.
 
-    Otherwise ``np.int64(16)`` would get into JSON, `math.ldexp` and kernel signatures. A field of type ``tuple[...]``
+    ``np.int64(16)`` would otherwise end up in JSON, `math.ldexp` and kernel signatures. A field of type ``tuple[...]``
     accepts any sequence, and stores it as a tuple; one of type ``tuple[str, ...]`` accepts a string as the only item.
 
     Raises
@@ -200,7 +200,7 @@ def _shown(value: Any) -> str:
 
 
 def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the name, the source and the other descriptions of a value that differs from a named one.
+    """Return name, source and other descriptions of a value that was derived from a named one.
 
     The old name lists earlier changes; further changes are added to them.
     """
@@ -218,7 +218,7 @@ def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_name(name: str) -> tuple[str, dict[str, str]]:
-    """Return the base of a derived name and its changes as strings; a name of another form is all base.
+    """Split a derived name into its base and its changes; a name of another form has no changes.
 
     Examples
     --------

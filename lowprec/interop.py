@@ -20,7 +20,7 @@ _TORCH = {
 
 
 def ml_dtype(fmt: str | Format) -> np.dtype[Any]:
-    """Return the NumPy dtype whose elements are the codes of a format.
+    """Return the NumPy dtype of a format's codes.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def to_ml_dtypes(codes: ArrayLike, fmt: str | Format) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        If there is no such dtype.
+        If ml_dtypes lacks the format.
     TypeError
         If the codes have another dtype.
 

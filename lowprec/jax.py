@@ -100,7 +100,7 @@ _product.defvjp(_product_forward, _product_backward)
 def linear(
     x: Any, w: Any, recipe: str | Recipe = "dsv3", *, layer: str = "layers.1.attn.wq_a", seed: int = 0, step: Any = None
 ) -> Any:
-    """Return x W^T, with gradients, by a recipe.
+    """Compute x W^T with the precision of a recipe; differentiable.
 
     Parameters
     ----------
@@ -170,10 +170,11 @@ def dot_general(
     out_sharding: Any = None, recipe: str | Recipe = "dsv3", layer: str = "layers.1.attn.wq_a", seed: int = 0,
     step: Any = None, strict: bool = False,
 ) -> Any:  # fmt: skip
-    """Return ``jax.lax.dot_general`` computed by a recipe.
+    """Compute ``jax.lax.dot_general`` with the precision of a recipe.
 
-    Contracted axes form one K, in their order; every index of the batch axes is a separate product, with the same
-    random bits. lhs is quantized as x, rhs as w. XLA computes operands of another dtype than float32 and bfloat16.
+    The contracted axes are flattened, in their order, to K. Each index of the batch axes is a separate product; all of
+    them use the same random bits. lhs is quantized as x, rhs as w. Operands of dtypes other than float32 and bfloat16
+    are left to XLA.
 
     Parameters
     ----------
@@ -182,8 +183,8 @@ def dot_general(
     precision, out_sharding
         Ignored: the recipe defines the precision, and it runs on one CPU.
     preferred_element_type : dtype, optional
-        Dtype of the result, by default the promoted dtype of the operands. A dtype other than that and bfloat16 gets
-        the float32 sums rounded to it; otherwise they are rounded to the recipe's storage format of activations.
+        Dtype of the result; default: the promoted dtype of the operands. For this dtype and bfloat16, the float32 sums
+        are rounded to the recipe's storage format of activations, for any other directly to the dtype.
     recipe, layer, seed, step
         See `linear`.
     strict : bool
@@ -276,8 +277,8 @@ def attention(
 ) -> Any:  # fmt: skip
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
-    The gradient is straight through, in float32 of XLA: probabilities from q, k and the kernel's log-sum-exp, and its
-    output in the softmax gradient, as in the trainer.
+    The gradient is a straight-through estimate in XLA's float32: probabilities are recomputed from q, k and the
+    kernel's log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer.
 
     Parameters
     ----------
@@ -347,7 +348,7 @@ class Report:
 
 
 def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwargs: Any) -> Report:
-    """Trace a function and list its products: those computed by a recipe, and those of XLA.
+    """Trace a function and list its products, computed by a recipe or by XLA.
 
     Parameters
     ----------

@@ -143,12 +143,14 @@ class Registry(Generic[T]):
         for new in [name, *aliases]:
             if new in self and not replace and not (again and self.listed(new) == name):
                 raise ValueError(
-                    f"{self.kind} {new!r} is registered already, with other fields; choose another name or pass "
-                    "replace=True"
+                    f"register: name must be new, or replace=True, got {self.kind} {new!r}, which is registered with "
+                    "other fields"
                 )
         for alias in aliases:
             if alias in self._objects:
-                raise ValueError(f"{self.kind} {alias!r} is an entry, so it cannot be an alias of {name!r}")
+                raise ValueError(
+                    f"register: an alias must not be the name of an entry, got {alias!r} for {self.kind} {name!r}"
+                )
         known = any(new in self for new in [name, *aliases])
         self._aliases.pop(name, None)
         self._objects[name] = obj
@@ -161,9 +163,10 @@ class Registry(Generic[T]):
     def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
         """Context manager: register entries temporarily, overriding entries of the same name.
 
-        On exit the catalogue is restored, entries registered inside the block included; blocks may be nested, and
-        errors change nothing. A catalogue belongs to the process: other threads see the entries as long as the block
-        lasts, and two threads must not be in blocks of one catalogue at a time. Worker processes do not see them.
+        On exit, also after an error, the catalogue is as before: entries registered inside the block are removed too.
+        Blocks may be nested. The catalogue is shared by all threads: they see the entries while the block is active,
+        and two threads must not use `scoped` on one catalogue at the same time. Worker processes do not see the
+        entries.
 
         Parameters
         ----------
@@ -200,7 +203,7 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
 
     def hint(self, name: str) -> str:
-        """Return a hint on an unknown name: its meaning, the catalogue that has it, or similar names."""
+        """Return a hint for an unknown name: what it means, which catalogue has it, or similar names."""
         if (meant := self.spoken.get(name.lower())) is not None:
             return meant
         others = {place: other for place, other in _public().items() if other is not self}
@@ -214,7 +217,7 @@ class Registry(Generic[T]):
         return suggest(name, own if close else self._objects)
 
     def find(self, name: str) -> T | None:
-        """Return the object of a name, or None, without a search for similar names."""
+        """Return the object of a name, or None. Unlike `get`, do not search for similar names."""
         key = self._aliases.get(name, name)
         if key in self._objects:
             return self._objects[key]
@@ -252,7 +255,7 @@ class Registry(Generic[T]):
         raise TypeError(f"{self.kind} must be a name or {_a(self.type.__name__)}, got {name_or_object!r}")
 
     def listed(self, name: str) -> str | None:
-        """Return the main name of an entry, given that or an alias; None if it is not listed."""
+        """Return the main name of the entry with the given name or alias, or None."""
         key = self._aliases.get(name, name)
         return key if key in self._objects else None
 

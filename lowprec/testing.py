@@ -124,7 +124,7 @@ def assert_bits_equal(
 
 
 def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **options: Any) -> None:
-    """Raise unless a result is one that an arithmetic gives for a product of quantized operands.
+    """Raise unless a result is one that the given arithmetic can produce for a product of quantized operands.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = T
 
 
 def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool = False) -> SearchStrategy[float]:
-    """Return a hypothesis strategy of numbers that a cast to a format can get wrong.
+    """Return a hypothesis strategy of numbers that test a cast to a format.
 
     Values of the format, midpoints between neighbours, and both with the float32 on either side; numbers beyond the
     maximum; and any other float32.

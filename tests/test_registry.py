@@ -44,7 +44,7 @@ test_what_is_refused = refusals(
         ("lp.accumulators.get(3)", TypeError, "^accumulator must be a name or an Accumulator, got 3$"),
         ("lp.encode(1.0, 8)", TypeError, "format must be a name or a Format, got 8"),
         ("lp.encode(1.0, np.int64)", TypeError, "format must be a name or a Format, got <class 'numpy.int64'>"),
-        ("registry.register('one', 2)", "number 'one' is registered already, with other fields; choose another"),
+        ("registry.register('one', 2)", "name must be new, or replace=True, got number 'one'"),
     ],
     known,
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_an_equal_entry_may_come_again() -> None:
             lp.formats.register("mine", mine, ["ours"])
         same = lp.formats.register("mine", lp.Format("mine", exponent_bits=4, mantissa_bits=3))
         assert lp.formats["ours"] is same
-        with pytest.raises(ValueError, match="format 'ours' is registered already"):
+        with pytest.raises(ValueError, match="got format 'ours', which is registered"):
             lp.formats.register("yours", mine, ["ours"])
 
 
@@ -81,7 +81,7 @@ def test_replacing() -> None:
     assert (registry["one"], registry["eins"], registry["uno"], registry.names()) == (11, 11, 11, ["one", "two"])
     registry.register("eins", 111, replace=True)
     assert (registry["one"], registry["eins"], registry.aliases("one")) == (11, 111, ["uno"])
-    with pytest.raises(ValueError, match="number 'two' is an entry, so it cannot be an alias of 'three'"):
+    with pytest.raises(ValueError, match="an alias must not be the name of an entry, got 'two' for number 'three'"):
         registry.register("three", 3, ["two"], replace=True)
     assert "three" not in registry
     assert [registry.listed(name) for name in ("uno", "one", "zwei")] == ["one", "one", None]

@@ -1,4 +1,4 @@
-"""Writers of .npy and .npz files, and readers that a damaged or hostile file cannot harm.
+"""Writers of .npy and .npz files, and readers that are safe for damaged and hostile files.
 
 `numpy.load` allocates whatever a header claims and raises the errors of its parsers. These readers raise a `ValueError`
 or an `OSError` with one line that names the file, and never allocate more than the file can hold.
@@ -180,7 +180,7 @@ def _read(file: IO[bytes], size: int) -> NDArray[Any]:
 
 
 def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Return dtype, shape, whether the first axis varies fastest, and the length of the header."""
+    """Return dtype, shape, whether the array is in Fortran order, and the length of the header."""
     import numpy as np
 
     start = file.read(len(_MAGIC) + 2)
@@ -215,7 +215,7 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
 
 
 def write_npy(path: PathLike, array: ArrayLike) -> None:
-    """Write one array in NumPy's format, atomically as `write_bytes`."""
+    """Write an array to a .npy file atomically, as `write_bytes` does."""
     import numpy as np
 
     content = io.BytesIO()
@@ -224,7 +224,7 @@ def write_npy(path: PathLike, array: ArrayLike) -> None:
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write arrays as members of an archive in NumPy's format, atomically as `write_bytes`; the path is not changed."""
+    """Write arrays to an .npz file atomically, as `write_bytes` does; the path gets no suffix."""
     import numpy as np
 
     content = io.BytesIO()
@@ -233,7 +233,7 @@ def write_npz(path: PathLike, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:
-    """Return an archive of arrays; unlike with `numpy.savez`, equal arrays give the same bytes at all times.
+    """Return an .npz archive of arrays as bytes. Unlike with `numpy.savez`, equal arrays always give equal bytes.
 
     Members are in the given order, uncompressed, little-endian, and without a time stamp.
     """

@@ -21,7 +21,7 @@ from .writing import PathLike, write_text
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return dataclasses, mappings and sequences as JSON types; non-finite floats become "nan", "inf", "-inf".
+    """Convert dataclasses, mappings and sequences to JSON types; non-finite floats become "nan", "inf", "-inf".
 
     Examples
     --------
@@ -44,12 +44,12 @@ def to_jsonable(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Return `plain(value)` as lines of JSON."""
+    """Return `to_jsonable(value)` as indented JSON."""
     return json.dumps(to_jsonable(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def write_json(path: PathLike, value: Any) -> None:
-    """Write `to_json(value)`, atomically as `write_bytes`."""
+    """Write `to_json(value)` to a file atomically, as `write_bytes` does."""
     write_text(path, to_json(value))
 
 
@@ -76,7 +76,7 @@ def read_json(path: PathLike) -> dict[str, Any]:
 
 
 def to_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    r"""Return a table as CSV, floats with every digit.
+    r"""Return a table as CSV, with all digits of every float.
 
     Examples
     --------

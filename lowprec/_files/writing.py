@@ -68,7 +68,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the permissions of a regular file, None if it does not exist."""
+    """Return the permissions of a regular file, or None if it does not exist."""
     try:
         found = os.stat(path).st_mode
     except FileNotFoundError:
@@ -81,12 +81,12 @@ def _mode(path: Path) -> int | None:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a string as UTF-8, atomically as `write_bytes`."""
+    """Write a string as UTF-8 atomically, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def safe_name(what: str, name: object) -> str:
-    """Return a name that is safe for a file or a folder: it cannot lead out of the enclosing folder.
+    """Return the name if it is safe for a file or a folder: it cannot lead out of the enclosing folder.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ def safe_name(what: str, name: object) -> str:
     Raises
     ------
     ValueError
-        If it is not a string, does not begin with a letter or a digit, is longer than 100 characters, or has other
-        characters than letters, digits and ``_ . + -``.
+        If it is not a string, does not begin with a letter or a digit, is longer than 100 characters, or contains
+        characters other than letters, digits and ``_ . + -``.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def safe_name(what: str, name: object) -> str:
 
 
 def make_folder(path: PathLike) -> Path:
-    """Make a folder for output if it does not exist, and check that it is writable, before any work is done.
+    """Create an output folder if it does not exist, and check that it is writable; call it before any work.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _lock(path: Path) -> TextIO:
 
 
 def _is_file(file: TextIO, path: Path) -> bool:
-    """Return whether an open file is the one at a path now."""
+    """Return whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

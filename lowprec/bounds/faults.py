@@ -32,13 +32,14 @@ class Fault:
     summary : str
         What the kernel does wrong.
     product : callable, optional
-        From a `Product`, the wrong result, or None where the fault does not apply.
+        Function of a `Product` that returns the wrong result, or None where the fault does not apply.
     output : callable, optional
-        From the right result, the wrong one. Works on arrays of NumPy and torch, so that `lowprec mutate` can apply it.
+        Function of the right result that returns the wrong one, for arrays of NumPy and torch: `lowprec mutate`
+        applies it to both.
     operand : callable, optional
-        From an operand of numbers [..., K], the wrong one, for `lowprec mutate`.
+        Function of an operand of numbers [..., K] that returns the wrong one, for `lowprec mutate`.
     vacuous : bool
-        Whether a test that this fault passes tests nothing.
+        Whether a test that accepts this fault tests nothing.
     """
 
     name: str

@@ -59,7 +59,7 @@ class Measured(Verdict):
     worst : tuple of int
         Index of that output.
     error, allowed : float
-        Its error, and the proven bound.
+        Error of that output, and its proven bound.
     p : float
         Probability of errors as large as those of all outputs, or larger, by the arithmetic.
     """

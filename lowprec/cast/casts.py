@@ -182,9 +182,9 @@ def round_to(
     Parameters
     ----------
     x : array_like, any shape
-        As for `encode`.
+        See `encode`.
     fmt, rounding, policy, overflow, seed, offset, random
-        As for `encode`.
+        See `encode`.
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, with the shape of `x`; may be `x` itself.
     like : array or str, optional
@@ -197,7 +197,7 @@ def round_to(
     Raises
     ------
     ValueError, TypeError
-        As for `encode`.
+        See `encode`.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def round_to(
 
 @with_default_fpenv
 def round_in_place(x: NDArray[np.float32], fmt: Format) -> NDArray[np.float32]:
-    """Perform ``round_to(x, fmt, out=x)`` on a float32 array with fewer checks, for hot callers."""
+    """Round a float32 array in place, like ``round_to(x, fmt, out=x)`` with fewer checks, for hot loops."""
     constants = nearest_constants(fmt)
     if constants is None or x.dtype != np.float32 or not x.flags.c_contiguous:
         return round_to(x, fmt, out=x)

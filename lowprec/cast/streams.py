@@ -273,7 +273,7 @@ def random_source(
     random: str | Stream | ArrayLike = "lowprec",
     shape: tuple[int, ...] | None = None,
 ) -> RandomSource:
-    """Return the key of a cast of an array with the given shape."""
+    """Return the source of random words for a cast of an array with the given shape."""
     no_seed = np.uint32(0), np.uint32(0), 0
     if isinstance(random, str | Stream):
         stream = None if isinstance(random, str) and random == "lowprec" else streams.get(random)

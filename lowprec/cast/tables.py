@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """A step function of the number: the code after each threshold; `keys` are numbers as order-preserving integers."""
+    """A cast as a step function: the code from each threshold on; `keys` are numbers as order-preserving integers."""
 
     keys: NDArray[Any]
     starts: NDArray[np.int32]
@@ -127,7 +127,7 @@ class _Order:
 def _switch_point(i: Interval, mode: Rounding) -> tuple[Fraction, bool]:
     """Return the point where an interval switches from `base` to `away`, and whether the point itself gives `away`.
 
-    A rounding adds its word to the fraction and truncates; a word that ends in a one continues with ones.
+    A rounding adds its increment to the fraction and truncates; the last bit of the increment is repeated without end.
     """
     word = mode.negative_increment if i.negative else mode.positive_increment
     odd = i.base & 1 == 1
@@ -220,8 +220,8 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
         high, low = (int(end / Fraction(2) ** unit) for end in (i.high, i.low))
         if max(abs(high), abs(low), high - low) >= 1 << 62:
             raise ValueError(
-                f"{f} cannot be rounded to stochastically: its values {float(i.low):g} and {float(i.high):g} are too "
-                "far apart"
+                f"{f}: with stochastic rounding, neighbouring values must be within 62 binades, got {float(i.low):g} "
+                f"and {float(i.high):g}"
             )
         scale = math.ldexp(1.0, -unit)
         if i.low < 0 < i.high:  # no zero: negative numbers go down, positive ones up

@@ -118,7 +118,7 @@ def quantize(file: str, spec: str, out: str | None) -> None:
 
 
 def _promotion(text: str) -> Any:
-    """Read a number of products, or one of two words."""
+    """Read the value of --promote-every: a number, auto or none."""
     if text in ("auto", "none"):
         return None if text == "none" else text
     try:
@@ -344,7 +344,7 @@ def _comparison(row: Any) -> dict[str, Any]:
 
 
 def _save(path: str, array: Any = None, **arrays: Any) -> None:
-    """Write .npy or .npz atomically."""
+    """Write a .npy or .npz file atomically."""
     from .._files.npy import write_npy, write_npz
 
     if arrays:

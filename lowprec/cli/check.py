@@ -1,4 +1,4 @@
-"""The command `check`: the quantizer behind codes and scales, and the cause of differences."""
+"""The command `check`: the quantizer that made codes and scales, and the causes of differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(
     causes: bool,
     exit_zero: bool,
 ) -> None:
-    """Find the quantizer behind codes and scales.
+    """Find the quantizer that made codes and scales.
 
     FILE is a file of `lowprec quantize --out` or `Quantized.save`, or an .npz with the arrays codes and scale, and
     tensor_scale for two levels (NVFP4). Without --quantizer, all quantizers are compared, the nearest first.

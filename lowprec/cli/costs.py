@@ -38,7 +38,7 @@ def codecs_command(columns: int) -> None:
     emit(titles, rows, f"Codecs: bits with scales, rows of {columns} values")
 
 
-#: Options of each table; others would have no effect, so they are refused.
+#: Options of each table; others are refused.
 _READS = {
     "models": {"names", "kv_codec", "sequence"},
     "all-to-all": {"names", "machine", "dispatch_codec", "combine_codec", "tokens", "dim", "effective_bandwidth"},

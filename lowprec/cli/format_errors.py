@@ -50,7 +50,7 @@ def format_errors(
     columns: int,
     seed: int,
 ) -> None:
-    """Measure and print."""
+    """Print the errors of every format on every array."""
     if (file is None) == (dist is None):
         raise CommandError("give either FILE or --dist gauss,laplace,...")
     from ..measure.atlas import errors_and_comparison, find_format

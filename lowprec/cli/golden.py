@@ -13,7 +13,7 @@ from .output import CommandError
 @click.argument("name")
 @click.option(
     "--language", type=click.Choice(["c", "cpp", "sv-dpi"]), default="c", show_default=True,
-    help="A C99 header, the same for C++, or the header with a DPI-C package for SystemVerilog.",
+    help="A C99 header, a C++ header, or the C99 header with a DPI-C package for SystemVerilog.",
 )  # fmt: skip
 @click.option("--a-format", metavar="FORMAT", help="Format of the left operand.  [default: the accumulator's first]")
 @click.option("--b-format", metavar="FORMAT", help="Format of the right operand.  [default: that of the left]")

@@ -1,4 +1,4 @@
-"""The command `identify`: the arithmetic behind the outputs of a dump."""
+"""The command `identify`: the arithmetic that made the outputs of a dump."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def identify_command(
     dump: str, target: str | None, d_format: str | None, seconds: float, write_probes: str | None,
     also: tuple[str, ...], max_rows: int,
 ) -> None:  # fmt: skip
-    """Find the accumulator behind recorded outputs.
+    """Find the accumulator that made recorded outputs.
 
     DUMP is an .npz with a [M, K], b [N, K] and d [M, N], where d = A B^T + C, as codes or NumPy numbers; c, a_scale and
     b_scale are optional. If d is [M], d[i] is the dot product of rows a[i] and b[i].

@@ -114,8 +114,8 @@ def mismatch_command(
 ) -> None:  # fmt: skip
     """Measure the train-rollout mismatch of two recipes.
 
-    TRAIN and ROLLOUT are the recipes of the trainer and of the rollout engine. Prints the KL divergence between them,
-    and its part by groups of layers.
+    TRAIN and ROLLOUT are the recipes of the trainer and of the rollout engine. Prints the KL divergence between them
+    and the contribution of each group of layers.
 
     Example: lowprec mismatch bf16 dsv3 --model MODEL --data tokens.npy
     """

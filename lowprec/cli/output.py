@@ -51,7 +51,7 @@ def naming(*files: str) -> Iterator[None]:
 
 
 def machine_readable(function: F) -> F:
-    """Add `--json` and `--csv` to a command that prints a table; both at once are refused before any work."""
+    """Add the options `--json` and `--csv`, which exclude one another, to a command that prints a table."""
 
     @wraps(function)
     def checked(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ def key_of(heading: str) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager: a function that shows steps done, of all, and the time left, on a terminal's standard error."""
+    """Context manager: show a progress bar on stderr if it is a terminal; yield the function that updates it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -170,7 +170,7 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _parts(least: Sequence[int], numbers: Sequence[bool], width: int) -> list[list[int]]:
-    """Return the columns of each part of a table that fits the width."""
+    """Split the columns of a table into parts that fit the width."""
     if _table_width(least) <= width or len(least) < 2:
         return [list(range(len(least)))]
     heads = 1

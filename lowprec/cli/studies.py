@@ -137,7 +137,7 @@ def _announce(study: Study, found: Registration, folder: Path) -> None:
     # A size may leave arms out, and with them their ranges: those of the other arms apply as registered.
     covered = found.versions and all(found.covers(item) for item in study.expectations)
     if state.endswith(NOT_REGISTERED) and not covered:
-        click.echo(f"{study.name}: {state}; it runs, and what it finds is not judged (lowprec register)", err=True)
+        click.echo(f"{study.name}: {state}; it runs, but its results are not judged (lowprec register)", err=True)
 
 
 def _plan(studies: Sequence[Any], sizes: Sequence[str], wanted: Mapping[str, Any], data: str, out: Path) -> None:
@@ -167,7 +167,7 @@ def _plan(studies: Sequence[Any], sizes: Sequence[str], wanted: Mapping[str, Any
         "study", "size", "model", "arms", "checkpoints", "seeds", "checkpoint steps", "steps", "runs to do",
         "checkpoints to do", "arms (core min)", "checkpoints (core min)",
     )  # fmt: skip
-    emit(head, rows, "What is still to be done, in minutes of one core; shared checkpoints count once")
+    emit(head, rows, "Remaining work in minutes of one core; shared checkpoints count once")
 
 
 def _measure(study: Any, size: Any, folder: Path, command: str) -> Results:
@@ -208,14 +208,14 @@ def _run(planned: Plan, found: Registration, jobs: int | None, executor: Any, re
     runs = f"{len(planned.tasks)} runs ({planned.setting}) into {planned.folder}"
     click.echo(f"{runs}; Ctrl-C keeps what is finished", err=True)
     if restart and (kept := rename_existing_runs(planned.folder)):
-        click.echo(f"starting afresh; the old runs are kept as {kept}", err=True)
+        click.echo(f"starting over; the old runs are kept as {kept}", err=True)
     _announce(planned.study, found, planned.folder)
-    told = [""]
+    printed = [""]
 
     def ended() -> None:
         line = catalogue.interim_results(planned.folder, plot)
-        if line and line != told[-1]:
-            told.append(line)
+        if line and line != printed[-1]:
+            printed.append(line)
             shown.note(line)
 
     with display(Console(stderr=True)) as shown:

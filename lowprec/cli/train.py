@@ -109,7 +109,7 @@ def train(
     name = f"{shape.name} {precision.name}"
     if out is not None:
         if resume and not (Path(out) / CHECKPOINT).is_file():
-            click.echo(f"{out} holds no checkpoint to go on from: the run begins at step 0", err=True)
+            click.echo(f"{out} has no checkpoint to resume from: the run begins at step 0", err=True)
         check_writable(Path(out))
     passes = steps * shape.batch * shape.sequence / corpus.train.size
     if passes > 1:

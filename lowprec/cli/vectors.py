@@ -30,7 +30,7 @@ _SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_defau
 @click.argument("names", nargs=-1)
 @machine_readable
 def list_command(names: tuple[str, ...]) -> None:
-    """List families of sets, or the sets whose names begin with NAMES."""
+    """List families of sets, or sets by the beginning of their names."""
     from ..vectors.catalogue import families, listed
 
     if not names:

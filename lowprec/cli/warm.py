@@ -28,11 +28,11 @@ def warm() -> None:
     seen: set[int] = set()
     with display(Console(stderr=True)) as shown:
 
-        def tell(count: int) -> None:
+        def report(count: int) -> None:
             seen.add(count)
             shown.compiling(count)
 
-        with _jit.compiling(tell):
+        with _jit.compiling(report):
             for name, work in _works():
                 shown.stage(name)
                 work()

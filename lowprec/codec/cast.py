@@ -27,7 +27,7 @@ from .wire import (
 
 @dataclass(frozen=True, eq=False)
 class CastPayload(BitwiseEq):
-    """Codes of one format without scales, the content that `CastCodec` sends."""
+    """Payload of `CastCodec`: codes of one format, without scales."""
 
     codes: Array
     format: Format

@@ -19,13 +19,13 @@ from .wire import DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, ch
 
 
 class _Logarithmic(Value):
-    """Base of both codecs: the content of their `Wire` decodes and packs itself."""
+    """Base class of both codecs: their payload has methods to decode and to pack itself."""
 
     def encode(self, x: Array) -> EncodedTensor:
-        raise AssertionError("every codec has its own")
+        raise AssertionError("subclasses define it")
 
     def decode(self, wire: EncodedTensor) -> Floats:
-        """Return the decoded values, float32: those that the receiver of a combine weights and adds."""
+        """Return the decoded values as float32, which the receiver of a combine weights and adds."""
         values: Floats = wire.payload.decode()
         return values
 
@@ -52,7 +52,7 @@ class LogFMTCodec(_Logarithmic):
     tile : int
         Values of a row that share a grid.
     rounding : {"linear", "log", "logmean"}
-        Definition of the thresholds between grid values.
+        Thresholds between grid values.
     clamp_octaves : int
         Largest range of a tile.
     description : str

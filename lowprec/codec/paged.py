@@ -1,4 +1,4 @@
-"""Codecs of pages: a KV cache whose blocks of tokens hold all values first, then all scales."""
+"""Codecs of pages: in each block of tokens of a KV cache, all values come first, then all scales."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .wire import Bytes, DecodeError, EncodedTensor, Shape, as_bytes, checked_sh
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PagedCodec(Value):
-    """Rows of one or more pages, each of a number of tokens: their values, then their scales, then zeros.
+    """Codec of pages of tokens. A page has the values of all its tokens, then their scales, then zeros.
 
     Parameters
     ----------
     name : str
         Name in the catalogue.
     token : SplitCodec
-        Codec of a token, whose bytes begin with the scales.
+        Codec of a token; its bytes begin with the scales.
     scale_bytes : int
-        Bytes of a token's scales.
+        Number of bytes of a token's scales.
     scale_stride : int
         Bytes from the scales of a token to those of the next; the rest is zero.
     tokens : int
-        Tokens of a page.
+        Number of tokens per page.
     alignment : int
         Number that divides the bytes of a page, which ends in zeros.
     description : str

@@ -324,7 +324,7 @@ def all_reduce(shards: npt.ArrayLike, codec: str | Codec = "bf16", algorithm: st
     Raises
     ------
     ValueError
-        If the shards have no rank, or a name is unknown.
+        If `shards` lacks an axis of ranks, or a name is unknown.
 
     Examples
     --------

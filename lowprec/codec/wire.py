@@ -96,7 +96,7 @@ class EncodedTensor(BitwiseEq):
 
 
 class DecodeError(ValueError):
-    """Bytes that no encoder writes: too few, too many, or with invalid scales or padding."""
+    """Error of bytes that no encoder writes: a wrong number of them, invalid scales or padding."""
 
 
 def checked_values(name: str, x: Any) -> Array:

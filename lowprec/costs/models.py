@@ -24,7 +24,7 @@ class Attention(Protocol):
     """Sizes of an attention that costs depend on."""
 
     def matrix_parameters(self, dim: int) -> int:
-        """Return the number of elements of its matrices in one layer."""
+        """Return the number of elements of the matrices of one layer."""
 
     def vector_parameters(self) -> int:
         """Return the number of elements of its gains and biases in one layer."""
@@ -66,7 +66,7 @@ class LatentAttention:
             check_int("LatentAttention", name, getattr(self, name), 1)
 
     def matrix_parameters(self, dim: int) -> int:
-        """Return the number of elements of its matrices in one layer."""
+        """Return the number of elements of the matrices of one layer."""
         down = dim * (self.q_rank + self.kv_rank + self.rope_dim)
         up = self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
         up += self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
@@ -112,7 +112,7 @@ class GroupedAttention:
             raise ValueError(f"GroupedAttention: kv_heads must divide heads={self.heads}, got {self.kv_heads}")
 
     def matrix_parameters(self, dim: int) -> int:
-        """Return the number of elements of its matrices in one layer."""
+        """Return the number of elements of the matrices of one layer."""
         return dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
 
     def vector_parameters(self) -> int:

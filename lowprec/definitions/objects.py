@@ -51,7 +51,7 @@ def to_mapping(value: Any) -> dict[str, Any]:
 def short_hash(value: Any) -> str:
     """Return a hash, twelve hexadecimal digits, that is equal for equal objects, regardless of their names.
 
-    As default values do not count, a class may get a new field whose default keeps the previous behaviour.
+    Fields with default values are left out, so that a class may get a new field if its default keeps the old behaviour.
 
     Examples
     --------

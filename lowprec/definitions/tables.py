@@ -49,7 +49,7 @@ class Writer:
     table : dict
         Definitions by kind and word.
     names : dict of str to Names
-        Objects by kind and word, as a reader of the file finds them.
+        Objects by kind and word, as `Reader.find` returns them.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Reader:
         return self.made({"name": word, **definition})
 
     def made(self, definition: Mapping[str, Any]) -> Any:
-        """Return the object that `to_mapping` wrote, or an equal catalogue entry of that name.
+        """Return the object that a mapping of `to_mapping` describes, or an equal catalogue entry of its name.
 
         Raises
         ------
@@ -231,8 +231,8 @@ class Reader:
             raise DefinitionError(f"{self.where}: {definition.get('name', kind)!r} cannot be made: {error}") from None
         name = getattr(made, "name", "")
         named = (catalogue.find(name) for catalogue in self.catalogues.values())
-        alike = (entry for entry in named if type(entry) is cls and short_hash(entry) == short_hash(made))
-        return next(alike, made)
+        equals = (entry for entry in named if type(entry) is cls and short_hash(entry) == short_hash(made))
+        return next(equals, made)
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -242,7 +242,7 @@ class Reader:
     def _source(self, name: Any, origin: Any) -> Any:
         """Return a function, or a class outside the package, of a loaded module.
 
-        Its file is never run: files of data cannot execute code.
+        The function's file is never executed.
         """
         origin = origin if isinstance(origin, Mapping) else {}
         module = str(origin.get("module"))

@@ -29,10 +29,10 @@ class FormatParams(NamedTuple):
     """
 
     mantissa_bits: int
-    emin: int  # exponent of the smallest normal number (of the smallest number if there are no subnormals)
+    emin: int  # exponent of the smallest normal number (of the smallest number in formats without subnormals)
     max_code: int  # largest finite magnitude
-    inf_code: int  # -1 if there is no Inf
-    nan_code: int  # -1 if there is no NaN
+    inf_code: int  # -1 without Inf
+    nan_code: int  # -1 without NaN
     sign_mask: int  # 0 if unsigned
     has_zero: int
     negative_zero: int  # 1 if the code of -0 is a zero
@@ -40,7 +40,7 @@ class FormatParams(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Format(Layout):
-    """A floating-point format of at most 32 bits, all of whose values are float32 numbers.
+    """A floating-point format of at most 32 bits; all its values are float32 numbers.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Format(Layout):
     specials : {"ieee", "fn", "fnuz", "finite", "extended", "integer", "symmetric"}
         Meaning of the topmost codes; see `lowprec.format.layout`.
     has_zero : bool
-        False for formats whose code 0 is a power of two (e8m0fnu); they have no subnormals either.
+        False if code 0 is a power of two (e8m0fnu); such formats also lack subnormals.
     source : str
         Reference for the definition.
 
@@ -119,7 +119,7 @@ class Format(Layout):
 
     @property
     def undefined_properties(self) -> frozenset[str]:
-        """Names of properties without a meaning for this format: integers have no normal numbers."""
+        """Names of properties without a meaning for this format, such as normal numbers of integers."""
         return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
 
     def same_codes(self, other: Format) -> bool:
@@ -244,7 +244,7 @@ class Format(Layout):
         array([0. , 0.5, 1. , 1.5, 2. , 3. , 4. , 6. ], dtype=float32)
         """
         if self.bits > 16:
-            raise ValueError(f"{self.name} has 2^{self.bits} codes; values() lists formats of at most 16 bits")
+            raise ValueError(f"values: the format must have at most 16 bits, got {self.name} with {self.bits}")
         return _values(self).copy()
 
     def magnitudes(self) -> Sequence[float]:

@@ -69,23 +69,27 @@ class Layout(Value):
             check_int(caller, "bias", self.bias)
         if integer and not (self.signed and self.has_zero and m >= 1):
             raise ValueError(
-                f"{caller}: specials={self.specials!r} needs a sign, a zero and mantissa_bits from 1 to 23"
+                f"{caller}: with specials={self.specials!r}, signed and has_zero must be True and mantissa_bits from 1 "
+                f"to 23, got signed={self.signed}, has_zero={self.has_zero}, mantissa_bits={m}"
             )
         if self.specials == "ieee" and (m == 0 or e == 1):
             raise ValueError(
-                f"{caller}: specials='ieee' needs 2 exponent bits and a mantissa bit for NaN, got exponent_bits={e} "
-                f"and mantissa_bits={m}"
+                f"{caller}: with specials='ieee', exponent_bits must be >= 2 and mantissa_bits >= 1 (for NaN), got "
+                f"exponent_bits={e}, mantissa_bits={m}"
             )
         if self.specials in ("fnuz", "extended") and not ((self.signed or self.specials != "fnuz") and self.has_zero):
-            raise ValueError(f"{caller}: specials={self.specials!r} uses the code of -0, so it needs a sign and a zero")
+            raise ValueError(
+                f"{caller}: with specials={self.specials!r} (NaN is the code of -0), the format must have a sign and a "
+                f"zero, got signed={self.signed}, has_zero={self.has_zero}"
+            )
         if not self.has_zero and m > 0:
             raise ValueError(f"{caller}: mantissa_bits must be 0 with has_zero=False, got {m}")
         if self.bits > 32 or self.max_code < 1:
             raise ValueError(f"{caller}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")
         if self.emin - m < -149 or self.emax > 127:
             raise ValueError(
-                f"Format {self.name}: bias={self.bias} puts values from 2^{self.emin - m} to 2^{self.emax} "
-                "into it; all must be float32 numbers (2^-149 to below 2^128)"
+                f"{caller}: values must be float32 numbers (2^-149 to below 2^128), got 2^{self.emin - m} to "
+                f"2^{self.emax} with bias={self.bias}"
             )
 
     @property
@@ -116,12 +120,12 @@ class Layout(Value):
 
     @property
     def inf_code(self) -> int | None:
-        """Code of +Inf, or None if there is no Inf."""
+        """Code of +Inf, or None for formats without Inf."""
         return self.max_code + 1 if self.specials in ("ieee", "extended") else None
 
     @property
     def nan_code(self) -> int | None:
-        """Code of the NaN that casts produce (positive, quiet), or None if there is no NaN."""
+        """Code of the NaN that casts produce (positive, quiet), or None for formats without NaN."""
         if self.specials == "ieee":
             return self.max_code + 1 + (1 << (self.mantissa_bits - 1))
         if self.specials == "fn":

@@ -106,8 +106,8 @@ class Rounding(Value):
             self.positive_increment or self.negative_increment or self.ties_even or self.random_bits
         ):
             raise ValueError(
-                f"{caller}: sticky_to_lsb=True cannot be combined with positive_increment, negative_increment, "
-                "ties_even or random_bits"
+                f"{caller}: with sticky_to_lsb=True, positive_increment, negative_increment, ties_even and random_bits "
+                f"must be 0, got {self!r}"
             )
 
     @classmethod
@@ -142,7 +142,7 @@ class Rounding(Value):
         return fixed and self.positive_increment == self.negative_increment == _BELOW_HALF
 
     def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
-        """Return whether positive and negative overflow stay at the maximum where the policy would give Inf or NaN."""
+        """Return whether positive, and whether negative overflow gives the largest number instead of Inf or NaN."""
         if self.sticky_to_lsb:
             # The neighbour with the odd code is the maximum in unsigned formats with Inf, else Inf or NaN.
             top = policy.overflow_to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)

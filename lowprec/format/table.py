@@ -200,12 +200,12 @@ class TableFormat(Format):
 
     @property
     def inf_code(self) -> int | None:
-        """Code of +Inf, or None if there is no Inf."""
+        """Code of +Inf, or None for formats without Inf."""
         return self.listed.inf
 
     @property
     def nan_code(self) -> int | None:
-        """Code of the NaN that casts produce, or None if there is no NaN."""
+        """Code of the NaN that casts produce, or None for formats without NaN."""
         return self.listed.nan
 
     @property
@@ -237,7 +237,7 @@ class TableFormat(Format):
             return self.listed.negative_inf
         if wanted in self.listed.values:
             return self.listed.codes[self.listed.values.index(wanted)]
-        raise ValueError(f"{self.name}: {wanted:g} is not a value of the format")
+        raise ValueError(f"{self.name}: code must be of a value whose opposite is in the table, got {-wanted:g}")
 
     def nan_codes(self, which: str) -> tuple[int, int]:
         """Return the codes of NaN and -NaN for a policy's `nan`; the format must have a NaN."""

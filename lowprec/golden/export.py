@@ -40,7 +40,7 @@ _NO_CODE = 0xFFFFFFFF  # no code has this value
 
 
 class ExportError(ValueError):
-    """An accumulator or a format for which there is no C template."""
+    """Error for an accumulator or a format without a C template."""
 
 
 class Exported(NamedTuple):

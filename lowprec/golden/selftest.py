@@ -16,7 +16,7 @@ _ROW = 12  # numbers per line
 def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
     """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
 
-    Half of the vectors have ordinary operands, the others any codes.
+    Half of the vectors have ordinary operands, the others arbitrary codes.
     """
     answer = ACCUMULATORS.get(accumulator.name)
     if not count or answer is None:

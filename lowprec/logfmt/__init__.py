@@ -115,7 +115,7 @@ def encode(
     seed, offset : int
         Seed and index of the random words of "stochastic": those of (seed, offset + index), with the index over values
         in C order and `axis` moved last.
-    approx_tables : Units, optional
+    approx_tables : ApproxTables, optional
         Tables of a GPU's log2 and 2**y that variant "deepep" uses instead of correctly rounded functions.
 
     Returns
@@ -169,13 +169,13 @@ _OF_DEEPEP = {
 
 
 def from_bytes(data: bytes, approx_tables: ApproxTables | None = None) -> LogFMT | DeepEPMessage:
-    """Decode the bytes that `to_bytes` of an encoded array returned.
+    """Restore an encoded array from the bytes of its `to_bytes`.
 
     Parameters
     ----------
     data : bytes
         Header and payload.
-    approx_tables : Units, optional
+    approx_tables : ApproxTables, optional
         Tables for variant "deepep", as in `encode`.
 
     Returns

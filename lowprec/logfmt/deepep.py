@@ -291,7 +291,7 @@ def unpack(wire: Bytes, channels: int, approx_tables: ApproxTables = ROUNDED) ->
 
 
 def deepep_from_bytes(header: Header, payload: Bytes, approx_tables: ApproxTables = ROUNDED) -> DeepEPMessage:
-    """Decode the payload of variant deepep."""
+    """Restore a message from the payload of variant "deepep"."""
     message = unpack(payload, header.shape[-1], approx_tables)
     if message.codes.shape[0] != _rows(header.shape) and header.shape[-1]:
         raise ValueError(
@@ -371,7 +371,7 @@ def resolve_tables(approx_tables: object) -> ApproxTables:
     Raises
     ------
     TypeError
-        If `approx_tables` is neither `Units` nor None.
+        If `approx_tables` is neither `ApproxTables` nor None.
     """
     if approx_tables is None:
         return ROUNDED

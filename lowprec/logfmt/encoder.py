@@ -96,8 +96,8 @@ def encode_paper(
     if overflowed.any():
         row, column = (int(i) for i in np.argwhere(overflowed)[0])
         raise ValueError(
-            f"logfmt: {abs(rows[row, column])} in row {row}, tile {column // tile} overflows bfloat16; "
-            "use fallback=None"
+            f"logfmt: with fallback='bf16', values must not overflow bfloat16, got {abs(rows[row, column])} in row "
+            f"{row}, tile {column // tile}; use fallback=None"
         )
     return replace(result, codes=from_rows(wide, shape, axis))
 
@@ -110,7 +110,10 @@ def _refuse_or_poison(
     if overflowed.any():
         row, part = (int(i) for i in np.argwhere(overflowed)[0])
         largest = np.abs(rows[row, part * tile : (part + 1) * tile]).max()
-        raise ValueError(f"logfmt: {largest} in row {row}, tile {part} overflows bfloat16; use range_format='fp32'")
+        raise ValueError(
+            f"logfmt: with range_format='bf16', values must not overflow bfloat16, got {largest} in row {row}, "
+            f"tile {part}; use range_format='fp32'"
+        )
     if nonfinite == "raise":
         row, part = divmod(first, amax.shape[1])
         ends = rows[row, part * tile : (part + 1) * tile]

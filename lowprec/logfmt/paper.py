@@ -1,4 +1,4 @@
-"""LogFMT as the paper defines it; details that the paper leaves open are settled so that every bit is defined."""
+"""LogFMT as the paper defines it; details that the paper leaves open are chosen so that every bit is defined."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LogFMT(BitwiseEq):
     def encoded_chunks(self) -> npt.NDArray[np.bool_]:
         """Whether each chunk of 8 tiles is in LogFMT: bool, the shape of `amax` with `axis` counting chunks.
 
-        Without a fallback all are; with it, those whose tiles all have amax < 1 and amin < amax, DeepEP's condition for
+        Without a fallback all are; with it, those with amax < 1 and amin < amax in all tiles, DeepEP's condition for
         1024 channels. The receiver derives it from the metadata.
         """
         amin, amax = as_rows(self.amin, self.axis), as_rows(self.amax, self.axis)
@@ -287,7 +287,7 @@ def unpack(
 
 
 def paper_from_bytes(header: Header, payload: Bytes) -> LogFMT:
-    """Decode the payload of mode paper."""
+    """Restore an array from the payload of variant "paper"."""
     shape, axis = header.shape, header.axis
     columns = shape[axis]
     lead = (*shape[:axis], *shape[axis + 1 :])

@@ -72,8 +72,8 @@ def kappa(
     values = f.values().astype(np.float64)
     finite = np.isfinite(values)
     special = ~(finite[theirs] & finite[ours])
-    alike = (values[theirs] == values[ours]) | (np.isnan(values[theirs]) & np.isnan(values[ours]))
-    if not alike[special].all():
+    equal = (values[theirs] == values[ours]) | (np.isnan(values[theirs]) & np.isnan(values[ours]))
+    if not equal[special].all():
         return math.nan
     place = np.searchsorted(np.unique(values[finite]), values)
     if f.has_negative_zero:

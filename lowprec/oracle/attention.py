@@ -25,7 +25,7 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention kernel: the right ones, and wrong ones that tests must detect.
+    """An attention kernel: a right one, or a wrong one that tests must detect.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode,
 class Scales(NamedTuple):
     """Scales inside the instruction: one code per `block` consecutive k, for a and for b.
 
-    The sign bit of a code is ignored if the format has none.
+    In unsigned formats, a code's sign bit is ignored.
     """
 
     a: Sequence[int]

@@ -65,8 +65,8 @@ class LogGrid(Sequence[Fraction]):
             value = Fraction(((self._logs[0] * (n - j) + self._logs[1] * j) / n).exp())
         code = encode(value, FLOAT32)
         near = _float32(code)
-        beside = _float32(code + 1 if value > near else max(code - 1, 0))
-        if abs(value - (near + beside) / 2) > value * _DOUBT:
+        neighbour = _float32(code + 1 if value > near else max(code - 1, 0))
+        if abs(value - (near + neighbour) / 2) > value * _DOUBT:
             return near
         return _nearest_power(self._low, self._high, j, n)
 

@@ -160,7 +160,7 @@ TRANSFORMED: dict[str, tuple[str, list[int]]] = {
 def quantize(
     x: ArrayLike, quantizer: str | Quantizer, block: tuple[int | None, int | None] | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32], np.float32 | NDArray[np.float32] | None]:
-    """Quantize a float32 matrix with the named quantizer, by its own block or another.
+    """Quantize a float32 matrix with the named quantizer, in its default block or another.
 
     Returns
     -------

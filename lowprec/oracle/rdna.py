@@ -48,7 +48,7 @@ class SignFrame(Chained):
     group
         Products per sum.
     flushed
-        Format of operands whose subnormals are zeros.
+        Format of operands with subnormals read as zeros.
     fraction_bits, leading_bits
         Bits kept below the largest sum of two exponents, and below the largest term's leading bit.
     complement, framed, keep

@@ -52,7 +52,7 @@ _AFTER_FORWARD = (
     *(f"saved_{role}" for role in SAVED_ACTIVATIONS), "source",
 )  # fmt: skip
 _LINEAR_CHANGES = (*OPERANDS, *ROLES, *OF_ALL_GEMMS, "wgrad_input", "dgrad_weight")
-#: Linear layer whose input is the output of attention.
+#: Linear layer that takes the output of attention.
 _AFTER_ATTENTION = "layers.*.attn.wo"
 #: Linear layer that represents most of them: attention's first one, in a middle block.
 _MAIN = "layers.0.attn.wq_a"
@@ -104,7 +104,7 @@ class LayerRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StorageRule(Value):
-    """A pattern of names of stored tensors, and the codec that these go through when they are stored."""
+    """A pattern of names of stored tensors, and the codec in which these tensors are stored."""
 
     pattern: str
     codec: Codec
@@ -220,9 +220,9 @@ class RecipeFields(Value):
         return _spec(self.rules, layer, layers)
 
     def input_cache(self, layer: str) -> Codec | None:
-        """Return the codec that a linear layer's input goes through until Wgrad reads it.
+        """Return the codec in which a linear layer's input is saved for Wgrad.
 
-        It is None for all layers but the one after attention: their Wgrad reads Fprop's operand.
+        Only the layer after attention has one; in all others, Wgrad reuses Fprop's operand and the result is None.
         """
         kept = self.saved_attention_output
         if self.activations == "float64" or is_cast(kept, formats["bfloat16"]):  # the storage format of layers
@@ -231,7 +231,7 @@ class RecipeFields(Value):
 
     @property
     def forward_fields(self) -> Self:
-        """The fields that a forward pass depends on: recipes with equal `forward_fields` give equal bits there.
+        """The fields that affect a forward pass: with equal `forward_fields`, two recipes give equal bits.
 
         Scales of delayed scaling depend on earlier values, those of backward passes included: see
         `uses_delayed_scaling`.
@@ -255,7 +255,7 @@ class RecipeFields(Value):
 
     @property
     def forward_tensors(self) -> tuple[TensorSpec, ...]:
-        """Operands of the forward multiplications that any rule names."""
+        """All operands of forward multiplications, over all rules."""
         return tuple(tensor for rule in self.rules for tensor in rule.linear.tensors("fprop"))
 
     @property

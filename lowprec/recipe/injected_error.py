@@ -88,7 +88,7 @@ class InjectedError(Value):
     def apply(self, product: Matrix, seed: int) -> Matrix:
         """Return a product [M, N] with the error; the bits depend only on the product, the seed and the indices.
 
-        A product whose mean square is not finite gets no noise.
+        If the mean square of a product is not finite, no noise is added.
 
         Examples
         --------

@@ -95,7 +95,7 @@ class GemmSpec(Value):
 
     @property
     def accumulator_summary(self) -> str:
-        """The accumulator and its use, as words."""
+        """Description of the accumulator and its promotion."""
         where = str(self.accumulator) if self.library == DEEPGEMM else f"{self.accumulator} by {self.library}"
         if self.promote_every is not None:
             return f"on {where}, promoted every {self.promote_every}"
@@ -197,7 +197,7 @@ class LinearSpec(Value):
         return disturbed or any(tensor.random or tensor.delayed for tensor in every)
 
     def delayed_tensors(self) -> dict[str, TensorSpec]:
-        """Return the operands under delayed scaling by role and format, ``"dy.e5m2"``: the keys of their state."""
+        """Return the keys of the state of operands under delayed scaling: role and format, as in ``"dy.e5m2"``."""
         named = [(r, t) for gemm, roles in OPERANDS.items() for r, t in zip(roles, self.tensors(gemm), strict=True)]
         return {f"{role}.{tensor.format}": tensor for role, tensor in named if tensor.delayed}
 
@@ -234,12 +234,12 @@ class LinearSpec(Value):
 
     def __str__(self) -> str:
         first, own = self.fprop, {"x": self.x, "w": self.w, "dy": self.dy}
-        alike = [
+        equal_to_fprop = [
             getattr(self, gemm).with_(a=first.a, b=first.b) == first.with_(injected_error=None)
             and self.tensors(gemm) == tuple(own[role] for role in roles)
             for gemm, roles in OPERANDS.items()
         ]
-        if all(alike):
+        if all(equal_to_fprop):
             tensors = str(self.x) if self.x == self.w == self.dy else f"x {self.x}, w {self.w}, dy {self.dy}"
             return f"{tensors} {self.fprop.accumulator_summary}{self.describe_outputs()}"
         return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.describe_outputs()

@@ -56,7 +56,7 @@ class TensorState(Protocol):
         """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example: of this step, or of all steps."""
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
-        """Quantize x, ``"dy"`` for example, with the scale from earlier steps."""
+        """Quantize a tensor, such as ``"dy"``, with the scale from earlier steps."""
 
 
 class NoState:
@@ -96,7 +96,7 @@ class TensorOperand:
         self.float32, self.as_stored = (spec.format.same_codes(kept) for kept in (_FLOAT32, stored))
 
     def rows(self, x: Array) -> Operand:
-        """Return x [rows, K]."""
+        """Return the operand for x [rows, K]."""
         if not self.spec.plain:
             if self.hadamard and x.shape[1] % self.hadamard:  # as in `columns`
                 x = np.pad(x, [(0, 0), (0, -x.shape[1] % self.hadamard)])
@@ -107,7 +107,7 @@ class TensorOperand:
         return round_to(x, self.spec.format, **self.spec.rounding(self.state.seed(self.name)))
 
     def columns(self, x: Array) -> Operand:
-        """Return x^T [columns, K] of x [K, columns]: the product sums over the rows of x."""
+        """Return the operand x^T [columns, K] for x [K, columns]: the product sums over the rows of x."""
         if self.spec.plain:
             return self.rows(x).T
         if self.hadamard and len(x) % self.hadamard:  # the last block is padded with zeros

@@ -56,7 +56,7 @@ class LinearOps(Protocol):
 
     @property
     def input_spec(self) -> Hashable:
-        """Key for sharing a quantized input: layers with equal keys have equal `input` for one x; None: not shared."""
+        """Key for sharing a quantized input: layers with equal keys have equal `input` for one x. None: not shared."""
 
     def input(self, x: Array) -> Any:
         """Return the operand that `fprop` computes from x [T, K] and saves."""
@@ -74,7 +74,7 @@ class LinearOps(Protocol):
         """Return dW [N, K], not rounded, for dy [T, N]."""
 
     def cached_input(self, saved: SavedLinear) -> Array:
-        """Return x [T, K] as decoded from its cache, of a layer that has one."""
+        """Return x [T, K], decoded from the cache of a layer that has one."""
 
     def weight(self, w: Array) -> Any:
         """Return Fprop's operand of w [N, K], prepacked for many calls of `product`."""
@@ -88,7 +88,7 @@ class LinearOps(Protocol):
     def gradients(
         self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
     ) -> tuple[Array | None, Array | None]:
-        """Return dx [T, K] and dW [N, K], or those of them that are required: the bits of `dgrad` and `wgrad`."""
+        """Return dx [T, K] and dW [N, K], or the required one of them, with the bits of `dgrad` and `wgrad`."""
 
     def words(self, gemm: str) -> str:
         """Describe ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` for tables."""

@@ -58,11 +58,11 @@ class LayerPrecision(NamedTuple):
 
     @classmethod
     def from_key(cls, key: str) -> LayerPrecision:
-        """Return the precision of a key: objects as they were defined when it was made, in other processes too."""
+        """Restore the precision from a key, with all objects as they were defined when the key was made."""
         return _from_key(key)
 
     def ops(self, state: TensorState | None = None) -> LinearOps:
-        """Return the multiplications."""
+        """Return the multiplications of a layer."""
         return linear_ops(self.spec, self.activations, self.cache, state, self.weight_source)
 
 

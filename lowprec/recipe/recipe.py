@@ -18,7 +18,7 @@ from .picture import precision_map
 class Recipe(RecipeFields):
     """The precision of everything in a training run.
 
-    The parameters are those of `lowprec.recipe.description.Description`; `with_` returns a recipe with changes.
+    The parameters are those of `lowprec.recipe.description.RecipeFields`; `with_` returns a recipe with changes.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Recipe(RecipeFields):
         return precision_map(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe in JSON types, as results store it: names as strings, with the definition of every name."""
+        """Return the recipe as JSON types, as it is stored with results: names, with the definition of every name."""
         return data.as_dict(self)
 
     @classmethod
@@ -100,7 +100,7 @@ recipes: Registry[Recipe] = Registry("recipe", Recipe)
 
 
 def load_recipe(recipe: Recipe | str) -> Recipe:
-    """Return a recipe, given as an object, by name, or as a file whose name ends in ``.toml``.
+    """Return a recipe, given as an object, by name, or as a ``.toml`` file.
 
     Raises
     ------

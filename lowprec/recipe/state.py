@@ -47,7 +47,7 @@ def derive_seed(seed: int, tensor: str, step: int) -> int:
 def rounding_seed(seed: int, data_seed: int) -> int:
     """Return the seed of a run's random bits: the run's seed, mixed with the data's seed if that differs.
 
-    So branches of one checkpoint that see other data draw other bits, and recipes that are compared on the same data
+    Branches of one checkpoint with different data draw different bits, and recipes that are compared on the same data
     draw the same ones.
 
     Examples

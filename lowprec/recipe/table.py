@@ -45,7 +45,7 @@ class PrecisionRow:
 def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
     """Return the table: multiplications of linear layers, stored tensors, codecs, optimizer state.
 
-    Layers that share a precision share lines; names without a number represent every middle block.
+    Layers with the same precision share a line; names without a number represent all middle blocks.
 
     Examples
     --------

@@ -221,7 +221,7 @@ def _is_interval(value: Any) -> bool:
     return value == NEVER or (isinstance(value, int) and not isinstance(value, bool))
 
 
-#: Keys whose values are not strings: the check of a value, and its description in messages.
+#: Keys with values other than strings: the check of a value, and its description in messages.
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "promote_every": (_is_interval, f"an integer or {NEVER!r}"),
     "protect": (_is_texts, "a list of strings"),

@@ -144,7 +144,7 @@ class HiFx(BlockFormat):
 
 @dataclass(frozen=True)
 class BlockFloat(BlockFormat):
-    """Integers of a sign and a magnitude below one exponent: Tenstorrent's bfp8_b, bfp4_b, bfp2_b, Microsoft's MSFP.
+    """Block floating point: sign-magnitude integers that share an exponent, as in Tenstorrent's bfp8_b and in MSFP.
 
     A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, E the largest exponent field of a float32 of the block.
     Significands have 24 bits with the leading one always set, so float32 subnormals count as ``1.f * 2^-127``; they are

@@ -63,7 +63,7 @@ def rule_of(q: Quantizer) -> AmaxRule:
 
 
 def bound_of(q: Quantizer) -> float:
-    """Return the block scale that the tensor scale maps the largest block to."""
+    """Return the block scale that the block with the largest amax gets."""
     bound = rule_of(q).max_block_scale
     return float(q.scale_format.max) if bound is None else bound
 

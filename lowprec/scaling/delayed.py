@@ -34,7 +34,6 @@ class DelayedScaling:
     Parameters
     ----------
         Quantizer with an `amax_history_len`, such as ``"te_delayed"``.
-        An entry with an `amax_history_len`, such as ``"te_delayed"``.
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}
@@ -104,7 +103,7 @@ class DelayedScaling:
         return {"history": self.history.copy(), "multiplier": np.array(self.multiplier)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state.
+        """Restore the state that `state_dict` returned.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The random Hadamard transform: spreads outliers over a run of values before they are quantized.
+"""Random Hadamard transform: spreads outliers over neighbouring values before quantization.
 
 With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal of signs, a run x becomes ``H D x / sqrt(n)``.
 Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The order of operations
@@ -86,7 +86,7 @@ def check_size(size: int) -> None:
 def hadamard(
     x: ArrayLike, size: int = 16, signs: str | int = "te", *, axis: int = -1, inverse: bool = False
 ) -> NDArray[np.float32]:
-    """Transform runs of `size` values along an axis of a matrix.
+    """Transform each group of `size` consecutive values along an axis of a matrix.
 
     Parameters
     ----------

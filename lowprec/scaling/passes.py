@@ -235,7 +235,7 @@ class PassesJob:
         cast(self.x, found, self.q, codes, **self.options)
 
     def _spread(self, tensor: np.float32 | F32 | None) -> np.float32 | F32 | None:
-        """Return the scales of lines of blocks, repeated for every row, or every column, of a block."""
+        """Return the scales of lines of blocks, one per row, or per column, of the matrix."""
         if not isinstance(tensor, np.ndarray):
             return tensor
         axis = int(tensor.shape != (self.scale_shape[0], 1))

@@ -293,18 +293,16 @@ def resolve_spec(caller: str, spec: Any) -> TensorSpec:
     made = TensorSpec.parse(spec)
     if made.plain:
         raise ValueError(
-            f"{caller}: spec must say which values share a scale, as '{made.format} 1x128' or '{made.format} tensor' "
+            f"{caller}: spec must name the block of a scale, as '{made.format} 1x128' or '{made.format} tensor' "
             f"does (lowprec.encode casts without scales), got {str(spec)!r}"
         )
     if made.resample_signs:
-        raise ValueError(
-            f"{caller}: spec must have signs of its own, as 'resample_signs' ones come from a recipe, got {str(spec)!r}"
-        )
+        raise ValueError(f"{caller}: spec must have fixed signs ('resample_signs' is for recipes), got {str(spec)!r}")
     return made
 
 
 def stateless(caller: str, spec: TensorSpec) -> Quantizer:
-    """Return the quantizer of a specification that computes scales from the values themselves."""
+    """Return the quantizer of a specification; its scales must depend on the values only."""
     if spec.delayed:
         name = spec.resolved.name
         raise ValueError(f"{caller}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")

@@ -33,8 +33,8 @@ from .spec import TensorSpec
 class Quantized(BitwiseEq):
     """A matrix as codes and scales: ``x ~ scale * decode(codes)``.
 
-    Two are equal if all fields are equal, arrays bit for bit. They can be pickled and copied; `copy.copy` shares the
-    arrays.
+    Two objects are equal if all fields are equal, arrays bit for bit. Objects can be pickled and copied; `copy.copy`
+    shares the arrays.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Quantized(BitwiseEq):
     Examples
     --------
     >>> import numpy as np, lowprec as lp
-    >>> codes = np.full((2, 256), 0x38, np.uint8)           # from a GPU, say: 1.0 in E4M3
+    >>> codes = np.full((2, 256), 0x38, np.uint8)           # for example from a GPU: 1.0 in E4M3
     >>> q = Quantized(codes, np.float32([[1, 2], [3, 4]]), "e4m3fn", "1x128")
     >>> q
     <Quantized e4m3fn 2x256, 1x128 with float32 scales, 8.25 bits per value>
@@ -237,7 +237,7 @@ class Quantized(BitwiseEq):
         """
         made = TensorSpec.parse(spec, base=self._made_by)
         if made.plain:
-            raise ValueError(f"convert: spec must say a block, as in 'e4m3fn 128x128 ue8m0', got {str(spec)!r}")
+            raise ValueError(f"convert: spec must name a block, as in 'e4m3fn 128x128 ue8m0', got {str(spec)!r}")
         target = made.resolved
         codes, scale, lost, binades = convert_blocks(
             as_matrix(self.codes), self.scale, self.tensor_scale, self.format, self.granularity, target
@@ -357,7 +357,7 @@ class Quantized(BitwiseEq):
 
     @property
     def _lines(self) -> str:
-        """Lines that have a scale each on top of the block scales: "rows", "columns", or "" for neither."""
+        """Lines that each have a scale on top of the block scales: "rows", "columns", or "" for neither."""
         if not isinstance(self.tensor_scale, np.ndarray):
             return ""
         return "rows" if self.tensor_scale.shape == (matrix_shape(self.shape)[0], 1) else "columns"

@@ -23,7 +23,7 @@ _EDGES: dict[str, Any] = {"format": formats.get, "scale_format": formats.get, "g
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quantizer(Value):
-    """Conversion of values to codes and scales: one entry of the catalogue.
+    """Rules that convert values to codes and scales: one entry of the catalogue.
 
     Parameters
     ----------

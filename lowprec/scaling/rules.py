@@ -198,7 +198,7 @@ class AmaxRule(Value):
         )
         if self.scale_application == "max/amax" and (scale_format, self.scale_calculation) != (FLOAT32, "amax/max"):
             raise ValueError(
-                "AmaxRule: scale_application='max/amax' needs float32 scales and scale_calculation='amax/max', "
+                "AmaxRule: with scale_application='max/amax', scales must be float32 and scale_calculation 'amax/max', "
                 f"got {scale_format} and {self.scale_calculation!r}"
             )
         for name in ("min_scale", "max_block_scale"):

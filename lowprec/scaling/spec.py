@@ -51,7 +51,7 @@ class Lookup(Protocol):
     """A mapping from words to objects: a catalogue, or the names of a file."""
 
     def __contains__(self, word: object) -> bool:
-        """Return whether it has the word."""
+        """Return whether the mapping has the word."""
 
     def __getitem__(self, word: str) -> Any:
         """Return the object of a word."""
@@ -135,7 +135,7 @@ class TensorSpec(Value):
         names: Mapping[str, Lookup] | None = None,
         base: Quantizer | None = None,
     ) -> TensorSpec:
-        """Return the specification that words define, see the table above; or that of a format or of a quantizer.
+        """Return the specification for a string of words (see the table above), a format or a quantizer.
 
         Parameters
         ----------
@@ -257,8 +257,8 @@ def _changed(q: Quantizer, base: Quantizer) -> set[str]:
     ours, theirs = q.rule, base.rule
     if "rule" not in fields or not isinstance(ours, AmaxRule) or not isinstance(theirs, AmaxRule):
         return fields
-    alike = replace(ours, amax_floor=theirs.amax_floor) == theirs
-    return fields - {"rule"} | {"amax_floor"} if alike else fields
+    differs_in_floor = replace(ours, amax_floor=theirs.amax_floor) == theirs
+    return fields - {"rule"} | {"amax_floor"} if differs_in_floor else fields
 
 
 def _has_words(q: Quantizer, base: Quantizer) -> bool:
@@ -298,27 +298,32 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
     for word in text.split():
         key, value = _meaning(word, text, names)
         if key in fields:
-            raise ValueError(f"{text!r} has two words for {key.replace('_', ' ')}; the second is {word!r}")
+            raise ValueError(
+                f"TensorSpec: spec must have one word for {key.replace('_', ' ')}, got {word!r} as the second one in "
+                f"{text!r}"
+            )
         fields[key] = value
     flags = {flag: fields.pop(flag) for flag in _FLAGS if flag in fields}
     base = fields.pop("quantizer", None if "format" in fields else base)
     if base is None:
         base = _PLAIN_QUANTIZER
         if "format" not in fields:
-            raise ValueError(f"{text!r} has no element format, such as 'e4m3fn'")
+            raise ValueError(f"TensorSpec: spec must name an element format, such as 'e4m3fn', got {text!r}")
         if fields.keys() == {"format"}:
             return TensorSpec(fields["format"], **flags)
         if "granularity" not in fields:
-            raise ValueError(f"{text!r} has scales or a transform but no granularity, such as '1x128' or 'tensor'")
+            raise ValueError(
+                f"TensorSpec: with scales or a transform, spec must name a granularity, such as '1x128', got {text!r}"
+            )
     if "amax_history_len" in fields and base.amax_history_len is None:
-        raise ValueError(f"{text!r} has a history, which only delayed scaling ('te_delayed') uses")
+        raise ValueError(f"TensorSpec: a history must be of delayed scaling ('te_delayed'), got {text!r}")
     changes = {field: value for field, value in fields.items() if getattr(base, field, None) != value}
     q = base.with_(**changes) if changes else base
     return TensorSpec(q.format, q, **flags)
 
 
 def is_word(word: str) -> bool:
-    """Return whether a word of an operand is something else than a format or a quantizer.
+    """Return whether a word of an operand is something other than a format or a quantizer.
 
     Examples
     --------

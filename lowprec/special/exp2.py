@@ -1,8 +1,8 @@
 """2**x in float32 as attention kernels compute it: correctly rounded, by a published polynomial, or by both.
 
-NVIDIA has not published the bits of MUFU.EX2, the instruction behind ``ex2.approx.ftz.f32``; PTX ISA 9.1 bounds its
+NVIDIA has not published the bits of MUFU.EX2, which implements ``ex2.approx.ftz.f32``; PTX ISA 9.1 bounds its
 error at 2 ulp from the correctly rounded result. `RoundedExp2` stands in for it, and `Exp2.bounds` has the bound.
-FlashAttention-4 computes part of the elements with a polynomial whose bits are public: `PolynomialExp2`.
+FlashAttention-4 computes part of the elements with a polynomial that is public: `PolynomialExp2`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ULPS, _LEAST_NORMAL, _LN_2 = 2, np.float32(2.0**-126), np.float32(math.log(2))
 
 
 class Exp2(Value):
-    """Base of functions that compute 2**x for a tile of scores."""
+    """Base class of functions that compute 2**x for a tile of scores."""
 
     #: Whether the function is e**x, so that no factor log2(e) is part of the scale.
     is_natural = False
@@ -42,7 +42,7 @@ class Exp2(Value):
 
     @abstractmethod
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the least and the largest result that the documentation allows; both are the result where it is known.
+        """Return the smallest and the largest result that the documentation allows; equal where the result is known.
 
         Results for zeros, infinities and NaN are documented exactly.
         """
@@ -95,7 +95,7 @@ class RoundedExp2(Exp2):
 
     @property
     def is_published(self) -> bool:
-        """False: it stands in for an instruction whose bits are not public."""
+        """False, because the results of the hardware instruction are not published bit for bit."""
         return False
 
     @property
@@ -197,7 +197,7 @@ class PolynomialExp2(Exp2):
         return out
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the polynomial's value twice in the columns that use it, and bounds in the others."""
+        """Return lower and upper bounds; both are the polynomial's value in the columns that use it."""
         out = self(x)
         low, high = RoundedExp2().bounds(x)
         chosen = self.chosen(x.shape[1])

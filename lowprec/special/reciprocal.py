@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 
 class Reciprocal(Value):
-    """Base of functions that compute 1/x of row sums."""
+    """Base class of functions that compute 1/x of row sums."""
 
     @abstractmethod
     def __call__(self, x: Floats) -> Floats:
@@ -28,7 +28,7 @@ class Reciprocal(Value):
 
     @abstractmethod
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the least and the largest result that the documentation allows for positive numbers."""
+        """Return the smallest and the largest result that the documentation allows for positive numbers."""
 
     @property
     def relative_error(self) -> float:

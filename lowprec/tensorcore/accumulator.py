@@ -174,7 +174,7 @@ class Accumulator(Value, ABC):
 
     @property
     def default_format(self) -> Format:
-        """Format of codes that come without a format."""
+        """Format that is assumed for codes if none is given."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
     def accepts(self, fmt: Format) -> bool:
@@ -202,13 +202,13 @@ class Accumulator(Value, ABC):
 
     def drawing(self) -> str:
         """Return the summation order as an SVG: two consecutive instructions."""
-        return drawing(self.order(), f"What {self.name} sums in which order")
+        return drawing(self.order(), f"Order of summation of {self.name}")
 
     def check(self) -> None:
         """Raise ValueError if fields are inconsistent."""
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise ValueError if the accumulator cannot sum products of two formats exactly as defined."""
+        """Raise ValueError if the accumulator is not defined for products of two formats."""
 
     def step(self) -> int:
         """Return the number of products per instruction: scales and promotions apply at instruction boundaries."""
@@ -304,7 +304,7 @@ class AlignedSum(Accumulator):
     alignments = ALIGNMENTS
 
     def block_length(self) -> int:
-        """Return the products of one instruction: the exponents of its own terms decide its error."""
+        """Return the number of products of one instruction: its error depends on the exponents of its terms."""
         return self.step()
 
     def block_error(self, block: Block) -> Added:

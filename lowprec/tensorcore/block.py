@@ -1,4 +1,4 @@
-"""Magnitudes in a block of consecutive instructions of a chain, from which an accumulator bounds its own error."""
+"""Magnitudes in a block of consecutive instructions of a chain, from which an accumulator bounds its error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Block(NamedTuple):
     size : float64 array [M, N]
         Bound on the sum of the magnitudes of the products.
     below : callable
-        From integer exponents [M, N], the number of nonzero products with a bit below 2 to that power.
+        Function of integer exponents [M, N] that returns the number of nonzero products with a bit below that power of
+        two.
     """
 
     steps: int

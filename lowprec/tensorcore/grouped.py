@@ -209,7 +209,7 @@ def grouped_wgrad(
 
 
 def _rows(q: Quantized, rows: NDArray[np.intp]) -> Quantized:
-    """Return a selection of a matrix's rows, each with its own scale."""
+    """Return a selection of a matrix's rows with their scales."""
     block = q.granularity.block((q.shape[0], q.shape[1]))[0]
     columns = q.granularity.columns
     scale, top = q.scale[rows // block], take_tensor_scale(q, rows)

@@ -93,8 +93,8 @@ def mma(
     """
     accumulator = accumulators.get(accumulator)
     if like is not None:
-        told: dict[str, Any] = {"accumulator": accumulator, "a_format": a_format, "b_format": b_format}
-        found: NDArray[Any] = to_like("mma", mma(a, b, c, **told, a_scale=a_scale, b_scale=b_scale), like)
+        options: dict[str, Any] = {"accumulator": accumulator, "a_format": a_format, "b_format": b_format}
+        found: NDArray[Any] = to_like("mma", mma(a, b, c, **options, a_scale=a_scale, b_scale=b_scale), like)
         return found
     if accumulator.output_format == FLOAT64:
         _refuse_scales(accumulator, a_scale, b_scale)

@@ -103,7 +103,7 @@ class Factor(NamedTuple):
     alpha : float32
         Alpha, times the tensor scales if neither operand has scales per row.
     a, b : ndarray of float32, shapes (M,) and (N,), optional
-        Scales of the operands' rows, both or neither; a tensor scale is repeated for each row.
+        Scales of the operands' rows, both or neither; a tensor scale is broadcast to the rows.
     """
 
     alpha: np.float32

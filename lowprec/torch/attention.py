@@ -157,7 +157,7 @@ def _visible(b: int, mask: Mask) -> list[_Visible]:
 
 
 def _rule(seen: Mask) -> dict[str, Any] | None:
-    """Return the arguments of a causal mask or window that is `seen`; None if there are none."""
+    """Return the arguments of a causal mask or window that equals `seen`, or None."""
     m, n = seen.shape
     causal, width = np.tri(m, n, n - m, dtype=bool), int(seen[-1].sum())
     if np.array_equal(seen, causal):

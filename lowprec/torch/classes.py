@@ -104,7 +104,7 @@ def _converted(kind: Any, base: type[Converted]) -> type[Converted]:
 
 
 def converted_class(module: nn.Module) -> type[Converted] | None:
-    """Return the converted class of a module (its own if it is converted); None if it is not a linear layer."""
+    """Return the converted class of a module, its class if it is converted, or None if it is not a linear layer."""
     kind = type(module)
     if isinstance(module, Converted):
         return kind

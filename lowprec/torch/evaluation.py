@@ -236,8 +236,8 @@ def plot_evaluation(found: Sequence[Evaluation]) -> Figure:
     left.set_yticks(range(len(rest)), [e.recipe for e in rest])
     left.set_ylim(len(rest) - 0.5, -0.5)
     left.set_xlabel(f"perplexity over {reference.recipe}'s, % more (bars: two standard errors of windows)")
-    left.set_title(f"What a recipe costs: {reference.recipe} is at {reference.perplexity:.4g}")
-    right.set(xlabel="block", ylabel="%", title="Error of what a block hands on")
+    left.set_title(f"Increase of perplexity: {reference.recipe} is at {reference.perplexity:.4g}")
+    right.set(xlabel="block", ylabel="%", title="Error of the output of each block")
     right.set_yscale("log")
     right.legend()
     return drawing

@@ -67,7 +67,7 @@ def load_tokens(data: str | os.PathLike[str], folder: str | os.PathLike[str], vo
 
 
 def windows(tokens: Tensor, length: int, most: int | None = None) -> Tensor:
-    """Split tokens into consecutive windows, at most `most`; tokens that do not fill a window are dropped.
+    """Split tokens into at most `most` consecutive windows; tokens that do not fill a window are dropped.
 
     Raises
     ------

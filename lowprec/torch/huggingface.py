@@ -24,7 +24,7 @@ _IN_A_BLOCK = {
 _IN_A_NETWORK = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 #: Epsilon of the latent norms in transformers' attention, which ignores the configuration.
 _EPS = 1e-6
-#: Number of best experts whose scores rank a group.
+#: Number of experts whose scores are added to rank a group.
 _JUDGED_BY = 2
 
 
@@ -144,7 +144,7 @@ def _fields(c: MoEConfig) -> dict[str, Any]:
 
 
 def _byte_tokenizer() -> Any:
-    """Return a tokenizer whose tokens are the UTF-8 bytes of a string."""
+    """Return a tokenizer of UTF-8 bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE(vocab={_letter(byte): byte for byte in range(256)}, merges=[]))

@@ -1,4 +1,4 @@
-"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs on wires and in caches."""
+"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs on transfers and in caches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Converted(nn.Module):
     slot: Tensor | None
 
     def parts_of(self) -> list[str]:
-        """Return the names of the module's products, to be appended to its own name."""
+        """Return the names of the module's products, which are appended to the module's name."""
         return [""]
 
     def matrices(self) -> list[Tensor]:
@@ -132,7 +132,7 @@ class Converted(nn.Module):
         return None if self.slot is None else get_slot(self.slot)
 
     def extra_repr(self) -> str:
-        """Return the text that `print` shows for the module."""
+        """Return the description that `print` shows for the module."""
         specs = dict.fromkeys(f"{layer}: {spec}" for layer, spec in zip(self.layers, self.specs, strict=True))
         return ", ".join(filter(None, (super().extra_repr(), *list(specs)[:2])))
 

@@ -52,7 +52,7 @@ class Norm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU network W2 (silu(W1 x) * W3 x), whose inputs are saved in the format `cache`."""
+    """SwiGLU network W2 (silu(W1 x) * W3 x). Its inputs are saved in the format `cache`."""
 
     def __init__(self, width: int, hidden: int, limit: float) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class MoELayer(nn.Module):
     loads : Tensor of int [E] or None
         Slots per expert in the last pass.
     wires : dict of str to Codec
-        Codecs of the directions that are not lossless.
+        Codecs of the directions, lossless ones left out.
     """
 
     bias: Tensor
@@ -231,7 +231,7 @@ class TrainerModel(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
     def use(self, recipe: str | Recipe, *, seed: int = 0) -> TrainerModel:
-        """Apply a recipe to linear layers, stored activations, wires to the experts and SwiGLU's cache; return self.
+        """Apply a recipe to linear layers, stored activations, experts' transfers and SwiGLU's cache; return self.
 
         Raises
         ------

@@ -72,7 +72,7 @@ class AdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Do one step; parameters without a gradient are updated with a gradient of zeros."""
+        """Perform one step; a parameter without a gradient is updated with a gradient of zeros."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -230,8 +230,8 @@ class _Structure:
         for name, module in self.modules.items():
             children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
             inside = [self.inside.get(child, []) for child in children]
-            alike = len({tuple(sorted(self.shapes[layer] for layer in layers)) for layers in inside}) == 1
-            if len(children) > 1 and alike and block_of(name) is not None:
+            uniform = len({tuple(sorted(self.shapes[layer] for layer in layers)) for layers in inside}) == 1
+            if len(children) > 1 and uniform and block_of(name) is not None:
                 if all(not self.found.keys() & set(layers) and self._network(layers) for layers in inside):
                     yield name.rpartition(".")[0], len(children), children
             elif f"{name}.0.down_proj" in self.shapes:

@@ -51,7 +51,7 @@ def get_precisions(model: nn.Module) -> Keys:
 
 
 def set_precisions(model: nn.Module, keys: Keys) -> None:
-    """Set the precisions of a converted model's layers, with fresh state."""
+    """Set the precisions of a converted model's layers, with new state."""
     for name, module in model.named_modules():
         if isinstance(module, Converted):
             module.set_precision([LayerPrecision.from_key(key) for key in keys[name]], 0)

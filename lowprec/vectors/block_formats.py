@@ -76,7 +76,7 @@ def _answer(r: BlockRule, words: Words, **wrong: object) -> Words:
 
 
 class BlockFormatFamily(Family):
-    """Blocks of formats whose elements have no meaning outside their block."""
+    """Blocks of formats with elements that are defined only within their block."""
 
     name = "block"
     choices = (Choice("FORMAT", one_of(BLOCK_FORMATS, "the oracle has the formats")),)
@@ -94,7 +94,7 @@ class BlockFormatFamily(Family):
         definition = {
             "block": r.block, "element": f"a sign above {r.bits} magnitude bits",
             "rule": (rule.__doc__ or "").strip(), "details": {key: str(value) for key, value in details.items()},
-            "left out": "NaN and Inf, which the source does not say" if r.levels else "NaN",
+            "left out": "NaN and Inf, which the source does not define" if r.levels else "NaN",
         }  # fmt: skip
         points = block_points(r, level, Stream(seed, f"block/{parts[0]}"))
         return SetSpec(

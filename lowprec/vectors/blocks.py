@@ -49,10 +49,10 @@ def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
             (Fraction(3, 2), "1.5 times a power of two"), (Fraction(2) - head / 16, "just below a power of two"),
             (1 + (head - 1) / 2, "between"),
         ):  # fmt: skip
-            for step, beside in ((-1, "one ulp below "), (0, ""), (1, "one ulp above ")):
+            for step, place in ((-1, "one ulp below "), (0, ""), (1, "one ulp above ")):
                 word = _word(factor * two_to(e)) + step
                 if 0 < word <= FLT_MAX:
-                    yield word, f"amax {beside}{what}"
+                    yield word, f"amax {place}{what}"
     for step in (-1, 0, 1):
         for floor in (Fraction(float(np.float32(1e-4))), Fraction(1e-12)):
             yield _word(floor) + step, "amax at a bound of amax"
@@ -167,7 +167,7 @@ class QuantizeFamily(Family):
             "tensor scale aims at": str(r.bound), "choice of two": r.choice, "scale": "multiplies codes back to values",
         }  # fmt: skip
         if r.by_row:
-            definition["tensor scale"] = "one for each row, from its own amax"
+            definition["tensor scale"] = "one for each row, from the amax of the row"
         points = quantizer_points(r, level, Stream(seed, f"quantize/{parts[0]}"))
         inputs = (Field.of("x", FLOAT32, rows * columns),)
         return SetSpec(definition, inputs, tuple(results), points, _quantized(r), "any")

@@ -30,7 +30,7 @@ MACHINES = {
     "amd": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"), "amd_ovfl": ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
     "cann_sat": (),
 }  # fmt: skip
-"""Hardware policies, each with the formats whose sets are listed."""
+"""Hardware policies, each with the formats of its listed sets."""
 _Codes = Callable[[int], int]
 
 
@@ -104,7 +104,7 @@ SOURCE = one_of(SOURCES, "a source is one of")
 
 
 class _Casts(Family):
-    """Base class of cast families, whose sets are named format/rounding/policy."""
+    """Base class of cast families; their sets are named format/rounding/policy."""
 
     choices = (
         FORMAT,

@@ -134,7 +134,7 @@ class Comparison:
         text = f"{s.name}: {n} of {len(s)} answers differ"
         which = f"all {n}" if n > 1 else "it"
         if self.explanations:
-            tie = " (this set does not tell them apart)" if len(self.explanations) > 1 else ""
+            tie = " (this set does not distinguish them)" if len(self.explanations) > 1 else ""
             return f"{text}; {which} fit: {', or '.join(self.explanations)}{tie}"
         if self.nearest is not None:
             words, left = self.nearest
@@ -198,7 +198,7 @@ def _gives(rule: Rule, s: VectorSet, i: int, theirs: Words) -> bool:
 
 
 def _spread(items: Sequence[int]) -> list[int]:
-    """Reorder items so that the first few come from all over the sequence."""
+    """Reorder items so that the first few are spread over the whole sequence."""
     step = max(len(items) // 37, 1)
     return [items[i] for start in range(step) for i in range(start, len(items), step)]
 

@@ -98,7 +98,7 @@ def _testfloat(s: VectorSet) -> bytes:
 encodings: Registry[Encoding] = Registry("encoding", Encoding)
 """The encodings by name."""
 for _encoding in (
-    Encoding("json", ".json", "scripts: one object a vector, hexadecimal strings", _json),
+    Encoding("json", ".json", "scripts: one object per vector, hexadecimal strings", _json),
     Encoding("npz", ".npz", "NumPy: an array a field; header is JSON in bytes, label counts into its labels", _npz),
     Encoding("hex", ".hex", "Verilog's $readmemh: a vector a word, widths in comments", _hex),
     Encoding("testfloat", ".txt", "programs that read lines: hexadecimal inputs, then results", _testfloat),

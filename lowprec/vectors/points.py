@@ -1,4 +1,4 @@
-"""Inputs that casts get wrong, as labelled words of a source format: values of the target, ties, and their neighbours.
+"""Inputs that test casts, as labelled words of a source format: values of the target, ties, and their neighbours.
 
 Levels follow Berkeley TestFloat. Level 1 has every boundary exponent with every significand pattern (every code, if
 there are at most 256), with neighbours and midpoints; level 2 adds pairs of patterns and random numbers.

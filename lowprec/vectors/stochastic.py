@@ -28,7 +28,7 @@ class StochasticFamily(Family):
     _formats = ("e4m3fn", "e5m2", "e2m1fn", "bfloat16", "float16")
 
     def listed(self) -> list[str]:
-        """Return the variants with 24, 8 and 3 random bits, and the set of random words."""
+        """Return the sets of the variants with 24, 8 and 3 random bits, and that of random words."""
         return [
             *(f"stochastic/{v}/{f}/{n}" for v in "abc" for f in self._formats for n in (24, 8, 3)), "stochastic/words",
         ]  # fmt: skip

@@ -89,12 +89,12 @@ def table_points(t: Table, source: Fields, level: int, stream: Stream) -> Iterat
             (Fraction(0), "a value"), (Fraction(1, 4), "a quarter"), (Fraction(1, 2), "the midpoint"),
             (Fraction(3, 4), "three quarters"),
         ):  # fmt: skip
-            for word, beside in _words_at(low + gap * share, source):
-                yield word, f"{where}: {what}{beside}"
+            for word, place in _words_at(low + gap * share, source):
+                yield word, f"{where}: {what}{place}"
     for end in (numbers[0], numbers[-1]):
         for factor in (1, 2, 16):
-            for word, beside in _words_at(end * factor, source):
-                yield word, f"beyond the ends{beside}"
+            for word, place in _words_at(end * factor, source):
+                yield word, f"beyond the ends{place}"
     least = min(abs(v) for v in t.numbers if v)
     for word, label in source_points(least, source):
         yield word, label
@@ -238,7 +238,7 @@ class HybridFamily(Family):
 
 
 def _own_bits(t: Table, source: Fields, stream: Stream) -> Iterator[Point]:
-    """Yield numbers whose low bits are adjacent to the bits that the hybrid rounding compares them with."""
+    """Yield numbers with low bits adjacent to the bits that the hybrid rounding compares them with."""
     for code in range(max_code(source) >> source.mantissa_bits):
         for _ in range(8):
             word = code << source.mantissa_bits | stream.bits(source.mantissa_bits)

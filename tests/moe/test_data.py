@@ -116,7 +116,7 @@ test_refused = refusals(
         ("batches(text, 0, 1, 1)[-1]", IndexError, "step -1"),
         ("corpus_from_bytes('x', bytes(200_000), held_out=0)", "corpus 'x': held_out must be >= 1, got 0"),
         ("held_out_windows(small, 100, 1)", "corpus 'x' must have at least 101 bytes held out, one window, got 100"),
-        ("held_out_entropy(text, 128, 4096)", "corpus 'x' has no known source distribution; 'synthetic' has one"),
+        ("held_out_entropy(text, 128, 4096)", "corpus must have a known source distribution, as 'synthetic' has"),
         ("load_corpus('bibel')", "corpus must be 'stdlib', 'bible', 'synthetic' or the path of a text file, got"),
     ],
     lambda: {

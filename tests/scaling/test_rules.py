@@ -288,7 +288,7 @@ test_refused = refusals(
         ("AmaxRule(inf_block='rule')", "AmaxRule: inf_block must be one of one, nan, .* got 'rule'"),
         (
             "AmaxRule(scale_application='max/amax').check(lp.formats['e8m0fnu'])",
-            "needs float32 scales and scale_calculation='amax/max'",
+            "scales must be float32 and scale_calculation 'amax/max'",
         ),
         (
             "Q(scale_format='e4m3fn', rule=AmaxRule('direct', max_block_scale=500.0))",

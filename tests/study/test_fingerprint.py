@@ -71,8 +71,8 @@ def test_what_other_code_made_starts_afresh_only_when_told_and_the_message_says_
         TOY.run(copied)
     assert str(caught.value) == (
         f"{copied} holds runs of other code: since they ran, lowprec's sources that make a run's numbers have "
-        f"changed, or where they lie (code: 'other' then, {code_hash()!r} now), so these runs cannot go on; --restart "
-        "keeps them as toy.1 and starts over, another --out keeps both"
+        f"changed, or their paths (code: 'other' then, {code_hash()!r} now), so these runs cannot be resumed; "
+        "--restart keeps them as toy.1 and starts over, another --out keeps both"
     )
     assert snapshot(copied) == before
     run_study(TOY.study.plan(replace(SMALL, branch_steps=21), copied, backend=FAKE), jobs=0, restart=True)

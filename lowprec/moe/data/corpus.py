@@ -41,7 +41,7 @@ class Corpus:
     origin : str
         Origin of the text, such as "standard library of CPython 3.11.7, 452 files".
     source_nll : float64 array, optional
-        For a source with known probabilities: -log of that of each held-out byte, given all before it, in nats.
+        -log p of each held-out byte given all bytes before it, in nats, for a source with known probabilities.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, source_nl
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
-    """Make a corpus from a byte string whose end is held out.
+    """Make a corpus from a byte string; its end is held out.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
     Raises
     ------
     ValueError
-        If the text is too short: the training part must be at least as long as the held-out part.
+        If the training part is shorter than the held-out part.
     """
     if held_out < 1:
         raise ValueError(f"corpus {name!r}: held_out must be >= 1, got {held_out}")
@@ -124,7 +124,7 @@ class Batches:
     def __getitem__(self, step: int) -> Bytes:
         """Return the windows of a step, uint8 [batch, sequence + 1]: inputs and, shifted by one, targets."""
         if step < 0:
-            raise IndexError(f"step {step}: steps count from 0")
+            raise IndexError(f"windows: step must be >= 0, got {step}")
         # Raw Philox words: NumPy guarantees their stream, unlike that of the generators' methods.
         generator = np.random.Philox(
             key=np.array([self.seed, 0], np.uint64), counter=np.array([0, step, 0, 0], np.uint64)
@@ -156,7 +156,7 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     Raises
     ------
     ValueError
-        If a number is out of range, or the training text is shorter than one window.
+        If a number is out of range, or one window is longer than the training text.
 
     Examples
     --------
@@ -210,7 +210,9 @@ def held_out_entropy(corpus: Corpus, sequence: int, total: int) -> float:
         If the source's probabilities are not known.
     """
     if corpus.source_nll is None:
-        raise ValueError(f"corpus {corpus.name!r} has no known source distribution; 'synthetic' has one")
+        raise ValueError(
+            f"held_out_entropy: corpus must have a known source distribution, as 'synthetic' has, got {corpus.name!r}"
+        )
     starts = _held_out_starts(corpus, sequence, total)
     return float(np.mean([corpus.source_nll[a + 1 : a + sequence + 1] for a in starts]))
 

@@ -1,6 +1,6 @@
 """A corpus from a source of exactly known entropy, which separates a model's own loss from that of the data.
 
-The source has eight domains, each a Markov chain of order two over 64 symbols whose contexts have eight successors
+The source has eight domains, each a Markov chain of order two over 64 symbols; a context has eight successors
 each. With probability 1/256 per symbol the domain changes, without a mark. With probability 1/64 a copy begins: the
 following symbols repeat those 1 to 64 places earlier, and the copy ends with probability 1/16 at every symbol. Experts
 can specialise in domains, and attention can find copies. The forward algorithm over 8 x 65 hidden states gives the
@@ -60,7 +60,7 @@ def surprisal(source: MarkovTables, symbols: npt.NDArray[np.uint8]) -> npt.NDArr
 
 
 def synthetic(seed: int = 0) -> Corpus:
-    """Return the corpus: the training text and the held-out text are two samples of the same source.
+    """Return the corpus: training and held-out bytes are two samples of the same source.
 
     Examples
     --------

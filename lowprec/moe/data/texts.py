@@ -18,7 +18,7 @@ EXCLUDED_FOLDERS = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "turtledemo", "ensurepip", "__pycache__"}
     | {"site-packages", "dist-packages"}
 )
-#: Files whose text depends on the build of this Python.
+#: Files that depend on the build of this Python.
 EXCLUDED_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
 #: Separator of files; Python sources cannot contain it, so a model can learn that a new file begins.
 SEPARATOR = b"\0"
@@ -99,7 +99,7 @@ def bible() -> Corpus:
 
 
 def _translation(package: str) -> tuple[str, dict[int, int]]:
-    """Return the text of a translation, and the start of each book in it, by number."""
+    """Return a translation as one string, and the start of each book in it, by number."""
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(folder) / _READERS for folder in folders if (Path(folder) / _READERS).is_file()]

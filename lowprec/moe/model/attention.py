@@ -126,11 +126,11 @@ class LatentAttention:
         return self._angles[key]
 
     def forward(self, params: Params, x: Array, sequence: int, *, keep_input: bool = True) -> tuple[Array, _Saved]:
-        """Map x [T, d], consecutive whole sequences, to y [T, d]; an x that is not saved is passed to `backward`."""
+        """Map x [T, d], consecutive whole sequences, to y [T, d]; if x is not saved, pass it to `backward`."""
         c, linears = self.config, self.linears
         saved: dict[str, Any] = {}
         q_latent, saved["wq_a"] = linears["wq_a"].forward(params, x)
-        latent, saved["wkv_a"] = linears["wkv_a"].forward(params, x, beside=(linears["wq_a"], saved["wq_a"]))
+        latent, saved["wkv_a"] = linears["wkv_a"].forward(params, x, shared_with=(linears["wq_a"], saved["wq_a"]))
         # Copies: the following products need contiguous rows of both parts.
         kv_latent, k_rope = (np.ascontiguousarray(part) for part in np.split(latent, [c.kv_rank], axis=1))
         q_latent, q_norm = self.q_norm.forward(params, q_latent)
@@ -212,8 +212,8 @@ class LatentAttention:
         linears, q, k, v, probs = self._remade(params, saved)
         if x is not None:
             linears["wq_a"] = self.linears["wq_a"].with_input(linears["wq_a"], x)
-            beside = (self.linears["wq_a"], linears["wq_a"])
-            linears["wkv_a"] = self.linears["wkv_a"].with_input(linears["wkv_a"], x, beside)
+            shared_with = (self.linears["wq_a"], linears["wq_a"])
+            linears["wkv_a"] = self.linears["wkv_a"].with_input(linears["wkv_a"], x, shared_with)
 
         def linear(name: str, d_y: Array) -> Array:
             return self.linears[name].backward(grads, d_y, linears[name])

@@ -73,7 +73,7 @@ def load_config(path: str | os.PathLike[str]) -> MoEConfig:
 
 
 def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
-    """Return a configuration, given as an object, by name, or as a file whose name ends in ``.toml``.
+    """Return a configuration, given as an object, by name, or as a ``.toml`` file.
 
     Raises
     ------

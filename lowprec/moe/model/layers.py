@@ -56,31 +56,31 @@ class Linear:
         self.ops = recipe.linear(name)
         self.watch = recipe.watch
 
-    def forward(self, params: Params, x: Array, beside: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
+    def forward(self, params: Params, x: Array, shared_with: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
         """Map x [T, inputs] to y [T, outputs]; `saved` is the data that the recipe saves for the backward GEMMs.
 
-        `beside` is (layer, saved) of a layer with the same x. If both quantize x the same way, x is quantized and saved
-        once.
+        `shared_with` is (layer, saved) of a layer with the same x. If both quantize x in the same way, x is quantized
+        and saved once.
         """
-        if beside is None:  # else the other layer's is the same
+        if shared_with is None:  # else the other layer has saved it
             self.watch(f"{self.name}/x", x)
-        return self.ops.fprop(x, params[self.name], cached=self._shared(beside))
+        return self.ops.fprop(x, params[self.name], cached=self._shared(shared_with))
 
     def cached_input(self, saved: Any) -> Any:
         """Return x as decoded from the recipe's cache, which must exist."""
         return self.ops.cached_input(saved)
 
-    def with_input(self, saved: Any, x: Array | None, beside: tuple[Linear, Any] | None = None) -> Any:
+    def with_input(self, saved: Any, x: Array | None, shared_with: tuple[Linear, Any] | None = None) -> Any:
         """Return `saved` with its input recomputed from x; without an input, if x is None."""
         if x is None:
             return saved._replace(x=None)
-        shared = self._shared(beside)
+        shared = self._shared(shared_with)
         return saved._replace(x=self.ops.input(x) if shared is None else shared)
 
-    def _shared(self, beside: tuple[Linear, Any] | None) -> Any:
-        if beside is None or self.ops.input_spec is None or beside[0].ops.input_spec != self.ops.input_spec:
+    def _shared(self, shared_with: tuple[Linear, Any] | None) -> Any:
+        if shared_with is None or self.ops.input_spec is None or shared_with[0].ops.input_spec != self.ops.input_spec:
             return None
-        return beside[1].x
+        return shared_with[1].x
 
     def backward(self, grads: Grads, d_y: Array, saved: Any) -> Array:
         """Write the weight's gradient; return the gradient of x."""
@@ -170,9 +170,9 @@ class FeedForward:
         self.remake = recompute.swiglu or cache is not None
 
     def forward(self, params: Params, x: Array, *, keep_input: bool = True) -> tuple[Array, _SavedFeedForward]:
-        """Map x [T, d] to y [T, d]; an x that is not saved is passed to `backward`."""
+        """Map x [T, d] to y [T, d]; if x is not saved, pass it to `backward`."""
         a, saved1 = self.w1.forward(params, x)
-        b, saved3 = self.w3.forward(params, x, beside=(self.w1, saved1))
+        b, saved3 = self.w3.forward(params, x, shared_with=(self.w1, saved1))
         y, saved2 = self.w2.forward(params, self._hidden(a, b))
         if self.remake:
             saved2 = self.w2.with_input(saved2, None)
@@ -198,7 +198,7 @@ class FeedForward:
         saved1, saved3 = saved.w1, saved.w3
         if x is not None:
             saved1 = self.w1.with_input(saved1, x)
-            saved3 = self.w3.with_input(saved3, x, beside=(self.w1, saved1))
+            saved3 = self.w3.with_input(saved3, x, shared_with=(self.w1, saved1))
         d_x = self.w1.backward(grads, self.store(d_a), saved1)
         d_x += self.w3.backward(grads, self.store(d_b), saved3)
         return self.store(d_x)

@@ -129,7 +129,7 @@ class Model:
         self._bind(load_recipe(recipe).bind(self.rounding_seed, self.config.layers))
 
     def _bind(self, recipe: BoundRecipe) -> None:
-        """Build the layers for a bound recipe; they have no parameters."""
+        """Build the layers for a bound recipe; parameters are kept separately."""
         config = self.config
         self.recipe = recipe
         self.loads: dict[str, Array] = {}
@@ -182,7 +182,7 @@ class Model:
         return losses.reshape(len(tokens), -1)
 
     def predictions(self, tokens: npt.NDArray[np.uint8]) -> tuple[Array, Array | None]:
-        """Return the logits of each next byte, and of the byte after it.
+        """Return the logits of each next byte and of the byte after that.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class Model:
         return logits.reshape(shape), further
 
     def activation_bytes(self, tokens: npt.NDArray[np.uint8]) -> dict[str, int]:
-        """Return how many bytes the forward pass saves for the backward pass, by kind.
+        """Return the number of bytes that the forward pass saves for the backward pass, by kind.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class Model:
     def _predict_further(
         self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """Predict the byte after the next; return gradients of the last block's output and the next bytes' embeddings.
+        """Predict the byte after next; return gradients of the last block's output and of next bytes' embeddings.
 
         The shared head's gradient is added to that of the main model.
         """

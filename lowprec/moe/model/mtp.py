@@ -8,7 +8,7 @@ embedding and head (arXiv 2412.19437, section 2.2)::
 
 The block has experts. It is stored at ``layers.{layers}``, after the last one, as in the released models. h is the
 output of the last block, before the main model's final norm. Every position runs through the module, so that its
-products see as many tokens as the main model's; the last one of a sequence has no target and adds nothing to the loss,
+products see as many tokens as the main model's; the last one of a sequence, without a target, adds nothing to the loss,
 to the loads of the module's experts or to their balance loss (equation 22).
 """
 
@@ -38,7 +38,7 @@ class _Saved(NamedTuple):
 
 
 class MultiTokenPrediction:
-    """The module of depth 1; embedding and head belong to the model.
+    """Multi-token prediction module of depth 1. It shares embedding and head with the model.
 
     Parameters
     ----------

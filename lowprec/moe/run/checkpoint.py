@@ -29,7 +29,7 @@ _HEADER = "header"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be written, read or used; the message is one line with the reason."""
+    """Error for a checkpoint that cannot be written, read or used; the message is one line with the reason."""
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

@@ -89,7 +89,7 @@ class StateFormat(Value):
             self.round(into)
 
     def round(self, values: Array) -> None:
-        """Round values in place to their stored values."""
+        """Round values in place to values that can be stored."""
         if self._spec is None or self.exact or not values.size:
             return
         if self._spec.plain:

@@ -64,7 +64,7 @@ class PhaseTimer:
         self._since = now
 
     def timed(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method whose time counts towards a phase."""
+        """Return a method that adds its time to a phase."""
 
         @functools.wraps(method)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

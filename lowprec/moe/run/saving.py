@@ -87,7 +87,7 @@ def load(
     config: MoEConfig | None,
     check: bool = True,
 ) -> T:
-    """Return the trainer that `make` makes, with the state of a checkpoint; see `Trainer.load`.
+    """Restore the state of a checkpoint in a trainer that `make` creates; see `Trainer.load`.
 
     Without `check`, the checkpoint's recipe uses its recorded definitions, whatever the catalogues contain now.
     """
@@ -130,7 +130,7 @@ def load(
     _load_arrays(trainer, arrays, (kept.moment_m, kept.moment_v), place)
     if (written := header.get("code_hash", "not recorded")) != code_hash():
         warnings.warn(
-            f"{place} was written by other code (hash {written}, here {code_hash()}): from here on, a run that goes on "
+            f"{place} was written by other code (hash {written}, here {code_hash()}): from here on, a resumed run "
             "may have other bits than one that never stopped",
             stacklevel=3,
         )

@@ -88,7 +88,7 @@ class Schedule:
     Raises
     ------
     ValueError
-        If the kind is unknown, or a number is out of range.
+        If `curve` is unknown, or a number is out of range.
 
     Examples
     --------

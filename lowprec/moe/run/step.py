@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class Diverged(ArithmeticError):
-    """A loss, a gradient or a weight that is NaN or infinite; the trainer keeps its state before that step.
+    """Exception: the loss, a gradient or a weight is NaN or infinite. The trainer keeps its state before that step.
 
     All recipes use the same criterion: casts that saturate infinities can keep the loss finite, but not the weight.
     """

@@ -137,13 +137,14 @@ def train(
     Returns
     -------
     Run
-        Metrics, validation loss and the trainer. A run whose loss becomes NaN or infinite ends there, with its metrics.
+        Metrics, validation loss and the trainer. If the loss becomes NaN or infinite, the run ends there and keeps its
+        metrics.
 
     Raises
     ------
     ValueError
-        If a name is unknown, a number is out of range, the text is missing or too short, the folder cannot be written,
-        has a run or is in use by another one, or its checkpoint is damaged or of another run.
+        If a name is unknown, a number is out of range, the corpus is missing or too short, the folder cannot be
+        written, has a run or is in use by another one, or its checkpoint is damaged or of another run.
     KeyboardInterrupt
         After Ctrl-C, once the current step is done and saved.
 
@@ -163,14 +164,14 @@ def train(
         refuse_to_overwrite(out, resume=resume, restart=restart)  # before the work, and again once the folder is locked
     rate = default_rate(config) if learning_rate is None else learning_rate
     plan = Schedule.of_run(rate, steps, schedule)
-    tell = (lambda _: None) if on_stage is None else on_stage
+    report_stage = (lambda _: None) if on_stage is None else on_stage
     if not isinstance(data, Corpus):
-        tell("reading the text")
+        report_stage("reading the text")
     corpus = data if isinstance(data, Corpus) else load_corpus(data)
     trainer = Trainer(config, recipe, corpus, seed=seed, schedule=plan, ema=ema, recompute=recompute)
     folder = contextlib.nullcontext() if out is None else run_files(out, resume=resume, restart=restart)
     with folder as files:
-        return _train(trainer, steps, files, save_every, resume, evaluate, on_step, tell)
+        return _train(trainer, steps, files, save_every, resume, evaluate, on_step, report_stage)
 
 
 def _train(
@@ -181,18 +182,18 @@ def _train(
     resume: bool,
     evaluate: bool,
     progress: Callable[[StepRecord], object] | None,
-    tell: Callable[[str], object],
+    report_stage: Callable[[str], object],
 ) -> Run:
-    """Train to the end, to divergence or to an interrupt; `files`, if given, are saved before it returns."""
+    """Train until the end, a divergence or an interrupt; save `files`, if given, before returning."""
     import pandas
 
     records: list[dict[str, Any]] = []
     if files is not None and resume:
-        tell("reading the checkpoint")
+        report_stage("reading the checkpoint")
         trainer, records = files.resume(trainer)
     status, reason = "done", ""
     if trainer.steps < steps:
-        tell("the first step")
+        report_stage("the first step")
     with deferred_interrupt() as stop:
         while trainer.steps < steps and not stop.asked:
             try:
@@ -211,11 +212,11 @@ def _train(
         raise KeyboardInterrupt
     loss, excess = (math.inf if status == "diverged" else None), None
     if status == "done" and evaluate:
-        tell("evaluating on the held-out text")
+        report_stage("evaluating on the held-out text")
         loss = trainer.evaluate()
         excess = trainer.excess_loss(loss=loss) if trainer.corpus.source_nll is not None else None
     if files is not None:
-        tell("saving")
+        report_stage("saving")
         results = {
             "validation_loss": loss if loss is not None and math.isfinite(loss) else None, "excess_loss": excess,
             "evaluated": status == "done" and evaluate, "reason": reason,

@@ -127,8 +127,8 @@ def estimate(
         ends = fieller(value, below, lambda r: variance(1.0, -r))
         if ends != EVERYTHING:
             return Estimate(ratio, ends)
-    apart = estimate(means, metric, arm, condition, minus=over)
-    return Estimate(ratio, NOWHERE, (apart.value, *apart.ci90))
+    difference = estimate(means, metric, arm, condition, minus=over)
+    return Estimate(ratio, NOWHERE, (difference.value, *difference.ci90))
 
 
 def resampled_estimate(
@@ -151,7 +151,7 @@ class Resampled:
     value : float
         The number.
     draws : float64 array
-        Values in the resamples, nan where undefined; empty if there is nothing to resample.
+        Values in the resamples, nan where undefined; empty if nothing is resampled.
     """
 
     value: float
@@ -181,14 +181,14 @@ class Resampled:
         """
         low, high = quantiles(other.draws)
         if low <= 0 <= high:
-            apart = self.minus(other).estimate
-            return Estimate(self.value / other.value, NOWHERE, (apart.value, *apart.ci90))
+            difference = self.minus(other).estimate
+            return Estimate(self.value / other.value, NOWHERE, (difference.value, *difference.ci90))
         return Resampled(self.value / other.value, self.draws / other.draws).estimate
 
 
 def quantiles(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 90 % interval of resampled numbers; nan if there are none."""
-    if np.isnan(draws).all():  # so it is where there are none
+    """Return the 90 % interval of resampled numbers, nan without resamples."""
+    if np.isnan(draws).all():  # np.nanquantile would warn
         return NOWHERE
     low, high = np.nanquantile(draws, (0.05, 0.95))
     return float(low), float(high)
@@ -306,8 +306,8 @@ def fieller(above: float, below: float, variance: Callable[[float], tuple[float,
         var, df = variance(ratio)
         if not df > 0.0:
             return math.nan
-        apart = abs(above - ratio * below) if ratio != value else 0.0
-        return apart - float(stats.t.ppf(0.95, df)) * math.sqrt(var)
+        distance = abs(above - ratio * below) if ratio != value else 0.0
+        return distance - float(stats.t.ppf(0.95, df)) * math.sqrt(var)
 
     if not (math.isfinite(value) and beyond(value) <= 0.0):
         return EVERYTHING

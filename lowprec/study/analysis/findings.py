@@ -48,12 +48,12 @@ def void_title(reasons: Sequence[str]) -> str:
 
 
 def not_identical(repeat: str, reference: str) -> str:
-    """Return the reason that voids a study whose repeat (A/A) has different bits."""
+    """Return the reason that voids a study: its repeat (A/A) has different bits."""
     return f"{repeat} is NOT bit-identical to {reference}: runs are not reproducible here"
 
 
 def not_detected(control: str) -> str:
-    """Return the reason that voids a study whose positive control does not hurt."""
+    """Return the reason that voids a study: its positive control does not hurt."""
     return f"{control} (positive control) is NOT detected: a recipe that is known to hurt cannot be seen here"
 
 
@@ -89,7 +89,7 @@ class Finding:
 def outcome_of(found: Estimate, expected: Range, published: Range | None = None) -> str:
     """Return the outcome of an expectation, from the 90 % interval of the measured number.
 
-    A number without an interval is not resolved; an infinite one, a divergence, is its own interval.
+    A number without an interval is not resolved; of an infinite one, a divergence, both ends are infinite.
 
     Examples
     --------

@@ -31,8 +31,8 @@ NOT_RESOLVED = "not resolved"
 EVERYTHING = (-math.inf, math.inf)
 #: Explanation of the verdicts, for captions.
 VERDICTS = (
-    "Equivalent: the 90 % interval lies inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
-    "so it does, and the 95 % interval excludes 0; worse: the 90 % interval lies beyond the margin, or a run diverged; "
+    "Equivalent: the 90 % interval is inside the margin (two one-sided tests at 5 %); worse, but within the margin: "
+    "the same, and the 95 % interval excludes 0; worse: the 90 % interval is beyond the margin, or a run diverged; "
     "otherwise not resolved."
 )
 #: Number of pairs from which the bootstrap is bias-corrected and accelerated; with fewer it uses percentiles.
@@ -229,7 +229,7 @@ def paired(
     Raises
     ------
     ValueError
-        If there are no pairs, a difference is nan, the margin is not positive, or the checkpoints do not match.
+        If `pairs` is empty, a difference is nan, the margin is not positive, or the checkpoints do not match.
 
     Examples
     --------

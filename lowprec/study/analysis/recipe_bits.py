@@ -22,8 +22,8 @@ from lowprec.scaling.quantize import Granularity
 #: Counted quantities, with their axis labels.
 COSTS = {
     "operands": "bits of a multiplied operand",
-    "wires": "bits a value to the experts and back",
-    "kept": "bits a value kept before wo and SwiGLU",
+    "wires": "bits per value to the experts and back",
+    "kept": "bits per value saved before wo and SwiGLU",
     "states": "bits a parameter: master weight and moments",
 }
 #: Linear layers that recipes quantize, by the last part of their names.
@@ -107,7 +107,7 @@ def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
 
 
 def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float) -> dict[str, float]:
-    """Return the mean bits of a run whose last `share` of steps uses another recipe.
+    """Return the mean bits of a run that uses another recipe in its last `share` of steps.
 
     Examples
     --------

@@ -63,7 +63,7 @@ class PooledRatio:
     Attributes
     ----------
     value : float
-        The ratio, at least 1; nan if there are no data.
+        The ratio, at least 1; nan without data.
     arms : float
         Effective number of independent arms.
     """
@@ -226,7 +226,7 @@ def random_effects(values: ArrayLike, errors: ArrayLike, df: int) -> RandomEffec
     """Return the random-effects mean of groups.
 
     The variance between groups is Paule and Mandel's; the interval is Hartung and Knapp's, never narrower than the
-    groups' own errors allow. A single group is its own mean.
+    groups' own errors allow. The mean of a single group is the group.
 
     Parameters
     ----------

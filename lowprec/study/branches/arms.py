@@ -17,7 +17,7 @@ from ..design.arms import Arm
 from .pairs import ArmRun, EffectSamples, data_equivalent, max_relative_error
 from .sizes import EFFECTS
 
-#: Verdict on a treatment that is equivalent in a study whose positive control shows little more than that.
+#: Verdict on an equivalent treatment, if the positive control shows little more than equivalence.
 INSENSITIVE = "small, but the control is hardly larger"
 #: The interval of an equivalent arm must be below this fraction of the positive control's effect.
 ASSAY_SENSITIVITY = 0.25

@@ -150,7 +150,7 @@ def caption(study: StudySummary) -> str:
         f"data %: what the effect is worth, since here the loss goes as bytes to the power of {worth[0]:.2f}. "
     ) if worth else ""  # fmt: skip
     few = "" if study.setting.checkpoints >= LEAST_CHECKPOINTS else (
-        f"{study.setting.checkpoints} checkpoints are few: the intervals say so. "
+        f"{study.setting.checkpoints} checkpoints are few, which the wide intervals show. "
     )  # fmt: skip
     return (
         f"Measured with: {study.size}. With L[f](w) the validation loss of final weights w in the forward precision f, "
@@ -158,7 +158,7 @@ def caption(study: StudySummary) -> str:
         f"forward pass of weights that {reference} trained; training = L[bf16](w_arm) / L[bf16](w_{reference}) - 1, "
         "what training did to the weights; own training, the same in the arm's forward precision; total = "
         f"L[arm](w_arm) / L[bf16](w_{reference}) - 1. {reference} ended between {min(losses):.4f} and "
-        f"{max(losses):.4f} nats a byte. The verdict, SD, p and data % are on the {named(ablation.primary_effect)}. "
+        f"{max(losses):.4f} nats per byte. The verdict, SD, p and data % are on the {named(ablation.primary_effect)}. "
         "Brackets: 90 % intervals (Student's t) in which seeds, checkpoints and text are samples. max train error: the "
         f"largest difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: "
         f"±{100 * ablation.margin:g} %. {few}{_assay(study)}Noise floor: {percent(study.floor, sign=False)} %, the "

@@ -159,9 +159,9 @@ class StudySummary:
 
         # As in the table of contrasts, pool over the arms that could replace the first one.
         roles = ("treatment", "control") if others else ("treatment", "control", "floor")
-        alike = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
-        alike = [item for item in alike if not any(item is other for other, _ in others)]
-        shrunk = pooled_ratio(levels for item in alike if (levels := added(item).levels) is not None)
+        same_role = [item.by_effect[effect] for item in self.arms if item.arm.role in roles]
+        same_role = [item for item in same_role if not any(item is other for other, _ in others)]
+        shrunk = pooled_ratio(levels for item in same_role if (levels := added(item).levels) is not None)
         total = added(first)
         found = total.summarize(self.ablation.margin, shrunk)
         return (100 * scale * found.error) ** 2, found.df
@@ -210,7 +210,7 @@ class StudySummary:
 
     @property
     def references(self) -> int:
-        """Number of runs whose mean a treatment's run is compared with."""
+        """Number of reference runs that are averaged for the comparison with a treatment's run."""
         return 2 if self.ablation.second_reference else 1
 
     @property
@@ -225,7 +225,7 @@ class StudySummary:
 
     @property
     def invalid_reasons(self) -> list[str]:
-        """Reasons not to trust the study, or one of its arms; empty if there are none."""
+        """Reasons not to trust the study, or one of its arms."""
         return [*unique([*self.void, *(reason for item in self.arms for reason in item.void)])]
 
 
@@ -250,7 +250,7 @@ def summarize(ablation: Any, setting: Setting, folder: Path) -> StudySummary:
 
 
 def summarize_interim(ablation: Any, setting: Setting, folder: Path) -> StudySummary | None:
-    """Return the summary of the complete pairs of a running study, None if there are none yet."""
+    """Return the summary of the complete pairs of a running study, None before the first is complete."""
     runs, stored = _read_runs(folder, ablation, setting, partial=True)
     there = {(run.checkpoint, run.seed) for run in runs[ablation.reference.name]}
     runs = {
@@ -320,7 +320,7 @@ def _summary(
 
 
 def _references(ablation: Any, arm: Arm) -> int:
-    """Return the number of runs whose mean an arm's run is compared with."""
+    """Return the number of reference runs that are averaged for the comparison with an arm's run."""
     return 2 if ablation.second_reference and arm.role not in ("repeat", "floor") else 1
 
 

@@ -83,7 +83,7 @@ def summary_sentences(summary: ScalingSummary) -> list[str]:
 
 
 def _void_alone(summary: ScalingSummary) -> list[str]:
-    """Return sentences on cells whose own verdicts are void; the fit over all cells still uses their data."""
+    """Return sentences on cells with void verdicts; the fit over all cells still uses their data."""
     void = {cell.name: found.invalid_reasons for cell, found in summary.cells.items() if found.invalid_reasons}
     return [
         f"{plural(len(void), 'cell')} of {len(summary.cells)} alone would be void: "

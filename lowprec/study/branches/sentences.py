@@ -32,15 +32,15 @@ def contrast_sentence(study: StudySummary, item: Contrast) -> str:
 
 
 def together_sentence(study: StudySummary) -> str:
-    """Return a sentence on all arms jointly, relative to the baseline; empty if there are no valid contrasts."""
+    """Return a sentence on all arms jointly, relative to the baseline; empty without valid contrasts."""
     items = study.contrasts
     if not items or study.void or any(item.found.diverged for item in items):
         return ""
-    told = sum(item.p_holm < 0.05 for item in items) or "none"
+    many = sum(item.p_holm < 0.05 for item in items) or "none"
     ends = min(item.together90[0] for item in items), max(item.together90[1] for item in items)
     return (
-        f"All at once: {told} of {plural(len(items), 'arm')} differ from {items[0].baseline} after Holm's correction; "
-        f"the simultaneous 90 % intervals of the differences lie in {interval(ends)} %."
+        f"All at once: {many} of {plural(len(items), 'arm')} differ from {items[0].baseline} after Holm's correction; "
+        f"the simultaneous 90 % intervals of the differences are within {interval(ends)} %."
     )
 
 
@@ -82,20 +82,20 @@ def _measured(item: ArmSummary) -> str:
     return f"{named(item.primary_effect)} {percent(own.mean)} % (90 % interval {interval(own.ci90)} %, {pairs})"
 
 
-def _beside(item: ArmSummary) -> str:
+def _effects(item: ArmSummary) -> str:
     """Return the other effects, DeepSeek-V3's measure, and the amount of data that the effect is worth."""
     if item.primary.diverged:
         return ""
-    told = [
+    facts = [
         f"{named(name)} {percent(item.effects[name].mean)} %"
         for name in ("forward", "training", "total")
         if name != item.primary_effect and math.isfinite(item.effects[name].mean)
     ]
     if math.isfinite(item.train_error):
-        told.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
+        facts.append(f"largest difference of smoothed training losses {percent(item.train_error, sign=False)} %")
     if math.isfinite(item.data_equivalent):
-        told.append(f"worth {percent(item.data_equivalent, digits=1)} % of the data")
-    return f"; {', '.join(told)}" if told else ""
+        facts.append(f"worth {percent(item.data_equivalent, digits=1)} % of the data")
+    return f"; {', '.join(facts)}" if facts else ""
 
 
 def _treatment(study: StudySummary, item: ArmSummary) -> str:
@@ -113,7 +113,7 @@ def _treatment(study: StudySummary, item: ArmSummary) -> str:
         BETTER: f"better than {reference} by more than the margin of {margin}",
         NOT_RESOLVED: _open(study, item),
     }[item.verdict]
-    return f"{item.arm.name}: {_measured(item)}: {verdict}{_nuance(study, item)}{_beside(item)}."
+    return f"{item.arm.name}: {_measured(item)}: {verdict}{_nuance(study, item)}{_effects(item)}."
 
 
 def _open(study: StudySummary, item: ArmSummary) -> str:
@@ -145,7 +145,7 @@ def _control(study: StudySummary, item: ArmSummary) -> str:
     if item.faulty_runs:
         return f"{item.arm.name} (positive control): {_measured(item)}: {item.verdict}."
     if item.detected:
-        return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}{_beside(item)}."
+        return f"{item.arm.name} (positive control): {_measured(item)}: detected{_nuance(study, item)}{_effects(item)}."
     return (
         f"{item.arm.name} (positive control): {_measured(item)}: NOT detected, so this study is too small "
         "to see even a recipe that is known to hurt."

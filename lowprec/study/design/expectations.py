@@ -25,9 +25,9 @@ class Expectation:
     arm : str
         Name of the arm.
     over : str
-        Name of an arm whose metric divides this arm's; empty for none.
+        Name of an arm: its metric divides this arm's. Empty: no division.
     minus : str
-        Name of an arm whose metric is subtracted from this arm's, for effects that may be 0, where a ratio has no
+        Name of an arm: its metric is subtracted from this arm's, for effects that may be 0, where a ratio has no
         meaning; empty for none.
     expected : (float, float)
         Expected range, both ends included.
@@ -38,8 +38,8 @@ class Expectation:
 
     Examples
     --------
-    >>> apart = Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1))
-    >>> apart.quantity
+    >>> e = Expectation("blocks train as tiles do", "training_percent", "block", minus="tile", expected=(-0.1, 0.1))
+    >>> e.quantity
     'training_percent of block minus tile'
     """
 

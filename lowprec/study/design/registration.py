@@ -118,7 +118,7 @@ class Registration:
         return hash_of(item) in {known.hash for known in last}
 
     def state(self, study: Any) -> str:
-        """Return a text that compares the study's expectations with the registered ones.
+        """Return a comparison of the study's expectations with the registered ones, as a string.
 
         Examples
         --------
@@ -142,7 +142,7 @@ class Registration:
         )
 
     def marked(self, new: Version) -> Version:
-        """Return a version whose new ranges are marked as informed by measurements of a prototype."""
+        """Return a version with its new ranges marked as informed by measurements of a prototype."""
         old = {item.hash for item in self.versions[-1].ranges} if self.versions else set()
         fresh = tuple(item.words for item in new.ranges if item.hash not in old)
         return replace(new, prototype=tuple(dict.fromkeys((*self.informed(), *fresh))))

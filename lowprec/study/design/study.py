@@ -213,7 +213,7 @@ class Study(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStudy(Study):
-    """Base class of studies whose runs need the trainer: planned, executed by workers, resumed, reported from files.
+    """Base class of studies that train: runs are planned, executed by workers, resumed, and reported from files.
 
     `results` imports the code that evaluates and plots, so that listing studies does not load it.
     """
@@ -316,12 +316,12 @@ class MeasuredStudy(Study):
 
 
 def check_names(study: str, what: str, names: Sequence[str]) -> None:
-    """Refuse a study whose parts have equal or no names.
+    """Refuse a study if two of its parts have the same name, or one is unnamed.
 
     Raises
     ------
     ValueError
-        If two names are equal, or there are no names.
+        If two names are equal, or one is empty.
     """
     if len(set(names)) < len(names) or not names:
-        raise ValueError(f"study {study!r}: every {what} must have a name of its own, got {[*names]}")
+        raise ValueError(f"study {study!r}: every {what} must have a different name, got {[*names]}")

@@ -46,7 +46,7 @@ def bits_table(summary: ReplaySummary) -> Table:
     )
     caption = (
         "Frobenius error of sums that are never promoted over the error of quantizing the operands, by the fraction "
-        f"bits that alignment keeps. Enough: from there on the whole 90 % interval lies below {NEGLIGIBLE_RATIO:g}."
+        f"bits that alignment keeps. Enough: from there on the whole 90 % interval is below {NEGLIGIBLE_RATIO:g}."
     )
     return Table(("fraction bits", *map(class_label, where)), (*rows, least), caption)
 
@@ -291,7 +291,7 @@ def _draw_interval(axes: Any, summary: ReplaySummary, rows: Sequence[Row]) -> No
     lengths = [*(str(length) for length, _ in summary.intervals), "never"]
     axes.set_xticks(range(len(lengths)), lengths)
     axes.set_title("by the interval of promotion", fontsize=9.5, loc="left", color="#202020")
-    axes.set_xlabel("promoted to FP32 every so many products")
+    axes.set_xlabel("products between promotions to FP32")
 
 
 def _draw_bits(axes: Any, summary: ReplaySummary, rows: Sequence[Row]) -> None:

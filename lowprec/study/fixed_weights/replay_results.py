@@ -27,7 +27,7 @@ from ..run.store import StudyError
 Numbers = dict[str, float]
 #: Key of a measurement: checkpoint and layer.
 Place = tuple[int, str]
-#: Suffix of a class whose operands are extended to this K.
+#: Suffix of a class with operands extended to this K.
 AT_FAR = f"_at_{EXTRAPOLATED_K // 1024}k"
 #: An accumulation error below this fraction of the quantization error adds less than half a percent to the total.
 NEGLIGIBLE_RATIO = 0.1

@@ -47,7 +47,7 @@ def table(summary: Samples) -> Table:
     caption = (
         f"Against {reference.name} ({reference.recipe_name}). {summary.size}. Means over batches ± half of a 90 % "
         "interval, for which checkpoints and batches are samples. Gradient error: |g - g_ref| / |g_ref| over all "
-        "linear layers; token error: the same of each token's dx; flushed, saturated: shares of non-zero values in "
+        "linear layers; token error: that of each token's dx; flushed, saturated: shares of non-zero values in "
         "quantized operands."
     )
     return Table(head, rows, caption)

@@ -190,14 +190,14 @@ def _not_detected(samples: Samples) -> list[str]:
     """Return the controls with a headline metric no further from the reference's than the noise floor's."""
     study = samples.study
 
-    def apart(arm: str, condition: str) -> float:
+    def distance(arm: str, condition: str) -> float:
         return abs(
             samples.mean(study.first, arm, condition) - samples.mean(study.first, study.reference.name, condition)
         )
 
     def is_seen(arm: str, condition: str) -> bool:
-        floor = max((apart(other.name, condition) for other in study.arms_of("floor")), default=0.0)
-        return apart(arm, condition) > floor
+        floor = max((distance(other.name, condition) for other in study.arms_of("floor")), default=0.0)
+        return distance(arm, condition) > floor
 
     asked = samples.conditions if study.measurement.first_alone else ("",)
     return [

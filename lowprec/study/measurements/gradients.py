@@ -67,7 +67,7 @@ class GradientComparison(Measurement):
     def __post_init__(self) -> None:
         names = self.condition_names
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"GradientComparison: every condition must have a name of its own, got {[*names]}")
+            raise ValueError(f"GradientComparison: every condition must have a different name, got {[*names]}")
 
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
@@ -272,7 +272,7 @@ def one_minus_cos(arm: Recording, reference: Recording, names: Iterable[str]) ->
 
 
 def token_errors(arm: Recording, reference: Recording, name: str) -> NDArray[np.float64]:
-    """Return |dx - dx_ref| / |dx_ref| of each token at one linear layer, without tokens whose gradient is 0."""
+    """Return |dx - dx_ref| / |dx_ref| of each token at one linear layer; tokens with a gradient of 0 are left out."""
     ours, theirs = arm.linears[name].dx, reference.linears[name].dx
     if ours is None or theirs is None:
         return np.empty(0)

@@ -64,7 +64,7 @@ def _key(summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def _lower(html: str) -> str:
-    """Return a report whose title is a second-level heading with an anchor."""
+    """Return a report with its title as a second-level heading with an anchor."""
     return re.sub(r"<h1>([^<]*)(.*?)</h1>", lambda m: f'<h2 id="{_anchor(m[1])}">{m[1]}{m[2]}</h2>', html, count=1)
 
 

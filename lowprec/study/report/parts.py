@@ -52,7 +52,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def warning(lines: Iterable[str]) -> str:
-    """Return a highlighted list; empty if there are no lines."""
+    """Return a highlighted list; empty without lines."""
     return "\n".join(f"> - {line}" for line in lines)
 
 
@@ -168,10 +168,10 @@ def found_cell(found: Estimate) -> str:
     >>> found_cell(Estimate(7.3, as_difference=(0.02, -0.01, 0.05)))
     'difference 0.02 [-0.01, 0.05]'
     """
-    apart = found.as_difference
-    value, ends = (apart[0], apart[1:]) if apart else (found.value, found.ci90)
-    told = number(value) if math.isnan(ends[0]) or ends[0] == ends[1] else f"{number(value)} [{_ends(ends)}]"
-    return f"difference {told}" if found.as_difference else told
+    difference = found.as_difference
+    value, ends = (difference[0], difference[1:]) if difference else (found.value, found.ci90)
+    text = number(value) if math.isnan(ends[0]) or ends[0] == ends[1] else f"{number(value)} [{_ends(ends)}]"
+    return f"difference {text}" if difference else text
 
 
 def _ends(ends: Sequence[float]) -> str:

@@ -38,7 +38,7 @@ class _Comparison:
     """Substitute for a study in `Results`."""
 
     name: str = FOLDER
-    question: str = "Where did these training runs end, and how far apart?"
+    question: str = "Where did these training runs end, and how much do they differ?"
     tier: str = "runs"
 
 

@@ -81,7 +81,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Creates trainers for the runs of a study: those of lowprec, whose modules are imported when one is created.
+    """Creates trainers for the runs of a study. The modules of lowprec's trainer are imported when one is created.
 
     A backend of another trainer is a subclass, or an object with the same members. A task carries its backend to worker
     processes, so it can be pickled, and equal backends create equal trainers.

@@ -28,7 +28,7 @@ POLL_INTERVAL = 0.5
 
 
 def check_same(tasks: Sequence[Task]) -> None:
-    """Refuse to continue a study whose finished runs have another fingerprint.
+    """Refuse to continue a study if its finished runs have another fingerprint.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_same(tasks: Sequence[Task]) -> None:
         if any(line.startswith("code: ") for line in lines):
             reason = (
                 "holds runs of other code: since they ran, lowprec's sources that make a run's numbers have changed, "
-                f"or where they lie ({shown}), so these runs cannot go on"
+                f"or their paths ({shown}), so these runs cannot be resumed"
             )
         raise StudyError(
             f"{folder} {reason}; --restart keeps them as {backup_path(folder).name} and starts over, "
@@ -58,7 +58,7 @@ def check_same(tasks: Sequence[Task]) -> None:
 
 
 def rename_existing_runs(folder: Path) -> Path | None:
-    """Rename a study's folder of runs and return its new path; None if there were no runs.
+    """Rename a study's folder of runs and return its new path; None without runs.
 
     Raises
     ------

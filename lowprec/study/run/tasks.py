@@ -40,7 +40,7 @@ CLOCKS = ("seconds", "time", "elapsed", "tokens_per_second")
 
 
 class Stopped(RuntimeError):
-    """Exception that ends a run because the study was asked to stop; the run is repeated or resumed later."""
+    """Exception that ends a run because the study was asked to stop; the run is restarted or resumed later."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Work(ABC):
         """Do the work and return the finished `run.json`."""
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Describe missing outputs of a finished run, which must then be repeated; empty if it is complete."""
+        """Describe missing outputs of a finished run, which must then run again; empty if it is complete."""
         return task.folder.missing_rows(record)
 
     def passes(self, task: Task) -> Iterator[tuple[str | Recipe, float, float]]:
@@ -106,7 +106,7 @@ class Task:
     fingerprint : dict
         Everything that affects the numbers, in JSON types.
     start : Task, optional
-        Run whose checkpoint an arm starts from.
+        Run that writes the checkpoint from which an arm starts.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Task:
         return self.folder.finished() and not self.missing_output()
 
     def missing_output(self) -> str:
-        """Describe missing outputs of a finished run, which must then be repeated; empty if it is complete."""
+        """Describe missing outputs of a finished run, which must then run again; empty if it is complete."""
         return self.work.missing_output(self, self.folder.read() or {})
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ def compile_kernels(tasks: Sequence[Task], show: Display, *, in_process: bool = 
     wanted = {task.recipe: task for task in tasks}
     with _jit.compiling(show.compiling):
         if not in_process and executors.cores() > 1 and wanted and _nothing_is_compiled():
-            show.stage(f"before the runs, one step of {_STORED}; what other recipes need is compiled beside it")
+            show.stage(f"before the runs, one step of {_STORED}; kernels of other recipes are compiled meanwhile")
             with _products_elsewhere(list(wanted)):
                 _warm(_STORED, next(iter(wanted.values())))
         for number, (recipe, task) in enumerate(wanted.items(), 1):

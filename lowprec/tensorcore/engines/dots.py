@@ -135,7 +135,7 @@ class DotEngine(Engine):
 
 
 class DotSum(Accumulator):
-    """Base class of the accumulators with a form in plain lanes."""
+    """Base class of accumulators that `DotEngine` can compute."""
 
     #: Whether C = -0 is read as +0.
     zero_c_is_positive: ClassVar[bool] = False

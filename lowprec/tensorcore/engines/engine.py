@@ -86,7 +86,7 @@ class Packed(NamedTuple):
 
 
 def find_nonfinite(x: Matrix) -> tuple[Places, Places]:
-    """Return the rows or the columns that contain all non-finite elements, whichever are fewer."""
+    """Return rows or columns that together contain all non-finite elements, whichever are fewer."""
     finite = np.isfinite(x)
     if finite.all():
         return NO_PLACES, NO_PLACES

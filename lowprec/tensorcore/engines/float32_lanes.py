@@ -219,7 +219,7 @@ def _outside_limits(c: Float32Matrix, limits: Limits, fraction_bits: int) -> Pla
 
 
 def _far_apart(scale: Float32Matrix, limits: Limits) -> Places:
-    """Return the rows whose scales [blocks, rows] span too many binades for one running sum."""
+    """Return the rows in which scales [blocks, rows] span too many binades for one running sum."""
     exponents = _exponents(np.ascontiguousarray(scale))
     near = exponents.max(axis=0) - exponents.min(axis=0) < limits.binades
     return np.flatnonzero(~(near & _within(exponents, limits.scale).all(axis=0) & (scale > 0).all(axis=0)))

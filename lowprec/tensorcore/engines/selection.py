@@ -105,7 +105,7 @@ def _checked(what: str, name: str) -> str:
 
 
 class ProductPlan(NamedTuple):
-    """How an accumulator multiplies two formats; shared by all such products."""
+    """Plan for the products of two formats on an accumulator; shared by all such products."""
 
     accumulator: Accumulator
     fa: Format  # formats in which the operands are multiplied: TF32 for float32
@@ -120,7 +120,7 @@ _MAX_PLANS = 256
 
 
 def plan_for(accumulator: Accumulator, fa: Format, fb: Format) -> ProductPlan:
-    """Return how an accumulator multiplies two formats with the selected kernels.
+    """Return the plan for an accumulator and two formats with the selected kernels.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class ExactGroupSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
-        """Return the form for groups of two or four."""
+        """Return the arithmetic of `DotEngine` for groups of two or four."""
         return _EXACT_FORMS.get(self.group_size)
 
 
@@ -95,7 +95,7 @@ class PairwiseSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
-        """Return the form for groups of two or four."""
+        """Return the arithmetic of `DotEngine` for groups of two or four."""
         return _PAIR_FORMS.get(self.group_size)
 
 
@@ -153,7 +153,7 @@ class TruncateFloorSum(Accumulator):
         return StepError(lost + last * (1 + lost), 2 * lost * 2.0**-126 + 2.0**-149)
 
     def block_length(self) -> int:
-        """Return the products of one instruction."""
+        """Return the number of products of one instruction."""
         return self.step()
 
     def block_error(self, block: Block) -> Added:
@@ -187,7 +187,7 @@ class TruncateFloorSum(Accumulator):
 
 
 class _RdnaSum(Accumulator):
-    """Base class of RDNA's sums, whose last kept bit depends on operands' exponents and on leading bits.
+    """Base class of RDNA's sums: the last bit that is kept depends on operands' exponents and on leading bits.
 
     A NaN operand gives 0xFFC00A3D, an invalid operation 0xFFC00000, and a NaN in C is returned quiet, with its payload.
     """
@@ -241,7 +241,7 @@ class OnesComplementSum(_RdnaSum):
     fraction_bits, leading_bits : int
         Bits kept below the largest sum of two operands' exponents, and below the largest leading bit of a term.
     daz_formats : sequence of Format or str
-        Formats whose subnormal operands are zeros.
+        Formats with subnormal operands read as zeros.
     """
 
     group_size: int = 2
@@ -297,7 +297,7 @@ class FlooredPairSum(_RdnaSum):
             raise ValueError(f"{caller}: promote_every must be a multiple of {self.step()}, got {self.promote_every}")
 
     def step(self) -> int:
-        """Return the products of one instruction."""
+        """Return the number of products of one instruction."""
         return self.group_size * max(len(self.group_order), 1)
 
     def steps(self, k: int) -> int:

@@ -52,7 +52,7 @@ class RoundToOddSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the form for pairs."""
+        """Return the arithmetic of `DotEngine` for groups of two."""
         return tile.Odd if self.group_size == 2 else None
 
 
@@ -82,7 +82,7 @@ class RoundedGroupSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the form for pairs."""
+        """Return the arithmetic of `DotEngine` for groups of two."""
         return tile.RoundedPairs if self.group_size == 2 else None
 
 
@@ -139,5 +139,5 @@ class ScaledGroupSum(DotSum):
             return canonical_nan(state.astype(self.dtype))
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the form for four products and float32 sums."""
+        """Return the arithmetic of `DotEngine` for groups of four and float32 sums."""
         return tile.ScaledGroups if self.group_size == 4 and self.output_format == FLOAT32 else None

@@ -55,7 +55,7 @@ _CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rou
 
 
 def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
-    """Return labels for the steps of a fused sum, line by line."""
+    """Return labels for the steps of a fused sum, one per line."""
     last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
     return (
         "aligned to the largest exponent",
@@ -212,14 +212,14 @@ class SplitF16Sum(Accumulator):
     engines = (SplitF16InFloat64Lanes,)
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise ValueError unless float16 represents all values: the chip first converts them to it."""
+        """Raise ValueError unless float16 represents all values of both formats: operands are converted to float16."""
         for fmt in (fa, fb):
             whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
             if not (FLOAT16.can_represent_all(fmt) or (whole and -fmt.min <= FLOAT16.max)):
                 raise ValueError(f"{self.name}: operands must be of formats whose values float16 has, got {fmt}")
 
     def step(self) -> int:
-        """Return the products of both groups."""
+        """Return the number of products of both groups."""
         return 2 * self.group_size
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
@@ -243,7 +243,7 @@ class SplitF16Sum(Accumulator):
         return StepError(both + last * (1 + both), absolute, last)
 
     def block_length(self) -> int:
-        """Return the products of one instruction."""
+        """Return the number of products of one instruction."""
         return self.step()
 
     def block_error(self, block: Block) -> Added:
@@ -282,7 +282,7 @@ class SplitF16Sum(Accumulator):
     def as_halves(self, codes: Matrix, fmt: Format) -> NDArray[np.uint16]:
         """Return codes [R, K] as float16, with K zero-padded, and k % 4 in {0, 1} first within each step.
 
-        In a step that is not a multiple of four, products keep their order.
+        Products keep their order in a step that is not a multiple of four.
         """
         (rows, k), step = codes.shape, self.step()
         wide = np.zeros((rows, -(-k // step) * step), codes.dtype)

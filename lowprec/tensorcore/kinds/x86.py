@@ -32,7 +32,7 @@ class _X86Sum(DotSum):
     group : int
         Products per instruction, 1 to 256.
     daz_formats : sequence of Format or str
-        Formats whose subnormals are read as zeros, in addition to those that are subnormal in float32.
+        Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
     """
 
     group_size: int = 2
@@ -106,7 +106,7 @@ class FlushedFmaSum(_X86Sum):
         cpu.flushed_fma_dot(x, y, self.group_size, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the form for pairs."""
+        """Return the arithmetic of `DotEngine` for groups of two."""
         return self.form if self.group_size == 2 else None
 
 
@@ -152,7 +152,7 @@ class LaneChains(_X86Sum):
         return SumNode(_ADD, (state, total), _HOW)
 
     def roundings(self) -> int:
-        """Return the number for a product, its lane's chain, the sum of the lanes, and the addition of C."""
+        """Return the number of roundings: of a product, its lane's chain, the lanes' sum, and the addition of C."""
         return self.together + self.group_size // (self.lanes * self.together) + self.lanes
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
@@ -160,7 +160,7 @@ class LaneChains(_X86Sum):
         cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the form for two lanes and whole rounds of the tile."""
+        """Return the arithmetic of `DotEngine` for two lanes and whole rounds of the tile."""
         whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
