@@ -66,13 +66,14 @@ class Rounding(Value):
         Name; it does not affect the result: ``Rounding("nearest_even")`` without further fields has increment 0 and so
         rounds toward zero.
     positive_increment, negative_increment : int
-        Increment for positive and negative values; ``2^31`` is one half. A word that ends in a one continues with ones.
+        Increment for positive and negative values, as 32 fraction bits: ``2^31`` is one half. The last bit repeats
+        forever.
     ties_even : bool
-        Whether a word that ends in a one is increased to the next word for odd codes: ``2^31 - 1`` is then round to
-        nearest, ties to even.
+        Whether an increment that ends in a one is rounded up for odd codes: ``2^31 - 1`` is round to nearest, ties
+        to even.
     sticky_to_lsb : bool
-        Whether an inexact result with an even code is changed to the next code (round to odd); excludes the words and
-        random bits.
+        Whether an inexact result with an even code is changed to the next code (round to odd); excludes
+        increments and random bits.
     random_bits : int
         Number of random bits added; 0 for none.
     variant : {"A", "B", "C"}

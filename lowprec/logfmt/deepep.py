@@ -7,7 +7,7 @@ and is sent in 10 bits or, if one of its tiles does not qualify, as bfloat16. It
 * A tile's smallest magnitude includes zeros: one exact zero stretches the grid to 32 octaves.
 * Tiles qualify if all magnitudes are below 1 and not all are equal; otherwise their chunk falls back to bfloat16.
 * All arithmetic is float32; log2 and 2**y are the GPU's approximate instructions. Here they are correctly rounded,
-  unless `Units` holds tables.
+  unless `ApproxTables` holds tables.
 * Rounding is linear by the formula ``floor(log2|x| / step + offset)``, not by comparison with decoded values; the
   ends decode to within some ulps of float32, not exactly.
 * NaN becomes zero if its chunk is encoded: minimum, maximum and rounding ignore it. Infinity makes its chunk fall
@@ -77,7 +77,7 @@ class ApproxTables(BitwiseEq):
         return hash(tuple(getattr(self, f.name) is None for f in fields(self)))
 
     def tables(self) -> tuple[Floats, Floats, Floats]:
-        """Return log2 of all magnitudes and the other two tables; a missing table is empty."""
+        """Return all tables as arrays, with log2 of all magnitudes first; a missing table is empty."""
         log2 = _rounded_log2() if self.log2 is None else self.log2
         significands, fractions = self.log2_significands, self.exp2_fractions
         return log2, _NONE if significands is None else significands, _NONE if fractions is None else fractions
@@ -215,7 +215,7 @@ def encode_deepep(x: npt.ArrayLike, approx_tables: ApproxTables = ROUNDED) -> De
     ----------
     x : array [..., channels]
         Numbers that bfloat16 represents exactly, of any real type; channels a multiple of 512.
-    approx_tables : Units
+    approx_tables : ApproxTables
         Tables of log2 and 2**y.
 
     Returns

@@ -54,13 +54,13 @@ def rms(x: Wide) -> float:
 
 
 def narrow(x: Wide) -> npt.NDArray[np.float32]:
-    """Round to float32, beyond its range to infinity."""
+    """Round to float32; values that overflow become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(x.astype(np.float32))
 
 
 def place(x: Wide) -> npt.NDArray[np.int64]:
-    """Return the rank of each float32 value in their order, both zeros being 0."""
+    """Return the position of each float32 value in the order of all float32 values; both zeros are at 0."""
     bits = narrow(x).view(np.int32).astype(np.int64)
     return np.asarray(np.where(bits < 0, -(bits & 0x7FFFFFFF), bits))
 

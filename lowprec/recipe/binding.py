@@ -37,7 +37,7 @@ class BoundRecipe:
 
     Parameters
     ----------
-    recipe : Description
+    recipe : RecipeFields
         Recipe to bind; see `Recipe.bind`.
     seed : int
         Seed of the run.
@@ -46,7 +46,7 @@ class BoundRecipe:
 
     Attributes
     ----------
-    recipe : Description
+    recipe : RecipeFields
         The bound recipe.
     step : int
         Number of the current step, from 0.

@@ -44,7 +44,7 @@ WEIGHTS = ("bfloat16", "float32")
 #: Storage of moments and master weights between steps.
 State = TensorSpec | Literal["float64"]
 STATES = ("moment_m", "moment_v", "master_weights")
-#: Fields that `Description.with_` extends, so that a second change does not replace the first.
+#: Fields that `RecipeFields.with_` extends, so that a second change does not replace the first.
 _ADDED = ("protect", "quantize", "layers", "storage")
 #: Fields of a recipe that affect only what follows the forward pass.
 _AFTER_FORWARD = (

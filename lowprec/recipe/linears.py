@@ -50,7 +50,7 @@ class GemmSpec(Value):
         Summation of the products.
     promote_every : int or None
         Number of products in a chain on the accumulator, see `lowprec.gemm`; None for chains that are never promoted.
-    library : Library or str
+    library : GemmLibrary or str
         GEMM library that defines the order of operations around it, see `lowprec.gemm_libraries`.
     injected_error : InjectedError or str, optional
         Error injected into the result, such as ``"gain=-0.01 noise=0.02"``.

@@ -86,8 +86,8 @@ def block_project(
     x : array_like of real numbers, shape (..., n)
         Values, taken as float64.
     scale : array_like of codes of `scale_format`, shape (...)
-        Scales of the blocks. A NaN in `x` remains NaN. Otherwise elements are NaN where the scale is NaN, 0 where it is
-        0, and 1 where it is infinite, whatever `x`.
+        Scales of the blocks. A NaN in `x` remains NaN. Other elements of a block are NaN if its scale is NaN, 0
+        if it is 0, and 1 if it is infinite.
     fmt, scale_format : str or Format
         Formats of elements and of scales.
     **how

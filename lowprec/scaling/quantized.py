@@ -41,7 +41,7 @@ class Quantized(BitwiseEq):
     codes : ndarray of unsigned integers, shape (..., R, C)
         Codes in the shape of the source.
     scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
-        Values of the scales, whatever their storage format. Leading axes of the source count as rows. NaN marks a block
+        Scales as float32, independent of `scale_format`. Leading axes of the source count as rows. NaN marks a block
         that held NaN or Inf, if the quantizer does so.
     format : str or Format
         Format of the codes; converted to a `Format`.
@@ -58,8 +58,8 @@ class Quantized(BitwiseEq):
     Raises
     ------
     ValueError
-        If the format, granularity or scale format is unknown, if there is not one scale for each block, or if an array
-        of tensor scales has not one for each row or each column.
+        If the format, granularity or scale format is unknown, if the number of scales is not that of the blocks, or if
+        an array of tensor scales does not have one per row or per column.
     TypeError
         If codes or scales have another type; the message quotes it.
 

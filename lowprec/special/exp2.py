@@ -49,7 +49,7 @@ class Exp2(Value):
 
     @property
     def relative_error(self) -> float:
-        """Bound on the relative error of a normal result by the documentation; inf where no bound is known."""
+        """Documented bound on the relative error of normal results; inf if no bound is known."""
         return math.inf
 
     def factors(self, growth: Floats) -> Floats:
@@ -100,7 +100,7 @@ class RoundedExp2(Exp2):
 
     @property
     def relative_error(self) -> float:
-        """2 ulp from the correctly rounded result, and half an ulp of that."""
+        """Bound on the relative error: 2 ulp from the correctly rounded result, plus its rounding of half an ulp."""
         return (_ULPS + 0.5) * 2.0**-23
 
     def __call__(self, x: Floats) -> Floats:
@@ -170,7 +170,7 @@ class PolynomialExp2(Exp2):
 
     @functools.cached_property
     def relative_error(self) -> float:
-        """The polynomial's, at 2^16 fractions and by its slope between them, and the roundings of Horner's scheme."""
+        """Bound on the relative error: that of the polynomial, and the roundings of Horner's scheme."""
         own, step = np.array(self.coefficients, np.float32).astype(np.float64), 2.0**-16
         x, sizes = np.arange(0, 1 + step, step), np.abs(own)
         error = np.abs(np.polynomial.Polynomial(own)(x) / np.exp2(x) - 1)

@@ -61,7 +61,7 @@ class RoundedReciprocal(Reciprocal):
 
     @property
     def relative_error(self) -> float:
-        """`ulps` from the correctly rounded result, and half an ulp of that."""
+        """Bound on the relative error: `ulps` from the correctly rounded result, plus its rounding of half an ulp."""
         return (self.ulps + 0.5) * 2.0**-23
 
     def __call__(self, x: Floats) -> Floats:

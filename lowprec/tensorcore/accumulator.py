@@ -239,7 +239,7 @@ class Accumulator(Value, ABC):
         return max(32 // self.step(), 1) * self.step()
 
     def block_error(self, block: Block) -> Added:
-        """Return a bound on the error that some instructions of a chain add, and an estimate of its mean square.
+        """Return a bound on the error that a block of instructions adds to a chain, and an estimate of its mean square.
 
         With r and z of `step_error` and c the relative error of C, n instructions add at most
         ``(1 + r)^n (r size + n c inside + n z)``: every running sum is at most `inside` plus the error so far.

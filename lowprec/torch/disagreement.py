@@ -82,8 +82,8 @@ class Mismatch:
         order.
     by : str
         Kind of the groups.
-    parts : tuple of Group
-        Groups, in the order of the model.
+    parts : tuple of PartContribution
+        Contributions, in the order of the model.
     """
 
     train: str

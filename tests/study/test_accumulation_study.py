@@ -90,6 +90,6 @@ test_refused = refusals([
     ("SMALL.with_({'lengths': '128,many'})", "lengths must be integers separated by commas, got '128,many'"),
     ("replace(STUDY.quick, seeds=0)", "seeds must be an integer from 1 to 1000000000, got 0"),
     ("TensorSetting(rows=1, seeds=1, lengths=())", r"lengths must be one length at least, got \(\)"),
-    ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "every arm must have a name of its own"),
+    ("replace(STUDY, arms=(STUDY.arms[0], STUDY.arms[0]))", "every arm must have a different name"),
     ("exact_product(*[np.full((1, 4), 0x7B, np.uint8)] * 2, 'e5m2')", "exact_product: sums must be exact in"),
 ], lambda: globals())  # fmt: skip

@@ -267,7 +267,7 @@ def test_a_difference_of_arms_has_the_interval_of_its_contrast_and_an_effect_tha
     lines = [
         line for line in report.sentences(replace(study, contrasts=tuple(alive))) if line.startswith("All at once")
     ]
-    assert lines[0].endswith(f"the simultaneous 90 % intervals of the differences lie in {ends} %.")
+    assert lines[0].endswith(f"the simultaneous 90 % intervals of the differences are within {ends} %.")
     found = estimate(study, f"{study.ablation.primary_effect}_percent", "fp4_naive", minus="dsv3")
     assert found.ci90 == pytest.approx([100 * end for end in contrast.ci90])
     for effect in ("training", "total"):

@@ -132,7 +132,7 @@ def test_wire_cost_in_small():
 
 
 test_refused = refusals([
-    ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "every arm must have a name of its own"),
+    ("replace(TOY.study, arms=TOY.study.arms[:1] * 2)", "every arm must have a different name"),
     ("replace(TOY.study, data=())", "every kind of data must have"),
     ("replace(TOY.study, tables=(PublishedTable('t', 'sqnr', '', ('gauss',), {'fp16': (1.0,)}),))",
      r"study 'mine': table 't' must name formats of the study, got \['fp16'\]"),

@@ -221,7 +221,7 @@ def read(reading, tokens=None):
 
 test_refused = refusals([
     ("replace(TOY.study, expectations=(Expectation('w', 'm', 'e5m2'),))", "unknown metric 'm'"),
-    ("replace(TOY.study, arms=(Arm('a', role='reference'), Arm('a')))", "name of its own"),
+    ("replace(TOY.study, arms=(Arm('a', role='reference'), Arm('a')))", "different name"),
     ("replace(TOY.study, arms=(Arm('a'),))", "exactly one arm must be the reference"),
     ("read(Acceptance(), np.zeros((4, 129), np.uint8))", "mtp_depth must be 1, to predict a further byte, got 0 in"),
     ("read(ReducedGradients(), np.zeros((8, 33), np.uint8))", "ranks must divide the batch of 8 sequences, got 64"),

@@ -155,7 +155,7 @@ def test_a_file_of_ones_own_is_judged_once_it_is_registered(tmp_path):
 
     mine.write_text(MINE.format(high=0.6))
     told, outcome = ablate("runs")
-    assert "mine: not registered; it runs, and what it finds is not judged (lowprec register)" in told
+    assert "mine: not registered; it runs, but its results are not judged (lowprec register)" in told
     assert outcome == "not registered"
 
     assert "1 ranges registered" in command("register", mine, "--prototype").output

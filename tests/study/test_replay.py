@@ -230,7 +230,7 @@ def test_the_published_study_has_every_number_of_bits():
 
 
 test_refused = refusals([
-    ("TOY.plan('x', arms=(FP22, FP22), expectations=())", "every arm must have a name of its own"),
+    ("TOY.plan('x', arms=(FP22, FP22), expectations=())", "every arm must have a different name"),
     ("TOY.plan('x', expectations=(Expectation('w', 'loss', 'fp22'),))", "unknown metric 'loss'"),
     ("GemmArm('a', 'A', 'hopper_fp8', promote_every=0)", "promote_every"),
     ("TOY.plan('x', arms=(GemmArm('a', 'A', 'hoper_fp8'),), expectations=())", KeyError, "hopper_fp8"),

@@ -254,7 +254,7 @@ test_refused = refusals([
     ("changed(over='y')", "unknown arm 'y'"),
     ("changed(condition='z')", "unknown condition 'z'"),
     ("replace(TOY.study, arms=(Arm('a'),), expectations=())", "exactly one arm must be the reference"),
-    ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm must have a name of its own"),
+    ("replace(TOY.study, arms=(ARMS[0], ARMS[0]), expectations=())", "every arm must have a different name"),
     ("replace(TOY.study, headline='x')", "headline must be one of"),
     ("planned(dyy='e5m2 1x128')", (TypeError, ValueError, KeyError), "'dyy'"),
     ("planned(dy='e5m9 1x128')", (TypeError, ValueError, KeyError), "e5m9"),

@@ -241,7 +241,7 @@ test_refused = refusals([
     ("SMALL.with_({'warmup_steps': '-1'})", "warmup_steps must be an integer from 0 to 10.*got -1"),
     ("SMALL.with_({'branch_step': '3'})", "unknown setting 'branch_step': did you mean 'branch_steps'"),
     ("ablation(arms=(Arm('a'), Arm('b')))", "exactly one arm must be the reference, got"),
-    ("ablation(arms=(Arm('a', role='reference'), Arm('a')))", "every arm must have a name of its own"),
+    ("ablation(arms=(Arm('a', role='reference'), Arm('a')))", "every arm must have a different name"),
     ("ablation(arms=(Arm('a', role='reference'), Arm('b', 'dsv3', 'repeat')))", "arm 'b': recipe of a repeat must"),
     ("Arm('a/b')", r"arm name must have at most 100 letters, digits and _ . \+ -, as it names a file, got"),
     ("Arm('')", r"arm name must have at most 100 letters, digits and _ . \+ -, as it names a file, got"),

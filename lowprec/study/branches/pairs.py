@@ -111,7 +111,7 @@ def arm_run(checkpoint: int, seed: int, run: RunFolder, record: dict[str, Any]) 
 
 
 def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
-    """Return the mean of two references of a pair, losses, windows and curves, as a run to compare with."""
+    """Return the mean of a pair's two reference runs as a run: the mean of losses, windows and curves."""
     steps = min(run.curve.size, other.curve.size)
     return replace(
         run,

@@ -101,7 +101,7 @@ class Backend:
 
     @property
     def trainer(self) -> type[MoETrainer]:
-        """Class of the trainers; another backend needs none."""
+        """Class of the trainers; used by this backend only."""
         from lowprec.moe.run.trainer import Trainer as MoETrainer
 
         return MoETrainer
