@@ -313,7 +313,7 @@ def _beside_subnormals(machine: Accumulator, pair: tuple[Fields, Fields], k: int
                 a = [small, small | 1 << fa.width, extra[0], *[0] * (k - 3)]
                 b = [top, top, extra[1], *[0] * (k - 3)]
                 for sign in (0, 1 << c.width):
-                    yield (*a, *b, code | sign, *ones), "subnormals cancel next to the largest, c has a bit far below"
+                    yield (*a, *b, code | sign, *ones), "subnormals cancel beside the largest, c has a bit far below"
 
 
 def _beside_zeros(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
