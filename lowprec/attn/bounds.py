@@ -120,7 +120,7 @@ class Bounds:
         self.out[1][row, channel] = np.where(bad, 0, np.nextafter(high.astype(np.float32), np.float32(np.inf)))
 
     def finish(self, v_descale: np.float32, sink: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return bounds on the output, -inf and +inf where there are none; `sink` is the argument of a sink's 2**x."""
+        """Return bounds on the output, -inf and +inf where unknown; `sink` is the argument of a sink's 2**x."""
         kernel = self.kernel
         if self.promoted is not None:
             self._promote()

@@ -68,7 +68,7 @@ class AttentionKernel(Value):
     reciprocal : Reciprocal
         Function that computes 1/l.
     p_offset : int
-        Power of two by which P is multiplied; the sum is, too, so that it cancels in the output.
+        Power of two that multiplies both P and the sum, so that it cancels in the output.
     rescale_threshold : float
         Largest growth of the maximum, in octaves, for which the old one is kept. P may then exceed 2^p_offset.
     promote_every : int or None

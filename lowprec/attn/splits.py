@@ -35,7 +35,7 @@ class Combine(Value):
         Whether the argument of 2^x is ``lse log2(e) - (max log2(e))``, one fused multiply-add, instead of
         ``(lse - max) log2(e)``.
     skips_zeros : bool
-        Whether splits whose weight is not positive are left out, also those whose output is NaN.
+        Whether splits with a weight that is not positive are left out, even if their output is NaN.
     empty_lse : float
         Log-sum-exp of a row that sees no key in any split.
     divides_all : bool

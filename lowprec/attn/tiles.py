@@ -111,7 +111,7 @@ class Schedule(Value):
         return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of a table for a normalized call, None if there is none."""
+        """Return the row of a table for a normalized call, or None."""
         return next((row for row in table if row.has(call.head_dim, call.value_dim)), None)
 
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:

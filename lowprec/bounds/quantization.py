@@ -52,7 +52,7 @@ def quantize_tolerance(
     Returns
     -------
     Tolerance
-        Of the dequantized values: its `test` takes a `Quantized`, or dequantized values.
+        Tolerance of the dequantized values; its `test` takes a `Quantized`, or dequantized values.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def _chains(order: Order, n: int) -> int | None:
 
 
 def _folded(terms: Sequence[T], chains: int, add: Callable[[T, T], T]) -> T:
-    """Return the sum of terms in interleaved chains, whose sums are added pairwise."""
+    """Return the sum of terms in interleaved chains; the sums of the chains are added pairwise."""
     lanes = list(terms[:chains])
     for i, term in enumerate(terms[chains:]):
         lanes[i % chains] = add(lanes[i % chains], term)

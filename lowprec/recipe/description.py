@@ -292,7 +292,7 @@ class RecipeFields(Value):
         Raises
         ------
         TypeError
-            If a recipe has no such field.
+            If a field does not exist.
         ValueError
             If a pattern in `layers` matches no layer, or layers of different precision.
 

@@ -286,9 +286,9 @@ def resolve_spec(caller: str, spec: Any) -> TensorSpec:
     Raises
     ------
     ValueError
-        If it has no block, or signs that are drawn in every step, which only a recipe can do.
+        If `spec` names no block, or signs that are drawn in every step, which is for recipes only.
     TypeError
-        If it is neither words nor an object that defines a quantization.
+        If `spec` is neither a string of words nor an object that defines a quantization.
     """
     made = TensorSpec.parse(spec)
     if made.plain:

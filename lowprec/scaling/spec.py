@@ -12,7 +12,7 @@ word                         meaning
 ``floor=0.0001``             lower bound on a block's amax
 ``stochastic``               stochastic rounding; in a recipe seed, step, layer and element determine the random bits
 ``hadamard16``               a Hadamard transform along K, applied first
-``resample_signs``           signs of the transform are drawn in every step, the same for both operands of a product
+``resample_signs``           signs of the transform are drawn in every step, equal for both operands of a product
 ``eden``                     MS-EDEN (`lowprec.scaling.eden`): stochastic block scales that correct the shrinking of
                              rounding to nearest; with an NVFP4 quantizer and a transform, whose blocks share a factor
 ``amax_history16``           length of delayed scaling's amax history (with ``te_delayed``, 1024 by default)

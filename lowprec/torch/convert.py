@@ -178,7 +178,7 @@ def _restore(module: nn.Module) -> None:
 
 
 def report(model: nn.Module) -> Report:
-    """List the precision of every product, and the parts of the model and the recipe that have no counterpart.
+    """List the precision of every product, and the parts of model and recipe without a counterpart.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
 
 
 def state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the steps and scales of layers whose bits depend on them; ``model.state_dict()`` is unaffected."""
+    """Return the steps and scales on which the bits of layers depend; ``model.state_dict()`` is unaffected."""
     return {name: state.state_dict() for name, (state, _) in _states(model).items()}
 
 

@@ -24,7 +24,7 @@ _IN_A_BLOCK = {
 _IN_A_NETWORK = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 #: Epsilon of the latent norms in transformers' attention, which ignores the configuration.
 _EPS = 1e-6
-#: Number of experts whose scores are added to rank a group.
+#: Number of best experts of a group; the sum of their scores ranks the group.
 _JUDGED_BY = 2
 
 

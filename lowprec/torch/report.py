@@ -159,7 +159,7 @@ def _owner(model: nn.Module, name: str) -> nn.Module:
 
 def _why(owner: nn.Module) -> str:
     if isinstance(owner, nn.Linear) and type(owner) is not nn.Linear:
-        return "a subclass of nn.Linear, whose forward pass may be another or never run"
+        return "a subclass of nn.Linear with a forward pass that may differ or never run"
     if type(owner) is nn.Linear:
         return "skipped"
     return "multiplied by the module itself, in torch"

@@ -113,7 +113,7 @@ test_refused = refusals(
         ("batches(text, 0, 0, 8)", "corpus: batch must be an integer >= 1, got 0"),
         ("batches(text, 0, 1, True)", "corpus: sequence must be an integer >= 1, got True"),
         ("batches(text, 0, 1, 10**8)", "corpus 'x' must have at least 100000001 bytes to train on, one window, got"),
-        ("batches(text, 0, 1, 1)[-1]", IndexError, "step -1"),
+        ("batches(text, 0, 1, 1)[-1]", IndexError, "step must be >= 0, got -1"),
         ("corpus_from_bytes('x', bytes(200_000), held_out=0)", "corpus 'x': held_out must be >= 1, got 0"),
         ("held_out_windows(small, 100, 1)", "corpus 'x' must have at least 101 bytes held out, one window, got 100"),
         ("held_out_entropy(text, 128, 4096)", "corpus must have a known source distribution, as 'synthetic' has"),

@@ -4,7 +4,7 @@ A study has three samples: checkpoints, data seeds within checkpoints, and held-
 its pairs: a result should hold for checkpoints that were not trained. With four checkpoints, the variance between
 them is poorly known, so all arms of a study share an estimate: their mean squares between and within checkpoints,
 each arm with equal weight, give one ratio (1 if checkpoints add nothing). Every arm's own estimate is shrunk towards
-it, in proportion to the precision of the ratio. The held-out text is the same for all pairs, so more pairs do not
+it, in proportion to the precision of the ratio. All pairs share the held-out text, so more pairs do not
 reduce its variance.
 
 Coverage of 90 % intervals in simulations with 4 checkpoints x 2 or 3 seeds and 2 to 10 arms that share a reference:

@@ -163,10 +163,9 @@ def caption(study: StudySummary) -> str:
         f"largest difference of the smoothed (EMA 0.9) training losses. {data}{VERDICTS} Margin: "
         f"±{100 * ablation.margin:g} %. {few}{_assay(study)}Noise floor: {percent(study.floor, sign=False)} %, the "
         f"root mean square of a pair's difference where one weight is changed, and "
-        f"{percent(study.mean_floor, sign=False)} % of a mean over {plural(study.setting.pairs, 'pair')}; at it or "
-        "above it is a whole interval. p: that there is no "
-        "difference, adjusted by Holm over treatments and controls. Effects of larger models or longer training are "
-        "out of reach."
+        f"{percent(study.mean_floor, sign=False)} % of a mean over {plural(study.setting.pairs, 'pair')}; an arm is at "
+        "or above the floor if its whole interval is. p: of the hypothesis of no difference, adjusted by Holm over "
+        "treatments and controls. Effects of larger models or longer training cannot be derived from this study."
     )
 
 
@@ -185,8 +184,8 @@ def _assay(study: StudySummary) -> str:
     if not math.isfinite(bound):
         return ""
     return (
-        f"The interval of an equivalent arm ends below a quarter of the control's effect, {percent(bound)} %, too: "
-        f"otherwise it is {INSENSITIVE}. "
+        f"An arm is equivalent only if its interval also ends below a quarter of the control's effect, "
+        f"{percent(bound)} %; otherwise it is {INSENSITIVE}. "
     )
 
 

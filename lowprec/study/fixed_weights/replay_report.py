@@ -78,7 +78,7 @@ def operands_table(summary: ReplaySummary) -> Table:
         "Coherence: mean correlation of two products of one sum. Sums, over quantization, and the largest error over "
         f"the mean magnitude (DeepSeek's measure): of {summary.control.label}. Extended: shorter operands, copied; as "
         "coherent: the correlation of products stays; less coherent: it falls as 1 / K. "
-        + (f"{class_label(summary.checks[0])} beside the same without shows how far an extension can be trusted."
+        + (f"{class_label(summary.checks[0])} compared with the class unextended shows how accurate extensions are."
            if summary.checks else "")
     )  # fmt: skip
     return Table(head, tuple(rows), caption)

@@ -33,7 +33,7 @@ class ReducedGradients(Measurement):
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     metrics: ClassVar[Mapping[str, str]] = {
         "gradient_error": "|g - g_exact| / |g_exact| of all parameters together",
-        "worst_tensor": "the same of the parameter where it is largest",
+        "worst_tensor": "the same for the parameter with the largest value",
         "one_minus_cos": "1 - cosine of both",
     }
     axis: ClassVar[str] = "ranks"

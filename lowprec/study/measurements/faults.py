@@ -58,7 +58,7 @@ class Faults(Measurement):
         "harmful": "share of flips that change the loss by more than 0.1 %, or make it no number, %",
         "detected": "share of flips that the checksum sees, %",
         "missed": "share of flips that are harmful and not seen, %",
-        "no_number": "share of flips after which loss or gradient is no finite number, %",
+        "no_number": "share of flips after which loss or gradient is not finite, %",
         "loss_percent": "change of the loss, absolute, of flips after which it is finite, %",
         "gradient_error": "|g - g_without| / |g_without|, of flips after which it is finite",
         "false_alarms": "share of products without a flip that the checksum takes for wrong, %",

@@ -37,7 +37,7 @@ class Acceptance(Measurement):
     metrics: ClassVar[Mapping[str, str]] = {
         "greedy": "share of greedy drafts accepted, %",
         "sampled": "share of sampled drafts accepted, %",
-        "speed": "tokens a step with greedy drafts, over the time of a step with one layer more",
+        "speed": "tokens per step with greedy drafts, over the time of a step with one more layer",
         "right_main": "share of bytes that the model itself has right, %",
         "right_draft": "share of bytes that the draft has right, %",
     }

@@ -99,8 +99,8 @@ def _verdict(runs: Sequence[SavedRun]) -> str:
         words = ", ".join(key.replace("_", " ") for key in _ALIKE if key in differ)
         return warning([f"These runs differ in more than their recipes: {words}. Losses cannot be compared."])
     return (
-        "One pair of runs shows no difference below the noise floor: two runs that differ in the last bit of one "
-        "weight end apart, too. `lowprec ablate` makes pairs, a floor and intervals."
+        "One pair of runs cannot show a difference below the noise floor: even two runs that differ in the last bit "
+        "of one weight end with different losses. `lowprec ablate` makes pairs, a floor and intervals."
     )
 
 
