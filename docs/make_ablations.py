@@ -49,7 +49,7 @@ QUESTIONS = {
     "Multi-token prediction: drafts accepted": ("mtp_acceptance",),
     "Gradients of many ranks, added in few bits": ("gradient_reduction", "gradient_reduction_training"),
     "One flipped bit, and its detection by a checksum": ("silent_corruption",),
-    "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion",),
+    "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion", "attention_needle"),
     "Decoding: outputs that change with splits, batch and pages": ("attention_splits",),
     "LogFMT: rounding in linear or logarithmic space": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),

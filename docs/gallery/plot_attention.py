@@ -113,7 +113,9 @@ for name in study.points:
     print(f"{name:12s}", *(f"{arm.name} {shares[name, arm.name].estimate.value:.0f} %;" for arm in study.arms))
 
 # %%
-# ``lowprec ablate attention_needle`` counts 512 needles of 16 contexts.
+# ``lowprec ablate attention_needle`` counts 512 needles of 16 contexts. At 128k keys, the kernel that is never promoted
+# finds 2.7 % [1.7, 4.2] of them, with a float32 addition every 64 tiles 96.7 % [94.8, 98.0], and every 4 tiles or every
+# tile 100 % [99.4, 100.0], as float32 does (90 % intervals).
 
 # %%
 # Why tests did not see it
