@@ -33,6 +33,9 @@ from .measure.comparison import compare as compare
 from .measure.metrics import sqnr as sqnr
 from .moe.model.config import configs as configs
 from .moe.run.train import train as train
+from .order.catalogue import orders as orders
+from .order.order import Order as Order
+from .order.reveal import reveal as reveal
 from .recipe.catalogue import recipes as recipes
 from .recipe.recipe import Recipe as Recipe
 from .scaling.delayed import DelayedScaling as DelayedScaling

@@ -76,7 +76,18 @@ def test_examples_of_links_run() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "name", ["accumulators.md", "attention.md", "codecs.md", "costs.md", "identify.md", "start.md", "tolerances.md"]
+    "name",
+    [
+        "accumulators.md",
+        "attention.md",
+        "batch.md",
+        "codecs.md",
+        "costs.md",
+        "identify.md",
+        "orders.md",
+        "start.md",
+        "tolerances.md",
+    ],
 )
 def test_examples_run(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)

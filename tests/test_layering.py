@@ -24,7 +24,7 @@ FLOORS = [
     {"cast", "interop", "oracle", "special"},
     {"scaling", "logfmt"},
     {"codec", "tensorcore"},
-    {"attn"},
+    {"attn", "order"},
     {"costs", "golden", "recipe", "vectors"},
     {"diagnose", "moe", "measure"},
     {"board", "bounds", "plot"},

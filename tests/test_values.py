@@ -30,6 +30,7 @@ CATALOGUES = {
         "gemm_libraries",
         "attentions",
         "codecs",
+        "orders",
         "recipes",
     )
 } | {"configs": configs}

@@ -23,6 +23,7 @@ from . import golden as cli_golden
 from . import identify as cli_identify
 from . import mma as cli_mma
 from . import models as cli_models
+from . import reveal as cli_reveal
 from . import selftest as cli_selftest
 from . import studies as cli_studies
 from . import tolerance as cli_tolerance
@@ -168,6 +169,8 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_arrays.attention,
         cli_mma.mma,
         cli_identify.identify_command,
+        cli_reveal.reveal_command,
+        cli_reveal.invariance_command,
         cli_check.check,
         cli_vectors.vectors_command,
         cli_golden.golden,

@@ -64,6 +64,12 @@ def use_quantizer(q: Any) -> Any:
     return q, made if isinstance(made, str) else (made.codes, made.scale, lp.quantize_dequantize(x, q))
 
 
+def use_order(order: Any) -> Any:
+    """Return what an order prints, and its sums or why it has none."""
+    x = np.ones((2, order.n))
+    return str(order), repr(order), or_reason(lambda: (order.sum(x), order.dot(x, x))), or_reason(order.drawing)
+
+
 def use_accumulator(accumulator: Any) -> Any:
     fmt = accumulator.default_format
     if accumulator.dtype == np.float64:

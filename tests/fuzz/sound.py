@@ -249,6 +249,13 @@ def tolerance_arguments(draw: Draw) -> Arguments:
     return {"a": a, "b": b, "accumulator": draw.one("hopper_fp8", "float32", "exact")}
 
 
+def order_fields(draw: Draw) -> Arguments:
+    """Return the fields of an order of the catalogue."""
+    order = draw.entry(lp.orders)
+    found = lp.orders.get(order)(draw.one(1, 2, 9, 33))
+    return {"name": "mine", "steps": found.steps, "sum_format": draw.one("float32", "float64", "bfloat16")}
+
+
 def matmul_arguments(draw: Draw) -> Arguments:
     m, n, k = draw.one(0, 1, 5), draw.one(1, 9), draw.one(0, 1, 33)
     return onto(draw, {"a": draw.values((m, k)), "b": draw.values((n, k))}, (m, n), np.float32)

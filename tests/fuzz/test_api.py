@@ -14,7 +14,7 @@ CALLS = {"short": 6_000, "long": 1_000_000}
 #: Public, and called through something else: catalogues by `get`, modules by their functions, results by their makers.
 NOT_CALLED = {"__version__", "codecs", "configs", "formats", "gemm_libraries", "policies", "quantizers", "recipes",
               "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum", "Check",
-              "streams", "block_formats", "Accumulator", "attentions", "AttentionKernel"}  # fmt: skip
+              "streams", "block_formats", "Accumulator", "attentions", "AttentionKernel", "orders"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
 #: test suites import fails with an AssertionError on purpose.
 TRUSTED = {"oracle", "plot", "testing"}
@@ -71,6 +71,7 @@ OBJECTS = {
     "Recipe(rules)", "Recipe(storage)", "TableFormat(table)", "checksum(a)", "checksum(b)", "codec.from_bytes(shape)",
     "costs.ModelShape(attention)", "costs.NodesPerToken(fractions)", "decode(like)", "encode(like)", "gemm(a)",
     "gemm(b)", "gemm(like)", "grouped_gemm(a)", "grouped_gemm(b)", "grouped_wgrad(dy)", "grouped_wgrad(x)",
+    "Order(steps)", "Order(step_formats)", "reveal(function)",
     "identify(a)", "identify(b)", "logfmt.encode(approx_tables)", "logfmt.from_bytes(approx_tables)",
     "matmul_f32(like)", "mma(like)",
     "prepack_b(q)", "quantize(out)", "quantize_dequantize(like)", "round_to(like)", "train(on_stage)",

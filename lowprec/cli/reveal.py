@@ -1,0 +1,186 @@
+"""The commands `reveal` and `invariance`: the order of additions of a function, and sizes at which it changes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arrays import _writable_file
+from .output import Cell, CommandError, emit, machine_readable, output_format
+
+if TYPE_CHECKING:
+    from ..order.order import Order
+
+_WIDTH = 60  # letters of an order in a table
+_DIGITS = 12
+_FORMATS = click.Choice(["float16", "bfloat16", "float32", "float64"])
+
+
+@click.command("reveal")
+@click.argument("target", metavar="[MODULE:FUNCTION]", required=False)
+@click.option("--n", type=click.IntRange(min=1), required=True, help="Number of elements.")
+@click.option("--dot", is_flag=True, help="The function takes two vectors and returns their dot product.")
+@click.option("--dtype", type=_FORMATS, default="float32", show_default=True, help="Dtype of the elements.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Time for the calls."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of probes and samples.")
+@click.option("--svg", metavar="FILE", help="Write a drawing.")
+@click.option("--probes", metavar="FILE", help="Write inputs for a function that Python cannot call.")
+@click.option("--answers", multiple=True, metavar="FILE", help="Probes with their outputs d; may be repeated.")
+@click.option("--out-format", type=_FORMATS, help="Format of outputs in answers.  [default: the dtype]")
+@machine_readable
+def reveal_command(
+    target: str | None, n: int, dot: bool, dtype: str, seconds: float, seed: int, svg: str | None, probes: str | None,
+    answers: tuple[str, ...], out_format: str | None,
+) -> None:  # fmt: skip
+    """Find the order in which a function adds its numbers.
+
+    MODULE:FUNCTION takes a vector of --n numbers and returns their sum, for example numpy:sum; modules of the current
+    folder are found, too. Prints the order, and on how many random inputs it gives the function's bits. If the
+    function's answers are not those of one order, the exit code is 1 and the reason is printed.
+
+    Without a function, --probes writes inputs: array a [P, n], with --dot also b. Compute the P outputs, add them to
+    the file as d [P], and pass it with --answers. With --answers, --probes writes those that are to be answered next.
+
+    Example: lowprec reveal numpy:sum --n 64
+    """
+    from ..order.probed import RevealError
+    from ..order.recorded import first_probes, next_probes
+    from ..order.reveal import reveal
+
+    if (target is None) == (not answers and probes is None):
+        raise CommandError("reveal: MODULE:FUNCTION must be given alone, or --probes or --answers, got "
+                           + ("none" if target is None else "both"))  # fmt: skip
+    for path in (svg, probes):
+        _writable_file(path, *answers)
+    given: dict[str, Any] = {"dtype": dtype, "operands": 2 if dot else 1, "seed": seed}
+    of_answers = {**given, "out_format": out_format}
+    try:
+        if target is not None:
+            found: Order | dict[str, Any] = reveal(
+                _function("reveal", target), n, seconds=seconds, progress=_progress(), **given
+            )
+        elif answers:
+            found = next_probes([_members(path) for path in answers], n, **of_answers)
+        else:
+            found = first_probes(n, **given)
+    except RevealError as error:
+        raise CommandError(str(error), exit_code=1) from error
+    if isinstance(found, dict):
+        _write_probes(found, probes)
+        return
+    if svg is not None:
+        from .._files import write_bytes
+
+        write_bytes(svg, found.drawing().encode())
+    rows = [("order", str(found)), ("arithmetic", found.arithmetic), ("from +0", "yes" if found.from_zero else "no"),
+            ("found by", found.source), ("compared", found.validated_against)]  # fmt: skip
+    emit(("", found.name) if not output_format() else ("name", "value"), rows, f"{found.n} elements")
+
+
+@click.command("invariance")
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.option("--k", type=click.IntRange(min=1), default=512, show_default=True, help="Length of the sums.")
+@click.option("--n", type=click.IntRange(min=1), default=64, show_default=True, help="Outputs of a row.")
+@click.option("--rows", default="1-64", show_default=True, metavar="M[,M...]", help="Numbers of rows; 1-64 is a range.")
+@click.option("--dtype", type=_FORMATS, default="float32", show_default=True, help="Dtype of the operands.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Time for one order."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the operands.")
+@machine_readable
+def invariance_command(target: str, k: int, n: int, rows: str, dtype: str, seconds: float, seed: int) -> None:
+    """Find the batch sizes at which the bits of a row change.
+
+    MODULE:FUNCTION takes matrices (M, k) and (n, k) and returns their product (M, n). Row 0 stays the same while M
+    grows. Prints each M at which the row's bits change, the share of its outputs that do, and the order of additions
+    before and after. The exit code is 1 if they change.
+
+    Example: lowprec invariance numpy:inner --k 512 --rows 1-64
+    """
+    from ..order.invariance import batch_invariance
+    from ..order.probed import RevealError
+
+    given: dict[str, Any] = {"dtype": dtype, "seconds": seconds, "seed": seed}
+    try:
+        found = batch_invariance(_function("invariance", target), k, n, sizes=_sizes(rows), **given)
+    except RevealError as error:
+        raise CommandError(str(error), exit_code=1) from error
+    short = not output_format()
+    table: list[Sequence[Cell]] = []
+    for change in found.changes:
+        before, after = (str(order) if not short else _shortened(str(order)) for order in (change.before, change.after))
+        table.append((change.m, change.share, before, after))
+    if table or not short:
+        emit(("M", "share", "order before", "order from M on"), table, f"{found.name}, k = {k}, {dtype}")
+    click.echo(found.sentence, err=not short)
+    if found.changes:
+        sys.exit(1)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
+
+
+def _sizes(text: str) -> list[int]:
+    """Return the numbers of "1-4,8" as 1, 2, 3, 4, 8."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not last)) or len(first + last) > _DIGITS:
+            raise CommandError(f"invariance: --rows must be numbers and ranges such as 1-64,128, got {text!r}")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _function(caller: str, target: str) -> Callable[..., Any]:
+    """Return the function of MODULE:FUNCTION."""
+    module, colon, path = target.partition(":")
+    if not (module and colon and path):
+        raise CommandError(f"{caller}: function must be MODULE:FUNCTION, got {target!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise CommandError(f"{caller}: function must exist, got {target!r}: {error}") from error
+    if not callable(found):
+        raise CommandError(f"{caller}: function must be callable, got {target!r}, a {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _members(path: str) -> dict[str, Any]:
+    from .._files.npy import Archive
+
+    with Archive(path, "an .npz of arrays a and d, with --dot also b") as held:
+        return {name: held[name] for name in held.names}
+
+
+def _write_probes(arrays: dict[str, Any], path: str | None) -> None:
+    from .._files import write_bytes
+    from .._files.npy import npz_bytes
+
+    count, n = arrays["a"].shape
+    if path is None:
+        raise CommandError(f"reveal: --probes must be a file, since {count} more inputs are to be answered, got none")
+    write_bytes(path, npz_bytes(arrays))
+    click.echo(f"wrote {path}: {count} inputs of {n} numbers; add their outputs as d [{count}]", err=True)
+
+
+def _progress() -> Callable[[int], None] | None:
+    """Return a function that prints the number of calls, or None without a terminal."""
+    start = time.monotonic()
+
+    def show(calls: int) -> None:
+        click.echo(f"reveal: {calls:,} calls in {time.monotonic() - start:.0f} s", err=True)
+
+    return show if sys.stderr.isatty() else None

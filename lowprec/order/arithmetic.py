@@ -1,0 +1,197 @@
+"""The arithmetic of a tree of additions: which formats and fused products give a callable's bits."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .order import DTYPES, FORMATS, FormatName, Order, Steps
+from .probed import Probed, RevealError
+
+Array = NDArray[Any]
+#: Sums that are compared with a callable.
+SAMPLES = 200
+# Bits below a number that a format keeps and those after it do not; bfloat16 keeps fewer.
+_KEPT: tuple[tuple[int, FormatName], ...] = ((25, "float64"), (12, "float32"), (9, "float16"))
+# Numbers whose squares are not exact in the format.
+_INEXACT = {"float16": 1 + 2.0**-6, "bfloat16": 1 + 2.0**-4, "float32": 1 + 2.0**-12, "float64": 1 + 2.0**-27}
+
+
+def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int) -> list[Array]:
+    """Return inputs [count, n], on which orders and formats of sums differ.
+
+    Rows alternate: normal data; data over many binades; data of which one half cancels the other exactly, so that
+    the result is what was rounded off; mostly zeros.
+    """
+    rng = np.random.default_rng(seed)
+    spread = 4 if dtype.itemsize == 2 and dtype.name == "float16" else 12
+    rows = []
+    for row in range(count):
+        pair = [rng.standard_normal(n) for _ in range(operands)]
+        kind = row % 4
+        if kind in (1, 2):
+            pair[0] *= 2.0 ** rng.integers(-spread, spread, n)
+        if kind == 2:
+            places, half = rng.permutation(n), n // 2
+            for x, sign in zip(pair, (-1, 1), strict=False):
+                x[places[half : 2 * half]] = sign * x[places[:half]]
+        if kind == 3:
+            pair[0][rng.random(n) < 0.8] = 0.0
+        rows.append(pair)
+    return [np.array([pair[i] for pair in rows]).reshape(count, n).astype(dtype) for i in range(operands)]
+
+
+class Found(NamedTuple):
+    """An order, and on how many samples it was compared; `others` give the same bits there."""
+
+    order: Order
+    samples: int
+    others: tuple[Order, ...]
+
+
+def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int, seed: int) -> Found:
+    """Return the order with the formats and fused products that give the callable's bits on all samples.
+
+    Raises
+    ------
+    RevealError
+        If none does, or if the callable answers one input in two ways.
+    """
+    inputs = samples(probed.n, count, probed.operands, probed.dtype, seed)
+    got = np.array([probed(*(x[row] for x in inputs)) for row in range(count)])
+    again = np.array([probed(*(x[row] for x in inputs)) for row in range(count)])
+    changed = np.flatnonzero(bits(got) != bits(again))
+    if len(changed):
+        row = int(changed[0])
+        raise RevealError(
+            f"reveal: {probed.name} must have one answer to one input, got {float(got[row])!r} and "
+            f"{float(again[row])!r}",
+            probed.evidence(*(x[row] for x in inputs), got=np.array([got[row], again[row]])),
+        )
+    negative = np.full(probed.n, -0.0)
+    order = order.with_(name=order.name, from_zero=bool(np.copysign(1, probed(negative)) > 0))
+    best, fewest, same = None, np.zeros(0, int), []
+    for candidate in _candidates(probed, order, is_exact):
+        with np.errstate(over="ignore"):
+            mine = candidate.sum(inputs[0]) if len(inputs) == 1 else candidate.dot(inputs[0], inputs[1])
+            mine = mine.astype(np.float64)
+        wrong = np.flatnonzero(bits(mine) != bits(got))
+        if not len(wrong):
+            same.append(candidate)
+        elif best is None or len(wrong) < len(fewest):
+            best, fewest, expected = candidate, wrong, mine
+    if same:
+        return Found(same[0], count, tuple(same[1:]))
+    assert best is not None
+    row = int(fewest[0])
+    raise RevealError(
+        f"reveal: {probed.name} must be a sum in one order for all data, got other bits than its order in any format "
+        f"for {len(fewest)} of {count} samples: {float(got[row])!r} is {float(expected[row])!r} in {best.arithmetic}",
+        probed.evidence(*(x[row] for x in inputs), got=got[row], expected=expected[row]) | {"order": best},
+    )
+
+
+def bits(x: Array) -> Array:
+    """Return the bits of float64 numbers; those of every NaN are the same."""
+    words: Array = np.where(np.isnan(x), np.nan, x).view(np.int64)
+    return words
+
+
+def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
+    """Return the orders that the answers leave open: the format of the last step is seen through the result alone."""
+    named = functools.partial(order.with_, name=order.name)
+    if is_exact:
+        return [named(sum_format="exact")]
+    if probed.n == 1:
+        return [order]
+    steps, formats = order.steps, _step_formats(probed, order.steps)
+    is_fused = _fused_products(probed, steps) if probed.operands == 2 else [False] * probed.n
+    written, numbers = _with_products(probed.n, steps, is_fused)
+    usual = Counter([*formats, order.out_format]).most_common(1)[0][0]
+    found = []
+    for last in sorted(FORMATS, key=lambda f: f != usual):
+        each = [*formats, last]
+        common = Counter(each).most_common(1)[0][0]
+        plain = named(sum_format=common, step_formats=tuple(enumerate(each)))
+        exact = all(is_fused) and all(DTYPES[f].itemsize >= 2 * probed.dtype.itemsize for f in each)
+        product = min(common, order.dtype, key=lambda f: DTYPES[f].itemsize)
+        if probed.operands == 1 or exact or (not any(is_fused) and product == common):
+            found.append(plain)
+        else:
+            with_products = tuple((i, product if old is None else each[old]) for i, old in enumerate(numbers))
+            found.append(plain.with_(name=order.name, steps=written, fma=True, step_formats=with_products))
+    return found
+
+
+def _leaves(n: int, steps: Steps) -> list[int]:
+    """Return one element of each term."""
+    leaf = list(range(n))
+    for terms in steps:
+        leaf.append(leaf[terms[0]])
+    return leaf
+
+
+def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
+    """Return the format of each step but the last.
+
+    A large and a small number are added in the step, and the next one takes the large number away: the small one is
+    left if the step kept it.
+    """
+    n, leaf = probed.n, _leaves(probed.n, steps)
+    parent = {term: terms for terms in steps for term in terms}
+    large = 2.0**12 if probed.dtype.name == "float16" else 1.0
+    found: list[FormatName] = []
+    for i, (first, second) in enumerate(steps[:-1]):
+        outside = next(term for term in parent[n + i] if term != n + i)
+        x = np.zeros(n)
+
+        def keeps(bits: int, at: tuple[int, ...] = (leaf[first], leaf[second], leaf[outside]), x: Array = x) -> bool:
+            x[list(at)] = large, large * 2.0**-bits, -large
+            return probed(x) != 0
+
+        kept = [keeps(bits) for bits, _ in _KEPT]
+        found.append(next((fmt for is_kept, (_, fmt) in zip(kept, _KEPT, strict=True) if is_kept), "bfloat16"))
+    return found
+
+
+def _fused_products(probed: Probed, steps: Steps) -> list[bool]:
+    """Return which products enter a sum without being rounded to the format of the elements.
+
+    A square is added to its rounded negative: the rest is zero, unless the square was not rounded.
+    """
+    n, leaf = probed.n, _leaves(probed.n, steps)
+    root = _INEXACT[probed.dtype.name]
+    rounded = float(probed.dtype.type(root * root))
+    is_fused = [False] * n
+    for terms in steps:
+        for term in (t for t in terms if t < n):
+            other = leaf[next(t for t in terms if t != term)]
+            a, b = np.zeros(n), np.zeros(n)
+            a[[term, other]], b[[term, other]] = [root, 1.0], [root, -rounded]
+            is_fused[term] = probed(a, b) != 0
+    return is_fused
+
+
+def _with_products(n: int, steps: Steps, is_fused: Sequence[bool]) -> tuple[Steps, list[int | None]]:
+    """Return the steps with one of one term for each rounded product, and the given number of each step."""
+    found: list[tuple[int, ...]] = []
+    numbers: list[int | None] = []
+    renamed = list(range(n))
+    for i, terms in enumerate(steps):
+        ids = []
+        for term in terms:
+            if term < n and not is_fused[term]:
+                found.append((term,))
+                numbers.append(None)
+                ids.append(n + len(found) - 1)
+            else:
+                ids.append(renamed[term])
+        found.append(tuple(ids))
+        numbers.append(i)
+        renamed.append(n + len(found) - 1)
+    return tuple(found), numbers

@@ -1,0 +1,124 @@
+"""Sums and multiply-adds with a single rounding, in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codec.reductions import fma
+
+Array = NDArray[Any]
+_SPLITTER = 134217729.0  # 2^27 + 1 halves the 53 bits of a float64 (Veltkamp)
+_LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose parts neither overflow nor underflow
+
+
+def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """Return the exact sums of columns [n, width], or of their products, each rounded once to a dtype.
+
+    Raises
+    ------
+    ValueError
+        If products do not fit into float64.
+    """
+    if len(columns) == 2 and columns[0].dtype.itemsize == 8:
+        raise ValueError("Order.dot: dtype must be 'float32' or narrower where sums are exact, got 'float64'")
+    terms = columns[0].astype(np.float64)
+    if len(columns) == 2:
+        terms *= columns[1].astype(np.float64)
+    rounded = np.array([_rounded_sum(column, dtype) for column in terms.T.tolist()])
+    return rounded.reshape(terms.shape[1]).astype(dtype)
+
+
+def _rounded_sum(terms: list[float], dtype: np.dtype[Any]) -> float:
+    """Return the exact sum as a float64 that rounds to the dtype as the exact sum does."""
+    if not all(map(math.isfinite, terms)):
+        return float(np.sum(terms))
+    try:
+        total = math.fsum(terms)
+    except OverflowError:
+        return _round_fraction(sum(map(Fraction, terms), Fraction(0)))
+    if total == 0:
+        return -0.0 if all(math.copysign(1, term) < 0 for term in terms) and not any(terms) else 0.0
+    if dtype.itemsize == 8 or not math.isfinite(total):
+        return total
+    error = math.fsum([*terms, -total])  # its sign is exact
+    if error and not np.float64(total).view(np.int64) & 1:  # round to odd: a tie of the dtype stays none
+        total = math.nextafter(total, math.copysign(math.inf, error))
+    return total
+
+
+def _round_fraction(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """Return ``a * b + c`` with one rounding, for arrays of float32 or of float64.
+
+    Float64 follows Boldo and Melquiond, Emulation of FMA and correctly rounded sums (2008), theorem 5: the product and
+    the sum are split into parts, the smallest of which are added with rounding to odd.
+
+    Examples
+    --------
+    >>> x = np.array([1 + 2.0**-30])
+    >>> float(fused_multiply_add(x, x, -x)[0]) == 2.0**-30 + 2.0**-60
+    True
+    """
+    if c.dtype == np.float32:
+        return fma(a, b, c)
+    with np.errstate(all="ignore"):
+        return _fused_float64(a, b, c)
+
+
+def _fused_float64(a: Array, b: Array, c: Array) -> Array:
+    high = a * b
+    low = _product_error(a, b, high)
+    upper, upper_low = _two_sum(c, low)
+    total, lower = _two_sum(high, upper)
+    result = total + _add_to_odd(upper_low, lower)
+    sizes = [np.abs(x) for x in (a, b, c)]
+    usual = (sizes[2] == 0) | ((sizes[2] < _LARGE) & (sizes[2] > _SMALL))
+    for size in sizes[:2]:
+        usual &= (size < _LARGE) & (size > _SMALL)
+    for i in np.flatnonzero(~usual):
+        result.flat[i] = _exactly(float(a.flat[i]), float(b.flat[i]), float(c.flat[i]))
+    found: Array = result
+    return found
+
+
+def _exactly(a: float, b: float, c: float) -> float:
+    if not (a and b and math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return c if math.isinf(c) and math.isfinite(a) and math.isfinite(b) else float(np.float64(a) * b + c)
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return 0.0
+    return _round_fraction(exact) or math.copysign(0.0, exact)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product_error(a: Array, b: Array, product: Array) -> Array:
+    high_a, high_b = ((_SPLITTER * x) - ((_SPLITTER * x) - x) for x in (a, b))
+    low_a, low_b = a - high_a, b - high_b
+    error: Array = low_a * low_b - (((product - high_a * high_b) - low_a * high_b) - high_a * low_b)
+    return error
+
+
+def _add_to_odd(a: Array, b: Array) -> Array:
+    """Return a + b rounded to odd: an inexact sum gets the neighbour whose last bit is 1."""
+    total, error = _two_sum(a, b)
+    even = (np.ascontiguousarray(total).view(np.int64) & 1) == 0
+    inexact = (error != 0) & even
+    moved: Array = np.where(inexact, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
+    return moved

@@ -1,0 +1,217 @@
+"""Which numbers of rows give other bits to a row of a matrix product, and by which orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import to_like, to_numpy
+from .._checks import brief_repr, check_choice, check_int
+from .._fpenv import with_default_fpenv
+from .arithmetic import bits, samples
+from .order import DTYPES, FORMATS, FormatName, Order
+from .probed import RevealError, name_of, takes_tensors
+from .reveal import SECONDS, reveal
+
+Array = NDArray[Any]
+_DRAWS = 4  # operands of each kind, on which row 0 is compared
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A number of rows from which on a row has other bits than with the number before.
+
+    Attributes
+    ----------
+    m : int
+        Number of rows.
+    share : float
+        Share of the row's outputs that differ from those with the previous number of rows.
+    column : int
+        An output that differs.
+    before, after : Order or None
+        Orders of that output; None if they were not revealed.
+    """
+
+    m: int
+    share: float
+    column: int
+    before: Order | None
+    after: Order | None
+
+
+@dataclass(frozen=True, eq=False)
+class Invariance:
+    """Result of `batch_invariance`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function.
+    sizes : tuple of int
+        Numbers of rows that were compared.
+    changes : tuple of Change
+        Those at which the bits of row 0 change.
+    outputs : int
+        Number of outputs of row 0 that were compared for each size.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    changes: tuple[Change, ...]
+    outputs: int
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence."""
+        count = f"{self.outputs} outputs for each M of {len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
+        if not self.changes:
+            return f"{self.name}: row 0 keeps its bits in {count}"
+        where = ", ".join(f"{change.m} ({change.share:.0%} of its outputs)" for change in self.changes)
+        return f"{self.name}: row 0 changes its bits at M = {where}, in {count}"
+
+
+@with_default_fpenv
+def batch_invariance(
+    function: Callable[[Any, Any], Any], k: int, n: int = 64, *, sizes: Sequence[int] = tuple(range(1, 65)),
+    dtype: FormatName = "float32", orders: bool = True, seconds: float = SECONDS, seed: int = 0,
+) -> Invariance:  # fmt: skip
+    """Find the numbers of rows at which a row of a matrix product gets other bits.
+
+    Row 0 is the same for every number of rows. Its results are compared on normal data and on data of which one half
+    cancels the other exactly, so that the result is what was rounded off.
+
+    Parameters
+    ----------
+    function : callable
+        Function of a matrix (M, k) and a matrix (n, k) that returns their product (M, n). Functions of torch get
+        tensors, all others arrays of NumPy.
+    k, n : int
+        Length of the sums, and number of outputs of a row.
+    sizes : sequence of int
+        Numbers of rows M, in the order in which they are compared.
+    dtype : {"float16", "bfloat16", "float32", "float64"}
+        Dtype of the operands.
+    orders : bool
+        Whether to reveal the orders before and after each change, for one output.
+    seconds : float
+        Time for one order, see `lowprec.reveal`.
+    seed : int
+        Seed of the operands.
+
+    Returns
+    -------
+    Invariance
+        The changes; `sentence` has them in words.
+
+    Raises
+    ------
+    RevealError
+        If the function raises, returns another shape, or returns different results for the same operands.
+    ValueError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def product(a, b):
+    ...     if len(a) < 4:
+    ...         return np.cumsum(a[:, None] * b, axis=-1)[..., -1]
+    ...     return np.cumsum(a[:, None, ::-1] * b[:, ::-1], axis=-1)[..., -1]
+    >>> found = batch_invariance(product, 20, 8, sizes=range(1, 9))
+    >>> [change.m for change in found.changes], str(found.changes[0].after)
+    ([4], 'sum(x[19::-1])')
+    """
+    k = check_int("batch_invariance", "k", k, 1)
+    n = check_int("batch_invariance", "n", n, 1)
+    check_choice("batch_invariance", "dtype", dtype, FORMATS)
+    if not sizes:
+        raise ValueError(f"batch_invariance: sizes must be one or more numbers of rows, got {brief_repr(sizes)}")
+    ms = tuple(check_int("batch_invariance", "sizes", m, 1) for m in sizes)
+    product = _Product(function, k, n, dtype, max(ms), seed)
+    operands = _operands(k, n, DTYPES[dtype], seed)
+    changes, before, last = [], None, ms[0]
+    for m in ms:
+        found = np.array([product.row(a, b, m) for a, b in operands])
+        if before is not None and (differ := bits(found) != bits(before)).any():
+            column = int(differ.any(axis=0).argmax())
+            pair = [product.order(column, size, seconds, seed) if orders else None for size in (last, m)]
+            changes.append(Change(m, float(differ.mean()), column, pair[0], pair[1]))
+        before, last = found, m
+    return Invariance(product.name, ms, tuple(changes), n * len(operands))
+
+
+def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:
+    """Return rows and matrices: normal data, and data that cancel, with equal columns."""
+    rng = np.random.default_rng(seed)
+    a, b = samples(k, 4 * _DRAWS, 2, dtype, seed)
+    normal = [(row, rng.standard_normal((n, k)).astype(dtype)) for row in a[::4]]
+    return normal + [(row, np.tile(column, (n, 1))) for row, column in zip(a[2::4], b[2::4], strict=True)]
+
+
+class _Product:
+    """A function of two matrices, called with one row that is tested and others that are not."""
+
+    def __init__(
+        self, function: Callable[[Any, Any], Any], k: int, n: int, dtype: FormatName, most: int, seed: int
+    ) -> None:
+        self.function, self.name, self.k, self.n = function, name_of(function), k, n
+        self.fmt, self.dtype = dtype, DTYPES[dtype]
+        rng = np.random.default_rng(seed)
+        self.others = rng.standard_normal((most, k)).astype(self.dtype)
+        self.columns = rng.standard_normal((n, k)).astype(self.dtype)
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Return the product (M, n) as an array.
+
+        Raises
+        ------
+        RevealError
+            If the function raises, or returns anything else.
+        """
+        tensors = takes_tensors(self.function)
+        inputs = [to_like("batch_invariance", x, "torch", self.dtype) if tensors else x.copy() for x in (a, b)]
+        try:
+            found: Array = np.asarray(to_numpy(self.function(*inputs)))
+        except Exception as error:
+            raise RevealError(
+                f"batch_invariance: {self.name} must take matrices {a.shape} and {b.shape} of {self.dtype.name}, got "
+                f"{type(error).__name__}: {brief_repr(str(error))[1:-1]}", {"a": a, "b": b},
+            ) from error  # fmt: skip
+        if found.shape != (len(a), len(b)) or found.dtype.name not in FORMATS:
+            raise RevealError(
+                f"batch_invariance: {self.name} must return numbers of shape {(len(a), len(b))}, got {found.dtype} "
+                f"{found.shape}", {"a": a, "b": b},
+            )  # fmt: skip
+        return found
+
+    def row(self, a: Array, b: Array, m: int) -> Array:
+        """Return row 0 of a product of m rows, as float64.
+
+        Raises
+        ------
+        RevealError
+            If the function returns other bits for the same operands.
+        """
+        whole = np.concatenate([a[None], self.others[: m - 1]])
+        first, second = (np.asarray(self(whole, b)[0], np.float64) for _ in range(2))
+        if (bits(first) != bits(second)).any():
+            raise RevealError(
+                f"batch_invariance: {self.name} must have one answer to one input, got other bits the second time for "
+                f"{m} rows", {"a": whole, "b": b, "got": np.array([first, second])},
+            )  # fmt: skip
+        return first
+
+    def order(self, column: int, m: int, seconds: float, seed: int) -> Order:
+        """Return the order of an output of row 0 of a product of m rows."""
+        rows, columns = self.others[:m].copy(), self.columns.copy()
+
+        def output(a: Array, b: Array) -> Any:
+            rows[0], columns[column] = a, b
+            return self(rows, columns)[0, column]
+
+        return reveal(output, self.k, dtype=self.fmt, operands=2, seconds=seconds, seed=seed)

@@ -1,0 +1,162 @@
+"""An order as text and as a drawing; elements that are added one by one with a constant stride are one slice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..tensorcore.summation_tree import SumNode
+from ..tensorcore.summation_tree import drawing as tree_drawing
+
+_BOXES = 400  # boxes of a legible drawing
+_LEAST_SLICE = 3  # elements of a slice
+
+
+class _Sum(NamedTuple):
+    """Terms that are added one by one from left to right, or in one operation."""
+
+    terms: tuple[_Sum | str, ...]
+    at_once: bool = False
+
+
+def expression(n: int, steps: Sequence[Sequence[int]]) -> str:
+    """Return an order as text.
+
+    ``sum(x[0:4], x[8:12])`` adds elements one by one, from left to right; ``+`` adds the results on both sides;
+    ``fused(...)`` adds its terms in one operation; ``round(x[4])``, among fused products, is a rounded one.
+
+    Examples
+    --------
+    >>> expression(6, [(0, 1), (6, 2), (7, 3), (4, 5), (8, 9)])
+    'sum(x[0:4]) + (x[4] + x[5])'
+    """
+    outline = _outline(n, steps)
+    return outline if isinstance(outline, str) else _text(outline)
+
+
+def _text(node: _Sum | str) -> str:
+    if isinstance(node, str):
+        return node
+    if node.at_once:
+        return f"fused({', '.join(map(_text, node.terms))})"
+    head, elements = "", list[str]()
+    for term in node.terms:
+        if isinstance(term, str) and not term.startswith("round"):
+            elements.append(term)
+            continue
+        left = _one_by_one(head, elements)
+        head = f"{_bracketed(left)} + {_bracketed(_text(term))}" if left else _text(term)
+        elements = []
+    return _one_by_one(head, elements)
+
+
+def _one_by_one(head: str, elements: Sequence[str]) -> str:
+    """Return a sum so far with elements that are added to it one by one."""
+    terms = [head] * bool(head) + list(elements)
+    if not elements or (len(terms) == 1 and ":" not in terms[0]):
+        return "".join(terms)
+    if len(terms) == 2 and not any(":" in element for element in elements):
+        return f"{_bracketed(terms[0])} + {terms[1]}"
+    return f"sum({', '.join(terms)})"
+
+
+def _bracketed(text: str) -> str:
+    depth = 0
+    for char in text:
+        depth += (char in "([") - (char in ")]")
+        if char == " " and depth == 0:
+            return f"({text})"
+    return text
+
+
+def drawing(n: int, steps: Sequence[Sequence[int]], title: str) -> str:
+    """Return an order as an SVG.
+
+    Raises
+    ------
+    ValueError
+        If the drawing would have more than 400 boxes.
+    """
+    outline = _outline(n, steps)
+    boxes = _boxes(outline)
+    if boxes > _BOXES:
+        raise ValueError(f"drawing: order must have at most {_BOXES} boxes, got {boxes}; print it instead")
+    tree = _tree(outline)
+    return tree_drawing(tree if isinstance(tree, SumNode) else SumNode(("result",), (tree,)), title)
+
+
+def _tree(node: _Sum | str) -> SumNode | str:
+    if isinstance(node, str):
+        return node
+    does = "add in one operation" if node.at_once else "add" if len(node.terms) == 2 else "add from the top"
+    return SumNode((does,), tuple(map(_tree, node.terms)))
+
+
+def _boxes(node: _Sum | str) -> int:
+    return 1 if isinstance(node, str) else 1 + sum(map(_boxes, node.terms))
+
+
+def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
+    """Return nested sums: along the longest path of a subtree, the sum so far comes first.
+
+    Recursion is as deep as a path that leaves the longest one again and again, at most log2(n).
+    """
+    size = [1] * n
+    for terms in steps:
+        size.append(sum(size[term] for term in terms))
+
+    def outline(node: int) -> _Sum | str:
+        if node >= n and len(steps[node - n]) == 1:
+            return f"round(x[{steps[node - n][0]}])"
+        others: list[int] = []
+        while node >= n and len(steps[node - n]) == 2:
+            first, second = steps[node - n]
+            if size[second] > size[first]:
+                first, second = second, first
+            others.append(second)
+            node = first
+        head: int | _Sum | str = node
+        if node >= n and len(steps[node - n]) == 1:
+            head = steps[node - n][0]
+        elif node >= n:
+            head = _Sum(tuple(_slices([outline(t) if t >= n else t for t in steps[node - n]], n)), at_once=True)
+        terms = [head, *(t if t < n else outline(t) for t in reversed(others))]
+        if _steps_back(terms):  # the first two elements in either order
+            terms[:2] = terms[1::-1]
+        parts = _slices(terms, n)
+        return parts[0] if terms[0] == parts[0] else _Sum(tuple(parts))
+
+    return outline(n + len(steps) - 1)
+
+
+def _steps_back(terms: Sequence[int | _Sum | str]) -> bool:
+    first, second, third = (*terms, "", "", "")[:3]
+    if not (isinstance(first, int) and isinstance(second, int) and isinstance(third, int)):
+        return False
+    return first - second == third - first
+
+
+def _slices(terms: Sequence[int | _Sum | str], n: int) -> list[_Sum | str]:
+    """Return terms with elements as ``x[i]``, and three or more of constant stride as a slice."""
+    parts: list[_Sum | str] = []
+    at = 0
+    while at < len(terms):
+        first = terms[at]
+        if not isinstance(first, int):
+            parts.append(first)
+            at += 1
+            continue
+        run = [first]
+        for term in terms[at + 1 :]:
+            if not isinstance(term, int) or (len(run) > 1 and term - run[-1] != run[1] - run[0]):
+                break
+            run.append(term)
+        if len(run) < _LEAST_SLICE:
+            parts.append(f"x[{first}]")
+            at += 1
+            continue
+        stride = run[1] - run[0]
+        stop = min(run[-1] + stride, n) if stride > 0 else run[-1] - 1
+        parts.append(f"x[{first}:{stop if stop >= 0 else ''}{'' if stride == 1 else f':{stride}'}]")
+        at += len(run)
+    return parts

@@ -1,0 +1,161 @@
+"""A callable under test: what it is given, what it may return, how long it may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._arrays import to_like, to_numpy
+from .._checks import brief_repr
+from .order import DTYPES, FORMATS, FormatName
+
+Array = NDArray[Any]
+_SHOW_EVERY = 1.0  # seconds between two calls of `progress`
+
+
+class RevealError(ValueError):
+    """A callable whose answers no order explains.
+
+    Attributes
+    ----------
+    evidence : mapping of str to array
+        The inputs `x` (or `a` and `b`), the callable's results (`got`) and those of the order (`expected`).
+    """
+
+    def __init__(self, message: str, evidence: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.evidence = dict(evidence)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.evidence)
+
+
+class Probed:
+    """A callable of one vector, or of two, that returns one number.
+
+    Parameters
+    ----------
+    function : callable
+        Callable; functions of torch get tensors, all others arrays of NumPy.
+    n : int
+        Length of a vector.
+    dtype : str
+        Format of the elements.
+    operands : {1, 2}
+        Number of vectors: the second one, of a dot product, has the ones.
+    seconds : float
+        Time after which calls are refused.
+    progress : callable or None
+        Function that is called with the number of calls so far, every second.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], n: int, dtype: FormatName, operands: int, seconds: float,
+        progress: Callable[[int], object] | None,
+    ) -> None:  # fmt: skip
+        self.function, self.n, self.dtype, self.operands = function, n, DTYPES[dtype], operands
+        self.name = name_of(function)
+        self.seconds, self.progress, self.calls = seconds, progress, 0
+        self._start = self._first = self._shown = time.monotonic()
+        self._takes_tensors = takes_tensors(function)
+        self.out_format: FormatName | None = None
+
+    def given(self, *vectors: Array) -> tuple[Array, ...]:
+        """Return the arguments of the callable for one vector: with ones, if it takes two."""
+        x = tuple(np.ascontiguousarray(v).astype(self.dtype) for v in vectors)
+        return x if len(x) == self.operands else (*x, np.ones(self.n, self.dtype))
+
+    def evidence(self, *vectors: Array, **more: Any) -> dict[str, Any]:
+        """Return inputs and outputs for an error."""
+        given = self.given(*vectors)
+        return dict(zip(("a", "b") if self.operands == 2 else ("x",), given, strict=True)) | more
+
+    def __call__(self, *vectors: Array) -> float:
+        """Return the number that the callable returns for one vector, or two.
+
+        Raises
+        ------
+        RevealError
+            If it raises, returns anything but one real number of one dtype, or time is up.
+        """
+        self._watch()
+        given = self.given(*vectors)
+        inputs = [to_like("reveal", x, "torch", self.dtype) if self._takes_tensors else x.copy() for x in given]
+        self.calls += 1
+        try:
+            returned = self.function(*inputs)
+        except Exception as error:
+            what = f"{'two vectors' if self.operands == 2 else 'a vector'} of {self.n} {self.dtype.name} numbers"
+            raise RevealError(
+                f"reveal: {self.name} must take {what}, got {type(error).__name__}: {brief_repr(str(error))[1:-1]}",
+                self.evidence(*vectors),
+            ) from error
+        return self._number(returned, vectors)
+
+    def _number(self, returned: Any, vectors: tuple[Array, ...]) -> float:
+        try:
+            array = np.asarray(to_numpy(returned))
+        except (TypeError, ValueError, RuntimeError):
+            array = np.empty(0, object)
+        name = array.dtype.name
+        if isinstance(returned, int) and not isinstance(returned, bool):
+            name = "float64"  # sum([]) and the like: an exact number
+        if array.shape != () or name not in FORMATS:
+            what = f"an array of shape {array.shape}" if array.shape and array.size else brief_repr(returned)
+            raise RevealError(
+                f"reveal: {self.name} must return one number in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {what}",
+                self.evidence(*vectors),
+            )
+        fmt = next(f for f in FORMATS if f == name)
+        if self.out_format not in (None, fmt):
+            raise RevealError(
+                f"reveal: {self.name} must return numbers of one dtype, got {self.out_format} and {fmt}",
+                self.evidence(*vectors, got=returned),
+            )
+        self.out_format = fmt
+        return float(array)
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        spent = now - self._start
+        if self.progress and now - self._shown > _SHOW_EVERY:
+            self._shown = now
+            self.progress(self.calls)
+        if self.calls == 1:
+            self._first = now  # the first call may compile or import
+        each = (now - self._first) / (self.calls - 1) if self.calls > 1 else 0.0
+        if spent > self.seconds or each * self.n > self.seconds:  # an order needs at least n calls
+            about = f"{each or spent:.2g} s a call, and at least {self.n} calls"
+            raise RevealError(
+                f"reveal: seconds must be enough for {self.name}: {about}, got {self.seconds:g}, of which {self.calls} "
+                f"calls took {spent:.1f}; a smaller n needs fewer"
+            )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a callable for messages.
+
+    Examples
+    --------
+    >>> name_of(np.sum), name_of(sum), name_of(np.add.reduce)
+    ('numpy.sum', 'sum', 'reduce')
+    """
+    name = str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    module = _package(function)
+    name = name if "<" in name else name.rpartition(".")[2]
+    return name if module in ("", "builtins", "__main__") or "<" in name else f"{module}.{name}"
+
+
+def takes_tensors(function: Callable[..., Any]) -> bool:
+    """Return whether a callable is a function of torch itself."""
+    return _package(function) == "torch"
+
+
+def _package(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None) or getattr(getattr(function, "__objclass__", None), "__module__", "")
+    return str(module).partition(".")[0]

@@ -1,0 +1,97 @@
+"""`reveal`: a callable in, the order of its additions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._checks import brief_repr, check_choice, check_int, check_positive
+from .._fpenv import with_default_fpenv
+from .arithmetic import SAMPLES, find_arithmetic
+from .order import FORMATS, FormatName, Order
+from .probed import Probed
+from .tree import Tree
+
+#: Time after which a search ends.
+SECONDS = 60.0
+#: Largest number of elements, and of samples.
+MOST = 1 << 16
+
+
+@with_default_fpenv
+def reveal(
+    function: Callable[..., Any], n: int, *, dtype: FormatName = "float32", operands: int = 1, samples: int = SAMPLES,
+    seconds: float = SECONDS, seed: int = 0, progress: Callable[[int], object] | None = None,
+) -> Order:  # fmt: skip
+    """Find the order in which a callable adds n numbers.
+
+    The order is that of these n numbers, on this computer, with these versions and numbers of threads. The formats of
+    the sums and fused products are those that give the bits of all samples.
+
+    Parameters
+    ----------
+    function : callable
+        Function of a vector of n numbers that returns their sum. Functions of torch get a tensor, all others an array
+        of NumPy.
+    n : int
+        Number of elements, from 1 to 65,536.
+    dtype : {"float16", "bfloat16", "float32", "float64"}
+        Dtype of the elements.
+    operands : {1, 2}
+        2: `function` takes two vectors and returns their dot product.
+    samples : int
+        Number of random inputs on which the order must give the callable's bits.
+    seconds : float
+        Time after which the search ends with an error.
+    seed : int
+        Seed of the search and the samples.
+    progress : callable, optional
+        Function that is called with the number of calls so far, every second.
+
+    Returns
+    -------
+    Order
+        The order; its `validated_against` has the number of samples on which its bits are those of the callable. Terms
+        that are added in one operation of unknown rounding are a step of more than two terms, and are not compared:
+        `lowprec.identify` finds their arithmetic.
+
+    Raises
+    ------
+    RevealError
+        If no order explains the answers: the callable does not add, its answers are random, or their order depends on
+        the data; or if it raises, returns anything but one number, or takes too long. `evidence` holds the input.
+    ValueError
+        If a parameter is out of range.
+    TypeError
+        If `function` cannot be called.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> order = lp.reveal(np.sum, 20)
+    >>> order == lp.orders["numpy_sum"](20)
+    True
+    >>> order.validated_against
+    '0 of 200 sums of numpy.sum differ'
+    """
+    if not callable(function):
+        raise TypeError(f"reveal: function must be callable, got {brief_repr(function)}")
+    n = check_int("reveal", "n", n, 1, MOST)
+    check_choice("reveal", "dtype", dtype, FORMATS)
+    check_choice("reveal", "operands", operands, (1, 2))
+    samples = check_int("reveal", "samples", samples, 1, MOST)
+    check_positive("reveal", "seconds", seconds)
+    seed = check_int("reveal", "seed", seed, 0)
+    probed = Probed(function, n, dtype, operands, seconds, progress)
+    tree = Tree(probed, seed)
+    steps = tree.find()
+    assert probed.out_format is not None
+    order = Order(
+        probed.name, steps, dtype=dtype, out_format=probed.out_format, source=f"revealed by {probed.calls} calls"
+    )
+    if not tree.is_exact and not order.is_binary:
+        about = "nothing: terms that are added in one operation have an arithmetic of their own, see lowprec.identify"
+        return order.with_(name=order.name, source=order.source, validated_against=about)
+    found = find_arithmetic(probed, order, is_exact=tree.is_exact, count=samples, seed=seed)
+    about = f"0 of {found.samples} sums of {probed.name} differ"
+    return found.order.with_(name=order.name, source=order.source, validated_against=about)

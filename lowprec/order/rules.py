@@ -1,0 +1,318 @@
+"""Kinds of orders: rules that give the steps of any number of elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .._checks import check_choice, check_int
+from .._values import Value, normalize_fields
+from .order import FormatName, Order, SumFormat
+
+Join = Literal["in_turn", "pairwise", "halving"]
+JOINS: tuple[Join, ...] = get_args(Join)
+_MOST = 1 << 22  # elements of an order
+
+
+class Steps:
+    """Steps of an order of n elements under construction."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.found: list[tuple[int, ...]] = []
+
+    def add(self, *terms: int) -> int:
+        """Add a step and return its number; of one term, return the term."""
+        if len(terms) == 1:
+            return terms[0]
+        self.found.append(terms)
+        return self.n + len(self.found) - 1
+
+    def in_turn(self, terms: Sequence[int]) -> int:
+        """Add terms one by one and return the last sum."""
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.add(total, term)
+        return total
+
+    def running(self, elements: Sequence[int]) -> int:
+        """Add elements one by one and return the last sum; a single product is rounded on its own."""
+        if len(elements) > 1:
+            return self.in_turn(elements)
+        self.found.append((elements[0],))
+        return self.n + len(self.found) - 1
+
+    def join(self, terms: Sequence[int], how: Join) -> int:
+        """Add terms one by one; neighbours in pairs, repeatedly; or the second half to the first, repeatedly."""
+        level = list(terms)
+        if how == "in_turn":
+            return self.in_turn(level)
+        while len(level) > 1:
+            half = (len(level) + 1) // 2
+            if how == "pairwise":
+                level = [self.add(*level[i : i + 2]) for i in range(0, len(level), 2)]
+            else:
+                level = [self.add(*level[i::half]) for i in range(half)]
+        return level[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OrderRule(Value):
+    """Base of rules that give the order of any number of elements.
+
+    Parameters
+    ----------
+    name : str
+        Name in the catalogue.
+    from_zero : bool
+        Whether running sums start at +0 instead of their first terms.
+    source : str
+        Reference for the rule.
+    """
+
+    name: str = dataclasses.field(compare=False)
+    from_zero: bool = dataclasses.field(default=False, kw_only=True)
+    source: str = dataclasses.field(default="user-defined", compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    @abstractmethod
+    def build(self, steps: Steps) -> None:
+        """Add the steps of `steps.n` elements, at least two."""
+
+    def __call__(
+        self, n: int, *, dtype: FormatName = "float32", sum_format: SumFormat | None = None,
+        out_format: FormatName | None = None, fma: bool = False,
+    ) -> Order:  # fmt: skip
+        """Return the order of n elements.
+
+        Parameters
+        ----------
+        n : int
+            Number of elements, at least 1.
+        dtype, sum_format, out_format : str, optional
+            Formats of the elements, of the sums and of the result; the last two are `dtype` by default.
+        fma : bool
+            Whether products are added by fused multiply-adds.
+
+        Returns
+        -------
+        Order
+            Its name is that of the rule.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> print(lp.orders["halving"](4))
+        (x[0] + x[2]) + (x[1] + x[3])
+        """
+        n = check_int(self.name, "n", n, 1, _MOST)
+        steps = Steps(n)
+        if n > 1:
+            self.build(steps)
+        return Order(
+            self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or dtype, out_format=out_format or dtype,
+            fma=fma, from_zero=self.from_zero, source=self.source,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chain(OrderRule):
+    """Elements one by one, in groups of which the last element comes first.
+
+    Parameters
+    ----------
+    reversed_group : int
+        Elements of a group that are added from the last to the first.
+    """
+
+    reversed_group: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"Chain {self.name}", "reversed_group", self.reversed_group, 1)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        n, group = steps.n, self.reversed_group
+        steps.in_turn([i for start in range(0, n, group) for i in reversed(range(start, min(start + group, n)))])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tree(OrderRule):
+    """A tree over all elements: neighbours in pairs, or halves.
+
+    Parameters
+    ----------
+    join : {"pairwise", "halving"}
+        ``pairwise``: x[0] + x[1], x[2] + x[3] and so on, then these sums in the same way; ``halving``: the second half
+        is added to the first, as with shuffles of 16, 8, 4, 2 and 1 lanes.
+    """
+
+    join: Join = "pairwise"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(f"Tree {self.name}", "join", self.join, JOINS)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        steps.join([steps.running([i]) for i in range(steps.n)], self.join)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lanes(OrderRule):
+    """Running sums of every `lanes`-th element, then their sum; the rest of fewer than `lanes` elements comes last.
+
+    Parameters
+    ----------
+    lanes : int
+        Number of running sums.
+    join : {"in_turn", "pairwise", "halving"}
+        How the running sums are added.
+    rest_in_lanes : bool
+        Whether elements of the last, incomplete group are added to the running sums.
+    least : int
+        Fewer elements are added one by one.
+    """
+
+    lanes: int = 8
+    join: Join = "pairwise"
+    rest_in_lanes: bool = False
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"Lanes {self.name}", "lanes", self.lanes, 1)
+        check_choice(f"Lanes {self.name}", "join", self.join, JOINS)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        n, lanes = steps.n, self.lanes if steps.n >= self.least else 1
+        whole = n if self.rest_in_lanes else n - n % lanes
+        sums = [steps.running(range(lane, whole, lanes)) for lane in range(min(lanes, whole))]
+        head = [steps.join(sums, self.join)] if sums else []
+        steps.in_turn([*head, *range(whole, n)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Blocks(OrderRule):
+    """Running sums of consecutive elements, which are added one by one.
+
+    Parameters
+    ----------
+    block : int
+        Elements of a block.
+    halves : bool
+        Whether n between one and two blocks is cut into two halves.
+    """
+
+    block: int = 128
+    halves: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"Blocks {self.name}", "block", self.block, 1)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        n, block = steps.n, self.block
+        if self.halves and block < n <= 2 * block:
+            block = n // 2
+        steps.in_turn([steps.running(range(at, min(at + block, n))) for at in range(0, n, block)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NumpyPairwise(OrderRule):
+    """NumPy's pairwise sum: halves, down to blocks of 128 with eight running sums.
+
+    Parameters
+    ----------
+    lanes, block : int
+        Running sums, and the largest block that is not cut into halves.
+    """
+
+    lanes: int = 8
+    block: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"NumpyPairwise {self.name}", "lanes", self.lanes, 1)
+        check_int(f"NumpyPairwise {self.name}", "block", self.block, self.lanes)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        self._sum(steps, 0, steps.n)
+
+    def _sum(self, steps: Steps, start: int, count: int) -> int:
+        lanes = self.lanes
+        if count > self.block:
+            half = count // 2
+            half -= half % lanes
+            return steps.add(self._sum(steps, start, half), self._sum(steps, start + half, count - half))
+        whole = start + count - count % lanes if count >= lanes else start
+        sums = [steps.running(range(start + lane, whole, lanes)) for lane in range(lanes)] if whole > start else []
+        head = [steps.join(sums, "pairwise")] if sums else []
+        return steps.in_turn([*head, *range(whole, start + count)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchCascade(OrderRule):
+    """PyTorch's sum on CPUs along contiguous memory: vectors, four running sums of them, up to four levels.
+
+    Parameters
+    ----------
+    lanes : int
+        Numbers of a vector: 8 for float32 with AVX2, whose width ATen's sums use on all x86 CPUs.
+    """
+
+    lanes: int = 8
+
+    _SUMS, _LEVELS, _LEAST_POWER = 4, 4, 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"TorchCascade {self.name}", "lanes", self.lanes, 1)
+
+    def build(self, steps: Steps) -> None:
+        """Add the steps."""
+        n, lanes = steps.n, self.lanes
+        if n < lanes:
+            self._vector_sum(steps, range(n))
+            return
+        vectors = n // lanes
+        rest = list(range(vectors * lanes, n))
+        sums = [self._vector_sum(steps, range(lane, vectors * lanes, lanes)) for lane in range(lanes)]
+        head = [steps.in_turn(rest)] if rest else []
+        steps.in_turn([*head, *sums])
+
+    def _vector_sum(self, steps: Steps, terms: Sequence[int]) -> int:
+        """Return the sum of one lane of all vectors."""
+        whole = len(terms) - len(terms) % self._SUMS
+        sums = [self._cascade(steps, terms[k : whole : self._SUMS]) for k in range(self._SUMS)] if whole else []
+        head = [steps.in_turn([*sums[:1], *terms[whole:]])]
+        return steps.in_turn([*head, *sums[1:]])
+
+    def _cascade(self, steps: Steps, terms: Sequence[int]) -> int:
+        """Return a running sum that moves to the next level after 2^power terms, as does that level's."""
+        power = max(self._LEAST_POWER, (len(terms) - 1).bit_length() // self._LEVELS)
+        levels: list[list[int]] = [[] for _ in range(self._LEVELS)]  # each is a running sum of at most one number
+
+        def put(level: int, term: int) -> None:
+            levels[level] = [steps.in_turn([*levels[level], term])]
+
+        for i, term in enumerate(terms, 1):
+            put(0, term)
+            for level in range(1, self._LEVELS):
+                if i % (1 << power * level):
+                    break
+                if levels[level - 1]:
+                    put(level, levels[level - 1].pop())
+        for level in range(1, self._LEVELS):
+            if levels[level]:
+                levels[0] = [steps.in_turn([*levels[0], *levels[level]])]
+        return levels[0][0]

@@ -1,0 +1,175 @@
+"""The tree of a sum by masks: M at one element, -M at another, small units elsewhere.
+
+M swallows every unit that is added to it before the two meet, so the units that survive are those outside of the
+smallest subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for
+one element and all others split the others into sibling subtrees, and each of them is treated in the same way. The
+element is drawn at random, so that a chain costs about 2 n calls from either end, and a balanced tree n log2(n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from .order import Steps
+from .probed import Probed, RevealError
+
+
+class _Mask(NamedTuple):
+    large: float  # M
+    unit: float
+
+
+# Sums in float32 or wider, and in float16: its largest power of two, and units of which 2,048 are exact and far enough
+# below half an ulp of M in float32.
+_MASKS = (_Mask(2.0**100, 1.0), _Mask(2.0**15, 2.0**-24))
+_CAPACITIES = (1 << 23, 1 << 10, 1 << 7)  # numbers of units that float32, float16 and bfloat16 count exactly
+_COUNTED = 8  # numbers of units counted before a capacity is believed
+
+
+class Tree:
+    """The tree of a callable, in steps as those of an `Order`.
+
+    Parameters
+    ----------
+    probed : Probed
+        The callable.
+    seed : int
+        Seed of the elements that are compared with all others.
+    """
+
+    def __init__(self, probed: Probed, seed: int) -> None:
+        self.probed, self.n = probed, probed.n
+        self.rng = np.random.default_rng(seed)
+        self.steps: list[tuple[int, ...]] = []
+        self.is_exact = False
+        self._check_sums()
+        masks = _MASKS if probed.dtype.name != "float16" else _MASKS[1:]
+        found = [c for c in ((mask, self._capacity(mask)) for mask in masks) if c[1]]
+        if not found:
+            self._check_ones()
+        self.mask, self.capacity = found[0]
+
+    def find(self) -> Steps:
+        """Return the steps; those of a sum without rounding are one step of all terms, and `is_exact` is set.
+
+        Raises
+        ------
+        RevealError
+            If answers contradict each other.
+        """
+        if self.n > 1:
+            first = int(self.rng.integers(self.n))
+            others = [j for j in range(self.n) if j != first]
+            sizes = self._sizes(first, others)
+            if self.n > 2 and set(sizes.values()) == {2}:  # no unit is ever swallowed
+                self.is_exact = True
+                return (tuple(range(self.n)),)
+            self._subtree(first, sizes)
+        return tuple(self.steps)
+
+    def _subtree(self, element: int, sizes: dict[int, int]) -> int:
+        """Add the steps of a subtree, given the sizes for one of its elements and all others; return the last."""
+        node, leaves = element, 1
+        for size in sorted(set(sizes.values())):
+            group = [j for j, of in sizes.items() if of == size]
+            leaves += len(group)
+            if size != leaves:
+                self._contradicted(element, group[0], size, leaves)
+            self.steps.append((node, *self._siblings(group, size)))
+            node = self.n + len(self.steps) - 1
+        return node
+
+    def _siblings(self, group: list[int], size: int) -> list[int]:
+        """Return the subtrees of a node of a size among its leaves: one, or several if it adds more than two terms."""
+        found = []
+        while group:
+            element = group[int(self.rng.integers(len(group)))]
+            sizes = self._sizes(element, [j for j in group if j != element])
+            inside = {j: of for j, of in sizes.items() if of < size}
+            group = [j for j, of in sizes.items() if of >= size]
+            for j in group:
+                if sizes[j] > size:
+                    self._contradicted(element, j, sizes[j], size)
+            found.append(self._subtree(element, inside))
+        return found
+
+    def _sizes(self, element: int, others: Sequence[int]) -> dict[int, int]:
+        return {other: self._size(element, other) for other in others}
+
+    def _size(self, i: int, j: int) -> int:
+        """Return the number of elements of the smallest subtree with two of them."""
+        survivors = 0.0
+        for start in range(0, self.n, self.capacity):
+            x = np.zeros(self.n)
+            x[start : start + self.capacity] = self.mask.unit
+            x[i], x[j] = self.mask.large, -self.mask.large
+            got = self.probed(x)
+            survivors += got / self.mask.unit
+        size = self.n - survivors
+        if not (2 <= size <= self.n and size == int(size)):
+            raise RevealError(
+                f"reveal: {self.probed.name} must add its inputs, got {got:g} for {self.mask.large:g} at {i}, "
+                f"{-self.mask.large:g} at {j} and {self.mask.unit:g} elsewhere",
+                self.probed.evidence(x, got=got),
+            )
+        return int(size)
+
+    def _contradicted(self, i: int, j: int, size: int, expected: int) -> NoReturn:
+        x = np.full(self.n, self.mask.unit)
+        x[i], x[j] = self.mask.large, -self.mask.large
+        answers = [self.probed(x) for _ in range(5)]
+        why = "one order of additions for all data"
+        if len(set(answers)) > 1:
+            why = "one answer to one input"
+        raise RevealError(
+            f"reveal: {self.probed.name} must have {why}, got answers that no tree explains: elements {i} and {j} are "
+            f"first together in a sum of {size} elements, by other answers of {expected}; the same input again gave "
+            f"{', '.join(f'{a:g}' for a in answers)}",
+            self.probed.evidence(x, got=np.array(answers)),
+        )
+
+    def _check_sums(self) -> None:
+        """Check a sum of zeros, and of zeros and a one."""
+        for place, expected in ((None, 0), (int(self.rng.integers(self.n)), 1)):
+            x = np.zeros(self.n)
+            if place is not None:
+                x[place] = 1
+            got = self.probed(x)
+            if got != expected:
+                what, hint = (
+                    ("zeros", "subtract what it adds")
+                    if place is None
+                    else (f"a 1 at {place} and zeros", "divide out a factor, as that of a mean")
+                )
+                raise RevealError(
+                    f"reveal: {self.probed.name} must return {expected} for {what}, got {got:g}; {hint}",
+                    self.probed.evidence(x, got=got),
+                )  # fmt: skip
+
+    def _check_ones(self) -> NoReturn:
+        x = np.zeros(self.n)
+        x[: _CAPACITIES[-1]] = 1
+        got = self.probed(x)
+        raise RevealError(
+            f"reveal: {self.probed.name} must add its inputs, got {got:g} for {int(x.sum())} ones and "
+            f"{int((x == 0).sum())} zeros",
+            self.probed.evidence(x, got=got),
+        )
+
+    def _capacity(self, mask: _Mask) -> int:
+        """Return how many units the callable counts exactly, of the capacities of formats; 0 if none."""
+        for capacity in _CAPACITIES:
+            places = min(capacity, self.n)
+            for count in range(places, max(places - _COUNTED, 0), -1):
+                x = np.zeros(self.n)
+                x[:count] = mask.unit
+                if self.probed(x) != count * mask.unit:
+                    break
+            else:
+                x[:2] = (mask.large, -mask.large)[: self.n]
+                if np.isfinite(self.probed(x)):
+                    return capacity
+        return 0

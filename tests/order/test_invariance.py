@@ -1,0 +1,65 @@
+"""Batch sizes at which a row gets other bits: planted ones, and functions that have none."""
+
+import numpy as np
+import pytest
+
+from lowprec.order.invariance import batch_invariance
+from lowprec.order.probed import RevealError
+
+
+def in_turn(a, b):
+    return np.cumsum(a[:, None] * b, axis=-1)[..., -1]
+
+
+def from_8_rows_on(a, b):
+    return in_turn(a, b) if len(a) < 8 else in_turn(a[:, ::-1], b[:, ::-1])
+
+
+def one_column(a, b):
+    """Change the order of column 3 alone, from 5 rows on, and back at 7."""
+    out = in_turn(a, b)
+    if 5 <= len(a) < 7:
+        out[:, 3] = in_turn(a[:, ::-1], b[:, ::-1])[:, 3]
+    return out
+
+
+def test_sizes_and_orders_are_found():
+    found = batch_invariance(from_8_rows_on, 40, 6, sizes=range(1, 12))
+    (change,) = found.changes
+    assert (change.m, str(change.before), str(change.after)) == (8, "sum(x[0:40])", "sum(x[39::-1])")
+    assert 0.5 < change.share <= 1
+    assert found.sentence == (
+        f"order.from_8_rows_on: row 0 changes its bits at M = 8 ({change.share:.0%} of its outputs), in 48 outputs for "
+        "each M of 11 from 1 to 11"
+    ).replace("order.", found.name.removesuffix("from_8_rows_on"))
+    found = batch_invariance(one_column, 40, 6, sizes=(4, 5, 6, 7, 8), orders=False)
+    assert [(change.m, change.column, change.before) for change in found.changes] == [(5, 3, None), (7, 3, None)]
+    assert all(change.share <= 1 / 6 for change in found.changes)
+
+
+def test_a_function_that_does_not_change_is_told():
+    found = batch_invariance(in_turn, 33, 5, sizes=range(1, 5), dtype="bfloat16")
+    assert found.changes == ()
+    assert "row 0 keeps its bits in 40 outputs for each M of 4 from 1 to 4" in found.sentence
+
+
+def unsteady(a, b, rng=np.random.default_rng(0)):  # noqa: B008  one stream for all calls
+    p = rng.permutation(a.shape[1])
+    return in_turn(a[:, p], b[:, p])
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [(unsteady, "must have one answer to one input, got other bits the second time for 1 rows"),
+     (lambda a, b: a, r"must return numbers of shape \(1, 6\), got float32 \(1, 20\)"),
+     (lambda a, b: 1 / 0, r"must take matrices \(1, 20\) and \(6, 20\) of float32, got ZeroDivisionError")],
+)  # fmt: skip
+def test_what_is_no_product_is_refused(function, match):
+    with pytest.raises(RevealError, match=match):
+        batch_invariance(function, 20, 6)
+
+
+def test_arguments_are_checked():
+    for given in ({"k": 0}, {"k": 4, "n": 0}, {"k": 4, "sizes": ()}, {"k": 4, "sizes": (0,)}, {"k": 4, "dtype": "fp8"}):
+        with pytest.raises(ValueError, match=f"batch_invariance: {list(given)[-1]} must be"):
+            batch_invariance(in_turn, **given)
