@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
 from pages import table
 
 import lowprec as lp
+from lowprec.attn.tiles import KeyTile
+
+
+def _tiles(tiles: Sequence[KeyTile]) -> Iterator[str]:
+    """Yield the keys per tile with their head sizes; the first one that holds is that of a call."""
+    for tile, after in zip_longest(tiles, tiles[1:]):
+        if after is not None and after.keys == tile.keys and not (tile.value_dim or after.value_dim):
+            continue  # the next head size includes this one
+        heads = f" (D <= {tile.head_dim}" + (f", Dv <= {tile.value_dim})" if tile.value_dim else ")")
+        yield f"{tile.keys}{'' if tile.head_dim == 1 << 16 else heads}"
 
 
 def page() -> str:
@@ -12,14 +25,11 @@ def page() -> str:
     rows = [
         (
             f"`{name}`", a.operands.name, f"`{a.scores.name}`",
-            ", ".join(
-                f"{t.keys} (D <= {t.head_dim}" + (f", Dv = {t.value_dim})" if t.value_dim else ")") for t in a.key_tiles
-            ),
+            ", ".join(_tiles(a.key_tiles)),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
-            {None: "all tiles", 1: "one tile"}.get(a.promote_every, f"{a.promote_every} tiles"),
+            "all" if a.promote_every is None else a.promote_every,
             ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),
                                        ("gradients", a.gradient_tiles)) if has),
-            a.source,
         )
         for name, a in ((name, lp.attentions[name]) for name in lp.attentions)
     ]  # fmt: skip
@@ -31,10 +41,13 @@ def page() -> str:
         "row sum",
         "P",
         "threshold",
-        "PV summed over",
+        "tiles per sum of PV",
         "options",
-        "source",
     )
+    files: dict[str, list[str]] = {}
+    for name in lp.attentions:
+        files.setdefault(lp.attentions[name].source, []).append(f"`{name}`")
+    sources = "\n".join(f"- {', '.join(entries)}: {source}" for source, entries in files.items())
     return f"""# Attention kernels
 
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
@@ -42,9 +55,16 @@ tiles of keys. P is the matrix of probabilities before they are divided by their
 forward pass of FlashAttention 2, 3 and 4 and of vLLM's fork. No recording of a GPU has confirmed these bits yet; see
 [what is verified](#verification-and-assumptions).
 
-Every choice that affects the bits is a field of the kernel's description: the tile sizes, the accumulators of both
-products, the rule for the running maximum, the order in which a row of P is summed, the format and scale of P, and
-the number of tiles over which the tensor core accumulates O. The example measures the effect of the last one:
+Every choice that affects the bits is a field of the kernel's description:
+
+- the tile sizes;
+- the [accumulator](accumulators.md) of each product, the model of how an instruction adds its products;
+- the rule for the running maximum;
+- the order in which a row of P is summed;
+- the format and scale of P;
+- the number of key tiles that are accumulated in the tensor core before the sum is added to O in float32.
+
+The example measures the effect of the last one:
 
 ```python
 >>> import numpy as np, lowprec as lp
@@ -60,29 +80,31 @@ vllm_fa3_fp8: -0.1%
 
 ```
 
-The printed number is the gain error: how much smaller the outputs are on average than those of the BF16 kernel. Both
-FP8 kernels are FlashAttention-3 on Hopper. The kernel of Dao-AILab accumulates O over all 8192 keys in the tensor
-core, whose FP8 sums keep 14 significant bits and are truncated. vLLM's fork accumulates each tile separately and adds
-it to O in float32. The [tutorial](gallery/plot_attention.py) shows the effect on a long context.
+The printed number is the gain error: the slope of a regression through the origin of the FP8 outputs on the BF16
+outputs, minus 1. Both FP8 kernels are FlashAttention-3 on Hopper. The upstream kernel (Dao-AILab) accumulates O over
+all 8192 keys in the tensor core, whose FP8 sums keep 14 significant bits and are truncated. vLLM's fork accumulates
+each tile separately and adds it to O in float32. The [tutorial](gallery/plot_attention.py) shows the effect on a long
+context.
 
 To model another kernel, change a field:
 
 ```python
->>> lagging = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0)     # until flash-attention issue 2694
->>> int(lp.attention(q * 2, k, v, kernel=lagging).saturated.sum()) > 0   # values of P above the largest of E4M3
+>>> lagging = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0)  # the old maximum stays until it grows by 2^4
+>>> int(lp.attention(q * 2, k, v, kernel=lagging).saturated.sum()) > 0  # number of values of P above E4M3's maximum
 True
 
 ```
 
 | parameter | effect on the bits |
 | --- | --- |
-| `descale=(q, k, v)` | scales of q, k and v, as numbers or one per sequence and KV head, as callers of FP8 kernels \
-pass them. Those of q and k multiply the scores, that of v the output |
-| `splits=8` | computes eight ranges of tiles separately, and merges them by their log-sum-exps as the library's \
-combine kernel does (`Combine`). The number changes the result; schedulers derive it from batch size and GPU |
+| `descale=(q, k, v)` | scales of q, k and v, as callers of FP8 kernels pass them: each is one number, or one number \
+per sequence and KV head. Those of q and k multiply the scores, that of v the output |
+| `splits=8` | splits the key tiles into eight ranges, computes each separately, and merges them by their log-sum-exps \
+as the library's combine kernel does (`Combine`). The number of splits changes the result; the libraries choose it \
+from the batch size and the GPU |
 | `causal=`, `window=` | select the tiles, and in some kernels their size |
 | `page_size=` | size of the [pages of a KV cache](#pages-of-a-kv-cache), which can change the tiles |
-| `softcap=`, `sinks=` | for the kernels that have them: see *options* in the table |
+| `softcap=`, `sinks=` | for the kernels that have them: see *options* in the [catalogue](#catalogue) |
 
 With grouped-query attention, k and v have fewer heads than q; each group of query heads uses one KV head.
 
@@ -93,24 +115,33 @@ computes one.
 
 The columns, for head dimension D of queries and keys, and Dv of values:
 
-- *keys per tile*: size of a tile of keys (kBlockN) without a mask. Causal and sliding-window kernels may have other
-  sizes (`key_tiles`).
-- *row sum*: with `QuadSum`, four threads add the keys 2t and 2t + 1 of every eight, and their sums are added at the
-  end, (t0 + t2) + (t1 + t3). With `PackedPairSum`, one thread adds eight interleaved chains.
+- *keys per tile*: size of a tile of keys (kBlockN) without a mask. The first size whose condition holds is used, and
+  Dv is at most D unless a limit is printed. Causal and sliding-window kernels may have other sizes (`key_tiles`).
+- *row sum*: order in which the values of a row of P are added. `QuadSum`: thread t of four (t = 0 to 3) adds keys
+  8i + 2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each
+  tile, one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) +
+  ((c1 + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, then their lanes, in halves.
 - *P*: format of P, and the power of two that multiplies it.
-- *threshold*: the running maximum is kept, and O is not rescaled, while a new maximum exceeds it by at most this
-  number in units of log2.
-- *PV summed over*: number of tiles that the tensor core accumulates before the sum is added to O in float32.
+- *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
+  otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
+  values of P could exceed E4M3's maximum.
+- *tiles per sum of PV*: number of key tiles that the tensor core accumulates before the sum is added to O in float32.
 
 {table(names, rows)}
 
-A rule of each library (`schedule`) normalizes the mask as the library's wrapper does, and decides which tiles a block
-of queries visits:
+Sources of the rules, read at the versions that [the catalogue's file](../lowprec/attn/catalogue.py) names:
 
-- In vLLM's fork, the tiles of a window start at the first key that a block sees.
-- Short blocks of queries have smaller tiles.
-- In FlashAttention-4, a polynomial computes a part of the exponentials. This part depends on head dimension, mask,
-  number of rows, and query heads per KV head.
+{sources}
+
+The field `schedule` has each library's rules for the mask and for the tiles that a block of queries visits. They differ
+in these points:
+
+- In vLLM's fork, the tiles of a sliding window start at the first key that a block of queries sees, not at a multiple
+  of the tile size. If queries x query heads per KV head is at most 64, tiles are smaller: at D = 128, 96 keys instead
+  of 192.
+- FlashAttention-4 computes some of the exponentials with a polynomial on the FMA units instead of `ex2.approx`. Which
+  columns of a tile these are depends on the head dimension, the mask, the number of rows, and the query heads per KV
+  head.
 
 A NaN in V reaches all rows of the blocks that visit its tile, even at masked positions (0 x NaN).
 
@@ -118,24 +149,30 @@ Each entry is one configuration of its library:
 
 - `flash2` is the kernel without splits and with the tiles of an A100. FlashAttention-2's wrapper splits keys for
   small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9 have other tiles at D = 128.
-- FlashAttention-3 entries have row-major V.
+- FlashAttention-3 entries have row-major V (the head dimension is contiguous). With column-major V, the library has
+  other tiles.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 has no polynomial.
 
 ### Pages of a KV cache
 
-Tiles take keys in their logical order, whatever their pages. But a kernel may copy pages in another way than
-contiguous keys, with other tiles, and then the bits of the output change:
+Tiles always follow the logical order of the keys. But a kernel may copy pages on another path than contiguous keys,
+with other tile sizes, and then the bits of the output change:
 
-| kernel | copied as contiguous keys are (by TMA) | otherwise |
+| kernel | page sizes that change no bits | other page sizes |
 | --- | --- | --- |
-| `flash2_splitkv` | multiples of 256 keys, in vLLM's fork of 16: addresses only | refused; `flash2` has no pages |
-| `fa3_bf16`, `fa3_fp8` | pages of whole tiles, and more queries x heads of a group than rows of a block | other \
-tiles (128 keys instead of 176 in BF16 at D = 128, 160 instead of 224 in FP8); blocks hold the heads of a group |
-| `vllm_fa3_fp8` | the same, without a window | blocks hold the heads of a group; tiles stay |
-| `fa4_bf16`, `fa4_fp8` | pages of 128 keys | no pairs of CTAs: other columns of 2^x by the polynomial at D = 128 |
+| `flash2` | none: the kernel has no pages | raise an error |
+| `flash2_splitkv` | multiples of 256 keys (FlashAttention-2 in vLLM's fork, which is not in the catalogue: of 16) | \
+raise an error |
+| `fa3_bf16`, `fa3_fp8` | multiples of the tile, which TMA copies, if queries x query heads per KV head exceeds the \
+rows of a query block | other tiles: at D = 128, 128 keys instead of 176 in BF16, and 160 instead of 224 in FP8. Query \
+blocks hold all heads of a group (PackGQA) |
+| `vllm_fa3_fp8` | the same, without a sliding window | the same tiles, but query blocks hold all heads of a group |
+| `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
+D = 128, the polynomial then computes the exponentials of other columns |
 
-So one query of FlashAttention-3 in BF16, which decoding has, is computed with 176 keys per tile from a contiguous
-cache and with 128 from pages of any size. vLLM's fork in BF16, which is not in the catalogue, has 160 and 128.
+Decoding has one query per sequence, so FlashAttention-3 in BF16 at D = 128 uses 176 keys per tile with a contiguous
+cache and 128 with a paged one, whatever the page size. (The BF16 kernel of vLLM's fork, which is not in the catalogue,
+uses 160 and 128.)
 
 ## Verification and assumptions
 
@@ -146,33 +183,36 @@ of the sum). Which tiles a block of queries loads, and where a kernel checks for
 with [the loops of the sources](../lowprec/oracle/attention_tiles.py), with NaN in masked values and rows whose scores
 are all -Inf. The rules were read from the sources in the table, twice: a second implementation, written from the
 sources without knowledge of the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases
-(masks, groups of heads, NaN, infinities). Its smallest cases are tests. **No recording of a GPU's attention has
-confirmed them yet.**
+(masks, groups of heads, NaN, infinities). The smallest of these cases are part of the test suite. **No recording of a
+GPU's attention has confirmed the rules yet.**
 
-Where a compiler decides whether a multiplication and an addition become one FMA, the fields follow compiled kernels:
-fa3-fwd 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with
-CUTLASS DSL 4.6.2 for sm_100a. In these, `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)`
-are one FMA each (`QuadSum(fused=...)`, `fused_shift`, `fused_lse`), except that FlashAttention-4 multiplies and adds
-separately in the first. For another compiler, change these fields.
+Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
+0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
+DSL 4.6.2 for sm_100a. In these, `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one
+FMA each (fields `QuadSum(fused=...)`, `fused_shift`, `fused_lse`), except that FlashAttention-4 does not fuse
+`row_sum * scale + p`. For another compiler, change these fields.
 
-The compiled code leaves three points open. lowprec assumes:
+lowprec makes two assumptions:
 
-- **`ex2.approx`, reciprocal and logarithm** are rounded correctly. The hardware does not round them correctly: PTX
-  ISA 9.1 bounds the errors of `ex2.approx` and of the reciprocal at 2 ulp. Its float32 results can differ in their
-  last bits, and a BF16 result near a rounding boundary can differ. FlashAttention-4's polynomial consists of FMAs and
-  is reproduced bit for bit.
-- **Sinks and combination of splits** are computed without FMAs, as their sources are written.
-- **The order of products within one instruction** has no effect: the accumulators of these kernels add aligned and
-  truncated terms in fixed point.
+- **`ex2.approx`, reciprocal and logarithm**: lowprec computes the correctly rounded result. The hardware does not: PTX
+  ISA 9.1 only bounds the errors of `ex2.approx` and of the reciprocal at 2 ulp. Float32 outputs of a GPU can therefore
+  differ in their last bits, and BF16 outputs near a rounding boundary can differ. (FlashAttention-4's polynomial
+  consists of FMAs and is reproduced bit for bit.)
+- **Sinks and the combination of splits** are computed without FMAs, as their sources are written. This was not checked
+  in compiled kernels.
 
-`undecided=True` computes which outputs the first point affects. It propagates the documented error bounds of 2^x and
-of the reciprocal to the output. All other outputs have the same bits for every implementation within these bounds:
+The order of products within one instruction is not an assumption: the accumulators of these kernels add aligned and
+truncated terms in fixed point, so the order has no effect.
+
+`undecided=True` marks the outputs that the first assumption can change. It propagates the documented error bounds of
+2^x and of the reciprocal to the output. All other outputs have the same bits for every implementation within these
+bounds:
 
 ```python
 >>> q, k, v = (lp.round_to(rng.standard_normal((n, 64)), "bfloat16") for n in (64, 2048, 2048))
 >>> found = lp.attention(q, k, v, kernel="fa3_bf16", undecided=True)
->>> print(f"{{found.undecided.mean():.1%}} of the outputs in BF16 depend on undocumented bits")
-0.3% of the outputs in BF16 depend on undocumented bits
+>>> print(f"{{found.undecided.mean():.1%}} of the outputs in BF16 depend on undocumented rounding")
+0.3% of the outputs in BF16 depend on undocumented rounding
 
 ```
 
