@@ -5,7 +5,7 @@ from lowprec.study import Ablation, Arm, Expectation, Setting, sources
 
 
 def bits(count: int, promote_every: int | None, expected: str) -> Arm:
-    """Return FP8 with one scale per tensor and sums of so many fraction bits."""
+    """Return FP8 with one scale per tensor and sums of the given number of fraction bits."""
     change = {"accumulator": accumulators["hopper_fp8"].with_(fraction_bits=count), "promote_every": promote_every}
     return Arm(f"bits_{count}" + ("_promoted" if promote_every else ""), recipe="dsv3_tensor_no_promotion",
                change=change, expected=expected)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Share of planted keys that one attention head finds, by the length of the context and by what adds P V."""
+"""Share of planted keys that one attention head finds, by the length of the context and the accumulator of P V."""
 
 import numpy as np
 
