@@ -50,6 +50,7 @@ QUESTIONS = {
     "Gradients of many ranks, added in few bits": ("gradient_reduction", "gradient_reduction_training"),
     "One flipped bit, and its detection by a checksum": ("silent_corruption",),
     "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion", "attention_needle"),
+    "Offset and threshold of P in FP8": ("attention_offset",),
     "Decoding: outputs that change with splits, batch and pages": ("attention_splits",),
     "LogFMT: rounding in linear or logarithmic space": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),
