@@ -15,6 +15,7 @@ from .output import emit, machine_readable, naming, output_format
 @click.option("--values", required=True, metavar="FILE", help="Matrix (.npy) that was quantized.")
 @click.option("--quantizer", metavar="NAME", help="Compare with this quantizer only; see lowprec quantizers.")
 @click.option("--granularity", metavar="BLOCK", help="Blocks, if they are not the quantizer's own.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=60, show_default=True, help="Time for the search.")
 @click.option("--causes", is_flag=True, help="Print causes only; with --json or --csv, one row per cause.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if something differs.")
 @machine_readable
@@ -23,6 +24,7 @@ def check(
     values: str,
     quantizer: str | None,
     granularity: str | None,
+    seconds: float,
     causes: bool,
     exit_zero: bool,
 ) -> None:
@@ -41,7 +43,7 @@ def check(
 
     x = _load_array(values, dimensions=2)
     with naming(file, values):
-        found = compare(file, x, quantizer, granularity=granularity)
+        found = compare(file, x, quantizer, granularity=granularity, seconds=seconds)
     if output_format():
         columns, rows = found.differing() if causes else found.nearest()
         emit(columns, rows, "")

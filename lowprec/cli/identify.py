@@ -52,7 +52,7 @@ def identify_command(
 
     Example: lowprec identify dump.npz --format e4m3fn --write-probes probes.npz
     """
-    from ..diagnose.identify.identification import identify
+    from ..diagnose.identify.identify import identify
 
     _writable_file(write_probes, dump, *also)
     fa, _, fb = (target or "").partition(",")
@@ -91,11 +91,8 @@ def _arguments(path: str) -> dict[str, Any]:
 
 
 def _report(found: Identification, max_rows: int) -> None:
-    """Print the ranking, the accumulator that reproduces the dump, and the remaining differences."""
+    """Print the accumulator that reproduces the dump, the remaining differences, and the ranking."""
     machines = bool(output_format())
-    columns, rows = found.catalogue()
-    title = f"The catalogue compared with {found.dumps[0].d.size} outputs"
-    emit(columns, rows if machines else rows[:max_rows], title)
     click.echo(found.sentence, err=machines)
     for line in (*found.lines(), *found.alike()):
         click.echo(f"  {line}", err=machines)
@@ -105,6 +102,9 @@ def _report(found: Identification, max_rows: int) -> None:
         places = ", ".join(str(list(place)) for place in found.differing[:max_rows])
         more = len(found.differing) - max_rows
         click.echo(f"outputs that differ: {places}{f' and {more} more' if more > 0 else ''}", err=machines)
+    columns, rows = found.catalogue()
+    title = f"The catalogue compared with {found.dumps[0].d.size} outputs"
+    emit(columns, rows if machines else rows[:max_rows], title)
 
 
 def _write_probes(found: Identification, path: str) -> None:

@@ -264,7 +264,7 @@ def blind(seed: int, number: int, count: int) -> tuple[str, tuple[str, ...], str
     whole = run(planted)
     needed = [f for f in planted.values() if not _same(whole, run({n: g for n, g in planted.items() if g is not f}))]
     codes, scale, tensor = whole
-    found = lp.check(codes, x, hand.quantizer, scale=scale, tensor_scale=tensor)
+    found = lp.check(codes, x, hand.quantizer, scale=scale, tensor_scale=tensor, seconds=1e6)
     names = tuple(f.name for f in planted.values())
     said = f"{hand.name}: {', '.join(f.name for f in needed)} | {found}"
     if _same(whole, run({})):

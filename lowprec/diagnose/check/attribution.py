@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .expected import Expected, Mask, Observed, values_of
-from .search import (
-    Explanation,
-    Step,
-    alternative_quantizations,
-    of_stage,
-    same_scales,
-    tensor_left,
-    with_found_scales,
-)
+from .search import CauseSearch, Explanation, Step, same_scales, tensor_left, with_found_scales
 
 FOLLOWS_SCALE = "follows the scale"
 UNEXPLAINED = "not explained"
@@ -39,14 +31,14 @@ ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
 """Descriptions of single elements, where no cause holds for all; stochastic rounding ends at the last."""
 
 
-def attribute(made: Expected, found: Observed, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
+def attribute(search: CauseSearch, made: Expected, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
     """Return the cause of every code, of every scale and of the tensor's scale, ``""`` where they are the quantizer's.
 
     Codes or scales of another shape than the quantizer's differ all.
     """
     if best:
-        return _by_one(made, found, best[0])
-    return _codes(made, found), _scales(made, found), _tensor(made, found)
+        return _by_one(made, search.found, best[0])
+    return _codes(search, made), _scales(search, made), _tensor(search, made)
 
 
 def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
@@ -70,14 +62,15 @@ def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArra
     return names, of_scales, tensor
 
 
-def _tensor(made: Expected, found: Observed) -> str:
-    if not tensor_left(found, made.tensor):
+def _tensor(search: CauseSearch, made: Expected) -> str:
+    if not tensor_left(search.found, made.tensor):
         return ""
-    fits = (step for step, tensor in of_stage("tensor scale", made, found) if not tensor_left(found, tensor))
+    fits = (step for step, tensor in search.of_stage("tensor scale", made) if not tensor_left(search.found, tensor))
     return next(map(str, fits), UNEXPLAINED)
 
 
-def _codes(made: Expected, found: Observed) -> NDArray[Any]:
+def _codes(search: CauseSearch, made: Expected) -> NDArray[Any]:
+    found = search.found
     names = np.full(found.codes.shape, "", dtype=object)
     base = with_found_scales(made, found) or made
     open_ = found.codes != made.codes
@@ -88,8 +81,8 @@ def _codes(made: Expected, found: Observed) -> NDArray[Any]:
         return names
 
     def rules() -> Iterator[tuple[Step, Any]]:
-        yield from of_stage("codes", base, found)
-        for steps, other in alternative_quantizations(made, found):
+        yield from search.of_stage("codes", base)
+        for steps, other in search.alternative_quantizations(made):
             if steps:
                 yield steps[0], other.codes
 
@@ -103,7 +96,8 @@ def _codes(made: Expected, found: Observed) -> NDArray[Any]:
     return names
 
 
-def _scales(made: Expected, found: Observed) -> NDArray[Any]:
+def _scales(search: CauseSearch, made: Expected) -> NDArray[Any]:
+    found = search.found
     if found.scale.shape != made.scale.shape:
         return np.full(found.scale.shape, UNEXPLAINED, object)
     names = np.full(found.scale.shape, "", dtype=object)
@@ -113,7 +107,7 @@ def _scales(made: Expected, found: Observed) -> NDArray[Any]:
 
     def rules() -> Iterator[tuple[Step, Any]]:
         for stage in ("making", "scale"):
-            for step, predicted in of_stage(stage, made, found):
+            for step, predicted in search.of_stage(stage, made):
                 scale = predicted.scale if isinstance(predicted, Expected) else predicted
                 if scale.shape == made.scale.shape:
                     yield step, scale

@@ -200,10 +200,12 @@ def describe_order(order: NDArray[np.int64]) -> str:
 
     Examples
     --------
-    >>> [describe_order(np.array(order)) for order in ([3, 0, 1, 2], [2, 0, 1, 4, 3], [0, 2, 1, 3])]
-    ['shifted by 1', 'permuted', '2 of 4 moved']
+    >>> [describe_order(np.array(order)) for order in ([3, 0, 1, 2], [2, 0, 1, 4, 3], [0, 2, 1, 3], [2, 1, 0])]
+    ['shifted by 1', 'permuted', '2 of 4 moved', 'in reverse']
     """
     n = len(order)
+    if n > 2 and (order == np.arange(n)[::-1]).all():
+        return "in reverse"
     shift = (np.arange(n) - order) % n
     steps, counts = np.unique(shift, return_counts=True)
     most = int(steps[counts.argmax()])

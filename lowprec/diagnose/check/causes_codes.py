@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -197,17 +198,20 @@ add("NaN or Inf replaced first", "making", "pass the original values; NaN and In
 
 
 def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str, Expected]]:
-    """Yield the quantizer's result for permuted values; the order is inferred from the values found."""
+    """Yield the quantizer's result for values in reverse, and in orders that are inferred from the values found."""
     if axis and made.q.hadamard_size is not None:
         return
     expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)
-    orders: dict[bytes, str] = {}
-    for meant in _meant(made, found):
-        for sign in (lambda a: a, np.abs):  # signs may be wrong
-            order = order_of_rows(sign(expected), sign(np.moveaxis(meant, axis, 0)))
-            if order is not None and order.tobytes() not in orders:
-                orders[order.tobytes()] = words = describe_order(order)
-                yield from _of(made, {words: np.ascontiguousarray(np.take(made.x, order, axis))})
+    inferred = (
+        order_of_rows(sign(expected), sign(np.moveaxis(meant, axis, 0)))
+        for meant in _meant(made, found)
+        for sign in (lambda a: a, np.abs)  # signs may be wrong
+    )
+    seen: set[bytes] = set()
+    for order in itertools.chain([np.arange(len(expected))[::-1]], inferred):
+        if order is not None and order.tobytes() not in seen:
+            seen.add(order.tobytes())
+            yield from _of(made, {describe_order(order): np.ascontiguousarray(np.take(made.x, order, axis))})
 
 
 def _meant(made: Expected, found: Observed) -> Iterator[F32]:

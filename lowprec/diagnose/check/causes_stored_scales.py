@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -20,6 +21,7 @@ Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
 _ROUND, _ROUNDING = 64, 5e-7  # largest denominator of a round factor; its relative error
+_MANY = 5  # a share of the scales: one in five
 _STEPS = 8  # steps that a scale may be off, and numbers of them
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
@@ -72,15 +74,30 @@ add("scales of the tensor multiplied in", "scale",
 )  # fmt: skip
 
 
-@add("scales multiplied", "scale", "find the factor: amax doubled, a wrong maximum, an exponent bias off by one", 1.2,
-     same_shape=True)  # fmt: skip
-def _multiplied(made: Expected, found: Observed) -> Forms:
+_FACTOR = "find the factor: amax doubled, a wrong maximum, an exponent bias off by one"
+
+
+def _multiplied(made: Expected, found: Observed, rounded: bool) -> Forms:
+    """Yield scales times a factor that is read off the dump: exactly, or but for a rounding of some."""
     ratio = (found.scale / made.scale)[found.scale != made.scale]
     factors = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
-    if factors.size and abs((factor := factors[factors.size // 2]) - 1) > _NO_FACTOR:
-        meant = _where_near(found.scale, made.scale * factor)
-        if 2 * (meant == found.scale).sum() > meant.size and (meant.size > 1 or _is_round(float(factor))):
-            yield f"by {_plain(float(factor))}", meant
+    if not factors.size or abs((factor := factors[factors.size // 2]) - 1) <= _NO_FACTOR:
+        return
+    near = [np.nextafter(factor, np.float32(to)) for to in (0, np.inf)]
+    products = [made.scale * f for f in (factor, *near)] + [made.scale / (1 / f) for f in (factor, *near)]
+    exact = max(products, key=lambda scale: int((scale == found.scale).sum()))
+    meant = _where_near(found.scale, made.scale * factor)
+    if np.array_equal(meant, exact) == rounded:
+        return
+    meant = meant if rounded else exact
+    if 2 * (meant == found.scale).sum() > meant.size and (meant.size > 1 or _is_round(float(factor))):
+        yield f"by {_plain(float(factor))}", meant
+
+
+add("scales multiplied", "scale", _FACTOR, 1.2, same_shape=True)(functools.partial(_multiplied, rounded=False))
+add("scales multiplied and rounded otherwise", "scale", _FACTOR, 2.2, same_shape=True)(
+    functools.partial(_multiplied, rounded=True)
+)
 
 
 def _is_round(factor: float) -> bool:
@@ -194,14 +211,21 @@ def _neighbours(made: Expected, found: Observed) -> Forms:
                 yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, found.scale, s)
 
 
-@add("scales off by steps of their format", "scale", "compute scales as the quantizer does, with one rounding", 1.5,
-     same_shape=True)  # fmt: skip
-def _steps(made: Expected, found: Observed) -> Forms:
+def _steps(made: Expected, found: Observed, many: bool) -> Forms:
     off = np.subtract(*(stored.astype(np.int64) for stored in _stored(made, found)))
     steps = np.unique(off[off != 0])
     for k in steps if steps.size <= _STEPS else ():
-        if abs(int(k)) <= _STEPS:
+        if abs(int(k)) <= _STEPS and (_MANY * (off == k).sum() > off.size) == many:
             yield f"by {int(k):+d} in {int((off == k).sum())} blocks", np.where(off == k, found.scale, made.scale)
+
+
+_ROUNDING_FIX = "compute scales as the quantizer does, with one rounding"
+add("scales off by steps of their format", "scale", _ROUNDING_FIX, 1.5, same_shape=True)(
+    functools.partial(_steps, many=False)
+)
+add("many scales off by steps of their format", "scale", _ROUNDING_FIX, 2.2, same_shape=True)(
+    functools.partial(_steps, many=True)
+)
 
 
 @add(

@@ -16,11 +16,12 @@ from ...scaling.quantize import resolve_spec, stateless
 from ...scaling.quantized import Quantized
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import AmaxRule
+from ..deadline import SECONDS, Deadline
 from .attribution import attribute
 from .expected import F32, Expected, Observed
 from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
-from .search import Explanation, codes_left, explanations, scales_left, tensor_left
+from .search import CauseSearch, Explanation, codes_left, scales_left, tensor_left
 
 _DAMAGED = 2  # differences that may have another cause
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
@@ -36,6 +37,7 @@ def check(
     scale: ArrayLike | None = None,
     tensor_scale: float | None = None,
     granularity: str | Granularity | None = None,
+    seconds: float = SECONDS,
 ) -> Check:
     """Compare codes and scales with those that a quantizer gives, and find the cause of differences.
 
@@ -55,6 +57,8 @@ def check(
         Scale of the tensor for an array of codes.
     granularity : str or Granularity, optional
         Blocks, if they are not the quantizer's.
+    seconds : float
+        Time after which no further quantizer is compared, and no further cause tried; the sentence then says so.
 
     Returns
     -------
@@ -78,6 +82,7 @@ def check(
     >>> lp.check(q.codes, x, "mxfp8", scale=1 / q.scale)
     1024 of 1024 scales differ from mxfp8_rceil; all fit: scales inverted
     """
+    deadline = Deadline(seconds)
     given = read(q, scale, tensor_scale)
     x = read_values(values)
     given = match_codes(given, x.shape)
@@ -95,9 +100,9 @@ def check(
                 f"check: codes must be {needed} for {one.name or 'the quantizer'} ({one.format}), got {came}"
             )
         made = Expected.of(matrix, one)
-        found = _fitting(given.dump, made)
-        return _result(made, found, explanations(made, found), ())
-    return _ranked(given, matrix, granularity)
+        search = CauseSearch(_fitting(given.dump, made), deadline)
+        return replace(_result(search, made, search.explanations(made), ()), seconds=seconds)
+    return replace(_ranked(given, matrix, granularity, deadline), seconds=seconds)
 
 
 def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity | None) -> Quantizer:
@@ -128,10 +133,12 @@ def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> li
     return [_in_blocks(q, granularity) for q in fits]
 
 
-def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None) -> Check:
+def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None, deadline: Deadline) -> Check:
     """Compare with the catalogue, and explain differences from the nearest few quantizers."""
-    tried: list[tuple[float, Counts, Expected, Observed]] = []
+    tried: list[tuple[float, Counts, Expected, CauseSearch]] = []
     for q in _candidates(given, granularity):
+        if tried and deadline.passed:
+            break
         try:
             made = Expected.of(x, q)
         except ValueError:  # a Hadamard transform that does not divide the columns
@@ -139,20 +146,22 @@ def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None) -
         found = _fitting(given.dump, made)
         counts = _counts(made, found)
         share = counts.codes / made.codes.size + counts.scales / max(made.scale.size, found.scale.size)
-        tried.append((share + 0.01 * counts.tensor, counts, made, found))
+        tried.append((share + 0.01 * counts.tensor, counts, made, CauseSearch(found, deadline)))
     if not tried:
         raise ValueError(f"check: codes must be a quantizer's for values {x.shape}, got {given.dump.codes.dtype}")
     tried.sort(key=lambda item: item[0])
     ranking = tuple(counts for _, counts, _, _ in tried)
-    fits: list[tuple[tuple[float, float], Expected, Observed, list[Explanation]]] = []
-    for share, counts, made, found in tried[:_NEAREST]:
+    fits: list[tuple[tuple[float, float], CauseSearch, Expected, list[Explanation]]] = []
+    for share, counts, made, search in tried[:_NEAREST]:
+        if fits and deadline.passed:
+            break
         if counts.same:
-            return _result(made, found, [], ranking)
-        fit = explanations(made, found)
+            return _result(search, made, [], ranking)
+        fit = search.explanations(made)
         order = (float(fit[0].left), fit[0].prior_cost) if fit[0].steps else (share * 1e12, 0.0)
-        fits.append((order, made, found, fit))
+        fits.append((order, search, made, fit))
     best = min(fits, key=lambda item: item[0])  # the nearest of equals
-    tied = tuple(made.q.name for order, made, _, _ in fits if order == best[0] and made is not best[1])
+    tied = tuple(made.q.name for order, _, made, _ in fits if order == best[0] and made is not best[2])
     return replace(_result(*best[1:], ranking), tied=tied)
 
 
@@ -163,11 +172,14 @@ def _counts(made: Expected, found: Observed) -> Counts:
     )  # fmt: skip
 
 
-def _result(made: Expected, found: Observed, fit: list[Explanation], ranking: tuple[Counts, ...]) -> Check:
-    counts = _counts(made, found)
+def _result(
+    search: CauseSearch, made: Expected, fit: list[Explanation], ranking: tuple[Counts, ...]
+) -> Check:  # fmt: skip
+    counts = _counts(made, search.found)
     kept = tuple(e for e in fit if _explains(e, counts))
-    codes, scales, tensor = attribute(made, found, list(kept))
-    return Check(made, found, counts, kept, codes, scales, tensor, ranking)
+    codes, scales, tensor = attribute(search, made, list(kept))
+    complete = counts.same or not search.deadline.passed
+    return Check(made, search.found, counts, kept, codes, scales, tensor, ranking, complete=complete)
 
 
 def _explains(e: Explanation, counts: Counts) -> bool:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from ..._markup import html_table
 from ..._values import BitwiseEq
+from ..deadline import SECONDS
+from ..words import join_all, join_some
 from .attribution import UNEXPLAINED
 from .expected import Expected, Observed, values_of
 from .search import Explanation
@@ -71,6 +73,10 @@ class Check(BitwiseEq):
         Without a quantizer to compare with: differences from each, the nearest first.
     tied : tuple of str
         Without a quantizer to compare with: names of others that fit as well, if something differs.
+    complete : bool
+        Whether all quantizers were compared, and all causes tried, in the time.
+    seconds : float
+        Time that the search was given.
     """
 
     made: Expected
@@ -82,6 +88,8 @@ class Check(BitwiseEq):
     tensor: str = ""
     ranking: tuple[Counts, ...] = ()
     tied: tuple[str, ...] = ()
+    complete: bool = True
+    seconds: float = SECONDS
 
     def __bool__(self) -> bool:
         return self.counts.same
@@ -108,9 +116,13 @@ class Check(BitwiseEq):
     @property
     def sentence(self) -> str:
         """Summary in one line."""
+        late = "" if self.complete else f"; the {self.seconds:g} s ended before all was tried"
+        return f"{self._said()}{late}"
+
+    def _said(self) -> str:
         if self:
             first, *others = self.agreeing
-            more = f", nor from {_few(others)}: these values do not distinguish them" if others else ""
+            more = f", nor from {join_some(others)}: these values do not distinguish them" if others else ""
             return f"nothing differs from {first}{more}"
         parts = []
         if self.counts.codes:
@@ -120,8 +132,8 @@ class Check(BitwiseEq):
             parts.append(f"{self.counts.scales} of {max(self.made.scale.size, self.found.scale.size)} scales{shape}")
         if self.counts.tensor:
             parts.append("the tensor's scale")
-        also = f" (and, as well, from {_few(self.tied)})" if self.tied else ""
-        said = f"{_listed(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}{also}"
+        also = f" (and, as well, from {join_some(self.tied)})" if self.tied else ""
+        said = f"{join_all(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}{also}"
         if not self.explanations:
             return f"{said}; no known cause explains most of it"
         words = " - or ".join(self.causes[:_TIES])
@@ -200,15 +212,6 @@ class Check(BitwiseEq):
         parts = [f"<p><b>{html.escape(self.sentence)}</b></p>"]
         parts += [html_table(rows, columns, title) for title, (columns, rows) in self.tables()]
         return f'<div class="lowprec-check">{"".join(parts)}</div>'
-
-
-def _few(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _TIES} more" if len(names) > _TIES else ""
-    return ", ".join(names[:_TIES]) + rest
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
 def _many(parts: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..deadline import Deadline
 from . import causes_codes as causes_codes
 from . import causes_scaling as causes_scaling
 from . import causes_stored_scales as causes_stored_scales
@@ -113,37 +114,132 @@ _LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
 _FIELDS = {"codes": "codes", "scale": "scale"}  # of `Expected`, that a stage changes
 
 
-def of_stage(stage: str, made: Expected, found: Observed) -> Iterator[tuple[Step, Any]]:
-    """Yield what every cause of a stage predicts."""
-    for cause in (causes[name] for name in causes.names()):
-        if cause.stage == stage:
-            for form, predicted in cause.predict(made, found):
-                yield Step(cause, form), predicted
+@dataclass(frozen=True, eq=False)
+class CauseSearch:
+    """Search for causes of a dump.
 
+    Attributes
+    ----------
+    found : Observed
+    deadline : Deadline
+        Time after which no further cause is tried.
+    """
 
-def _parts(stage: str, made: Expected, found: Observed, own: Any, pairs: bool = False) -> list[_Part]:
-    """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
-    left = _LEFT[stage]
-    whole = left(found, own)
-    if not whole:
-        return [_Part((), 0, own)]
-    tried = [_Part((step,), left(found, p), p) for step, p in of_stage(stage, made, found)]
-    if pairs and min((part.left for part in tried), default=0):
-        two = list(_pairs(stage, made, found, tried))
-        tried += two
-        if two and (nearest := min(two, key=lambda part: _distance(stage, found, part))).left:
-            tried += _on_top(stage, made, found, nearest)
-    least = min((part.left for part in tried), default=whole)
-    if 2 * least > whole:  # what leaves most of it explains nothing
-        return [_Part((), whole, own)]
-    best = [part for part in tried if part.left == least]
-    lightest = min(_prior(part.steps) for part in best)
-    # Forms of one cause count once. Causes that are read off the dump rank below those that explain it.
-    kept: dict[tuple[str, ...], _Part] = {}
-    for part in best:
-        if _prior(part.steps) <= lightest + _AS_LIGHT:
-            kept.setdefault(tuple(step.cause.name for step in part.steps), part)
-    return list(kept.values())
+    found: Observed
+    deadline: Deadline
+
+    def of_stage(self, stage: str, made: Expected) -> Iterator[tuple[Step, Any]]:
+        """Yield what every cause of a stage predicts."""
+        for cause in (causes[name] for name in causes.names()):
+            if cause.stage == stage:
+                for form, predicted in self.deadline.limit(cause.predict(made, self.found)):
+                    yield Step(cause, form), predicted
+
+    def alternative_quantizations(
+        self, made: Expected, before: tuple[Step, ...] = ()
+    ) -> Iterator[tuple[tuple[Step, ...], Expected]]:
+        """Yield the quantizer's result, and its results with one more thing changed."""
+        yield before, made
+        for step, other in self.of_stage("making", made):
+            if other.codes.shape == made.codes.shape and all(step.cause is not s.cause for s in before):
+                yield (*before, step), other
+
+    def explanations(self, made: Expected) -> list[Explanation]:
+        """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
+
+        Nothing is returned where codes and scales are the quantizer's. If one cause of each stage does not explain all,
+        two of a stage are tried, of codes and scales on top of the nearest quantizations; then up to three of making.
+        """
+        best, looked = self._explained(made, self.alternative_quantizations(made))
+        if best and not best[0].steps and best[0].left == 0:
+            return []
+        nearest = [((), made), *_nearest(looked, _MADE)]
+        if best[0].left or best[0].prior_cost > _PLAIN:
+            for steps, base in self.deadline.limit(nearest):
+                best = _best(best + self._explained(base, iter([(steps, base)]), pairs=True)[0])
+        for most in (_MADE, _THIRD):
+            if not best[0].left and best[0].prior_cost <= _UNLIKELY:
+                break
+            looked = []
+            for steps, base in self.deadline.limit(item for item in nearest[: most + 1] if item[0]):
+                more, on_top = self._explained(base, self.alternative_quantizations(base, steps))
+                best, looked = _best(best + more), looked + on_top[1:]
+            nearest = _nearest(looked, _THIRD)
+        return best
+
+    def _explained(
+        self, made: Expected, alternatives: Iterator[tuple[tuple[Step, ...], Expected]], pairs: bool = False
+    ) -> tuple[list[Explanation], list[Looked]]:
+        """Return the best explanations on top of some quantizations, and how near each of these is."""
+        best: list[Explanation] = []
+        looked: list[Looked] = []
+        for steps, base in alternatives:
+            whole = base is made
+            tensor = self._parts("tensor scale", base, base.tensor)
+            scale = self._parts("scale", base, base.scale, pairs)
+            far = codes_left(self.found, base.codes)
+            if not best or whole or scale[0].left == 0 or far == 0:
+                deep = whole or scale[0].left == 0
+                code = [_Part((), far, base.codes)]
+                if deep:
+                    code = self._parts("codes", base, base.codes, pairs and scale[0].left == 0)
+                best += _joined(steps, code, scale, tensor)
+                far = min(far, code[0].left)
+            near = far / max(base.codes.size, 1) + scale[0].left / max(base.scale.size, 1) + 0.1 * len(scale[0].steps)
+            looked.append((near, (steps, base)))
+            may_follow = whole and (not steps or 2 * scale[0].left < base.scale.size)
+            if may_follow and (follow := with_found_scales(base, self.found)) is not None:
+                # Whatever the scales are: are the codes those of the scales found?
+                code = self._parts("codes", follow, follow.codes, pairs)
+                best += _joined(steps, code, scale, tensor, follow=True)
+            best = _best(best)
+        return best, looked
+
+    def _parts(self, stage: str, made: Expected, own: Any, pairs: bool = False) -> list[_Part]:
+        """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
+        left = _LEFT[stage]
+        whole = left(self.found, own)
+        if not whole:
+            return [_Part((), 0, own)]
+        tried = [_Part((step,), left(self.found, p), p) for step, p in self.of_stage(stage, made)]
+        if pairs and min((part.left for part in tried), default=0):
+            two = list(self._pairs(stage, made, tried))
+            tried += two
+            if two and (nearest := min(two, key=lambda part: _distance(stage, self.found, part))).left:
+                tried += self._on_top(stage, made, nearest)
+        least = min((part.left for part in tried), default=whole)
+        if 2 * least > whole:  # what leaves most of it explains nothing
+            return [_Part((), whole, own)]
+        best = [part for part in tried if part.left == least]
+        lightest = min(_prior(part.steps) for part in best)
+        # Forms of one cause count once. Causes that are read off the dump rank below those that explain it.
+        kept: dict[tuple[str, ...], _Part] = {}
+        for part in best:
+            if _prior(part.steps) <= lightest + _AS_LIGHT:
+                kept.setdefault(tuple(step.cause.name for step in part.steps), part)
+        return list(kept.values())
+
+    def _on_top(self, stage: str, made: Expected, first: _Part) -> Iterator[_Part]:
+        """Yield a cause more of a stage after some."""
+        for step, predicted in self.of_stage(stage, replace(made, **{_FIELDS[stage]: first.predicted})):
+            yield _Part((*first.steps, step), _LEFT[stage](self.found, predicted), predicted)
+
+    def _pairs(self, stage: str, made: Expected, singles: list[_Part]) -> Iterator[_Part]:
+        """Yield two causes of a stage, one of them among the nearest few alone, in both orders."""
+        left, field = _LEFT[stage], _FIELDS[stage]
+        nearest: dict[str, _Part] = {}
+        for part in sorted(singles, key=lambda part: _distance(stage, self.found, part)):
+            nearest.setdefault(part.steps[0].cause.name, part)
+        firsts = list(nearest.values())[:_FIRSTS]
+        for first in firsts:
+            yield from self._on_top(stage, made, first)
+        for step, between in self.of_stage(stage, made):
+            base = replace(made, **{field: between})
+            for first in firsts:
+                (last,) = first.steps
+                if last.cause is not step.cause:
+                    for form, predicted in self.deadline.limit(last.cause.predict(base, self.found)):
+                        yield _Part((step, Step(last.cause, form)), left(self.found, predicted), predicted)
 
 
 def _prior(steps: Iterable[Step]) -> float:
@@ -160,64 +256,6 @@ def _distance(stage: str, found: Observed, part: _Part) -> tuple[float, int]:
     return float(np.median(np.where(np.isfinite(ratio), ratio, 1e3))), part.left
 
 
-def _on_top(stage: str, made: Expected, found: Observed, first: _Part) -> Iterator[_Part]:
-    """Yield a cause more of a stage after some."""
-    for step, predicted in of_stage(stage, replace(made, **{_FIELDS[stage]: first.predicted}), found):
-        yield _Part((*first.steps, step), _LEFT[stage](found, predicted), predicted)
-
-
-def _pairs(stage: str, made: Expected, found: Observed, singles: list[_Part]) -> Iterator[_Part]:
-    """Yield two causes of a stage, one of them among the nearest few alone, in both orders."""
-    left, field = _LEFT[stage], _FIELDS[stage]
-    nearest: dict[str, _Part] = {}
-    for part in sorted(singles, key=lambda part: _distance(stage, found, part)):
-        nearest.setdefault(part.steps[0].cause.name, part)
-    firsts = list(nearest.values())[:_FIRSTS]
-    for first in firsts:
-        yield from _on_top(stage, made, found, first)
-    for step, between in of_stage(stage, made, found):
-        base = replace(made, **{field: between})
-        for first in firsts:
-            (last,) = first.steps
-            if last.cause is not step.cause:
-                for form, predicted in last.cause.predict(base, found):
-                    yield _Part((step, Step(last.cause, form)), left(found, predicted), predicted)
-
-
-def alternative_quantizations(
-    made: Expected, found: Observed, before: tuple[Step, ...] = ()
-) -> Iterator[tuple[tuple[Step, ...], Expected]]:
-    """Yield the quantizer's result, and its results with one more thing changed."""
-    yield before, made
-    for step, other in of_stage("making", made, found):
-        if other.codes.shape == made.codes.shape and all(step.cause is not s.cause for s in before):
-            yield (*before, step), other
-
-
-def explanations(made: Expected, found: Observed) -> list[Explanation]:
-    """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
-
-    Nothing is returned where codes and scales are the quantizer's. If one cause of each stage does not explain all, two
-    of a stage are tried, of codes and scales on top of the nearest quantizations; then up to three of making.
-    """
-    best, looked = _explained(made, found, alternative_quantizations(made, found))
-    if best and not best[0].steps and best[0].left == 0:
-        return []
-    nearest = [((), made), *_nearest(looked, _MADE)]
-    if best[0].left or best[0].prior_cost > _PLAIN:
-        for steps, base in nearest:
-            best = _best(best + _explained(base, found, iter([(steps, base)]), pairs=True)[0])
-    for most in (_MADE, _THIRD):
-        if not best[0].left and best[0].prior_cost <= _UNLIKELY:
-            break
-        looked = []
-        for steps, base in (item for item in nearest[: most + 1] if item[0]):
-            more, on_top = _explained(base, found, alternative_quantizations(base, found, steps))
-            best, looked = _best(best + more), looked + on_top[1:]
-        nearest = _nearest(looked, _THIRD)
-    return best
-
-
 def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Expected]]:
     """Return the nearest quantizations, of each cause one at each distance."""
     distinct: dict[tuple[float, str], tuple[tuple[Step, ...], Expected]] = {}
@@ -225,35 +263,6 @@ def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Ex
         if steps:
             distinct.setdefault((near, steps[-1].cause.name), (steps, base))
     return list(distinct.values())[:most]
-
-
-def _explained(
-    made: Expected, found: Observed, alternatives: Iterator[tuple[tuple[Step, ...], Expected]], pairs: bool = False
-) -> tuple[list[Explanation], list[Looked]]:
-    """Return the best explanations on top of some quantizations, and how near each of these is."""
-    best: list[Explanation] = []
-    looked: list[Looked] = []
-    for steps, base in alternatives:
-        whole = base is made
-        tensor = _parts("tensor scale", base, found, base.tensor)
-        scale = _parts("scale", base, found, base.scale, pairs)
-        far = codes_left(found, base.codes)
-        if not best or whole or scale[0].left == 0 or far == 0:
-            deep = whole or scale[0].left == 0
-            code = [_Part((), far, base.codes)]
-            if deep:
-                code = _parts("codes", base, found, base.codes, pairs and scale[0].left == 0)
-            best += _joined(steps, code, scale, tensor)
-            far = min(far, code[0].left)
-        near = far / max(base.codes.size, 1) + scale[0].left / max(base.scale.size, 1) + 0.1 * len(scale[0].steps)
-        looked.append((near, (steps, base)))
-        may_follow = whole and (not steps or 2 * scale[0].left < base.scale.size)
-        if may_follow and (follow := with_found_scales(base, found)) is not None:
-            # Whatever the scales are: are the codes those of the scales found?
-            code = _parts("codes", follow, found, follow.codes, pairs)
-            best += _joined(steps, code, scale, tensor, follow=True)
-        best = _best(best)
-    return best, looked
 
 
 def with_found_scales(made: Expected, found: Observed) -> Expected | None:

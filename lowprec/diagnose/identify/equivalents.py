@@ -45,15 +45,13 @@ class Equivalents(NamedTuple):
 
 def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents:
     """Return candidates that leave at most `wrong` outputs, as many as the given one."""
-    dump, forms = search.dump, NormalForms(search.dump)
+    dump, forms = search.dump, NormalForms(search.dump, search.deadline)
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
     for field, values in search.space.fields[type(candidate.accumulator)].items():
         if len(values) == 1:
             continue
-        for other in neighbours(candidate, field, values):
-            if search.late:
-                break
+        for other in search.deadline.limit(neighbours(candidate, field, values)):
             value = other.value_of(field)
             if _same(candidate, other, dump):
                 proven.setdefault(field, []).append(value)
@@ -62,9 +60,8 @@ def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents
                     proven.setdefault(field, []).append(value)
                 elif search.accepts(other, wrong):
                     open_.setdefault(field, []).append(value)
-    ordered = (candidate.within(order) for order in search.space.orders)
-    in_time = (c for c in ordered if c is not None and not search.late)
-    others = [c for c in in_time if c.key() != candidate.key() and search.is_as_good(c, wrong)]
+    ordered = (candidate.within(order) for order in search.deadline.limit(search.space.orders))
+    others = [c for c in ordered if c is not None and c.key() != candidate.key() and search.is_as_good(c, wrong)]
     return Equivalents(
         {k: tuple(v) for k, v in open_.items()}, {k: tuple(v) for k, v in proven.items()},
         others + _other_kinds(search, candidate, wrong),
@@ -106,9 +103,7 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
         good: dict[Any, Candidate] = {}
         for alone in search.space.starts[kind]:
             start = candidate_of(alone.accumulator, candidate.library)
-            for changes in more:
-                if search.late:
-                    return found
+            for changes in search.deadline.limit(more):
                 others = (start.changed(**taken, **changes) for taken in _taken(start, candidate, search.dump.k))
                 new = [c for c in others if c is not None and c.key() not in good and search.is_as_good(c, wrong)]
                 good |= {c.key(): c for c in new}
@@ -149,7 +144,8 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
             continue
         every = list(itertools.product(*(fields[name] for name in names)))
         some: list[Candidate] = []
-        for i in np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]:
+        chosen = np.random.Generator(np.random.Philox(0)).permutation(len(every))[:_LOOKED_AT]
+        for i in search.deadline.limit(chosen):
             other = candidate.changed(**dict(zip(names, every[i], strict=True)))
             if other is None or any(other.value_of(name) == candidate.value_of(name) for name in names):
                 continue
@@ -171,7 +167,7 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
     """
     fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
     if candidate.library is None and candidate.promote_every is not None:
-        for group in fields.get("group_size", ()):
+        for group in search.deadline.limit(fields.get("group_size", ())):
             other = candidate.changed(group_size=group, promote_every=None)
             if other is not None and _far(other, dump) <= _far(candidate, dump) and search.is_as_good(other, wrong):
                 candidate = other
@@ -182,7 +178,7 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
         if other is not None and search.is_as_good(other, wrong):
             candidate = other
     for field, values in fields.items():
-        for value in values:  # the likelier ones come first
+        for value in search.deadline.limit(values):  # the likelier ones come first
             if value == candidate.value_of(field) or field in _UNORDERED:
                 break
             other = candidate.changed(**{field: value})

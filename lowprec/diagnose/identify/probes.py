@@ -15,8 +15,10 @@ from ...oracle.values import Fields, fields, max_code
 from ...tensorcore.accumulator import FLOAT64, heeded_fields
 from ...vectors.family import Stream
 from ...vectors.operands import ADDENDS, FAMILIES, Codes, Maker, addend, code_of, signed
+from ..deadline import Deadline
 from .candidate import Candidate
-from .dump import GemmDump, dump_of, word_of
+from .dump import GemmDump, word_of
+from .inputs import dump_of
 
 _LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at each k, repeated: low, middle, high
 _SIDE = 8  # rows and columns of a family's operands
@@ -217,8 +219,11 @@ class Probes:
         return bool(self.distinguished)
 
 
-def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -> Probes:
-    """Look for operands on which candidates do not all give the same outputs."""
+def probes_for(
+    dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0, deadline: Deadline | None = None
+) -> Probes:
+    """Look for operands on which candidates do not all give the same outputs, until the time is over."""
+    deadline = deadline or Deadline()
     first, left = candidates[0], list(candidates[1:])
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
     distinguished: list[Candidate] = []
@@ -226,23 +231,22 @@ def probes_for(dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0) -
     machines = [c.accumulator for c in candidates]
     bits = sorted({m.fraction_bits for m in machines if hasattr(m, "fraction_bits")})
     groups = sorted({m.group_size for m in machines if "group_size" in heeded_fields(type(m))})
-    for label, arrays in operands(dump, seed, tuple(bits), tuple(groups)):
+    for label, arrays in deadline.limit(operands(dump, seed, tuple(bits), tuple(groups))):
         if not left:
             break
         part = _as_dump(dump, arrays).parts()[0]
         own = first.outputs(part)
         tried += own.size
-        differ = [c for c in left if (c.outputs(part) != own).any()]
+        differ = [c for c in deadline.limit(left) if (c.outputs(part) != own).any()]
         if differ:
             chosen.setdefault(arrays["a"].shape[1], []).append((label, arrays))
             distinguished += differ
             left = [c for c in left if c not in differ]
     arrays = _joined(dump, chosen)
     if arrays:  # one product has them all: other operands must not hide a difference
-        whole = _as_dump(dump, arrays).parts()[0]
-        own = first.outputs(whole)
-        hidden = [c for c in distinguished if not (c.outputs(whole) != own).any()]
-        distinguished, left = [c for c in distinguished if c not in hidden], [*left, *hidden]
+        whole = [(part, first.outputs(part)) for part in _as_dump(dump, arrays).parts()]
+        seen = [c for c in deadline.limit(distinguished) if any((c.outputs(part) != own).any() for part, own in whole)]
+        distinguished, left = seen, [*left, *(c for c in distinguished if c not in seen)]
     labels = tuple(label for k in sorted(chosen) for label, _ in chosen[k])
     return Probes(arrays, labels, tuple(distinguished), tuple(left), tried)
 

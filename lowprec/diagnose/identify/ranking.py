@@ -12,8 +12,10 @@ from ...format.catalogue import Format
 from ...tensorcore.accumulator import FLOAT64
 from ...tensorcore.catalogue import accumulators
 from ...tensorcore.library import gemm_libraries
+from ..deadline import Deadline
 from .candidate import Candidate, GemmCandidate, MmaCandidate, takes
 from .dump import GemmDump, Part, values, word_of
+from .search import Search
 
 _STEPS = 4096  # prefixes of K that are looked at for the first difference
 
@@ -44,31 +46,31 @@ class Ranked:
     first_difference: range | None = None
 
 
-def count(candidate: Candidate, parts: Sequence[Part]) -> int:
-    """Return how many outputs of some parts a candidate does not give."""
-    return sum(int(np.count_nonzero(candidate.differing(part))) for part in parts)
+def rank(search: Search) -> list[Ranked]:
+    """Return the entries that take a dump's operands, those with the fewest differing outputs first.
 
-
-def rank(dump: GemmDump) -> list[Ranked]:
-    """Return the entries that take a dump's operands, those with the fewest differing outputs first."""
-    parts, first = dump.parts(), dump.sample(2)
+    The nearest by a few outputs are computed first; entries that the time does not allow are left out.
+    """
+    first = search.dump.sample(2)
     same: dict[Any, list[Candidate]] = {}
-    for candidate in catalogued(dump):
+    for candidate in search.deadline.limit(catalogued(search.dump)):
         if candidate.applies(first):
-            same.setdefault(_arithmetic(candidate, dump), []).append(candidate)
+            same.setdefault(_arithmetic(candidate, search.dump), []).append(candidate)
+    groups = [sorted(group, key=_standing) for group in same.values()]
     found = []
-    for group in same.values():
-        group.sort(key=_standing)
-        names = tuple(dict.fromkeys(c.accumulator.name for c in group))
-        around = tuple(dict.fromkeys(c.library.name for c in group if c.library is not None))
-        found.append(Ranked(names, group[0], count(group[0], parts), () if group[0].library is None else around))
+    for group in sorted(groups, key=lambda group: search.score_sample(group[0])):
+        if scores := search.score_dumps(group[0]):
+            names = tuple(dict.fromkeys(c.accumulator.name for c in group))
+            around = tuple(dict.fromkeys(c.library.name for c in group if c.library is not None))
+            found.append(Ranked(names, group[0], scores[0].wrong, () if group[0].library is None else around))
     return sorted(found, key=lambda r: (r.differing, _standing(r.candidate)))
 
 
-def explained_by_catalogue(dump: GemmDump) -> bool:
+def explained_by_catalogue(dump: GemmDump, deadline: Deadline) -> bool:
     """Return whether an entry of the catalogue gives every output."""
-    few, parts = dump.sample(4), dump.parts()
-    return any(c.applies(few) and not c.differing(few).any() and not count(c, parts) for c in catalogued(dump))
+    search = Search((dump,), 0, deadline)
+    distinct = {_arithmetic(c, dump): c for c in catalogued(dump)}
+    return any(search.is_as_good(c, 0) for c in distinct.values())
 
 
 def catalogued(dump: GemmDump) -> Iterator[Candidate]:
@@ -102,14 +104,20 @@ def _standing(candidate: Candidate) -> tuple[Any, ...]:
     return candidate.library is not None, "recordings" not in machine.validated_against, not machine.input_formats
 
 
-def with_first_apart(r: Ranked, right: Candidate, dump: GemmDump) -> Ranked:
+def with_first_apart(r: Ranked, right: Candidate, search: Search) -> Ranked:
     """Add the products after which an entry's sum is first another than the right one's, in the first such output."""
-    wrong = np.concatenate([r.candidate.outputs(part) != right.outputs(part) for part in dump.parts()])
-    if not wrong.any():
+    dump, at = search.dump, 0
+    for part in search.deadline.limit(dump.parts()):
+        wrong = r.candidate.outputs(part) != right.outputs(part)
+        if wrong.any():
+            at += int(np.argmax(wrong))
+            break
+        at += wrong.size
+    else:
         return r
-    part = dump.single(dump.place(int(np.argmax(wrong))))
+    part = dump.single(dump.place(at))
     step = max(r.candidate.accumulator.step(), 1, -(-dump.k // _STEPS))
-    for start in range(0, dump.k, step):
+    for start in search.deadline.limit(range(0, dump.k, step)):
         some = _prefix(part, start + step)
         if some is None:
             break

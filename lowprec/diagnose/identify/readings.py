@@ -19,7 +19,9 @@ from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.quantized import Quantized
 from ...tensorcore.accumulator import FLOAT64
-from .dump import Array, GemmDump, Part, dump_of, grids, values
+from ..deadline import Deadline
+from .dump import Array, GemmDump, Part, values
+from .inputs import dump_of, grids
 from .ranking import explained_by_catalogue
 
 Arguments = dict[str, Any]
@@ -28,7 +30,7 @@ _SIDE = 12  # rows and columns of the outputs that are looked at
 _NEAR = 2.0**-12  # distance of outputs to which no other layout can be much nearer
 _NEARER = 8  # times nearer, that another layout must be
 _LAYOUTS = 2  # changes of the layout at once
-_PERMUTED = 1 << 24  # products up to which the order of scales is looked for
+_PERMUTED = 1 << 24  # products up to which the order of scales is looked for; or 16 times as many of scales
 _PADDED = 32  # zeros in front of K, below which any number is tried
 _SCALES = ("e8m0fnu", "e4m3fn")
 
@@ -60,15 +62,17 @@ class Reading:
 
 
 @np.errstate(all="ignore")  # a wrong layout overflows
-def readings(arguments: Arguments) -> list[Reading]:
+def readings(arguments: Arguments, deadline: Deadline) -> list[Reading]:
     """Return readings of arguments in the likeliest layout, one per grid of the outputs, the finest first.
+
+    Once the time is over no further layout is looked at.
 
     Raises
     ------
     ValueError or TypeError
         If the arguments are not a dump, and no other layout makes them one.
     """
-    best, error = _layout(arguments)
+    best, error = _layout(arguments, deadline)
     if best is None:
         assert error is not None
         raise error
@@ -83,7 +87,7 @@ def readings(arguments: Arguments) -> list[Reading]:
     return found
 
 
-def _layout(arguments: Arguments) -> tuple[Reading | None, Exception | None]:
+def _layout(arguments: Arguments, deadline: Deadline) -> tuple[Reading | None, Exception | None]:
     """Return the reading in the likeliest layout, or why there is none."""
     best, error = None, None
     try:
@@ -96,7 +100,7 @@ def _layout(arguments: Arguments) -> tuple[Reading | None, Exception | None]:
             break
         assumed, changes = ((), ()) if best is None else (best.assumed, best.changes)
         looked: list[tuple[float, int, Reading]] = []
-        for words, change in _layouts(arguments, best):
+        for words, change in deadline.limit(_layouts(arguments, best)):
             try:
                 other = Reading.of(arguments, (*assumed, words), (*changes, change))
             except (ValueError, TypeError):
@@ -195,9 +199,10 @@ def _permuted(dump: GemmDump) -> Iterator[tuple[str, Change]]:
     """Yield the order of rows of scales that fits each row of outputs best."""
     assert dump.quantized is not None
     (qa, qb), d = dump.quantized, values(dump.d, dump.out)
-    if dump.by_row or dump.c is not None or len(qa.codes) * len(qb.codes) * dump.k > _PERMUTED:
-        return
     block, count = qa.granularity.block((qa.shape[0], dump.k))[1], qa.scale.shape[1]
+    m, n = len(qa.codes), len(qb.codes)
+    if dump.by_row or dump.c is not None or m * n * max(dump.k, count * (m + n) // 16) > _PERMUTED:
+        return
     if qb.scale.shape[1] != count:
         return
     x, y = (values(q.codes, q.format).reshape(len(q.codes), dump.k) for q in (qa, qb))
@@ -254,7 +259,7 @@ def _terms(
     return a[:, None] * b[None], c, d.reshape(c.shape)
 
 
-def padded(reading: Reading) -> Iterator[Reading]:
+def padded(reading: Reading, deadline: Deadline) -> Iterator[Reading]:
     """Yield readings with zeros in front of K, or without those that are there, that the catalogue explains.
 
     Zeros there move the borders of groups; the product is the same.
@@ -265,13 +270,13 @@ def padded(reading: Reading) -> Iterator[Reading]:
     leading = min(int(np.argmax(np.append((values(x, f) != 0).any(0), True)))
                   for x, f in ((dump.a, dump.fa), (dump.b, dump.fb)))  # fmt: skip
     counts = dict.fromkeys((-leading, *((-dump.k) % n for n in (32, 64, 128, 256)), *range(1, _PADDED)))
-    for count in (n for n in counts if n and n > -dump.k):
+    for count in deadline.limit(n for n in counts if n and n > -dump.k):
         words = f"{abs(count)} zeros {'come before K' if count > 0 else 'at the start of K are not summed'}"
         moved = functools.partial(_moved, count=count)
         a, b, pair = moved(dump.a), moved(dump.b), dump.quantized
         pair = None if pair is None else (replace(pair[0], codes=a), replace(pair[1], codes=b))
         other = replace(dump, a=a, b=b, quantized=pair)
-        if explained_by_catalogue(other):
+        if explained_by_catalogue(other, deadline):
             yield Reading(other, (*reading.assumed, words), (*reading.changes, _mapped(moved, "a", "b")))
 
 

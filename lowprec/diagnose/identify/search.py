@@ -6,7 +6,6 @@ A candidate is computed on a few outputs first, which refute most, then on all; 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from ...tensorcore.catalogue import accumulators
 from ...tensorcore.engines.selection import engine_for
 from ...tensorcore.kinds import KINDS
 from ...tensorcore.library import GemmLibrary
+from ..deadline import Deadline
 from .candidate import Candidate, MmaCandidate
 from .dump import GemmDump, Part, values
 
@@ -211,8 +211,8 @@ class Search:
     dumps : tuple of GemmDump
     allowed : int
         Outputs of the first dump that may differ all the same.
-    deadline : float
-        Time of `time.monotonic` at which it ends.
+    deadline : Deadline
+        Time at which it ends: from then on nothing is computed, and candidates fail.
     report : callable, optional
         Called now and then with the number of candidates tried.
     tried : int
@@ -221,7 +221,7 @@ class Search:
 
     dumps: tuple[GemmDump, ...]
     allowed: int
-    deadline: float
+    deadline: Deadline
     report: Callable[[int], object] | None = None
     tried: int = 0
 
@@ -229,6 +229,7 @@ class Search:
         self._few = [dump.sample(_TOLD if i else _FEW) for i, dump in enumerate(self.dumps)]
         self._all = [dump.parts() for dump in self.dumps]
         self._damage: dict[Any, bool] = {}
+        self._known: dict[Any, tuple[Score, ...]] = {}
 
     @property
     def dump(self) -> GemmDump:
@@ -238,7 +239,7 @@ class Search:
     @property
     def late(self) -> bool:
         """Whether the time is over."""
-        return time.monotonic() >= self.deadline
+        return self.deadline.passed
 
     @functools.cached_property
     def space(self) -> Space:
@@ -255,17 +256,27 @@ class Search:
 
     def score_all(self, candidate: Candidate) -> Score:
         """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
-        first = self._score(candidate, self._all[0])
-        if len(self.dumps) == 1 or first == FAILED:
-            return first
-        rest = self._score(candidate, [part for parts in self._all[1:] for part in parts])
-        return Score(first.wrong + (self.allowed + 1) * rest.wrong, first.far + rest.far)
+        if not (scores := self.score_dumps(candidate)):
+            return FAILED
+        more = sum(score.wrong for score in scores[1:])
+        return Score(scores[0].wrong + (self.allowed + 1) * more, sum(score.far for score in scores))
+
+    def score_dumps(self, candidate: Candidate) -> tuple[Score, ...]:
+        """Score a candidate on all outputs of each dump; return nothing if it fails, or if the time is over."""
+        if (key := candidate.key()) not in self._known:
+            scores = tuple(self._score(candidate, parts) for parts in self._all)
+            if FAILED in scores:
+                return ()
+            self._known[key] = scores
+        return self._known[key]
 
     def _score(self, candidate: Candidate, parts: Sequence[Part], most: int | None = None) -> Score:
         """Score a candidate on some outputs; where more than `most` are wrong no further part is computed."""
         wrong, far, n, spent = 0, 0.0, 0, 0
         try:
             for part in parts:
+                if self.late:
+                    return FAILED
                 spent += cost(candidate, part)
                 one = score(candidate.outputs(part), part.wanted)
                 wrong, far, n = wrong + one.wrong, far + one.far * len(part.wanted), n + len(part.wanted)
@@ -290,16 +301,17 @@ class Search:
         if whole.wrong == 0 or whole.wrong > self.allowed:
             return whole.wrong == 0
         if (key := candidate.key()) not in self._damage:
-            far = np.concatenate([_roundings(candidate.outputs(part), part) for part in self._all[0]])
-            self._damage[key] = bool(2 * np.count_nonzero(far > _ROUNDINGS) > whole.wrong)
+            far = [_roundings(candidate.outputs(part), part) for part in self.deadline.limit(self._all[0])]
+            errors = np.concatenate([np.zeros(0), *far])
+            self._damage[key] = bool(2 * np.count_nonzero(errors > _ROUNDINGS) > errors.size)
         return self._damage[key]
 
     def accepts(self, candidate: Candidate, most: int) -> bool:
         """Return whether a candidate leaves at most `most` outputs; if not, these join the few."""
-        if self.score_all(candidate).wrong <= most:
-            return True
-        self.add_counterexamples(candidate)
-        return False
+        whole = self.score_all(candidate)
+        if whole.wrong > most and whole != FAILED:
+            self.add_counterexamples(candidate)
+        return whole.wrong <= most
 
     def may_accept(self, candidate: Candidate, most: int) -> bool:
         """Return whether a candidate may leave at most `most` outputs, by the few."""
@@ -314,7 +326,8 @@ class Search:
     def add_counterexamples(self, candidate: Candidate) -> None:
         """Add outputs that a candidate does not give to the few on which candidates are compared first."""
         for dump in self.dumps:
-            at = np.flatnonzero(np.concatenate([candidate.differing(part) for part in dump.parts()]))
+            wrong = [candidate.differing(part) for part in self.deadline.limit(dump.parts())]
+            at = np.flatnonzero(np.concatenate([np.zeros(0, np.bool_), *wrong]))
             if at.size:
                 chosen = at[np.linspace(0, at.size - 1, min(_LEARNT, at.size)).astype(np.intp)]
                 places = np.array([dump.place(int(i)) for i in chosen])

@@ -88,7 +88,7 @@ def find(
     earlier : sequence of Candidate
         Explanations of the first dumps: those that explain all are returned, and the search starts from the others.
     """
-    few = [(search.score_sample(c), c) for c in earlier]
+    few = [(search.score_sample(c), c) for c in search.deadline.limit(earlier)]
     if good := [c for own, c in few if search.passes(own) and search.score_all(c).wrong == 0]:
         return good, ()
     nearest = [c for _, c in sorted(few, key=lambda x: x[0])][:_EARLIER]
@@ -152,7 +152,7 @@ class BestFirst:
             if heap:
                 _, _, _, changes, c, _ = min(heap, key=lambda node: (node[2].far, node[1]))
                 lines.append(f"{kind.__name__}, from {c}: {'; '.join(' with '.join(change) for change in changes)}")
-        return tuple(lines)
+        return tuple(lines) or ("all beyond the catalogue",)
 
     @property
     def _solved(self) -> bool:
