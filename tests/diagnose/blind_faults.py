@@ -120,7 +120,9 @@ fault("amax doubled", "after", "amax multiplied", "scales multiplied")(
     lambda p: (lambda a: a * np.float32(2)) if p.hand.kind != "nvfp4" else None)  # fmt: skip
 
 
-@fault("stale tile", "after", "scales of a neighbouring block", "scales shifted by blocks")
+@fault(
+    "stale tile", "after", "amax of a neighbouring block", "scales of a neighbouring block", "scales shifted by blocks"
+)
 def _stale(p: Pipeline) -> Any:
     u, v = p.rng.random(2)
 

@@ -85,7 +85,7 @@ def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
     ],
 )
 def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | None) -> None:
-    x = brain((256, 1024))
+    x = brain((64, 512))
     q = lp.quantize(x, made)
     found = checked(q, quantizer, x)
     assert not found
@@ -208,6 +208,32 @@ def test_two_mistakes_at_once() -> None:
     own = lp.quantize(x, "nvfp4_te").codes.reshape(128, 256, 2)[:, :, ::-1].reshape(128, 512)
     found = lp.check(own, x, "nvfp4_te", scale=np.ascontiguousarray(q.scale.T), tensor_scale=q.tensor_scale)
     assert found.causes == ("nibbles swapped, and scales transposed",)
+
+
+@pytest.mark.slow
+def test_what_is_read_off_the_dump_does_not_hide_a_rule() -> None:
+    """Orders that correlation does not show, a factor beside a rounding, steps of many scales."""
+    x = np.random.default_rng(6).standard_normal((32, 256)).astype(np.float32)
+    q = lp.quantize(np.ascontiguousarray(x[:, ::-1]), "mxfp8")
+    found = lp.check(np.roll(q.codes, 3, 0), x, "mxfp8", scale=q.scale)
+    assert found.causes == (
+        "columns in another order: in reverse, and rows of the codes in another order: shifted by 3",
+    )
+    exact = np.abs(x).reshape(32, 2, 128).max(-1).astype(np.float64) * 2 / 448
+    scale = exact.astype(np.float32)
+    scale = np.where(scale > exact, np.nextafter(scale, np.float32(0)), scale)
+    codes = lp.encode(x / np.repeat(scale, 128, 1), "e4m3fn", policy="ocp_sat")
+    found = lp.check(codes, x, "dsv3_inference", scale=scale)
+    assert found.causes[0] == "amax multiplied: by 2, and scale rounded in another direction: down"
+    assert "scales multiplied: by 2; the codes follow" not in found.causes
+    q = lp.quantize(x, "mxfp8_floor")
+    scale = q.scale.copy()
+    scale[0, 2] = scale[0, 1]  # which is half of its own
+    codes = lp.encode(x / np.repeat(scale, 32, 1), "e4m3fn", policy="ocp_sat")
+    found = lp.check(codes, x, "mxfp8_rceil", scale=scale)
+    arithmetic, neighbour = found.causes[0].split(", and ")
+    assert arithmetic == "scale from another arithmetic: floor instead of amax*(1/max)"
+    assert neighbour == "amax of a neighbouring block: the one below, in 1 blocks"
 
 
 @pytest.mark.sampled(0, default=4)

@@ -78,6 +78,7 @@ def test_what_was_not_tried_is_listed(clock: Clock) -> None:
     assert calls
 
 
+@pytest.mark.slow
 def test_an_answer_that_ran_out_of_time_is_not_repeated(clock: Clock) -> None:
     given = of("hopper_fp8")
     assert lp.identify(**given, seconds=1).untried
@@ -99,7 +100,7 @@ def test_the_budget_of_check_is_kept(quantizer: str | None, clock: Clock) -> Non
     x = np.random.default_rng(5).standard_normal((4, 128)).astype(np.float32)
     q = noise(lp.quantize(x, "deepgemm"))
 
-    for seconds in (0, 10, 100, 1200):
+    for seconds in (0, 10, 400):
         start = clock.seconds
         found = lp.check(q.codes, x, quantizer, scale=2 * q.scale, seconds=seconds)
         assert clock.seconds - start <= seconds + 3 * LATE  # comparisons of what was begun

@@ -108,7 +108,9 @@ def named(found: Identification, machine: lp.Accumulator) -> bool:
     return any(forms.same(c, MmaCandidate(machine)) for c in found.explaining)
 
 
-def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (128, 256), more: int = MORE) -> Verdict:
+def blind(
+    seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (128, 256), more: int = MORE, limit: float = 60
+) -> Verdict:
     rng = np.random.default_rng([seed, number])
     machine = draw(rng)
     k, data = int(rng.choice(lengths)), DATA[number % 3]
@@ -121,7 +123,7 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
         return {**operands, **E4M3, "d": mma(machine, **operands)}
 
     start, cpu = time.perf_counter(), time.process_time()
-    found = lp.identify(**run(given))
+    found = lp.identify(**run(given), seconds=limit)
     spent = time.perf_counter() - start, time.process_time() - cpu
     how, also = "same" if found.same or len(found.explaining) > 1 else "exact", []
     for turn in range(more):
@@ -129,7 +131,7 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
             break
         how = "probed"
         also.append(run(probes.arrays))
-        found = lp.identify(**run(given), also=also)
+        found = lp.identify(**run(given), also=also, seconds=limit)
     if len(found.classes) > 1:
         how = "together"
     if not found.explaining or found.differing:
@@ -144,9 +146,8 @@ def blind(seed: int, number: int, side: int = 64, lengths: tuple[int, ...] = (12
 @pytest.mark.ci
 def test_drawn_machines_are_explained() -> None:
     """Small dumps, and no probes: all outputs are explained, whether or not they tell all machines apart."""
-    verdicts = [blind(SEED, number, 32, (64, 96), 0) for number in range(6)]
-    missed = [str(v) for v in verdicts if v.how == "missed"]
-    assert len(missed) <= 1, missed
+    verdicts = [blind(SEED, number, 32, (64, 96), 0, 600) for number in range(6)]  # seconds that others use, too
+    assert not [str(v) for v in verdicts if v.how == "missed"]
 
 
 @pytest.mark.exhaustive

@@ -204,3 +204,20 @@ def test_twins_are_named_together() -> None:
     d = lp.mma(a.view(np.uint16), b.view(np.uint16), accumulator="ampere_f16", **codes)
     assert {"turing_f16", "ampere_f16"} <= set(first(lp.identify(a, b, None, d)).replace(",", "").split())
     assert first(lp.identify(**plain(), c=None, **E4M3)) == "hopper_fp8"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", [16, 1])
+def test_a_dump_that_does_not_discriminate_says_so_first(outputs: int) -> None:
+    """Small whole numbers, whose sums are exact; one output, which entries of one kind share that are not equal."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (2, 16, 64)) if outputs > 1 else rng.standard_normal((2, 1, 64))
+    a, b = (lp.encode(side, "e4m3fn") for side in x)
+    found = lp.identify(a, b, None, mma("hopper_fp8", a, b), **E4M3)
+    assert not found.discriminates
+    assert (found.kinds > 2) == (outputs > 1)
+    assert found.sentence.startswith(f"this dump does not discriminate: {len(found.classes)} accumulators")
+    assert repr(found).startswith("Identification: this dump does not discriminate")
+    assert {"hopper_fp8", "ada_fp8"} <= set(found.twins)
+    assert "hopper_fp8, ada_fp8" in found.sentence
+    assert "outputs distinguish 15 of the next 15" in found.sentence

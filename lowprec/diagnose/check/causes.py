@@ -131,6 +131,23 @@ def unwritten(
             yield f"{said} are {found[-1, -1]:g}" if "tile" not in said else f"{said} is {found[-1, -1]:g}", filled
 
 
+def typical_ratio(found: NDArray[Any], scale: NDArray[Any]) -> np.float32:
+    """Return the median of the finite ratios other than zero; NaN if there are none."""
+    ratio = (found / scale).ravel()
+    finite = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
+    return np.float32(finite[finite.size // 2] if finite.size else np.nan)
+
+
+def of_neighbours(scale: NDArray[Any], found: NDArray[Any], factor: Any = 1) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield scales of which a quarter at most are a neighbour's, where those found, by a factor, are that."""
+    for axis, places in ((0, {1: "above", -1: "below"}), (1, {1: "before", -1: "after"})):
+        for by, said in places.items():
+            other = np.roll(scale, by, axis)
+            stale = (found == other * factor) & (other != scale)
+            if 0 < stale.sum() <= max(stale.size // 4, 1):
+                yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, other, scale)
+
+
 def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
     """Return the index of each found row among the expected ones; None if they are in order, or too similar.
 

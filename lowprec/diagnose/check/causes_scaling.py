@@ -17,7 +17,7 @@ from ...scaling.constants import bound_of, rule_of, tensor_scale
 from ...scaling.granularity import Granularity
 from ...scaling.quantizer import Quantizer, quantizers
 from ...scaling.rules import FLOAT32, SPECIALS, are_powers, scale_calculations
-from .causes import add
+from .causes import add, of_neighbours, typical_ratio
 from .expected import F32, Expected, Observed, quotient_of
 
 _EPSILONS = (
@@ -141,6 +141,13 @@ def _partial(made: Expected, found: Observed) -> Forms:
         yield form, made.changed(part=part)
         if made.q.has_tensor_scale:
             yield f"{form}, of the tensor too", made.changed(part=part, whole=True)
+
+
+@add("amax of a neighbouring block", "making", "compute amax for every block before its scale is used", 1.4)
+def _neighbours(made: Expected, found: Observed) -> Forms:
+    if found.scale.shape == made.scale.shape:
+        for form, scale in of_neighbours(made.scale, found.scale, typical_ratio(found.scale, made.scale)):
+            yield form, made.with_scale(scale)
 
 
 @add("scale rounded in another direction", "making", "round scales to nearest, as the quantizer does")

@@ -14,14 +14,14 @@ from ...cast.casts import encode
 from ...format.catalogue import formats
 from ...scaling.constants import bound_of
 from ...scaling.rules import FLOAT32, are_powers
-from .causes import MEMORY, add, describe_flips, describe_order, exact_order, unwritten
+from .causes import MEMORY, add, describe_flips, describe_order, exact_order, of_neighbours, typical_ratio, unwritten
 from .expected import F32, Expected, Observed, in_16_bits
 
 Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
 _ROUND, _ROUNDING = 64, 5e-7  # largest denominator of a round factor; its relative error
-_MANY = 5  # a share of the scales: one in five
+_MANY, _MANY_POWERS = 5, 32  # more than one scale in so many is off; a step of a power of two has more rules
 _STEPS = 8  # steps that a scale may be off, and numbers of them
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
@@ -79,9 +79,9 @@ _FACTOR = "find the factor: amax doubled, a wrong maximum, an exponent bias off 
 
 def _multiplied(made: Expected, found: Observed, rounded: bool) -> Forms:
     """Yield scales times a factor that is read off the dump: exactly, or but for a rounding of some."""
-    ratio = (found.scale / made.scale)[found.scale != made.scale]
-    factors = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
-    if not factors.size or abs((factor := factors[factors.size // 2]) - 1) <= _NO_FACTOR:
+    differing = found.scale != made.scale
+    factor = typical_ratio(found.scale[differing], made.scale[differing])
+    if not abs(factor - 1) > _NO_FACTOR:
         return
     near = [np.nextafter(factor, np.float32(to)) for to in (0, np.inf)]
     products = [made.scale * f for f in (factor, *near)] + [made.scale / (1 / f) for f in (factor, *near)]
@@ -200,22 +200,16 @@ def _rows(made: Expected, found: Observed) -> Forms:
                 yield f"{said} {describe_order(order)}", np.take(made.scale, order, axis)
 
 
-@add("scales of a neighbouring block", "scale", "compute amax for every block before its scale is used", 1.4,
-     same_shape=True)  # fmt: skip
-def _neighbours(made: Expected, found: Observed) -> Forms:
-    s = made.scale
-    for axis, places in ((0, {1: "above", -1: "below"}), (1, {1: "before", -1: "after"})):
-        for by, said in places.items():
-            stale = (found.scale == np.roll(s, by, axis)) & (found.scale != s)
-            if 0 < stale.sum() <= max(stale.size // 4, 1):
-                yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, found.scale, s)
+add("scales of a neighbouring block", "scale", "store every scale after it is computed", 1.4, same_shape=True)(
+    lambda m, f: of_neighbours(m.scale, f.scale)
+)
 
 
 def _steps(made: Expected, found: Observed, many: bool) -> Forms:
     off = np.subtract(*(stored.astype(np.int64) for stored in _stored(made, found)))
-    steps = np.unique(off[off != 0])
+    steps, share = np.unique(off[off != 0]), _MANY_POWERS if are_powers(made.q.scale_format) else _MANY
     for k in steps if steps.size <= _STEPS else ():
-        if abs(int(k)) <= _STEPS and (_MANY * (off == k).sum() > off.size) == many:
+        if abs(int(k)) <= _STEPS and (share * (off == k).sum() > off.size) == many:
             yield f"by {int(k):+d} in {int((off == k).sum())} blocks", np.where(off == k, found.scale, made.scale)
 
 
@@ -223,7 +217,7 @@ _ROUNDING_FIX = "compute scales as the quantizer does, with one rounding"
 add("scales off by steps of their format", "scale", _ROUNDING_FIX, 1.5, same_shape=True)(
     functools.partial(_steps, many=False)
 )
-add("many scales off by steps of their format", "scale", _ROUNDING_FIX, 2.2, same_shape=True)(
+add("many scales off by steps of their format", "scale", _ROUNDING_FIX, 2.5, same_shape=True)(
     functools.partial(_steps, many=True)
 )
 
