@@ -21,7 +21,7 @@ Forms = Iterator[tuple[str, F32]]
 _NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
 _FEW = 3
 _ROUND, _ROUNDING = 64, 5e-7  # largest denominator of a round factor; its relative error
-_MANY, _MANY_POWERS = 5, 32  # more than one scale in so many is off; a step of a power of two has more rules
+_MANY, _MANY_POWERS = 5, 32  # many scales are more than a fifth; of powers of two, whose steps have rules, fewer
 _STEPS = 8  # steps that a scale may be off, and numbers of them
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 

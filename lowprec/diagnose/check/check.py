@@ -58,7 +58,7 @@ def check(
     granularity : str or Granularity, optional
         Blocks, if they are not the quantizer's.
     seconds : float
-        Time after which no further quantizer is compared, and no further cause tried; the sentence then says so.
+        Time after which no further quantizer is compared, and no further cause tried; `Check.complete` is then False.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Arithmetic that explains a dump: a sentence, tables, lines of Python, and probes of what is open."""
+"""Result of `identify`: a sentence, tables, lines of Python, and probes of open fields."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Identification:
     twins : tuple of str
         Names of the catalogue's accumulators that explain the dumps, within a library if the first candidate is.
     discriminates : bool
-        Whether the dump tells entries of the catalogue apart, and most kinds of accumulators.
+        Whether the dump distinguishes entries of the catalogue, and most kinds of accumulators.
     probed : Probes or None
         Operands that distinguish the first candidates, if the dump does not discriminate.
     open : dict of str to tuple
