@@ -24,6 +24,7 @@ from .result import Check, Counts
 from .search import CauseSearch, Explanation, codes_left, scales_left, tensor_left
 
 _DAMAGED = 2  # differences that may have another cause
+_SEARCHED = 0.75  # share of the time for causes of the whole; the rest is for those of single elements
 _NEAREST = 4  # quantizers whose causes are looked for, where none is named
 
 
@@ -100,8 +101,8 @@ def check(
                 f"check: codes must be {needed} for {one.name or 'the quantizer'} ({one.format}), got {came}"
             )
         made = Expected.of(matrix, one)
-        search = CauseSearch(_fitting(given.dump, made), deadline)
-        return replace(_result(search, made, search.explanations(made), ()), seconds=seconds)
+        search = CauseSearch(_fitting(given.dump, made), deadline.share(_SEARCHED))
+        return replace(_result(search, made, search.explanations(made), (), deadline), seconds=seconds)
     return replace(_ranked(given, matrix, granularity, deadline), seconds=seconds)
 
 
@@ -135,9 +136,10 @@ def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> li
 
 def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None, deadline: Deadline) -> Check:
     """Compare with the catalogue, and explain differences from the nearest few quantizers."""
+    searching = deadline.share(_SEARCHED)
     tried: list[tuple[float, Counts, Expected, CauseSearch]] = []
     for q in _candidates(given, granularity):
-        if tried and deadline.passed:
+        if tried and searching.passed:
             break
         try:
             made = Expected.of(x, q)
@@ -146,23 +148,23 @@ def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None, d
         found = _fitting(given.dump, made)
         counts = _counts(made, found)
         share = counts.codes / made.codes.size + counts.scales / max(made.scale.size, found.scale.size)
-        tried.append((share + 0.01 * counts.tensor, counts, made, CauseSearch(found, deadline)))
+        tried.append((share + 0.01 * counts.tensor, counts, made, CauseSearch(found, searching)))
     if not tried:
         raise ValueError(f"check: codes must be a quantizer's for values {x.shape}, got {given.dump.codes.dtype}")
     tried.sort(key=lambda item: item[0])
     ranking = tuple(counts for _, counts, _, _ in tried)
     fits: list[tuple[tuple[float, float], CauseSearch, Expected, list[Explanation]]] = []
     for share, counts, made, search in tried[:_NEAREST]:
-        if fits and deadline.passed:
+        if fits and searching.passed:
             break
         if counts.same:
-            return _result(search, made, [], ranking)
+            return _result(search, made, [], ranking, deadline)
         fit = search.explanations(made)
         order = (float(fit[0].left), fit[0].prior_cost) if fit[0].steps else (share * 1e12, 0.0)
         fits.append((order, search, made, fit))
     best = min(fits, key=lambda item: item[0])  # the nearest of equals
     tied = tuple(made.q.name for order, _, made, _ in fits if order == best[0] and made is not best[2])
-    return replace(_result(*best[1:], ranking), tied=tied)
+    return replace(_result(*best[1:], ranking, deadline), tied=tied)
 
 
 def _counts(made: Expected, found: Observed) -> Counts:
@@ -173,12 +175,12 @@ def _counts(made: Expected, found: Observed) -> Counts:
 
 
 def _result(
-    search: CauseSearch, made: Expected, fit: list[Explanation], ranking: tuple[Counts, ...]
-) -> Check:  # fmt: skip
-    counts = _counts(made, search.found)
+    search: CauseSearch, made: Expected, fit: list[Explanation], ranking: tuple[Counts, ...], deadline: Deadline
+) -> Check:
+    counts, late = _counts(made, search.found), search.deadline.passed
     kept = tuple(e for e in fit if _explains(e, counts))
-    codes, scales, tensor = attribute(search, made, list(kept))
-    complete = counts.same or not search.deadline.passed
+    codes, scales, tensor = attribute(replace(search, deadline=deadline), made, list(kept))
+    complete = counts.same or not (late or deadline.passed)
     return Check(made, search.found, counts, kept, codes, scales, tensor, ranking, complete=complete)
 
 
