@@ -89,7 +89,24 @@ and none at all: this field rests on the source of the rule alone. Two products 
 ## Libraries
 
 A GEMM library calls the tensor core many times. Bits depend on its order of operations as well: when a sum leaves the
-tensor core (*promotion*), where scales are applied, and whether K is split. `lp.gemm(library=...)` takes a name.
+tensor core (*promotion*), where scales are applied, and whether K is split. `lp.gemm(library=...)` takes a name, or a
+description of your own kernel:
+
+```python
+>>> mine = lp.GemmLibrary("mine", promote_every=64, split_k=4)
+
+```
+
+| in the kernel | in the description |
+| --- | --- |
+| promotion after n products | `promote_every=n` |
+| scales per tensor or row, applied once after all of K | `apply_scales_at="end"` |
+| split-K: equal contiguous parts, in whole tiles of 128, added in float32 or in the result format | `split_k`, \
+`split_k_reduction` |
+| two consumer warpgroups with one half of K each, added at the end | `split_k=2` |
+| stream-K, or other unequal parts of K | none: call `lp.gemm` with the operands of each part, and add the float32 \
+results in the kernel's order; for equal parts this returns the bits of `split_k` |
+| tile sizes in M and N, clusters, pipeline stages | none: they change no bits if the order along K stays the same |
 
 {table(("name", *(field.replace("_", " ") for field in fields)), orders)}
 """
