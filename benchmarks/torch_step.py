@@ -77,7 +77,7 @@ class Fake(torch.autograd.Function):
 
 def shown(tensor, values):
     """Return values after quantization and dequantization."""
-    q = tensor.quantize(np.ascontiguousarray(values.detach().numpy()))
+    q = lp.quantize(np.ascontiguousarray(values.detach().numpy()), tensor)
     return torch.from_numpy(np.ascontiguousarray(q.dequantize())).reshape(values.shape)
 
 

@@ -148,7 +148,8 @@ A NaN in V reaches all rows of the blocks that visit its tile, even at masked po
 Each entry is one configuration of its library:
 
 - `flash2` is the kernel without splits and with the tiles of an A100. FlashAttention-2's wrapper splits keys for
-  small batches (`flash2_splitkv`), and GPUs of compute capability 8.6 and 8.9 have other tiles at D = 128.
+  small batches (`flash2_splitkv`, which has the tiles of `flash2` with one split). GPUs of compute capability 8.6 and
+  8.9 have other tiles at D = 128.
 - FlashAttention-3 entries have row-major V (the head dimension is contiguous). With column-major V, the library has
   other tiles.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 has no polynomial.

@@ -173,6 +173,13 @@ class AttentionKernel(Value):
         for field, optional in (("combine", Combine), ("sink", Sink)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
+        if self.exp2.is_natural:  # the rules of these fields are in powers of two
+            for field, plain in (
+                ("p_offset", 0), ("rescale_threshold", 0.0), ("lse_in_octaves", False), ("combine", None),
+                ("sink", None), ("gradient_tiles", ()),
+            ):  # fmt: skip
+                if (value := getattr(self, field)) != plain:
+                    raise ValueError(f"{caller}: {field} must be {plain} with an exp2 of base e, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
 

@@ -333,10 +333,12 @@ class FlashAttention4(Schedule):
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
         """Return the call without pages if a page is a tile, which TMA copies."""
         tile = self.tile(call, table)
-        if call.page_size and (tile is None or call.page_size != tile.keys):
-            for size in (call.head_dim, call.value_dim):
+        if tile is None:
+            return call
+        if call.page_size and call.page_size != tile.keys:
+            for name, size in (("head_dim", call.head_dim), ("value_dim", call.value_dim)):
                 if size % 16:
-                    raise ValueError(f"attention: head_dim must be a multiple of 16 for such pages, got {size}")
+                    raise ValueError(f"attention: {name} must be a multiple of 16 for such pages, got {size}")
             return call
         return call._replace(page_size=0)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cast.casts import encode
 from ..diagnose.check.check import check
-from ..diagnose.identify.identification import identify
+from ..diagnose.identify.identify import identify
 from ..format.catalogue import formats
 from ..scaling.quantized import Quantized
 from ..scaling.rules import AmaxRule

@@ -198,7 +198,7 @@ def gemm(
 def attention(
     q_file: str, k_file: str, v_file: str, kernel: str, causal: bool, scale: float | None, out: str | None
 ) -> None:
-    """Compute attention (.npy) as a GPU kernel does.
+    """Compute attention (.npy) as a kernel does.
 
     Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand format. Prints the error
     against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 60  # letters of an order in a table
 _DIGITS = 12
+_MOST_ROWS = 1 << 20
 _FORMATS = click.Choice(["float16", "bfloat16", "float32", "float64"])
 
 
@@ -58,6 +59,10 @@ def reveal_command(
     if (target is None) == (not answers and probes is None):
         raise CommandError("reveal: MODULE:FUNCTION must be given alone, or --probes or --answers, got "
                            + ("none" if target is None else "both"))  # fmt: skip
+    if out_format is not None and not answers:
+        raise CommandError(f"reveal: --out-format must be given with --answers, got {out_format} alone")
+    if svg is not None and target is None and not answers:
+        raise CommandError("reveal: --svg must be given with MODULE:FUNCTION or --answers, got --probes")
     for path in (svg, probes):
         _writable_file(path, *answers)
     given: dict[str, Any] = {"dtype": dtype, "operands": 2 if dot else 1, "seed": seed}
@@ -136,6 +141,9 @@ def _sizes(text: str) -> list[int]:
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not last)) or len(first + last) > _DIGITS:
             raise CommandError(f"invariance: --rows must be numbers and ranges such as 1-64,128, got {text!r}")
+        if not 1 <= int(first) <= int(last or first) <= _MOST_ROWS:
+            raise CommandError(f"invariance: --rows must be ranges that increase, of numbers from 1 to {_MOST_ROWS:,}, "
+                               f"got {text!r}")  # fmt: skip
         found += range(int(first), int(last or first) + 1)
     return found
 
@@ -151,8 +159,8 @@ def _function(caller: str, target: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
-        raise CommandError(f"{caller}: function must exist, got {target!r}: {error}") from error
+    except Exception as error:  # a module may raise anything when it is imported
+        raise CommandError(f"{caller}: function must exist, got {target!r}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise CommandError(f"{caller}: function must be callable, got {target!r}, a {type(found).__name__}")
     return found  # type: ignore[no-any-return]

@@ -29,6 +29,8 @@ class Recorded:
     ----------
     dumps : sequence of mappings
         Arrays ``a`` [P, n], ``b`` [P, n] if the callable takes two vectors, and ``d`` [P], the outputs.
+    n : int
+        Number of elements.
     dtype, out_format : str
         Formats of elements and outputs.
     operands : {1, 2}
@@ -36,18 +38,16 @@ class Recorded:
     """
 
     def __init__(
-        self, dumps: Sequence[Mapping[str, Array]], dtype: FormatName, out_format: FormatName, operands: int
+        self, dumps: Sequence[Mapping[str, Array]], n: int, dtype: FormatName, out_format: FormatName, operands: int
     ) -> None:
         self.out, self.answers, self.missing = DTYPES[out_format].type, dict[bytes, Any](), dict[bytes, Any]()
         names = ("a", "b")[:operands]
         for dump in dumps:
             rows = [np.asarray(dump[name]) for name in names if name in dump]
             d = np.asarray(dump.get("d", np.zeros(0)))
-            if len(rows) != operands or any(x.ndim != 2 or x.shape != rows[0].shape for x in rows) or (
-                d.shape != rows[0].shape[:1]
-            ):  # fmt: skip
+            if len(rows) != operands or any(x.shape != (d.size, n) for x in rows) or d.ndim != 1:
                 shapes = {name: np.shape(array) for name, array in dump.items()}
-                raise ValueError(f"reveal: answers must have {' and '.join(names)} [P, n] and d [P], got {shapes}")
+                raise ValueError(f"reveal: answers must have {' and '.join(names)} [P, {n}] and d [P], got {shapes}")
             typed = [x.astype(DTYPES[dtype]) for x in rows]
             with np.errstate(over="ignore"):
                 self.answers |= {_key(*vectors): self.out(y) for *vectors, y in zip(*typed, d, strict=True)}
@@ -114,7 +114,7 @@ def next_probes(
     ValueError
         If arrays are missing or differ in shape.
     """
-    function: Callable[..., Any] = Recorded(dumps, dtype, out_format or dtype, operands)
+    function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
     assert isinstance(function, Recorded)
     try:
         order = reveal(function, n, dtype=dtype, operands=operands, seed=seed)
@@ -122,6 +122,8 @@ def next_probes(
         if not function.missing:
             raise
         order = None
+    if order is not None:
+        order = order.with_(name="answers")
     return order if order is not None and not function.missing else _arrays(function.missing.values())
 
 

@@ -81,8 +81,10 @@ class InjectedError(Value):
                 continue
             part = re.fullmatch(r"(gain|noise)=([-+]?\d[\d.]*(?:e[-+]?\d+)?)", word)
             if part is None or part[1] in found or part[2].count(".") > 1:
-                raise ValueError(f"injected_error must be words such as 'gain=-0.01 noise=0.02', got {text!r}")
+                raise ValueError(f"injected_error must be words such as 'gain=-0.01 noise=0.02 frozen', got {text!r}")
             found[part[1]] = float(part[2])
+        if found.keys() == {"frozen"}:
+            raise ValueError(f"injected_error must have noise to be frozen, got {text!r}")
         return cls.parse(cls(**found))
 
     def apply(self, product: Matrix, seed: int) -> Matrix:

@@ -52,6 +52,12 @@ def test_mistakes():
     refused("reveal", "--n", 4, match="MODULE:FUNCTION must be given alone, or --probes or --answers, got none")
     refused("reveal", "numpy:sum", "--n", 4, "--probes", "x.npz", match="got both")
     refused("reveal", "numpy", "--n", 4, match="function must be MODULE:FUNCTION, got 'numpy'")
-    refused("reveal", "numpy:nothing", "--n", 4, match="function must exist, got 'numpy:nothing': module")
+    refused(
+        "reveal", "numpy:nothing", "--n", 4, match="function must exist, got 'numpy:nothing': AttributeError: module"
+    )
     refused("reveal", "no_such:f", "--n", 4, match="No module named 'no_such'")
+    refused("reveal", "--n", 4, "--probes", "x.npz", "--out-format", "float16", match="--out-format must be given with")
+    refused("reveal", "--n", 4, "--probes", "x.npz", "--svg", "x.svg", match="--svg must be given with")
+    refused("invariance", "numpy:inner", "--rows", "5-1", match="--rows must be ranges that increase")
+    refused("invariance", "numpy:inner", "--rows", "1-99999999999", match="from 1 to 1,048,576")
     refused("reveal", "numpy:pi", "--n", 4, match="function must be callable, got 'numpy:pi', a float")

@@ -186,5 +186,7 @@ def test_probes_as_files(operands):
     assert found == lp.reveal(function, n, **given)
     with pytest.raises(ValueError, match="from 1 to 128, got 129"):
         first_probes(129)
-    with pytest.raises(ValueError, match=r"answers must have a.* \[P, n\] and d \[P\], got"):
+    with pytest.raises(ValueError, match=r"answers must have a.* \[P, \d+\] and d \[P\], got"):
         next_probes([{"a": np.ones((3, n))}], n, **given)
+    with pytest.raises(ValueError, match="answers must have"):
+        next_probes(files, n + 1, **given)

@@ -178,7 +178,7 @@ test_refused = refusals([
     (f"InjectedError.parse({text!r})", "injected_error")
     for text in (
         "gain", "gain=x", "bias=0.1", "gain=0.1 gain=0.2", "noise=-1", "gain=-1.5", "gain=1e999", "noise=nan",
-        "gain=1.2.3", "frozen noise=0.1 frozen", 0.1,
+        "gain=1.2.3", "frozen noise=0.1 frozen", "frozen", 0.1,
     )
 ], lambda: {"InjectedError": InjectedError})  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Studies of counted successes: shares, their intervals, and a control that fails."""
 
 import csv
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,15 @@ def test_successes_are_counted_and_judged(tmp_path):
     assert [(row["condition"], row["arm"], row["successes"], row["trials"]) for row in rows] == [
         ("near", "a", "40", "40"), ("near", "b", "20", "40"), ("far", "a", "2", "2"), ("far", "b", "0", "2"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outcomes", "message"), [
+    ({("near", "a"): [1], ("near", "b"): [1], ("far", "a"): [1]}, "outcomes for each condition and arm, got"),
+    (trials(0) | {("far", "b"): []}, "one or more outcomes of ('far', 'b'), got none"),
+])  # fmt: skip
+def test_trials_of_every_condition_and_arm_are_needed(tmp_path, outcomes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(TOY, study=replace(TOY.study, trials=lambda seed: outcomes)).measure(tmp_path / "toy", plot=False)
 
 
 def test_a_control_that_fails_voids_all_verdicts(tmp_path):

@@ -84,8 +84,16 @@ class CountStudy(TableStudy):
 
         counts: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for seed in range(size.seeds):
-            for key, hits in self.trials(seed).items():
+            outcomes = self.trials(seed)
+            if {*outcomes} != {(p, arm.name) for p in self.points for arm in self.arms}:
+                raise ValueError(
+                    f"study {self.name!r}: trials must return outcomes for each condition and arm, got "
+                    f"{sorted(outcomes)}"
+                )
+            for key, hits in outcomes.items():
                 found = np.asarray(hits, bool)
+                if not found.size:
+                    raise ValueError(f"study {self.name!r}: trials must return one or more outcomes of {key}, got none")
                 counts.setdefault(key, []).append((int(found.sum()), found.size))
             progress(seed + 1, size.seeds)
         shares = {key: Share.of(rows) for key, rows in counts.items()}
@@ -201,7 +209,7 @@ class Share:
         return Estimate(100 * self.successes / self.trials, (100 * float(low), 100 * float(high)))
 
     def subtracted_from(self, other: Share) -> Estimate:
-        """Return the difference of another share and this one with Newcombe's interval."""
+        """Return the difference of another share and this one, by Newcombe's combination of their intervals."""
         (a, (low_a, high_a)), (b, (low_b, high_b)) = ((x.value, x.ci90) for x in (other.estimate, self.estimate))
         low, high = math.hypot(a - low_a, high_b - b), math.hypot(high_a - a, b - low_b)
         return Estimate(a - b, (a - b - low, a - b + high))
