@@ -105,7 +105,10 @@ class Tolerance:
             margin = MARGIN * max(scores) / max(float(np.median(scores)), 1e-300) if judged.any() else 1.0
             scale = np.sqrt(variance) * (max(scores) * margin if judged.any() else 1.0)
             relative = [np.nan_to_num((d - exact) / scale)[judged] for d in wide]
-            low, high = (round_to(exact + sign * most, target).astype(np.float64) for sign in (-1, 1))
+            low, high = (
+                round_to(np.where(np.isinf(exact), exact, exact + sign * most), target).astype(np.float64)
+                for sign in (-1, 1)
+            )
             rounding = half_ulp(target) * np.abs(exact) / math.sqrt(3) * (not target.same_codes(formats["float32"]))
             error, size = (wide[0] - exact)[judged], exact[judged]
             bound = np.maximum(high - exact, exact - low)
@@ -152,10 +155,10 @@ class Tolerance:
             If the shape differs, or values are not of the format.
         """
         d = self._checked(got)
-        if any(np.array_equal(d, result, equal_nan=True) for result in self._results):
+        if not d.size or any(np.array_equal(d, result, equal_nan=True) for result in self._results):
             return BitsEqual()
         outside, finite = self._outside(d)
-        rows = (-1, d.shape[-1])
+        rows = (-1, d.shape[-1] if d.ndim else 1)
         p, z = self._model.probability(d.reshape(rows), self.exact.reshape(rows), finite.reshape(rows), self.out_format)
         if self._addend is not None:
             addend, usual = self._addend
@@ -205,9 +208,9 @@ class Tolerance:
     def _outside(self, d: Values) -> tuple[Flags, Flags]:
         """Return which outputs are impossible, and which are judged by their size."""
         judged = np.isfinite(self.bound) & np.isfinite(self.exact)
-        special = ~np.isfinite(self.exact) & np.isfinite(self.bound + 1) | np.isnan(self.exact)
+        infinite = np.isinf(self.low) & (self.low == self.high)
         with np.errstate(invalid="ignore"):
-            places = special & ~((d == self.exact) | (np.isnan(d) & np.isnan(self.exact)))
+            places = (np.isnan(self.exact) & ~np.isnan(d)) | (infinite & ~((d == self.low) | np.isnan(d)))
             beyond = judged & ~((d >= self.low) & (d <= self.high))
         return places | beyond, judged & np.isfinite(d)
 

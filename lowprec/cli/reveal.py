@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..order.order import Order
 
 _WIDTH = 60  # letters of an order in a table
+_MOST = 1 << 16  # rows
 _DIGITS = 12
-_MOST_ROWS = 1 << 20
 _FORMATS = click.Choice(["float16", "bfloat16", "float32", "float64"])
 
 
@@ -81,13 +81,13 @@ def reveal_command(
     if isinstance(found, dict):
         _write_probes(found, probes)
         return
+    rows = [("order", str(found)), ("arithmetic", found.arithmetic), ("from +0", "yes" if found.from_zero else "no"),
+            ("found by", found.source), ("compared", found.validated_against)]  # fmt: skip
+    emit(("", found.name) if not output_format() else ("name", "value"), rows, f"{found.n} elements")
     if svg is not None:
         from .._files import write_bytes
 
         write_bytes(svg, found.drawing().encode())
-    rows = [("order", str(found)), ("arithmetic", found.arithmetic), ("from +0", "yes" if found.from_zero else "no"),
-            ("found by", found.source), ("compared", found.validated_against)]  # fmt: skip
-    emit(("", found.name) if not output_format() else ("name", "value"), rows, f"{found.n} elements")
 
 
 @click.command("invariance")
@@ -121,8 +121,7 @@ def invariance_command(target: str, k: int, n: int, rows: str, dtype: str, secon
     short = not output_format()
     table: list[Sequence[Cell]] = []
     for change in found.changes:
-        before, after = (str(order) if not short else _shortened(str(order)) for order in (change.before, change.after))
-        table.append((change.m, change.share, before, after))
+        table.append((change.m, change.share, *_orders(change.before, change.after, short)))
     if table or not short:
         emit(("M", "share", "order before", "order from M on"), table, f"{found.name}, k = {k}, {dtype}")
     click.echo(found.sentence, err=not short)
@@ -130,20 +129,27 @@ def invariance_command(target: str, k: int, n: int, rows: str, dtype: str, secon
         sys.exit(1)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
+def _orders(before: Order | None, after: Order | None, short: bool) -> list[str]:
+    """Return two orders as text, with their arithmetic if it differs."""
+    is_same = before is not None and after is not None and before.arithmetic == after.arithmetic
+    texts = []
+    for order in (before, after):
+        text = "none found" if order is None else str(order)
+        text = text if len(text) <= _WIDTH or not short else f"{text[:_WIDTH]}..."
+        texts.append(text if order is None or is_same else f"{text}; {order.arithmetic}")
+    return texts
 
 
 def _sizes(text: str) -> list[int]:
     """Return the numbers of "1-4,8" as 1, 2, 3, 4, 8."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not last)) or len(first + last) > _DIGITS:
-            raise CommandError(f"invariance: --rows must be numbers and ranges such as 1-64,128, got {text!r}")
-        if not 1 <= int(first) <= int(last or first) <= _MOST_ROWS:
-            raise CommandError(f"invariance: --rows must be ranges that increase, of numbers from 1 to {_MOST_ROWS:,}, "
-                               f"got {text!r}")  # fmt: skip
+        first, dash, last = part.partition("-")
+        is_number = first.isdecimal() and (last.isdecimal() or not dash) and len(first + last) <= _DIGITS
+        if not is_number or not 1 <= int(first) <= int(last or first) <= _MOST:
+            raise CommandError(
+                f"invariance: --rows must be numbers from 1 to {_MOST:,} and ranges such as 1-64, got {text!r}"
+            )
         found += range(int(first), int(last or first) + 1)
     return found
 

@@ -107,8 +107,8 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
     named = functools.partial(order.with_, name=order.name)
     if is_exact:
         return [named(sum_format="exact")]
-    if probed.n == 1:
-        return [order]
+    if probed.n == 1:  # the format of a product is seen through the result alone
+        return [named(sum_format=fmt) for fmt in sorted(FORMATS, key=lambda f: f != order.dtype)]
     steps, formats = order.steps, _step_formats(probed, order.steps)
     is_fused = _fused_products(probed, steps) if probed.operands == 2 else [False] * probed.n
     written, numbers = _with_products(probed.n, steps, is_fused)

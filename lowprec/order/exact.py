@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cast.casts import round_to
 from ..codec.reductions import fma
+from ..format.catalogue import formats
 
 Array = NDArray[Any]
 _SPLITTER = 134217729.0  # 2^27 + 1 halves the 53 bits of a float64 (Veltkamp)
 _LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose parts neither overflow nor underflow
+
+
+def cast(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return numbers rounded once to a dtype; ml_dtypes casts float64 and integers to bfloat16 by way of float32."""
+    if dtype.name == "bfloat16" and x.dtype.itemsize > 2 and x.dtype != np.float32:
+        x = round_to(x, formats["bfloat16"], policy="ieee")
+    return x.astype(dtype)
 
 
 def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
@@ -31,13 +40,13 @@ def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
     if len(columns) == 2:
         terms *= columns[1].astype(np.float64)
     rounded = np.array([_rounded_sum(column, dtype) for column in terms.T.tolist()])
-    return rounded.reshape(terms.shape[1]).astype(dtype)
+    return cast(rounded.reshape(terms.shape[1]), dtype)
 
 
 def _rounded_sum(terms: list[float], dtype: np.dtype[Any]) -> float:
     """Return the exact sum as a float64 that rounds to the dtype as the exact sum does."""
     if not all(map(math.isfinite, terms)):
-        return float(np.sum(terms))
+        return float(np.sum([term for term in terms if not math.isfinite(term)]))
     try:
         total = math.fsum(terms)
     except OverflowError:

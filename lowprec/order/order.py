@@ -16,7 +16,7 @@ from .._arrays import as_real
 from .._checks import brief_repr, check_choice, check_int
 from .._fpenv import quiet_nan, with_default_fpenv
 from .._values import Value, normalize_fields
-from .exact import exact_sum, fused_multiply_add
+from .exact import cast, exact_sum, fused_multiply_add
 from .outline import drawing, expression
 
 FormatName = Literal["float16", "bfloat16", "float32", "float64"]
@@ -180,7 +180,7 @@ class Order(Value):
                 f"{caller}: order must have steps of two terms, got one of {widest}; lp.identify finds its arithmetic"
             )
         with np.errstate(all="ignore"):
-            given = np.broadcast_arrays(*(as_real(caller, x).astype(dtype) for x in operands))
+            given = np.broadcast_arrays(*(cast(as_real(caller, x), dtype) for x in operands))
         axis = check_int(caller, "axis", axis, -given[0].ndim, given[0].ndim - 1) if given[0].ndim else axis
         if not given[0].ndim or given[0].shape[axis] != self.n:
             raise ValueError(f"{caller}: axis {axis} must have length {self.n}, got shape {given[0].shape}")
@@ -192,7 +192,7 @@ class Order(Value):
         for start in range(0, len(out), width):
             part = [np.ascontiguousarray(x[:, start : start + width]) for x in columns]
             with np.errstate(all="ignore"):
-                out[start : start + width] = self._sums(part)
+                out[start : start + width] = cast(self._sums(part), out.dtype)
         return quiet_nan(out).reshape(shape)[()]
 
     def _sums(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -212,7 +212,7 @@ class Order(Value):
             x: NDArray[Any] = columns[0][term].astype(_wider(columns[0].dtype, fmt))
             if len(columns) == 2:
                 x = x * columns[1][term].astype(x.dtype)
-            x = x.astype(fmt)
+            x = cast(x, fmt)
             return x + fmt.type(0) if starts and self.from_zero else x
 
         for i, terms in enumerate(self.steps):
@@ -224,11 +224,11 @@ class Order(Value):
             if element < n and self.fma and len(columns) == 2:
                 wide = _wider(fmt, right.dtype, DTYPES["float32"], columns[0].dtype)
                 a, b = (x[element].astype(wide) for x in columns)
-                values[n + i] = fused_multiply_add(a, b, right.astype(wide)).astype(fmt)
+                values[n + i] = cast(fused_multiply_add(a, b, right.astype(wide)), fmt)
                 continue
             left = value(element, starts=other < n)
             wide = _wider(fmt, left.dtype, right.dtype)
-            values[n + i] = (left.astype(wide) + right.astype(wide)).astype(fmt)
+            values[n + i] = cast(left.astype(wide) + right.astype(wide), fmt)
         return value(n + len(self.steps) - 1, starts=True)
 
     def __str__(self) -> str:
@@ -253,8 +253,11 @@ class Order(Value):
             words.append(f"{len(self.step_formats)} of {len(self.steps)} steps in {'/'.join(others)}")
         return " ".join(words) + (", fused products" if self.fma else "")
 
-    def _repr_html_(self) -> str:
-        return self.drawing()
+    def _repr_html_(self) -> str | None:
+        try:
+            return self.drawing()
+        except ValueError:  # too many boxes: a notebook shows the repr
+            return None
 
     def drawing(self) -> str:
         """Return the order as an SVG, with the elements on the left and the result on the right.

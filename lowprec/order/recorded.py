@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import as_real
 from .._checks import check_int
 from .arithmetic import SAMPLES, samples
 from .order import DTYPES, FormatName, Order
@@ -50,7 +51,14 @@ class Recorded:
                 raise ValueError(f"reveal: answers must have {' and '.join(names)} [P, {n}] and d [P], got {shapes}")
             typed = [x.astype(DTYPES[dtype]) for x in rows]
             with np.errstate(over="ignore"):
-                self.answers |= {_key(*vectors): self.out(y) for *vectors, y in zip(*typed, d, strict=True)}
+                outputs = as_real("reveal: d", d).astype(DTYPES[out_format])
+            wrong = np.flatnonzero((outputs.astype(np.float64) != d) & ~np.isnan(d.astype(np.float64)))
+            if len(wrong):
+                raise ValueError(
+                    f"reveal: d must hold values of out_format={out_format}, got {float(d[wrong[0]])!r} among "
+                    f"{len(wrong)} others"
+                )
+            self.answers |= {_key(*vectors): y for *vectors, y in zip(*typed, outputs, strict=True)}
 
     def __call__(self, *vectors: Array) -> Any:
         """Return the recorded output, or zero."""

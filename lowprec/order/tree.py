@@ -65,6 +65,7 @@ class Tree:
             others = [j for j in range(self.n) if j != first]
             sizes = self._sizes(first, others)
             if self.n > 2 and set(sizes.values()) == {2}:  # no unit is ever swallowed
+                self._check_products()
                 self.is_exact = True
                 return (tuple(range(self.n)),)
             self._subtree(first, sizes)
@@ -148,6 +149,21 @@ class Tree:
                     f"reveal: {self.probed.name} must return {expected} for {what}, got {got:g}; {hint}",
                     self.probed.evidence(x, got=got),
                 )  # fmt: skip
+
+    def _check_products(self) -> None:
+        """Check a sum without rounding for products of float16, of which float64 does not hold all sums."""
+        if self.probed.operands == 1 or self.probed.dtype.name != "float16":
+            return
+        for small in range(3):
+            a, b = np.zeros((2, self.n))
+            a[:3], b[:3] = 2.0**15, 2.0**15
+            a[[small, (small + 1) % 3]], b[small] = (2.0**-12, -(2.0**15)), 2.0**-12
+            if (got := self.probed(a, b)) != 2.0**-24:
+                raise RevealError(
+                    f"reveal: {self.probed.name} must add products of float16 exactly or in a format that masks show, "
+                    f"got {got:g} for 2^30, -2^30 and 2^-24; its sums may be float64: take dtype float32",
+                    self.probed.evidence(a, b, got=got),
+                )
 
     def _check_ones(self) -> NoReturn:
         x = np.zeros(self.n)

@@ -46,6 +46,16 @@ def test_no_sum_is_beyond_the_bound_in_exact_arithmetic(fmt, order):
     assert near > 0.5
 
 
+def test_infinity_must_not_be_lost_and_vectors_are_judged():
+    x = np.ones((1, 4), np.float32)
+    x[0, 0] = np.inf
+    for order in ("sequential", "any"):
+        assert isinstance(lp.sum_tolerance(x, order=order).test(np.float32([5])), lp.testing.Impossible)
+        assert lp.sum_tolerance(x, order=order).test(np.float32([np.inf]))
+    assert lp.sum_tolerance(np.float32([1, 2, 3])).test(np.float32(6))
+    assert lp.sum_tolerance(np.zeros((0, 4), np.float32)).test(np.zeros(0, np.float32))
+
+
 def test_an_all_reduce_is_judged_over_its_ranks():
     x = normal(np.random.default_rng(1), 8, 4, 64)
     t = lp.sum_tolerance(x, axis=0, sum_format="bfloat16")

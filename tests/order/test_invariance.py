@@ -37,6 +37,14 @@ def test_sizes_and_orders_are_found():
     assert all(change.share <= 1 / 6 for change in found.changes)
 
 
+def test_a_change_is_found_where_no_order_is():
+    def product(a, b):
+        return in_turn(a, b) if len(a) < 4 else np.float32(1.01) * in_turn(a, b)
+
+    (change,) = batch_invariance(product, 24, 5, sizes=range(1, 6)).changes
+    assert (change.m, change.after) == (4, None)
+
+
 def test_a_function_that_does_not_change_is_told():
     found = batch_invariance(in_turn, 33, 5, sizes=range(1, 5), dtype="bfloat16")
     assert found.changes == ()

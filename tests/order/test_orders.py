@@ -129,3 +129,14 @@ def test_axes_and_blocks_change_nothing():
     assert (order.sum(x, axis=1) == order.sum(np.moveaxis(x, 1, 2))).all()
     wide = np.random.default_rng(0).standard_normal((40000, 16)).astype(np.float32)
     assert (order.sum(wide) == np.concatenate([order.sum(part) for part in np.array_split(wide, 7)])).all()
+
+
+def test_a_float64_is_rounded_once_to_bfloat16():
+    order = Order("x", (), dtype="float64", sum_format="float64", out_format="bfloat16")
+    assert order.sum([1 + 2**-8 + 2**-40]) == 1 + 2**-7
+    assert order.with_(dtype="bfloat16", sum_format="float32").sum([1 + 2**-8 + 2**-40]) == 1 + 2**-7
+
+
+def test_infinity_stays_among_exact_terms_that_overflow():
+    order = Order("x", ((0, 1, 2),), dtype="float64", sum_format="exact", out_format="float64")
+    assert order.sum([1.7e308, 1.7e308, -np.inf]) == -np.inf
