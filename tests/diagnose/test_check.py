@@ -85,7 +85,7 @@ def test_nothing_differs_from_what_a_quantizer_makes(name: str) -> None:
     ],
 )
 def test_one_quantizer_against_another(made: str, quantizer: str, cause: str | None) -> None:
-    x = brain((64, 512))
+    x = brain((256, 1024))
     q = lp.quantize(x, made)
     found = checked(q, quantizer, x)
     assert not found
