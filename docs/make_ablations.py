@@ -35,7 +35,6 @@ QUESTIONS = {
         "promotion",
         "replay",
         "injected",
-        "accumulator_bits",
         "frozen_noise",
     ),
     "E4M3 or E5M2": ("gradient_format",),

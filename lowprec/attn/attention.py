@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import to_like
-from .._checks import brief_repr, check_int, check_optional_int, check_positive, check_real
+from .._checks import brief_repr, check_float32, check_int, check_optional_int, check_positive, check_real
 from .._fpenv import with_default_fpenv
 from .._values import BitwiseEq
 from ..cast.arrays import format_from_dtype
@@ -282,7 +283,10 @@ def _sinks(sinks: ArrayLike, heads: int) -> Floats:
 
 def softmax_scale(head_dim: int, scale: float | None) -> float:
     """Return the factor of the scores, 1 / sqrt(head_dim) by default."""
-    return float(head_dim**-0.5) if scale is None else check_real("attention", "scale", scale)
+    found = float(head_dim**-0.5) if scale is None else check_real("attention", "scale", scale)
+    if not np.isfinite(check_float32("attention", "scale", found * math.log2(math.e))):
+        raise ValueError(f"attention: scale must be finite in float32, times log2(e), got {scale!r}")
+    return found
 
 
 def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:

@@ -251,10 +251,11 @@ def _product(
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
     """Return the factor of the scores in octaves, in float32."""
     start = np.float32(scale)
-    if kernel.exp2.is_natural:
-        return np.float32(start * qk_descale)
-    octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
-    return np.float32(octaves * qk_descale)
+    with np.errstate(over="ignore"):  # a descale may be as large as float32 allows
+        if kernel.exp2.is_natural:
+            return np.float32(start * qk_descale)
+        octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)
+        return np.float32(octaves * qk_descale)
 
 
 def _finite(maxima: Floats) -> Floats:

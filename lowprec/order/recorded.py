@@ -80,7 +80,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
     ValueError
         If n is above 128.
     """
-    check_int("reveal", "n", n, 1, MOST)
+    n = check_int("reveal", "n", n, 1, MOST)
     asked: dict[bytes, tuple[Array, ...]] = {}
 
     def collect(*vectors: Array) -> Any:

@@ -80,7 +80,7 @@ def reveal(
     check_choice("reveal", "dtype", dtype, FORMATS)
     check_choice("reveal", "operands", operands, (1, 2))
     samples = check_int("reveal", "samples", samples, 1, MOST)
-    check_positive("reveal", "seconds", seconds)
+    seconds = check_positive("reveal", "seconds", seconds)
     seed = check_int("reveal", "seed", seed, 0)
     probed = Probed(function, n, dtype, operands, seconds, progress)
     tree = Tree(probed, seed)

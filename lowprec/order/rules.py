@@ -133,7 +133,7 @@ class Chain(OrderRule):
     reversed_group: int = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_int(f"Chain {self.name}", "reversed_group", self.reversed_group, 1)
 
     def build(self, steps: Steps) -> None:
@@ -156,7 +156,7 @@ class Tree(OrderRule):
     join: Join = "pairwise"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_choice(f"Tree {self.name}", "join", self.join, JOINS)
 
     def build(self, steps: Steps) -> None:
@@ -186,7 +186,7 @@ class Lanes(OrderRule):
     least: int = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_int(f"Lanes {self.name}", "lanes", self.lanes, 1)
         check_choice(f"Lanes {self.name}", "join", self.join, JOINS)
 
@@ -215,7 +215,7 @@ class Blocks(OrderRule):
     halves: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_int(f"Blocks {self.name}", "block", self.block, 1)
 
     def build(self, steps: Steps) -> None:
@@ -240,7 +240,7 @@ class NumpyPairwise(OrderRule):
     block: int = 128
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_int(f"NumpyPairwise {self.name}", "lanes", self.lanes, 1)
         check_int(f"NumpyPairwise {self.name}", "block", self.block, self.lanes)
 
@@ -275,7 +275,7 @@ class TorchCascade(OrderRule):
     _SUMS, _LEVELS, _LEAST_POWER = 4, 4, 4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        normalize_fields(self)
         check_int(f"TorchCascade {self.name}", "lanes", self.lanes, 1)
 
     def build(self, steps: Steps) -> None:

@@ -74,7 +74,7 @@ def test_a_sum_that_may_overflow_is_not_judged():
     assert lp.sum_tolerance(np.zeros((3, 0), np.float32)).test(np.zeros(3))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, default=22)
 @pytest.mark.parametrize("name", sorted(set(lp.quantizers) - NO_BOUND))
 def test_no_code_of_a_quantizer_is_beyond_the_bound(name):
     rng = np.random.default_rng(2)

@@ -57,7 +57,7 @@ def test_quantizers_by_hand_are_the_catalogues(hand: wrong.Hand, family: str) ->
     assert str(found) == f"nothing differs from {hand.name}"
 
 
-@pytest.mark.sampled(0, default=12)
+@pytest.mark.sampled(0, default=6)
 @pytest.mark.parametrize("name", wrong.MISTAKES)
 def test_a_mistake_is_named(name: str) -> None:
     rng = np.random.default_rng([SEED, list(wrong.MISTAKES).index(name)])

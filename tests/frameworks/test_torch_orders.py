@@ -17,6 +17,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 5, 8, 33, 300, 1100])
 def test_sums_are_those_of_the_source(n):
     found = lp.reveal(torch.sum, n, samples=80)
@@ -25,6 +26,7 @@ def test_sums_are_those_of_the_source(n):
     assert (found.sum(x) == [float(torch.from_numpy(row).sum()) for row in x]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("function", [torch.sum, torch.dot])
 def test_functions_of_torch_get_tensors(function, dtype):
@@ -33,6 +35,7 @@ def test_functions_of_torch_get_tensors(function, dtype):
     assert found.validated_against == f"0 of 200 sums of torch.{function.__name__} differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 2, 4, 8])
 def test_products_have_an_order(m):
     """Whatever it is here: MKL takes another one for few rows."""

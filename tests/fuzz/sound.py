@@ -249,6 +249,20 @@ def tolerance_arguments(draw: Draw) -> Arguments:
     return {"a": a, "b": b, "accumulator": draw.one("hopper_fp8", "float32", "exact")}
 
 
+def sum_tolerance_arguments(draw: Draw) -> Arguments:
+    order = draw.one("sequential", "pairwise", "any", 4)
+    return {"x": draw.values((draw.one(0, 1, 3), draw.one(1, 40)), "f4", special=0.02), "order": order}
+
+
+def quantize_tolerance_arguments(draw: Draw) -> Arguments:
+    return {"x": draw.values((draw.one(0, 1, 3), draw.one(1, 40)), "f4"), "spec": draw.one("e4m3fn 1x128", "mxfp8")}
+
+
+def attention_tolerance_arguments(draw: Draw) -> Arguments:
+    found = attention_arguments(draw)
+    return {**{name: found[name] for name in "qkv"}, "kernel": draw.one("flash2", "fa3_bf16"), "causal": False}
+
+
 def order_fields(draw: Draw) -> Arguments:
     """Return the fields of an order of the catalogue."""
     order = draw.entry(lp.orders)

@@ -63,7 +63,7 @@ def codes(rng: np.random.Generator, fmt: lp.Format, shape: tuple[int, ...], kind
 
 
 @needs_cc
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
     accumulator = lp.accumulators[name]
@@ -87,6 +87,7 @@ def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
                 assert int(got[i]) == want, (kind, k, a[i], b[i], hex(c[i]), hex(got[i]), hex(want))
 
 
+@pytest.mark.slow
 @needs_cc
 @pytest.mark.parametrize(
     "changes",

@@ -189,6 +189,14 @@ TOY = Toy(
 class TestContract(TrainingContract):
     test_damage_voids_every_verdict = None  # an emulated sum has neither chaos nor a control that could go unseen
 
+    @pytest.mark.ci
+    def test_finished_runs_are_never_done_again(self, toy, finished):
+        super().test_finished_runs_are_never_done_again(toy, finished)
+
+    @pytest.mark.ci
+    def test_lost_runs_are_missed_and_done_again_with_the_same_bits(self, toy, copied, reported):
+        super().test_lost_runs_are_missed_and_done_again_with_the_same_bits(toy, copied, reported)
+
 
 @pytest.mark.slow
 def test_classes_and_what_becomes_of_them(finished, reported):

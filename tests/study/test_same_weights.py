@@ -204,6 +204,10 @@ def test_uneven_tokens_weigh_powers_of_two_of_mean_one():
 
 @pytest.mark.slow
 class TestContract(TrainingContract):
+    @pytest.mark.ci
+    def test_finished_runs_are_never_done_again(self, toy, finished):
+        super().test_finished_runs_are_never_done_again(toy, finished)
+
     def test_what_is_cut_off_is_made_again(self, copied):
         whole = {path: text for path, text in snapshot(copied).items() if path.suffix == ".csv"}
         for reason, damage in TOY.damage.items():
