@@ -326,7 +326,8 @@ def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64
 
 def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:
     """Return the name of the fault of a result in a format, whatever computed it, or ""."""
-    right, expected, d = (np.atleast_1d(x) for x in (right, expected, d))
+    right = np.atleast_1d(right)
+    expected, d = np.atleast_1d(expected), np.atleast_1d(d)
     outputs = {name: faults[name].output for name in faults}
     wrong = ((name, round_to(change(right.copy()), target)) for name, change in outputs.items() if change is not None)
     return _nearest(wrong, right, expected, d, target)
