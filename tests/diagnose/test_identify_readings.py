@@ -218,6 +218,7 @@ def test_a_dump_that_does_not_discriminate_says_so_first(outputs: int) -> None:
     assert found.kinds > 2
     assert found.sentence.startswith(f"this dump does not discriminate: {len(found.classes)} accumulators")
     assert repr(found).startswith("Identification: this dump does not discriminate")
-    assert {"hopper_fp8", "ada_fp8"} <= set(found.twins)
-    assert "hopper_fp8, ada_fp8" in found.sentence
+    assert "hopper_fp8" in found.twins
+    assert len(found.twins) > 2
+    assert ", ".join(found.twins[:2]) in found.sentence
     assert "outputs distinguish 15 of the next 15" in found.sentence
