@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from lowprec.study import (
 )
 from lowprec.study.branches import curves, figures
 from lowprec.study.catalogue import read as read_study
+from lowprec.study.report.results import collect
 from lowprec.study.run.store import RunFolder, StudyError, read_json
 
 EXPECTATIONS = (
@@ -252,3 +254,10 @@ test_refused = refusals([
     ("lp.study.load('nowhere.py')", FileNotFoundError, "ablation file 'nowhere.py' does not exist"),
     ("lp.study.load(fake_trainer.__file__)", r"fake_trainer\.py must define `ablation = Ablation\(\.\.\.\)`, got"),
 ], lambda: globals())  # fmt: skip
+
+
+def test_a_run_that_finishes_while_it_is_read_is_not_finished(tmp_path, monkeypatch):
+    """Its first reading lacks results, which the second one has."""
+    states = itertools.chain([{"status": "running"}], itertools.repeat({"status": "done"}))
+    monkeypatch.setattr(RunFolder, "read", lambda self: next(states))
+    assert collect(tmp_path, ["dsv3/c0-s0"], (), partial=True).missing == ["dsv3/c0-s0"]

@@ -10,7 +10,7 @@ from typing import Any
 from ..._files import to_csv, to_jsonable, write_json, write_text
 from ..analysis.findings import Finding
 from ..run.fingerprint import check_mixture, unfinished_error
-from ..run.store import RunFolder
+from ..run.store import FINISHED, RunFolder
 from . import page
 from .parts import EXPECTED_COLUMNS, Table, environment, expected_table, findings_json, recipe_details
 from .sheet import Figure
@@ -173,8 +173,8 @@ def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *,
     runs = StoredRuns()
     for name in names:
         run = RunFolder(folder / name)
-        record = run.read()
-        if record is None or not run.finished():
+        record = run.read()  # once: another process may finish the run meanwhile
+        if record is None or record.get("status") not in FINISHED:
             runs.missing.append(name)
             continue
         first = runs.first.setdefault(name.partition("/")[0], record)
