@@ -8,6 +8,7 @@ messages of codecs) is equal if every bit is; as arrays are mutable, it has no h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -254,3 +255,22 @@ def label(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "+".join(map(label, value)) or "any"
     return "none" if value is None else str(getattr(value, "name", value))
+
+
+def parse_label(cls: Any, field: str, text: str) -> Any:
+    """Return the value of a field from its text in a derived name: the inverse of `label`; other texts as they are.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> [parse_label(lp.Format, "name", text) for text in ("16", "0.5", "none", "True", "e4m3fn")]
+    [16, 0.5, None, True, 'e4m3fn']
+    """
+    if any(f.name == field and str(f.type).startswith("tuple[") for f in dataclasses.fields(cls)):
+        return () if text == "any" else tuple(text.split("+"))
+    if text in (words := {"none": None, "True": True, "False": False}):
+        return words[text]
+    for number in (int, float) if text != "nan" else ():
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text

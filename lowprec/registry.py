@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from ._values import Value, parse_label, split_name
+
 T = TypeVar("T")
 R = TypeVar("R")
 PUBLIC = (
@@ -92,6 +94,13 @@ class Registry(Generic[T]):
     ('#007f7f', ['teal', 'plum'])
     >>> colours["teal"], colours.names()
     ('#008080', ['teal'])
+
+    The name of a changed entry can be used as it is printed:
+
+    >>> import lowprec as lp
+    >>> changed = lp.accumulators["hopper_fp8(fraction_bits=20)"]
+    >>> changed == lp.accumulators["hopper_fp8"].with_(fraction_bits=20), changed.name
+    (True, 'hopper_fp8(fraction_bits=20)')
     """
 
     def __init__(
@@ -196,11 +205,19 @@ class Registry(Generic[T]):
                 _forget()
 
     def __getitem__(self, name: str) -> T:
-        found = self.find(name) if isinstance(name, str) else None
+        found = self.find(name) or self._changed(name) if isinstance(name, str) else None
         if found is not None:
             return found
         hint = self.hint(name) if isinstance(name, str) else "expected a string"
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
+
+    def _changed(self, name: str) -> T | None:
+        """Return an entry with the changes that its name states, as `Value.with_` writes them; None for other names."""
+        base, changes = split_name(name)
+        entry = self.find(base) if changes else None
+        if not isinstance(entry, Value):
+            return None
+        return entry.with_(**{field: parse_label(type(entry), field, text) for field, text in changes.items()})
 
     def hint(self, name: str) -> str:
         """Return a hint for an unknown name: what it means, which catalogue has it, or similar names."""

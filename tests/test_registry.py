@@ -1,5 +1,6 @@
 """Catalogues help when a name is wrong."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from refusals import refusals
 
 import lowprec as lp
+from lowprec._values import compared_fields
 from lowprec.interop import ml_dtype
 from lowprec.registry import PUBLIC, Registry, UnknownNameError
 from lowprec.tensorcore.gemm import matmul_f32
@@ -150,3 +152,21 @@ def test_nothing_stale_is_served() -> None:
     for name in ("e5m2", "e4m3fn"):
         with lp.formats.scoped(mine=lp.formats[name]):
             assert ml_dtype("mine").name == f"float8_{name}"
+
+
+def test_the_name_of_a_changed_entry_finds_it() -> None:
+    """Numbers, None, names and lists of names can be read back; a text that the field does not take is refused."""
+    for entry in map(lp.accumulators.get, lp.accumulators):
+        for field in compared_fields(type(entry)):
+            changed = entry.with_(**{field: getattr(entry, field)})
+            found = lp.accumulators[changed.name]
+            assert found == entry and found.name == changed.name, changed.name
+    twice = lp.accumulators["hopper_fp8(fraction_bits=7, group_size=16)"]
+    assert (twice.fraction_bits, twice.group_size) == (7, 16) and twice.name not in lp.accumulators
+    assert lp.mma(np.zeros((1, 32), np.uint8), np.zeros((1, 32), np.uint8), accumulator=twice).tolist() == [[0]]
+    for name, error in (
+        ("hopper_fp8(bits=7)", "unknown field 'bits'"), ("hopper_fp8(fraction_bits=x)", "fraction_bits must be"),
+        ("hoper_fp8(fraction_bits=7)", "unknown accumulator 'hoper_fp8"), ("hopper_fp8()", "did you mean"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=re.escape(error)):
+            lp.accumulators[name]
