@@ -35,6 +35,7 @@ QUESTIONS = {
         "promotion",
         "replay",
         "injected",
+        "accumulator_bits",
         "frozen_noise",
     ),
     "E4M3 or E5M2": ("gradient_format",),

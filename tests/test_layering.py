@@ -18,8 +18,8 @@ FILES = rooms.files()
 
 # Rooms from the ground up; a room may import those on lower floors. A room is a folder, or a file beside the folders.
 FLOORS = [
-    {"_checks"},
-    {"_arrays", "_files", "_fpenv", "_jit", "_markup", "_values", "registry"},
+    {"_checks", "_values"},
+    {"_arrays", "_files", "_fpenv", "_jit", "_markup", "registry"},
     {"_threads", "definitions", "format", "kernels"},
     {"cast", "interop", "oracle", "special"},
     {"scaling", "logfmt"},

@@ -160,9 +160,10 @@ def test_the_name_of_a_changed_entry_finds_it() -> None:
         for field in compared_fields(type(entry)):
             changed = entry.with_(**{field: getattr(entry, field)})
             found = lp.accumulators[changed.name]
-            assert found == entry and found.name == changed.name, changed.name
+            assert (found, found.name) == (entry, changed.name)
     twice = lp.accumulators["hopper_fp8(fraction_bits=7, group_size=16)"]
-    assert (twice.fraction_bits, twice.group_size) == (7, 16) and twice.name not in lp.accumulators
+    assert (twice.fraction_bits, twice.group_size) == (7, 16)
+    assert twice.name not in lp.accumulators
     assert lp.mma(np.zeros((1, 32), np.uint8), np.zeros((1, 32), np.uint8), accumulator=twice).tolist() == [[0]]
     for name, error in (
         ("hopper_fp8(bits=7)", "unknown field 'bits'"), ("hopper_fp8(fraction_bits=x)", "fraction_bits must be"),
