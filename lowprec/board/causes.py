@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from . import rules
-from .rules import Rule
+from .prediction import Rule
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..tensorcore.mma import mma
 from . import oracles
 from .adapters.harness import Answer, Operation
 from .inputs import PLAIN, bfloat16_count, digest, inputs
-from .rules import Prediction, Rule, predict
+from .prediction import Prediction, Rule, predict
 
 Bools = NDArray[np.bool_]
 f32nan = np.float32(np.nan)

@@ -7,140 +7,33 @@ one place. Rules are applied one after another, so that the answer of a package 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cast.casts import decode, encode, round_to
-from ..format.catalogue import Format
 from ..scaling.hadamard import hadamard
 from ..scaling.quantize import quantize
-from ..scaling.quantizer import Quantizer
 from ..tensorcore.mma import mma
+from .prediction import F32, Prediction, exact_log2, exponents, f32, power, predict, with_scales
 
-F32 = NDArray[np.float32]
-f32 = np.float32
 E4M3_MAX, E2M1_MAX = f32(448), f32(6)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted codes and scales of blocks, or codes of values, which are blocks of one.
-
-    Attributes
-    ----------
-    x : float32 [n, values]
-        Blocks.
-    codes : int [n, values]
-        Their codes.
-    format : Format
-        Format of the codes.
-    quantizer : Quantizer, optional
-        Entry, for blocks.
-    scale, amax, tensor_amax : float32 [n]
-        Scale, and largest magnitudes of the block and of its tensor.
-    quotient : float32 [n]
-        amax / max.
-    exponent : float32 [n]
-        Exponent of a power of two as scale, before it is limited.
-    tensors : tuple of float32 arrays
-        Tensors whose blocks these are.
-    source : int [n]
-        Index of the tensor of each block.
-    places : int [n, values]
-        Index in the tensor of every value.
-    """
-
-    x: F32
-    codes: NDArray[Any]
-    format: Format
-    quantizer: Quantizer | None = None
-    scale: Any = None
-    amax: Any = None
-    tensor_amax: Any = None
-    quotient: Any = None
-    exponent: Any = None
-    tensors: tuple[F32, ...] = ()
-    source: Any = None
-    places: Any = None
-
-    def take(self, at: NDArray[np.int64]) -> Prediction:
-        """Return the prediction of some blocks."""
-        arrays: dict[str, Any] = {name: a[at] for name, a in vars(self).items() if isinstance(a, np.ndarray)}
-        return replace(self, **arrays)
-
-
-Rule = Callable[[Prediction], Prediction]
-
-
-def predict(x: F32, codes: NDArray[Any], q: Quantizer, scale: F32, tensor_amax: F32) -> Prediction:
-    """Return lowprec's answer for blocks as a `Prediction`."""
-    amax = np.abs(x).max(1)
-    how = getattr(q.rule, "scale_calculation", "")
-    quotient = amax * f32(1 / q.format.max) if how == "amax*(1/max)" else amax / f32(q.format.max)
-    p = Prediction(x, codes, q.format, q, scale, amax, tensor_amax, quotient)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return replace(p, exponent=_exponents(p, _log2))
-
-
-def _log2(v: F32) -> NDArray[np.float64]:
-    """Return a logarithm that is an integer for powers of two only."""
-    return np.asarray(np.log2(v.astype(np.float64)))
-
-
-def _exponents(p: Prediction, log2: Callable[[F32], Any]) -> F32:
-    """Return exponents of scales by a logarithm, not limited to those of E8M0."""
-    assert p.quantizer is not None
-    how, f = getattr(p.quantizer.rule, "scale_calculation", ""), p.format
-    base = p.amax
-    if how.startswith("even"):
-        bits = 1 if how == "even_1bit" else f.mantissa_bits
-        mask = np.uint32(0xFF800000)
-        base = ((base.view(np.uint32) + np.uint32(1 << (22 - bits))) & mask).view(f32)
-    if how in ("floor", "even", "even_1bit"):
-        return np.asarray(np.floor(log2(base)) - f.emax, f32)
-    return np.asarray(np.ceil(log2(base)) - f.emax if how == "ceil" else np.ceil(log2(p.quotient)), f32)
-
-
-def power(exponent: Any) -> F32:
-    """Return 2^exponent as float32, 0 or Inf beyond its range."""
-    return np.exp2(np.asarray(exponent, np.float64)).astype(f32)
-
-
-def _cast(p: Prediction, y: F32, nan: int | None = None) -> NDArray[Any]:
-    """Return the codes of quotients; `nan` is the code of NaN."""
-    q = p.quantizer
-    assert q is not None
-    codes = encode(y, p.format, rounding=q.rounding, policy="ocp_sat")
-    if q.negative_zero == "positive":
-        codes = np.where(codes == p.format.sign_mask, 0, codes)
-    return codes if nan is None else np.where(np.isnan(y), nan, codes)
-
-
-def _changed(p: Prediction, rows: Any, scale: Any, y: Any = None, nan: int | None = None, **more: Any) -> Prediction:
-    """Return a prediction with other scales in some rows, and codes of x / scale, or of the quotients `y`."""
-    at = np.flatnonzero(rows)
-    scales, codes = p.scale.copy(), p.codes.copy()
-    scales[at] = np.broadcast_to(np.asarray(scale, f32), p.scale.shape)[at]
-    codes[at] = _cast(p, p.x[at] / scales[at, None] if y is None else y[at], nan).astype(codes.dtype)
-    return replace(p, scale=scales, codes=codes, **more)
 
 
 # --- powers of two as scales ------------------------------------------------------------------------------------------
 
 
 def _by_log2(p: Prediction, log2: Callable[[F32], Any]) -> Prediction:
-    e = _exponents(p, log2)
+    e = exponents(p, log2)
     known = np.isfinite(p.amax) & (p.amax > 0) & np.isfinite(e)
     e = np.where(known, e, p.exponent).astype(f32)
-    return _changed(p, e != p.exponent, power(np.clip(e, -127, 127)), exponent=e)
+    return with_scales(p, e != p.exponent, power(np.clip(e, -127, 127)), exponent=e)
 
 
 def log2_float32(p: Prediction) -> Prediction:
     """Round the logarithm to float32 before it is rounded to an integer."""
-    return _by_log2(p, lambda v: _log2(v).astype(f32))
+    return _by_log2(p, lambda v: exact_log2(v).astype(f32))
 
 
 def log2_by_ln(p: Prediction) -> Prediction:
@@ -153,22 +46,22 @@ def wrapped(p: Prediction, stored: bool = False) -> Prediction:
     byte = (np.nan_to_num(p.exponent, posinf=0, neginf=0).astype(np.int64) + 127) & 255
     scale = decode(byte.astype(np.uint8), "e8m0fnu").astype(f32)
     low = (p.exponent < -127) & (p.amax > 0)
-    return _changed(p, low, scale, p.x / (scale if stored else power(p.exponent))[:, None])
+    return with_scales(p, low, scale, p.x / (scale if stored else power(p.exponent))[:, None])
 
 
 def unlimited(p: Prediction) -> Prediction:
     """Use exponents below -127."""
-    return _changed(p, (p.exponent < -127) & (p.amax > 0), power(p.exponent))
+    return with_scales(p, (p.exponent < -127) & (p.amax > 0), power(p.exponent))
 
 
 def beyond(p: Prediction) -> Prediction:
     """Give a block whose scale is above 2^127 the scale NaN."""
-    return _changed(p, p.exponent > 127, np.nan)
+    return with_scales(p, p.exponent > 127, np.nan)
 
 
 def divided_by(p: Prediction, divisor: float) -> Prediction:
     """Divide the elements of a block with the scale 2^-127 by another number."""
-    return _changed(p, p.scale == f32(2.0**-127), p.scale, p.x / f32(divisor))
+    return with_scales(p, p.scale == f32(2.0**-127), p.scale, p.x / f32(divisor))
 
 
 # --- all scales -------------------------------------------------------------------------------------------------------
@@ -177,12 +70,12 @@ def divided_by(p: Prediction, divisor: float) -> Prediction:
 def replaced(p: Prediction, by: float, below: float = 0.0, of: str = "quotient") -> Prediction:
     """Replace a scale of 0, or one for which amax / max is below a bound."""
     value = getattr(p, of)
-    return _changed(p, value < f32(below) if below else value == 0, by)
+    return with_scales(p, value < f32(below) if below else value == 0, by)
 
 
 def divided_by_least(p: Prediction, least: float) -> Prediction:
     """Divide by at least a lower bound, while amax is stored as the scale."""
-    return _changed(p, p.amax < f32(least), p.amax, p.x / f32(least))
+    return with_scales(p, p.amax < f32(least), p.amax, p.x / f32(least))
 
 
 def nan_ignored(p: Prediction, scale: float = 1.0) -> Prediction:
@@ -194,7 +87,7 @@ def nan_ignored(p: Prediction, scale: float = 1.0) -> Prediction:
     if p.quantizer is not None and p.quantizer.scale_format.bits == 8:
         e8m0 = p.quantizer.scale_format.mantissa_bits == 0
         scales = power(known.exponent) if e8m0 else _e4m3(quotient)
-    return _changed(p, np.isnan(p.amax), np.where(amax == 0, scale, scales), exponent=known.exponent)
+    return with_scales(p, np.isnan(p.amax), np.where(amax == 0, scale, scales), exponent=known.exponent)
 
 
 def special(
@@ -210,7 +103,7 @@ def special(
     amax = p.tensor_amax if tensor else p.amax
     for rows, scale in ((np.isinf(amax) | np.isposinf(p.exponent), inf), (np.isnan(amax), nan)):
         if scale is not None:
-            p = _changed(p, rows, scale, None if divisor is None else p.x / f32(divisor), codes)
+            p = with_scales(p, rows, scale, None if divisor is None else p.x / f32(divisor), codes)
     return p
 
 
@@ -224,7 +117,7 @@ def largest_of_bfloat16(p: Prediction) -> Prediction:
     """Use the largest bfloat16 for a factor 448 / amax that overflows."""
     m = f32(p.format.max) / p.amax
     m = np.where(np.isinf(m) & (p.amax > 0), f32(3.3895314e38), m)
-    return _changed(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
+    return with_scales(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
 
 
 def reciprocal(p: Prediction) -> Prediction:
@@ -232,8 +125,8 @@ def reciprocal(p: Prediction) -> Prediction:
     m = E4M3_MAX * (f32(1) / p.amax)
     p = replace(p, quotient=f32(1) / m)
     if p.quantizer is not None and p.quantizer.scale_format.bits == 8:
-        return _by_log2(p, lambda v: _log2(np.maximum(v, f32(2.0**-126))))
-    return _changed(p, p.amax > 0, p.quotient, p.x * m[:, None])
+        return _by_log2(p, lambda v: exact_log2(np.maximum(v, f32(2.0**-126))))
+    return with_scales(p, p.amax > 0, p.quotient, p.x * m[:, None])
 
 
 def _e4m3(x: F32) -> F32:
@@ -291,7 +184,7 @@ def nearest_product(p: Prediction) -> Prediction:
 
 def reciprocal_applied(p: Prediction, nan: int) -> Prediction:
     """Multiply elements by 1 / s in float32."""
-    return _changed(p, p.amax == p.amax, p.scale, p.x * (f32(1) / p.scale)[:, None], nan)
+    return with_scales(p, p.amax == p.amax, p.scale, p.x * (f32(1) / p.scale)[:, None], nan)
 
 
 def half_added(p: Prediction) -> Prediction:
@@ -321,7 +214,7 @@ def inverse_stored(p: Prediction) -> Prediction:
     e = np.where(np.isfinite(e), e, f32(1))
     s = _e4m3(e * p.quotient)
     s = np.where(s == 0, f32(0.125), s)
-    return _changed(p, p.amax >= 0, s, p.x / (s / e)[:, None])
+    return with_scales(p, p.amax >= 0, s, p.x / (s / e)[:, None])
 
 
 def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
@@ -339,14 +232,14 @@ def two_quotients(p: Prediction) -> Prediction:
     g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
     q = p.quotient / g
     s = _e4m3(np.clip(q, f32(2.0**-6), E4M3_MAX))
-    return _changed(p, np.full(len(q), True), s, p.x * (f32(1) / g / s)[:, None], 0xB)
+    return with_scales(p, np.full(len(q), True), s, p.x * (f32(1) / g / s)[:, None], 0xB)
 
 
 def zero_tensor(p: Prediction) -> Prediction:
     """If g = amax of the tensor / 2688 is 0 or NaN, use s = 448 or NaN, and the codes of x / 0."""
     g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
     s = np.where(p.amax > 0, E4M3_MAX, f32(np.nan))
-    return _changed(p, (g == 0) | np.isnan(g), np.where(np.isnan(g), g, s), p.x / f32(0), 7)
+    return with_scales(p, (g == 0) | np.isnan(g), np.where(np.isnan(g), g, s), p.x / f32(0), 7)
 
 
 def static_scales(p: Prediction) -> Prediction:
@@ -355,7 +248,7 @@ def static_scales(p: Prediction) -> Prediction:
     bound = f32(p.quantizer.rule.max_block_scale or 448)  # type: ignore[union-attr]
     wide = np.where(p.quotient == 0, f32(1), p.quotient) * bound / (p.tensor_amax / E2M1_MAX)
     s = _e4m3(np.clip(wide, f32(2.0**-9), E4M3_MAX))
-    return _changed(p, np.full(len(s), True), s, p.x / (s * (p.tensor_amax / (E2M1_MAX * bound)))[:, None], 7)
+    return with_scales(p, np.full(len(s), True), s, p.x / (s * (p.tensor_amax / (E2M1_MAX * bound)))[:, None], 7)
 
 
 def unsaturated(p: Prediction) -> Prediction:
@@ -389,7 +282,7 @@ def exponent_bits(p: Prediction) -> Prediction:
     byte = (bits >> 23) + ((bits & 0x7FFFFF) != 0).astype(np.uint32) & 255
     y = p.x / (byte << 23).view(f32)[:, None]
     y = np.where(np.isinf(y), f32(np.nan), y)
-    return _changed(p, byte != p.exponent + 127, decode(byte.astype(np.uint8), "e8m0fnu"), y, 0xB)
+    return with_scales(p, byte != p.exponent + 127, decode(byte.astype(np.uint8), "e8m0fnu"), y, 0xB)
 
 
 def addend_lost(p: Prediction, exponent: int) -> Prediction:

@@ -21,7 +21,8 @@ from lowprec.board import causes, compare, environments, page, record
 from lowprec.board.adapters.harness import Operation, nibbles
 from lowprec.board.calculation import number, short
 from lowprec.board.inputs import bfloat16_count, digest, inputs
-from lowprec.board.rules import Prediction, Rule, divided_by, predict, zero_signs
+from lowprec.board.prediction import Prediction, Rule, predict
+from lowprec.board.rules import divided_by, zero_signs
 from lowprec.registry import UnknownNameError
 
 FILE = Path(__file__).parents[2] / "reference_data" / "board.json"
