@@ -29,7 +29,7 @@ class Criterion:
         ``(got, want) -> bool``; both are float64 arrays, `want` the exact product in the format of the result.
     source : str
         File that states it.
-    against : {"operands", "values"}
+    reference : {"operands", "values"}
         What `want` is computed from: the quantized operands, or the values before quantization.
 
     Examples
@@ -41,7 +41,7 @@ class Criterion:
     name: str
     accepts: Callable[[Any, Any], Any]
     source: str = "user-defined"
-    against: str = "operands"
+    reference: str = "operands"
 
     def __call__(self, got: ArrayLike, want: ArrayLike) -> bool:
         """Return whether a result is accepted.

@@ -125,7 +125,7 @@ def criterion_power(
         x, y = operands(data, m, n, k, seed=seed)
         a, b = (quantize(v, spec) for v, spec in zip((x, y), quantizers, strict=True))
         t = tolerance(a, b, accumulator=accumulator, out_format=out_format, seed=seed, values=(x, y), **options)
-        exact = t.exact if judge.against == "operands" else x.astype(np.float64) @ y.astype(np.float64).T
+        exact = t.exact if judge.reference == "operands" else x.astype(np.float64) @ y.astype(np.float64).T
         want = round_to(exact, out_format)
         for name, got in results(t.products[0], seed):
             accepted = judge(got, want)

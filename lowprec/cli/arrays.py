@@ -177,8 +177,8 @@ def gemm(
     else:
         d, exact, words = _scaled_product(a, b, target, quantizer, accumulator, length)
     rows = [
-        {"against": f"{words} product of the quantized operands", **_comparison(compare(d, exact))},
-        {"against": "float64 product of A and B", **_comparison(compare(d, _float64_product(a, b)))},
+        {"reference": f"{words} product of the quantized operands", **_comparison(compare(d, exact))},
+        {"reference": "float64 product of A and B", **_comparison(compare(d, _float64_product(a, b)))},
     ]
     title = f"{accumulator}, {quantizer or target}"
     emit(tuple(rows[0]), [tuple(row.values()) for row in rows], title)
@@ -217,7 +217,7 @@ def attention(
     result = attend(q, k, v, kernel=chosen, causal=causal, scale=scale)
     exact = softmax_attention(q, k, v, causal=causal, scale=scale)
     counts = {"P saturated": int(result.saturated.sum()), "P underflowed": int(result.underflowed.sum())}
-    row = {"against": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}
+    row = {"reference": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}
     emit(tuple(row), [tuple(row.values())], kernel)
     if out is not None:
         _save(out, result.out)

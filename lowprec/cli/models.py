@@ -38,7 +38,7 @@ _SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear la
 @click.command("eval")
 @click.argument("folder")
 @click.option("--recipe", "recipes", required=True, metavar="NAME,...", help="Recipes or .toml files.")
-@click.option("--reference", "against", default="bf16", show_default=True, help="Recipe to compare with.")
+@click.option("--reference", default="bf16", show_default=True, help="Recipe to compare with.")
 @_DATA
 @_WINDOW
 @_WINDOWS
@@ -47,7 +47,7 @@ _SKIP = click.option("--skip", multiple=True, metavar="PATTERN", help="Linear la
 @click.option("--by-block", is_flag=True, help="Print the errors of every block instead.")
 @machine_readable
 def eval_command(
-    folder: str, recipes: str, against: str, data: str, window: int, max_windows: int | None, skip: tuple[str, ...],
+    folder: str, recipes: str, reference: str, data: str, window: int, max_windows: int | None, skip: tuple[str, ...],
     figure: str | None, by_block: bool
 ) -> None:  # fmt: skip
     """Evaluate a language model under recipes.
@@ -60,7 +60,7 @@ def eval_command(
     from ..recipe import load_recipe
 
     names = [name.strip() for name in recipes.split(",") if name.strip()]
-    for name in (*names, against):
+    for name in (*names, reference):
         load_recipe(name)
     if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
         raise CommandError(f"--figure must end in .png, .svg or .pdf, got {figure}")
@@ -68,7 +68,7 @@ def eval_command(
     from ..torch import evaluation as run
 
     with progress_bar(f"{len(tokens)} windows x {len(names) + 1} recipes") as progress:
-        found = run.evaluate(model, tokens, names, against, progress=progress, skip=skip)
+        found = run.evaluate(model, tokens, names, reference, progress=progress, skip=skip)
     if figure is not None:
         run.plot_evaluation(found).savefig(figure, dpi=120)
     rows: list[Sequence[Cell]]
@@ -92,7 +92,7 @@ def eval_command(
         for e in found
     ]
     columns = ("recipe", "perplexity", "increase (%)", "standard error (%)", "KL (nats)", "flips (%)")
-    emit(columns, rows, f"{len(tokens)} windows of {window} tokens, compared with {against}")
+    emit(columns, rows, f"{len(tokens)} windows of {window} tokens, compared with {reference}")
 
 
 @click.command("mismatch")
@@ -104,13 +104,13 @@ def eval_command(
 @_WINDOWS
 @_SKIP
 @click.option(
-    "--group-by", "by", type=click.Choice(["layer", "part", "kind", "ingredient", "none"]), default="part",
+    "--group-by", type=click.Choice(["layer", "part", "kind", "ingredient", "none"]), default="part",
     show_default=True, help="Groups of layers to attribute the difference to.",
 )  # fmt: skip
 @machine_readable
 def mismatch_command(
     train: str, rollout: str, folder: str, data: str, window: int, max_windows: int | None, skip: tuple[str, ...],
-    by: str
+    group_by: str
 ) -> None:  # fmt: skip
     """Measure the train-rollout mismatch of two recipes.
 
@@ -127,7 +127,8 @@ def mismatch_command(
     from ..torch.disagreement import PartContribution, mismatch
 
     with progress_bar("passes") as progress:
-        found = mismatch(model, tokens, train, rollout, by=None if by == "none" else by, progress=progress, skip=skip)  # type: ignore[arg-type]
+        groups: Any = None if group_by == "none" else group_by
+        found = mismatch(model, tokens, train, rollout, group_by=groups, progress=progress, skip=skip)
     if not output_format():
         click.echo(str(found))
         return

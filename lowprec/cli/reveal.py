@@ -33,13 +33,13 @@ _FORMATS = click.Choice(["float16", "bfloat16", "float32", "float64"])
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of probes and samples.")
 @click.option("--svg", metavar="FILE", help="Write a drawing.")
-@click.option("--probes", metavar="FILE", help="Write inputs for a function that Python cannot call.")
+@click.option("--write-probes", metavar="FILE", help="Write inputs for a function that Python cannot call.")
 @click.option("--answers", multiple=True, metavar="FILE", help="Probes with their outputs d; may be repeated.")
 @click.option("--out-format", type=_FORMATS, help="Format of outputs in answers.  [default: the dtype]")
 @machine_readable
 def reveal_command(
-    target: str | None, n: int, dot: bool, dtype: str, seconds: float, seed: int, svg: str | None, probes: str | None,
-    answers: tuple[str, ...], out_format: str | None,
+    target: str | None, n: int, dot: bool, dtype: str, seconds: float, seed: int, svg: str | None,
+    write_probes: str | None, answers: tuple[str, ...], out_format: str | None,
 ) -> None:  # fmt: skip
     """Find the order in which a function adds its numbers.
 
@@ -47,8 +47,8 @@ def reveal_command(
     folder are found, too. Prints the order, and on how many random inputs it gives the function's bits. If the
     function's answers are not those of one order, the exit code is 1 and the reason is printed.
 
-    Without a function, --probes writes inputs: array a [P, n], with --dot also b. Compute the P outputs, add them to
-    the file as d [P], and pass it with --answers. With --answers, --probes writes those that are to be answered next.
+    Without a function, --write-probes writes inputs: array a [P, n], with --dot also b. Compute the P outputs, add them
+    to the file as d [P], and pass it with --answers. With --answers, --write-probes writes the next inputs.
 
     Example: lowprec reveal numpy:sum --n 64
     """
@@ -56,14 +56,14 @@ def reveal_command(
     from ..order.recorded import first_probes, next_probes
     from ..order.reveal import reveal
 
-    if (target is None) == (not answers and probes is None):
-        raise CommandError("reveal: MODULE:FUNCTION must be given alone, or --probes or --answers, got "
+    if (target is None) == (not answers and write_probes is None):
+        raise CommandError("reveal: MODULE:FUNCTION must be given alone, or --write-probes or --answers, got "
                            + ("none" if target is None else "both"))  # fmt: skip
     if out_format is not None and not answers:
         raise CommandError(f"reveal: --out-format must be given with --answers, got {out_format} alone")
     if svg is not None and target is None and not answers:
-        raise CommandError("reveal: --svg must be given with MODULE:FUNCTION or --answers, got --probes")
-    for path in (svg, probes):
+        raise CommandError("reveal: --svg must be given with MODULE:FUNCTION or --answers, got --write-probes")
+    for path in (svg, write_probes):
         _writable_file(path, *answers)
     given: dict[str, Any] = {"dtype": dtype, "operands": 2 if dot else 1, "seed": seed}
     of_answers = {**given, "out_format": out_format}
@@ -79,7 +79,7 @@ def reveal_command(
     except RevealError as error:
         raise CommandError(str(error), exit_code=1) from error
     if isinstance(found, dict):
-        _write_probes(found, probes)
+        _write_probes(found, write_probes)
         return
     rows = [("order", str(found)), ("arithmetic", found.arithmetic), ("from +0", "yes" if found.from_zero else "no"),
             ("found by", found.source), ("compared", found.validated_against)]  # fmt: skip
@@ -185,7 +185,9 @@ def _write_probes(arrays: dict[str, Any], path: str | None) -> None:
 
     count, n = arrays["a"].shape
     if path is None:
-        raise CommandError(f"reveal: --probes must be a file, since {count} more inputs are to be answered, got none")
+        raise CommandError(
+            f"reveal: --write-probes must be a file, since {count} more inputs are to be answered, got none"
+        )
     write_bytes(path, npz_bytes(arrays))
     click.echo(f"wrote {path}: {count} inputs of {n} numbers; add their outputs as d [{count}]", err=True)
 

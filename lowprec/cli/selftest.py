@@ -47,8 +47,8 @@ def selftest(exhaustive: bool, names: tuple[str, ...], recordings: str | None) -
             found = check.run(lambda n: shown.advance(whole, n))
             total += found
             seconds = round(time.perf_counter() - start, 2)
-            rows.append((check.name, check.against, check.inputs, found, seconds))
-    emit(("check", "against", "inputs", "differences", "seconds"), rows, "Casts, bit for bit")
+            rows.append((check.name, check.reference, check.inputs, found, seconds))
+    emit(("check", "reference", "inputs", "differences", "seconds"), rows, "Casts, bit for bit")
     if total:
         click.echo(f"error: {total} differences", err=True)
         sys.exit(1)
@@ -88,7 +88,7 @@ def _compare_recordings(folder: str) -> None:
         total, compared = total + wrong, compared + outputs
         seconds = round(time.perf_counter() - start, 2)
         rows.append((recording.accumulator, f"recording of {recording.gpu}, {recording.file}", outputs, wrong, seconds))
-    emit(("accumulator", "against", "inputs", "differences", "seconds"), rows, "Recordings, bit for bit")
+    emit(("accumulator", "reference", "inputs", "differences", "seconds"), rows, "Recordings, bit for bit")
     click.echo(f"{total} of {compared} recorded outputs differ", err=bool(output_format()))
     if total:
         sys.exit(1)

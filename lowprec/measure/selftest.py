@@ -40,7 +40,7 @@ class SelfTest:
     ----------
     name : str
         Name of the checked operation.
-    against : str
+    reference : str
         Implementation to compare with.
     inputs : int
         Number of inputs.
@@ -49,7 +49,7 @@ class SelfTest:
     """
 
     name: str
-    against: str
+    reference: str
     inputs: int
     run: Callable[[Progress], int]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-By = Literal["layer", "part", "kind", "ingredient"]
+GroupBy = Literal["layer", "part", "kind", "ingredient"]
 #: Accumulators that sum the same products in another order: a difference below theirs is not significant.
 _BF16 = formats["bfloat16"]
 _OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
@@ -80,8 +80,8 @@ class Mismatch:
     noise_floor : float
         KL between the trainer's precision and the same with sums in another order; NaN if the accumulator has no such
         order.
-    by : str
-        Kind of the groups.
+    group_by : str
+        Kind of the groups: "layer", "part", "kind", "ingredient", or "None".
     parts : tuple of PartContribution
         Contributions, in the order of the model.
     """
@@ -92,7 +92,7 @@ class Mismatch:
     log_ratio: Floats = field(repr=False)
     flips: float
     noise_floor: float
-    by: str
+    group_by: str
     parts: tuple[PartContribution, ...]
 
     @property
@@ -126,18 +126,18 @@ class Mismatch:
 
     def _table(self) -> list[str]:
         whole = self.mean or math.nan
-        lines = [f"{self.by:32s} {'KL alone':>10s} {'share':>7s} {'sparing it saves':>17s}"]
+        lines = [f"{self.group_by:32s} {'KL alone':>10s} {'share':>7s} {'KL reduction':>17s}"]
         rows = [(g.name, g.kl_alone, g.kl_reduction, " *" if g.is_significant else "") for g in self.parts]
         alone, saved = (
             float(np.nansum(column))
             for column in ([g.kl_alone for g in self.parts], [g.kl_reduction for g in self.parts])
         )
-        rows.append(("sum (neither adds up)", alone, saved, ""))
+        rows.append(("sum (not additive)", alone, saved, ""))
         for name, alone, saved, mark in rows:
             first = f"{'no such accumulator':>18s}" if math.isnan(alone) else f"{alone:10.2e} {alone / whole:7.0%}"
             second = f"{'no such accumulator':>17s}{'':3s}" if math.isnan(saved) else f"{saved / whole:+17.0%}"
             lines.append(f"{name:32s} {first} {second}{mark}".rstrip())
-        return [*lines, "* sparing it saves more than two standard errors"]
+        return [*lines, "* larger than two standard errors"]
 
 
 def mismatch(
@@ -146,7 +146,7 @@ def mismatch(
     train: str | Recipe = "bf16",
     rollout: str | Recipe = "dsv3",
     *,
-    by: By | None = "part",
+    group_by: GroupBy | None = "part",
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Mismatch:
@@ -160,7 +160,7 @@ def mismatch(
         Tokens to predict. The last one of each sequence is a target only.
     train, rollout : str or Recipe
         Recipes of the trainer and of the rollout.
-    by : {"layer", "part", "kind", "ingredient"} or None
+    group_by : {"layer", "part", "kind", "ingredient"} or None
         Groups whose contributions are measured: blocks, parents of linear layers, linear layers of one name, or
         ingredients of the precision (quantization of operands, accumulator, rounding of results). None: no groups.
     progress : callable, optional
@@ -175,7 +175,7 @@ def mismatch(
     Raises
     ------
     ValueError
-        If `tokens` does not have two axes, or `by` is unknown.
+        If `tokens` does not have two axes, or `group_by` is unknown.
 
     Notes
     -----
@@ -186,9 +186,10 @@ def mismatch(
         raise ValueError(
             f"lowprec.torch.mismatch: tokens must have shape [batch, sequence >= 2], got {tuple(tokens.shape)}"
         )
-    if by not in (None, "layer", "part", "kind", "ingredient"):
+    if group_by not in (None, "layer", "part", "kind", "ingredient"):
         raise ValueError(
-            f"lowprec.torch.mismatch: by must be one of 'layer', 'part', 'kind', 'ingredient', None, got {by!r}"
+            "lowprec.torch.mismatch: group_by must be one of 'layer', 'part', 'kind', 'ingredient', None, "
+            f"got {group_by!r}"
         )
     train, rollout = load_recipe(train), load_recipe(rollout)
     if train.attention != rollout.attention:
@@ -199,7 +200,7 @@ def mismatch(
     with preserve_model(model):
         a, b = (get_precisions(convert(model, recipe, **options)) for recipe in (train, rollout))
         passes = _Passes(model, tokens, progress)
-        variants = {} if by is None else _ingredients(a, b) if by == "ingredient" else _parts(a, b, by)
+        variants = _variants(a, b, group_by)
         passes.total = 3 + 2 * len(variants)
         reference = passes.log_probabilities(a)
         whole = passes.log_probabilities(b)
@@ -214,7 +215,7 @@ def mismatch(
     targets = tokens[:, 1:].reshape(-1, 1)
     ratio = (whole.gather(1, targets) - reference.gather(1, targets))[:, 0].numpy()
     flips = float((whole.argmax(1) != reference.argmax(1)).double().mean())
-    return Mismatch(train.name, rollout.name, kl, ratio, flips, floor, str(by), tuple(groups))
+    return Mismatch(train.name, rollout.name, kl, ratio, flips, floor, str(group_by), tuple(groups))
 
 
 class _Passes:
@@ -238,14 +239,20 @@ def _with_error(x: Floats | None) -> tuple[float, float]:
     return (math.nan, math.nan) if x is None else (float(x.mean()), standard_error(x))
 
 
-def _parts(a: Keys, b: Keys, by: str) -> dict[str, tuple[Keys, Keys]]:
+def _variants(a: Keys, b: Keys, group_by: GroupBy | None) -> Mapping[str, tuple[Keys | None, Keys | None]]:
+    if group_by is None:
+        return {}
+    return _ingredients(a, b) if group_by == "ingredient" else _parts(a, b, group_by)
+
+
+def _parts(a: Keys, b: Keys, group_by: str) -> dict[str, tuple[Keys, Keys]]:
     """Return for each part the precisions with only this part changed, and with all but this part changed."""
     groups: dict[str, list[str]] = {}
     for name in a:
         parent, _, leaf = name.rpartition(".")
         block = block_of(name)
         layer = name if block is None else name[: name.index(f"{block}") + len(str(block))]
-        groups.setdefault({"layer": layer, "part": parent or leaf, "kind": leaf}[by], []).append(name)
+        groups.setdefault({"layer": layer, "part": parent or leaf, "kind": leaf}[group_by], []).append(name)
     return {
         group: ({**a, **{name: b[name] for name in names}}, {**b, **{name: a[name] for name in names}})
         for group, names in groups.items()

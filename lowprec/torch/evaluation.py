@@ -131,7 +131,7 @@ def evaluate(
     model: nn.Module,
     windows: Tensor,
     recipes: Sequence[str | Recipe],
-    against: str | Recipe = "bf16",
+    reference: str | Recipe = "bf16",
     *,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
@@ -146,12 +146,12 @@ def evaluate(
         Tokens; windows are predicted independently.
     recipes : sequence of str or Recipe
         Recipes to evaluate.
-    against : str or Recipe
-        Reference recipe.
+    reference : str or Recipe
+        Recipe to compare the others with.
     progress : callable, optional
         Function called with the number of finished passes and the total.
     **options
-        `skip`, `names`, `rules` of `lowprec.torch.convert`.
+        `skip`, `roles`, `overrides` of `lowprec.torch.convert`.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def evaluate(
         raise ValueError(
             f"lowprec.torch.evaluate: windows must have shape [windows, length >= 2], got {tuple(windows.shape)}"
         )
-    chosen = [load_recipe(against), *(load_recipe(recipe) for recipe in recipes)]
+    chosen = [load_recipe(reference), *(load_recipe(recipe) for recipe in recipes)]
     with preserve_model(model):
         keys = [get_precisions(convert(model, recipe, **options)) for recipe in chosen]
         with _tracing(model) as trace:
@@ -175,26 +175,26 @@ def evaluate(
             sums = [_Sums([], [], [], np.zeros(layers), np.full(layers, np.nan)) for _ in chosen]
             for number, window in enumerate(windows):
                 targets = window[1:, None]
-                reference: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
+                first: tuple[Tensor, dict[int, Tensor], dict[int, Tensor]] | None = None
                 for i, (precision, sum_) in enumerate(zip(keys, sums, strict=True)):
                     set_precisions(model, precision)
                     use_attention(model, chosen[i].attention)
                     p = log_probabilities(model(window[None]))
                     here = p, dict(trace.hidden), dict(trace.experts)
-                    reference = here if reference is None else reference
+                    first = here if first is None else first
                     sum_.loss.append(-float(p.gather(1, targets).mean()))
-                    sum_.kl.append(float(divergence(reference[0], p).mean()))
-                    sum_.flips.append(float((p.argmax(1) != reference[0].argmax(1)).double().mean()))
-                    _add_layers(sum_, here, reference)
+                    sum_.kl.append(float(divergence(first[0], p).mean()))
+                    sum_.flips.append(float((p.argmax(1) != first[0].argmax(1)).double().mean()))
+                    _add_layers(sum_, here, first)
                     if progress is not None:
                         progress(number * len(chosen) + i + 1, len(windows) * len(chosen))
-                assert reference is not None
-                for block, h in reference[1].items():
+                assert first is not None
+                for block, h in first[1].items():
                     norms[block] += float((h * h).sum())
-    first = np.array(sums[0].loss)
+    losses = np.array(sums[0].loss)
     return [
         Evaluation(
-            recipe.name, np.array(s.loss), first, np.array(s.kl), np.array(s.flips),
+            recipe.name, np.array(s.loss), losses, np.array(s.kl), np.array(s.flips),
             np.sqrt(s.off / np.where(norms > 0, norms, np.nan)), s.moved / len(windows),
         )
         for recipe, s in zip(chosen, sums, strict=True)

@@ -22,15 +22,15 @@ def test_the_order_of_a_function_is_printed(tmp_path, monkeypatch):
 
 def test_probes_and_answers(tmp_path):
     files = [tmp_path / f"{i}.npz" for i in range(3)]
-    run("reveal", "--n", 6, "--probes", files[0])
+    run("reveal", "--n", 6, "--write-probes", files[0])
     order = lp.orders["halving"](6)
     for i in range(2):
         given = dict(np.load(files[i]))
         np.savez(files[i], d=order.sum(given["a"]), **given)
         answers = [word for file in files[: i + 1] for word in ("--answers", file)]
-        said = run("reveal", "--n", 6, *answers, "--probes", files[i + 1])
+        said = run("reveal", "--n", 6, *answers, "--write-probes", files[i + 1])
     assert f" {order} " in said.output
-    refused("reveal", "--n", 6, "--answers", files[0], match="--probes must be a file, since")
+    refused("reveal", "--n", 6, "--answers", files[0], match="--write-probes must be a file, since")
 
 
 def test_batch_sizes_at_which_a_row_changes(tmp_path, monkeypatch):
@@ -49,15 +49,24 @@ def test_batch_sizes_at_which_a_row_changes(tmp_path, monkeypatch):
 
 
 def test_mistakes():
-    refused("reveal", "--n", 4, match="MODULE:FUNCTION must be given alone, or --probes or --answers, got none")
-    refused("reveal", "numpy:sum", "--n", 4, "--probes", "x.npz", match="got both")
+    refused("reveal", "--n", 4, match="MODULE:FUNCTION must be given alone, or --write-probes or --answers, got none")
+    refused("reveal", "numpy:sum", "--n", 4, "--write-probes", "x.npz", match="got both")
     refused("reveal", "numpy", "--n", 4, match="function must be MODULE:FUNCTION, got 'numpy'")
     refused(
         "reveal", "numpy:nothing", "--n", 4, match="function must exist, got 'numpy:nothing': AttributeError: module"
     )
     refused("reveal", "no_such:f", "--n", 4, match="No module named 'no_such'")
-    refused("reveal", "--n", 4, "--probes", "x.npz", "--out-format", "float16", match="--out-format must be given with")
-    refused("reveal", "--n", 4, "--probes", "x.npz", "--svg", "x.svg", match="--svg must be given with")
+    refused(
+        "reveal",
+        "--n",
+        4,
+        "--write-probes",
+        "x.npz",
+        "--out-format",
+        "float16",
+        match="--out-format must be given with",
+    )
+    refused("reveal", "--n", 4, "--write-probes", "x.npz", "--svg", "x.svg", match="--svg must be given with")
     refused("invariance", "numpy:inner", "--rows", "5-1", match="--rows must be numbers from 1 to 65,536 and ranges")
     refused("invariance", "numpy:inner", "--rows", "1-99999999999", match="from 1 to 65,536")
     refused("reveal", "numpy:pi", "--n", 4, match="function must be callable, got 'numpy:pi', a float")

@@ -137,7 +137,7 @@ def test_a_recipes_attention_is_converted_reported_and_restored():
     loss = model(tokens, labels=tokens).loss
     loss.backward()
     assert not torch.equal(model(tokens).logits, without)
-    rows = lpt.evaluate(model, tokens, [recipe, "bf16"], against="bf16")
+    rows = lpt.evaluate(model, tokens, [recipe, "bf16"], reference="bf16")
     assert [bool(row.kl.any()) for row in rows] == [False, True, False]
     assert model.config._attn_implementation == "lowprec:fa3_fp8"
     with pytest.raises(ValueError, match="train and rollout must have the same attention"):
