@@ -10,12 +10,13 @@ minus 6.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._arrays import repeat_tiles
+from .._arrays import matrix_shape, repeat_tiles
 from .._checks import check_choice
 from .._fpenv import quiet_nan, with_default_fpenv
 from ..cast.casts import decode, encode
@@ -23,6 +24,9 @@ from ..format.catalogue import Format
 from .granularity import Granularity
 from .quantizer import Quantizer
 from .rules import E8M0, FLOAT32
+
+if TYPE_CHECKING:
+    from .quantized import Quantized
 
 Values = NDArray[np.float64]
 
@@ -34,6 +38,36 @@ class Converted(NamedTuple):
     scale: NDArray[np.float32]
     lost: NDArray[np.bool_]
     binades: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """Result of `convert`: the converted matrix and a mask of the values that changed.
+
+    Attributes
+    ----------
+    quantized : Quantized
+        Converted matrix; values that cannot be represented exactly are rounded to nearest.
+    lost : bool array [R, C]
+        Mask of the values that changed.
+    binades : int array, shape of the new scales
+        Binades that the old scales of nonzero values span within each new block.
+    """
+
+    quantized: Quantized
+    lost: NDArray[np.bool_]
+    binades: NDArray[np.int64]
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether all values are unchanged."""
+        return not self.lost.any()
+
+    @property
+    def blocks(self) -> NDArray[np.bool_]:
+        """Mask of the new blocks that hold a changed value."""
+        q = self.quantized
+        return reduce_granularity(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))
 
 
 @with_default_fpenv

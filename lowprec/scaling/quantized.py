@@ -21,7 +21,7 @@ from ..format.catalogue import Format, formats
 from ..format.dtypes import dtype_of
 from ..kernels.tensorcore.chain.gemm import transpose
 from . import file
-from .convert import convert_blocks, reduce_granularity
+from .convert import Conversion, convert_blocks
 from .granularity import Granularity
 from .job import dequantize
 from .quantizer import Quantizer, quantizers
@@ -372,33 +372,3 @@ class Quantized(BitwiseEq):
             f"<Quantized {by}{self.format.name} {'x'.join(map(str, self.shape)) or 'scalar'}, {self.granularity} with "
             f"{scales}, {self.bits_per_value:.4g} bits per value>"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Conversion:
-    """Result of `convert`: the converted matrix and a mask of the values that changed.
-
-    Attributes
-    ----------
-    quantized : Quantized
-        Converted matrix; values that cannot be represented exactly are rounded to nearest.
-    lost : bool array [R, C]
-        Mask of the values that changed.
-    binades : int array, shape of the new scales
-        Binades that the old scales of nonzero values span within each new block.
-    """
-
-    quantized: Quantized
-    lost: NDArray[np.bool_]
-    binades: NDArray[np.int64]
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether all values are unchanged."""
-        return not self.lost.any()
-
-    @property
-    def blocks(self) -> NDArray[np.bool_]:
-        """Mask of the new blocks that hold a changed value."""
-        q = self.quantized
-        return reduce_granularity(np.logical_or, self.lost, *q.granularity.block(matrix_shape(q.shape)))
