@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..order.order import Order
 
 _WIDTH = 60  # letters of an order in a table
-_MOST = 1 << 16  # rows
+_MOST = 1 << 16  # rows, and length of the sums
 _DIGITS = 12
 _FORMATS = click.Choice(["float16", "bfloat16", "float32", "float64"])
 
@@ -92,7 +92,7 @@ def reveal_command(
 
 @click.command("invariance")
 @click.argument("target", metavar="MODULE:FUNCTION")
-@click.option("--k", type=click.IntRange(min=1), default=512, show_default=True, help="Length of the sums.")
+@click.option("--k", type=click.IntRange(1, _MOST), default=512, show_default=True, help="Length of the sums.")
 @click.option("--n", type=click.IntRange(min=1), default=64, show_default=True, help="Outputs of a row.")
 @click.option("--rows", default="1-64", show_default=True, metavar="M[,M...]", help="Numbers of rows; 1-64 is a range.")
 @click.option("--dtype", type=_FORMATS, default="float32", show_default=True, help="Dtype of the operands.")
@@ -122,6 +122,8 @@ def invariance_command(target: str, k: int, n: int, rows: str, dtype: str, secon
     table: list[Sequence[Cell]] = []
     for change in found.changes:
         table.append((change.m, change.share, *_orders(change.before, change.after, short)))
+        if change.reason:
+            click.echo(f"M = {change.m}: {change.reason}", err=True)
     if table or not short:
         emit(("M", "share", "order before", "order from M on"), table, f"{found.name}, k = {k}, {dtype}")
     click.echo(found.sentence, err=not short)
@@ -165,7 +167,7 @@ def _function(caller: str, target: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # a module may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything when it is imported
         raise CommandError(f"{caller}: function must exist, got {target!r}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise CommandError(f"{caller}: function must be callable, got {target!r}, a {type(found).__name__}")

@@ -10,30 +10,41 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .order import DTYPES, FORMATS, FormatName, Order, Steps
+from .order import DTYPES, FLUSHED, FORMATS, FormatName, Order, Steps
 from .probed import Probed, RevealError
 
 Array = NDArray[Any]
 #: Sums that are compared with a callable.
 SAMPLES = 200
+#: Kinds of samples that alternate.
+KINDS = 6
+_SMALLEST = 4
+_LONG = 54  # bits below a number that no format keeps
 # Bits below a number that a format keeps and those after it do not; bfloat16 keeps fewer.
 _KEPT: tuple[tuple[int, FormatName], ...] = ((25, "float64"), (12, "float32"), (9, "float16"))
 # Numbers whose squares are not exact in the format.
-_INEXACT = {"float16": 1 + 2.0**-6, "bfloat16": 1 + 2.0**-4, "float32": 1 + 2.0**-12, "float64": 1 + 2.0**-27}
+_INEXACT: dict[str, float] = {
+    "float16": 1 + 2.0**-6,
+    "bfloat16": 1 + 2.0**-4,
+    "float32": 1 + 2.0**-12,
+    "float64": 1 + 2.0**-27,
+}
 
 
-def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int) -> list[Array]:
+def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int, kinds: int = KINDS) -> list[Array]:
     """Return inputs [count, n], on which orders and formats of sums differ.
 
-    Rows alternate: normal data; data over many binades; data of which one half cancels the other exactly, so that
-    the result is what was rounded off; mostly zeros.
+    Rows alternate between the first `kinds` of: normal data; data over many binades; data of which one half cancels the
+    other exactly, so that the result is what was rounded off; mostly zeros; numbers around the smallest normal one;
+    numbers around the largest one, every other time with some Inf.
     """
     rng = np.random.default_rng(seed)
-    spread = 4 if dtype.itemsize == 2 and dtype.name == "float16" else 12
+    spread = 4 if dtype == np.float16 else 12
+    limits = np.finfo(dtype if dtype in (np.float16, np.float64) else np.float32)  # bfloat16's differ by half a percent
     rows = []
     for row in range(count):
         pair = [rng.standard_normal(n) for _ in range(operands)]
-        kind = row % 4
+        kind = row % kinds
         if kind in (1, 2):
             pair[0] *= 2.0 ** rng.integers(-spread, spread, n)
         if kind == 2:
@@ -42,16 +53,22 @@ def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int) 
                 x[places[half : 2 * half]] = sign * x[places[:half]]
         if kind == 3:
             pair[0][rng.random(n) < 0.8] = 0.0
+        if kind == _SMALLEST:
+            pair[0] *= float(limits.smallest_normal) * 2.0 ** rng.integers(-6, 3, n)
+        if kind > _SMALLEST:
+            with np.errstate(over="ignore"):
+                pair[0] *= float(limits.max) * 2.0 ** rng.integers(-6, -1, n)
+            pair[0][rng.random(n) < (row // kinds % 2) / n] = np.inf
         rows.append(pair)
-    return [np.array([pair[i] for pair in rows]).reshape(count, n).astype(dtype) for i in range(operands)]
+    with np.errstate(all="ignore"):
+        return [np.array([pair[i] for pair in rows]).reshape(count, n).astype(dtype) for i in range(operands)]
 
 
 class Found(NamedTuple):
-    """An order, and on how many samples it was compared; `others` give the same bits there."""
+    """An order, and on how many samples it was compared."""
 
     order: Order
     samples: int
-    others: tuple[Order, ...]
 
 
 def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int, seed: int) -> Found:
@@ -62,9 +79,8 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
     RevealError
         If none does, or if the callable answers one input in two ways.
     """
-    inputs = samples(probed.n, count, probed.operands, probed.dtype, seed)
-    got = np.array([probed(*(x[row] for x in inputs)) for row in range(count)])
-    again = np.array([probed(*(x[row] for x in inputs)) for row in range(count)])
+    inputs, got = _answered(probed, samples(probed.n, count, probed.operands, probed.dtype, seed))
+    again = np.array([probed(*vectors) for vectors in zip(*inputs, strict=True)])
     changed = np.flatnonzero(bits(got) != bits(again))
     if len(changed):
         row = int(changed[0])
@@ -75,25 +91,39 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
         )
     negative = np.full(probed.n, -0.0)
     order = order.with_(name=order.name, from_zero=bool(np.copysign(1, probed(negative)) > 0))
-    best, fewest, same = None, np.zeros(0, int), []
-    for candidate in _candidates(probed, order, is_exact):
+    best, fewest = None, np.zeros(0, int)
+    candidates = _candidates(probed, order, is_exact)
+    flushing = [c for c in candidates if c.sum_format == "float32" and not c.step_formats and c.dtype in FLUSHED]
+    for candidate in candidates + [c.with_(name=c.name, flush=True) for c in flushing]:
         with np.errstate(over="ignore"):
             mine = candidate.sum(inputs[0]) if len(inputs) == 1 else candidate.dot(inputs[0], inputs[1])
             mine = mine.astype(np.float64)
         wrong = np.flatnonzero(bits(mine) != bits(got))
         if not len(wrong):
-            same.append(candidate)
-        elif best is None or len(wrong) < len(fewest):
+            return Found(candidate, len(got))
+        if best is None or len(wrong) < len(fewest):
             best, fewest, expected = candidate, wrong, mine
-    if same:
-        return Found(same[0], count, tuple(same[1:]))
     assert best is not None
-    row = int(fewest[0])
+    row, got, expected = int(fewest[0]), got.tolist(), expected.tolist()
     raise RevealError(
         f"reveal: {probed.name} must be a sum in one order for all data, got other bits than its order in any format "
-        f"for {len(fewest)} of {count} samples: {float(got[row])!r} is {float(expected[row])!r} in {best.arithmetic}",
+        f"for {len(fewest)} of {len(got)} samples: {got[row]!r} is {expected[row]!r} in {best.arithmetic}",
         probed.evidence(*(x[row] for x in inputs), got=got[row], expected=expected[row]) | {"order": best},
     )
+
+
+def _answered(probed: Probed, inputs: Sequence[Array]) -> tuple[list[Array], Array]:
+    """Return inputs and outputs, without large numbers for which the callable raises, as math.fsum does."""
+    rows, got = [], []
+    for row, vectors in enumerate(zip(*inputs, strict=True)):
+        try:
+            got.append(probed(*vectors))
+        except RevealError as error:
+            if error.__cause__ is None or row % KINDS <= _SMALLEST:
+                raise
+        else:
+            rows.append(row)
+    return [x[rows] for x in inputs], np.array(got)
 
 
 def bits(x: Array) -> Array:
@@ -122,9 +152,30 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
         product = min(common, order.dtype, key=lambda f: DTYPES[f].itemsize)
         if probed.operands == 1 or exact or (not any(is_fused) and product == common):
             found.append(plain)
+            if exact and probed.operands == 2:  # only products that overflow or vanish show
+                found += [plain.with_(name=order.name, steps=some, fma=True) for some in _fused_steps(probed.n, plain)]
         else:
             with_products = tuple((i, product if old is None else each[old]) for i, old in enumerate(numbers))
             found.append(plain.with_(name=order.name, steps=written, fma=True, step_formats=with_products))
+    return found
+
+
+def _fused_steps(n: int, order: Order) -> list[Steps]:
+    """Return the steps with one of the first, or of the last, element of each two that are added to each other."""
+    found = []
+    for last in (False, True):
+        steps: list[tuple[int, ...]] = []
+        number = list(range(n))
+        for terms in order.steps:
+            pair = sorted(terms, reverse=last)
+            if max(pair) < n:
+                steps.append((pair[0],))
+                terms = (n + len(steps) - 1, pair[1])
+            else:
+                terms = tuple(number[term] for term in terms)
+            steps.append(terms)
+            number.append(n + len(steps) - 1)
+        found.append(tuple(steps))
     return found
 
 
@@ -144,7 +195,7 @@ def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
     """
     n, leaf = probed.n, _leaves(probed.n, steps)
     parent = {term: terms for terms in steps for term in terms}
-    large = 2.0**12 if probed.dtype.name == "float16" else 1.0
+    large = 2.0**12 if probed.dtype == np.float16 else 1.0
     found: list[FormatName] = []
     for i, (first, second) in enumerate(steps[:-1]):
         outside = next(term for term in parent[n + i] if term != n + i)
@@ -154,8 +205,12 @@ def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
             x[list(at)] = large, large * 2.0**-bits, -large
             return probed(x) != 0
 
-        kept = [keeps(bits) for bits, _ in _KEPT]
-        found.append(next((fmt for is_kept, (_, fmt) in zip(kept, _KEPT, strict=True) if is_kept), "bfloat16"))
+        found.append(next((fmt for bits, fmt in _KEPT if keeps(bits)), "bfloat16"))
+        if found[-1] == "float64" and probed.dtype != np.float16 and keeps(_LONG):
+            raise RevealError(
+                f"reveal: {probed.name} must add in float64 or a narrower format, got a sum that keeps {_LONG} bits: "
+                "that of long double, or of several numbers", probed.evidence(x, got=probed(x)),
+            )  # fmt: skip
     return found
 
 

@@ -1,4 +1,4 @@
-"""Sums and multiply-adds with a single rounding, in NumPy."""
+"""Sums and multiply-adds with a single rounding, in NumPy; some flush subnormals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..format.catalogue import formats
 
 Array = NDArray[Any]
 _SPLITTER = 134217729.0  # 2^27 + 1 halves the 53 bits of a float64 (Veltkamp)
+_LEAST_NORMAL = np.float32(2.0**-126)
 _LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose parts neither overflow nor underflow
 
 
@@ -26,8 +27,10 @@ def cast(x: Array, dtype: np.dtype[Any]) -> Array:
     return x.astype(dtype)
 
 
-def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any], from_zero: bool) -> Array:
     """Return the exact sums of columns [n, width], or of their products, each rounded once to a dtype.
+
+    With `from_zero`, the sum of -0 is +0.
 
     Raises
     ------
@@ -39,24 +42,24 @@ def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
     terms = columns[0].astype(np.float64)
     if len(columns) == 2:
         terms *= columns[1].astype(np.float64)
-    rounded = np.array([_rounded_sum(column, dtype) for column in terms.T.tolist()])
+    rounded = np.array([_rounded_sum(column, dtype, from_zero) for column in terms.T.tolist()])
     return cast(rounded.reshape(terms.shape[1]), dtype)
 
 
-def _rounded_sum(terms: list[float], dtype: np.dtype[Any]) -> float:
+def _rounded_sum(terms: list[float], dtype: np.dtype[Any], from_zero: bool) -> float:
     """Return the exact sum as a float64 that rounds to the dtype as the exact sum does."""
     if not all(map(math.isfinite, terms)):
         return float(np.sum([term for term in terms if not math.isfinite(term)]))
     try:
         total = math.fsum(terms)
-    except OverflowError:
-        return _round_fraction(sum(map(Fraction, terms), Fraction(0)))
+        error = math.fsum([*terms, -total]) if math.isfinite(total) else 0.0  # its sign is exact
+    except OverflowError:  # of a partial sum
+        exact = sum(map(Fraction, terms), Fraction(0))
+        total = _round_fraction(exact)
+        error = 0.0 if math.isinf(total) else float(exact > total) - float(exact < total)
     if total == 0:
-        return -0.0 if all(math.copysign(1, term) < 0 for term in terms) and not any(terms) else 0.0
-    if dtype.itemsize == 8 or not math.isfinite(total):
-        return total
-    error = math.fsum([*terms, -total])  # its sign is exact
-    if error and not np.float64(total).view(np.int64) & 1:  # round to odd: a tie of the dtype stays none
+        return -0.0 if not (from_zero or any(terms)) and all(math.copysign(1, term) < 0 for term in terms) else 0.0
+    if dtype.itemsize < 8 and error and not np.float64(total).view(np.int64) & 1:  # round to odd: no tie of the dtype
         total = math.nextafter(total, math.copysign(math.inf, error))
     return total
 
@@ -84,6 +87,25 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
         return fma(a, b, c)
     with np.errstate(all="ignore"):
         return _fused_float64(a, b, c)
+
+
+def flushed(x: Array) -> Array:
+    """Return float32 numbers with subnormals as zeros of their signs."""
+    found: Array = np.where(np.abs(x) < _LEAST_NORMAL, x * 0, x)
+    return found
+
+
+def flushed_sum(a: Array, b: Array) -> Array:
+    """Return a + b of float64 arrays, rounded once to float32; results below 2^-126 after rounding become zeros.
+
+    Rounding is that of an unbounded exponent, as x86 detects tiny results.
+    """
+    with np.errstate(all="ignore"):
+        total = _add_to_odd(a, b)
+        near = np.abs((total * 2.0**64).astype(np.float32))
+        is_tiny = (np.abs(total) < 2.0**-125) & (near < 2.0**-62)
+        found: Array = np.where(is_tiny, total * 0, total).astype(np.float32)
+    return found
 
 
 def _fused_float64(a: Array, b: Array, c: Array) -> Array:

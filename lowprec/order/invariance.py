@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import to_like, to_numpy
-from .._checks import brief_repr, check_choice, check_int
+from .._checks import brief_repr, check_choice, check_int, check_positive
 from .._fpenv import with_default_fpenv
-from .arithmetic import bits, samples
+from .arithmetic import KINDS, bits, samples
 from .order import DTYPES, FORMATS, FormatName, Order
 from .probed import RevealError, name_of, takes_tensors
-from .reveal import SECONDS, reveal
+from .reveal import MOST, SECONDS, reveal
 
 Array = NDArray[Any]
 _DRAWS = 4  # operands of each kind, on which row 0 is compared
@@ -35,13 +35,16 @@ class Change:
         An output that differs.
     before, after : Order or None
         Orders of that output; None if they were not revealed.
+    reason : str
+        Why no order was revealed.
     """
 
     m: int
     share: float
     column: int
-    before: Order | None
-    after: Order | None
+    before: Order | None = None
+    after: Order | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,8 @@ def batch_invariance(
         If the function raises, returns another shape, or returns different results for the same operands.
     ValueError
         If a parameter is out of range.
+    TypeError
+        If `function` cannot be called.
 
     Examples
     --------
@@ -126,12 +131,15 @@ def batch_invariance(
     >>> [change.m for change in found.changes], str(found.changes[0].after)
     ([4], 'sum(x[19::-1])')
     """
-    k = check_int("batch_invariance", "k", k, 1)
-    n = check_int("batch_invariance", "n", n, 1)
-    check_choice("batch_invariance", "dtype", dtype, FORMATS)
-    if not sizes:
-        raise ValueError(f"batch_invariance: sizes must be one or more numbers of rows, got {brief_repr(sizes)}")
-    ms = tuple(check_int("batch_invariance", "sizes", m, 1) for m in sizes)
+    caller = "batch_invariance"
+    if not callable(function):
+        raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
+    k, n = check_int(caller, "k", k, 1, MOST), check_int(caller, "n", n, 1)
+    check_choice(caller, "dtype", dtype, FORMATS)
+    seconds, seed = check_positive(caller, "seconds", seconds), check_int(caller, "seed", seed, 0)
+    if np.ndim(sizes) != 1 or not len(sizes):
+        raise ValueError(f"{caller}: sizes must be one or more numbers of rows, got {brief_repr(sizes)}")
+    ms = tuple(check_int(caller, "sizes", m, 1) for m in sizes)
     product = _Product(function, k, n, dtype, max(ms), seed)
     operands = _operands(k, n, DTYPES[dtype], seed)
     changes, before, last = [], None, ms[0]
@@ -139,8 +147,10 @@ def batch_invariance(
         found = np.array([product.row(a, b, m) for a, b in operands])
         if before is not None and (differ := bits(found) != bits(before)).any():
             column = int(differ.any(axis=0).argmax())
-            pair = [product.order(column, size, seconds, seed) if orders else None for size in (last, m)]
-            changes.append(Change(m, float(differ.mean()), column, pair[0], pair[1]))
+            pair = [product.order(column, size, seconds, seed) for size in (last, m)] if orders else [None, None]
+            why = "; ".join(str(found) for found in pair if isinstance(found, RevealError))
+            first, second = (None if isinstance(found, RevealError) else found for found in pair)
+            changes.append(Change(m, float(differ.mean()), column, first, second, why))
         before, last = found, m
     return Invariance(product.name, ms, tuple(changes), n * len(operands))
 
@@ -148,9 +158,9 @@ def batch_invariance(
 def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:
     """Return rows and matrices: normal data, and data that cancel, with equal columns."""
     rng = np.random.default_rng(seed)
-    a, b = samples(k, 4 * _DRAWS, 2, dtype, seed)
-    normal = [(row, rng.standard_normal((n, k)).astype(dtype)) for row in a[::4]]
-    return normal + [(row, np.tile(column, (n, 1))) for row, column in zip(a[2::4], b[2::4], strict=True)]
+    a, b = samples(k, KINDS * _DRAWS, 2, dtype, seed)
+    normal = [(row, rng.standard_normal((n, k)).astype(dtype)) for row in a[::KINDS]]
+    return normal + [(row, np.tile(column, (n, 1))) for row, column in zip(a[2::KINDS], b[2::KINDS], strict=True)]
 
 
 class _Product:
@@ -206,8 +216,8 @@ class _Product:
             )  # fmt: skip
         return first
 
-    def order(self, column: int, m: int, seconds: float, seed: int) -> Order | None:
-        """Return the order of an output of row 0 of a product of m rows, or None if there is none."""
+    def order(self, column: int, m: int, seconds: float, seed: int) -> Order | RevealError:
+        """Return the order of an output of row 0 of a product of m rows, or why there is none."""
         rows, columns = self.others[:m].copy(), self.columns.copy()
 
         def output(a: Array, b: Array) -> Any:
@@ -217,5 +227,5 @@ class _Product:
         output.__module__, output.__qualname__ = "", f"{self.name} of {m} rows"
         try:
             return reveal(output, self.k, dtype=self.fmt, operands=2, seconds=seconds, seed=seed)
-        except RevealError:  # the bits change all the same
-            return None
+        except RevealError as error:  # the bits change all the same
+            return error

@@ -16,7 +16,7 @@ from .._arrays import as_real
 from .._checks import brief_repr, check_choice, check_int
 from .._fpenv import quiet_nan, with_default_fpenv
 from .._values import Value, normalize_fields
-from .exact import cast, exact_sum, fused_multiply_add
+from .exact import cast, exact_sum, flushed, flushed_sum, fused_multiply_add
 from .outline import drawing, expression
 
 FormatName = Literal["float16", "bfloat16", "float32", "float64"]
@@ -26,6 +26,8 @@ SUM_FORMATS: tuple[SumFormat, ...] = get_args(SumFormat)
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in FORMATS
 }
+#: Formats whose subnormals an order may flush.
+FLUSHED: tuple[FormatName, ...] = ("bfloat16", "float32")
 Steps = tuple[tuple[int, ...], ...]
 _ROWS = 1 << 18  # numbers in a block of rows, so that all of its running sums stay in the cache
 _SHOWN = 200  # characters of an order's repr
@@ -61,6 +63,8 @@ class Order(Value):
         one term. Without such a step, the first of two products that are added to each other is rounded.
     from_zero : bool
         Whether a running sum starts at +0 instead of its first term: a sum of -0 is then +0.
+    flush : bool
+        Whether subnormal elements, products and sums, which must be float32, become zeros, as in VDPBF16PS.
     source : str
         Reference for the order.
     validated_against : str
@@ -84,6 +88,7 @@ class Order(Value):
     out_format: FormatName = "float32"
     fma: bool = False
     from_zero: bool = False
+    flush: bool = False
     source: str = dataclasses.field(default="user-defined", compare=False)
     validated_against: str = dataclasses.field(default="", compare=False)
 
@@ -107,6 +112,12 @@ class Order(Value):
         if self.sum_format == "exact" and (len(steps) > 1 or self.fma):
             raise ValueError(
                 f"{caller}: steps must be one of all terms, without fma, if sums are exact, got {len(steps)}"
+            )
+        formats_of_sums = {self.sum_format, *(fmt for _, fmt in other)}
+        if self.flush and (formats_of_sums != {"float32"} or self.dtype not in FLUSHED):
+            raise ValueError(
+                f"{caller}: dtype must be 'bfloat16' or 'float32', and all sums 'float32', if subnormals are flushed, "
+                f"got {self.dtype} and {', '.join(sorted(formats_of_sums))}"
             )
 
     @property
@@ -180,7 +191,12 @@ class Order(Value):
                 f"{caller}: order must have steps of two terms, got one of {widest}; lp.identify finds its arithmetic"
             )
         with np.errstate(all="ignore"):
-            given = np.broadcast_arrays(*(cast(as_real(caller, x), dtype) for x in operands))
+            arrays = [cast(as_real(caller, x), dtype) for x in operands]
+        try:
+            given = np.broadcast_arrays(*arrays)
+        except ValueError:
+            shapes = " and ".join(str(x.shape) for x in arrays)
+            raise ValueError(f"{caller}: a and b must have shapes that broadcast, got {shapes}") from None
         axis = check_int(caller, "axis", axis, -given[0].ndim, given[0].ndim - 1) if given[0].ndim else axis
         if not given[0].ndim or given[0].shape[axis] != self.n:
             raise ValueError(f"{caller}: axis {axis} must have length {self.n}, got shape {given[0].shape}")
@@ -198,12 +214,12 @@ class Order(Value):
     def _sums(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the sums of columns [n, width] in any format that holds them without another rounding."""
         if self.sum_format == "exact":
-            total = exact_sum(columns, DTYPES[self.out_format])
-            shifted: NDArray[Any] = total + total.dtype.type(0) if self.from_zero else total
-            return shifted
+            return exact_sum(columns, DTYPES[self.out_format], self.from_zero)
         n, values = self.n, dict[int, NDArray[Any]]()
         usual = DTYPES[self.sum_format]
         own = {i: DTYPES[fmt] for i, fmt in self.step_formats}
+        if self.flush:
+            columns = [flushed(x.astype(np.float32)) for x in columns]
 
         def value(term: int, fmt: np.dtype[Any] = usual, *, starts: bool = False) -> NDArray[Any]:
             """Return a sum, or an element or its product, rounded; +0 is added to the first term of a running sum."""
@@ -211,7 +227,7 @@ class Order(Value):
                 return values.pop(term)
             x: NDArray[Any] = columns[0][term].astype(_wider(columns[0].dtype, fmt))
             if len(columns) == 2:
-                x = x * columns[1][term].astype(x.dtype)
+                x = self._rounded_product(x, columns[1][term].astype(x.dtype))
             x = cast(x, fmt)
             return x + fmt.type(0) if starts and self.from_zero else x
 
@@ -222,14 +238,25 @@ class Order(Value):
                 continue
             right = value(other, starts=True)
             if element < n and self.fma and len(columns) == 2:
-                wide = _wider(fmt, right.dtype, DTYPES["float32"], columns[0].dtype)
-                a, b = (x[element].astype(wide) for x in columns)
-                values[n + i] = cast(fused_multiply_add(a, b, right.astype(wide)), fmt)
+                wide = (
+                    DTYPES["float64"] if self.flush else _wider(fmt, right.dtype, DTYPES["float32"], columns[0].dtype)
+                )
+                a, b, c = (x.astype(wide) for x in (columns[0][element], columns[1][element], right))
+                values[n + i] = flushed_sum(a * b, c) if self.flush else cast(fused_multiply_add(a, b, c), fmt)
                 continue
             left = value(element, starts=other < n)
+            if self.flush:
+                values[n + i] = flushed_sum(left.astype(np.float64), right.astype(np.float64))
+                continue
             wide = _wider(fmt, left.dtype, right.dtype)
             values[n + i] = cast(left.astype(wide) + right.astype(wide), fmt)
         return value(n + len(self.steps) - 1, starts=True)
+
+    def _rounded_product(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        if not self.flush:
+            product: NDArray[Any] = a * b
+            return product
+        return flushed_sum(a.astype(np.float64) * b.astype(np.float64), np.array(-0.0))
 
     def __str__(self) -> str:
         return expression(self.n, self.steps)
@@ -251,7 +278,7 @@ class Order(Value):
             words[-1] += ","
             others = sorted(set(dict(self.step_formats).values()))
             words.append(f"{len(self.step_formats)} of {len(self.steps)} steps in {'/'.join(others)}")
-        return " ".join(words) + (", fused products" if self.fma else "")
+        return " ".join(words) + ", fused products" * self.fma + ", subnormals flushed" * self.flush
 
     def _repr_html_(self) -> str | None:
         try:

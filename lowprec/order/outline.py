@@ -12,6 +12,10 @@ _BOXES = 400  # boxes of a legible drawing
 _LEAST_SLICE = 3  # elements of a slice
 
 
+class _Rounded(int):
+    """Number of an element whose product is rounded before it is added."""
+
+
 class _Sum(NamedTuple):
     """Terms that are added one by one from left to right, or in one operation."""
 
@@ -23,7 +27,7 @@ def expression(n: int, steps: Sequence[Sequence[int]]) -> str:
     """Return an order as text.
 
     ``sum(x[0:4], x[8:12])`` adds elements one by one, from left to right; ``+`` adds the results on both sides;
-    ``fused(...)`` adds its terms in one operation; ``round(x[4])``, among fused products, is a rounded one.
+    ``fused(...)`` adds its terms in one operation; ``round(x[4:8])``, among fused products, are rounded ones.
 
     Examples
     --------
@@ -41,7 +45,7 @@ def _text(node: _Sum | str) -> str:
         return f"fused({', '.join(map(_text, node.terms))})"
     head, elements = "", list[str]()
     for term in node.terms:
-        if isinstance(term, str) and not term.startswith("round"):
+        if isinstance(term, str):
             elements.append(term)
             continue
         left = _one_by_one(head, elements)
@@ -105,9 +109,14 @@ def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
     for terms in steps:
         size.append(sum(size[term] for term in terms))
 
+    def term_of(node: int) -> int | _Sum | str:
+        if node < n:
+            return node
+        return _Rounded(steps[node - n][0]) if len(steps[node - n]) == 1 else outline(node)
+
     def outline(node: int) -> _Sum | str:
         if node >= n and len(steps[node - n]) == 1:
-            return f"round(x[{steps[node - n][0]}])"
+            return _slices([_Rounded(steps[node - n][0])], n)[0]
         others: list[int] = []
         while node >= n and len(steps[node - n]) == 2:
             first, second = steps[node - n]
@@ -116,12 +125,13 @@ def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
             others.append(second)
             node = first
         head: int | _Sum | str = node
-        if node >= n and len(steps[node - n]) == 1:
-            head = steps[node - n][0]
+        is_fused = node >= n and len(steps[node - n]) == 1
+        if is_fused:  # the first product is always rounded, and is not marked before products that are not
+            head = steps[node - n][0] if others and others[-1] < n else _Rounded(steps[node - n][0])
         elif node >= n:
-            head = _Sum(tuple(_slices([outline(t) if t >= n else t for t in steps[node - n]], n)), at_once=True)
-        terms = [head, *(t if t < n else outline(t) for t in reversed(others))]
-        if _steps_back(terms):  # the first two elements in either order
+            head = _Sum(tuple(_slices([term_of(t) for t in steps[node - n]], n)), at_once=True)
+        terms = [head, *(term_of(t) for t in reversed(others))]
+        if not is_fused and _steps_back(terms):  # the first two elements in either order
             terms[:2] = terms[1::-1]
         parts = _slices(terms, n)
         return parts[0] if terms[0] == parts[0] else _Sum(tuple(parts))
@@ -147,16 +157,18 @@ def _slices(terms: Sequence[int | _Sum | str], n: int) -> list[_Sum | str]:
             at += 1
             continue
         run = [first]
-        for term in terms[at + 1 :]:
-            if not isinstance(term, int) or (len(run) > 1 and term - run[-1] != run[1] - run[0]):
+        for place in range(at + 1, len(terms)):
+            term = terms[place]
+            if not isinstance(term, int) or type(term) is not type(first):
+                break
+            if len(run) > 1 and term - run[-1] != run[1] - run[0]:
                 break
             run.append(term)
-        if len(run) < _LEAST_SLICE:
-            parts.append(f"x[{first}]")
-            at += 1
-            continue
-        stride = run[1] - run[0]
-        stop = min(run[-1] + stride, n) if stride > 0 else run[-1] - 1
-        parts.append(f"x[{first}:{stop if stop >= 0 else ''}{'' if stride == 1 else f':{stride}'}]")
-        at += len(run)
+        text = f"x[{first}]"
+        if len(run) >= _LEAST_SLICE:
+            stride = run[1] - run[0]
+            stop = min(run[-1] + stride, n) if stride > 0 else run[-1] - 1
+            text = f"x[{first}:{stop if stop >= 0 else ''}{'' if stride == 1 else f':{stride}'}]"
+        parts.append(f"round({text})" if isinstance(first, _Rounded) else text)
+        at += len(run) if len(run) >= _LEAST_SLICE else 1
     return parts

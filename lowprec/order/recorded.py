@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import as_real
-from .._checks import check_int
+from .._checks import check_choice, check_int
 from .arithmetic import SAMPLES, samples
-from .order import DTYPES, FormatName, Order
+from .order import DTYPES, FORMATS, FormatName, Order
 from .probed import Probed, RevealError
 from .reveal import reveal
-from .tree import Tree
+from .tree import TreeSearch
 
 Array = NDArray[Any]
 MOST = 128  # elements: the first file has a row for each pair of them
@@ -58,7 +58,13 @@ class Recorded:
                     f"reveal: d must hold values of out_format={out_format}, got {float(d[wrong[0]])!r} among "
                     f"{len(wrong)} others"
                 )
-            self.answers |= {_key(*vectors): y for *vectors, y in zip(*typed, outputs, strict=True)}
+            for *vectors, y in zip(*typed, outputs, strict=True):
+                known = self.answers.setdefault(_key(*vectors), y)
+                if not (known.tobytes() == y.tobytes() or (np.isnan(known) and np.isnan(y))):
+                    raise RevealError(
+                        f"reveal: answers must have one d for one input, got {float(known)!r} and {float(y)!r}",
+                        dict(zip(names, vectors, strict=True)) | {"got": np.array([known, y])},
+                    )
 
     def __call__(self, *vectors: Array) -> Any:
         """Return the recorded output, or zero."""
@@ -78,9 +84,10 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
     Raises
     ------
     ValueError
-        If n is above 128.
+        If n is above 128, or another parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
+    _check_options(dtype, operands, seed)
     asked: dict[bytes, tuple[Array, ...]] = {}
 
     def collect(*vectors: Array) -> Any:
@@ -88,7 +95,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
         return vectors[0].dtype.type(np.sum(vectors[0].astype(np.float64)))
 
     probed = Probed(collect, n, dtype, operands, np.inf, None)
-    tree = Tree(probed, seed)
+    tree = TreeSearch(probed, seed)
     for i in range(n):
         probed(np.eye(n)[i])
         for j in range(i):
@@ -101,6 +108,12 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
         probed(*(x[row] for x in inputs))
     probed(np.full(n, -0.0))
     return _arrays(asked.values())
+
+
+def _check_options(dtype: FormatName, operands: int, seed: int) -> None:
+    check_choice("reveal", "dtype", dtype, FORMATS)
+    check_choice("reveal", "operands", operands, (1, 2))
+    check_int("reveal", "seed", seed, 0)
 
 
 def _arrays(rows: Any) -> dict[str, Array]:
@@ -118,10 +131,13 @@ def next_probes(
     Raises
     ------
     RevealError
-        If no order explains the answers.
+        If no order explains the answers, or one input has two.
     ValueError
-        If arrays are missing or differ in shape.
+        If arrays are missing or differ in shape, or a parameter is out of range.
     """
+    n = check_int("reveal", "n", n, 1, MOST)
+    _check_options(dtype, operands, seed)
+    check_choice("reveal", "out_format", out_format, (None, *FORMATS))
     function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
     assert isinstance(function, Recorded)
     try:
@@ -135,7 +151,7 @@ def next_probes(
     return order if order is not None and not function.missing else _arrays(function.missing.values())
 
 
-def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatName = "float32", operands: int = 2,
+def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatName = "float32", operands: int = 1,
          seed: int = 0) -> dict[str, Any]:  # fmt: skip
     """Return operands and outputs of a callable for `lowprec.identify`, which finds the arithmetic of fused terms.
 
@@ -159,8 +175,10 @@ def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatN
     dict
         Arguments of `lowprec.identify`: ``a`` and ``b`` of shape (rows, n), ``c`` None and ``d`` of shape (rows,).
     """
+    n, rows = check_int("dump", "n", n, 1), check_int("dump", "rows", rows, 1)
+    _check_options(dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, np.inf, None)
-    inputs = samples(n, rows, operands, probed.dtype, seed)
+    inputs = samples(n, rows, operands, probed.dtype, seed, kinds=4)
     d = [probed(*(x[row] for x in inputs)) for row in range(rows)]
     b = inputs[1] if operands == 2 else np.ones_like(inputs[0])
     return {"a": inputs[0], "b": b, "c": None, "d": np.array(d).astype(DTYPES[probed.out_format or dtype])}

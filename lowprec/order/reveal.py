@@ -10,7 +10,7 @@ from .._fpenv import with_default_fpenv
 from .arithmetic import SAMPLES, find_arithmetic
 from .order import FORMATS, FormatName, Order
 from .probed import Probed
-from .tree import Tree
+from .tree import TreeSearch
 
 #: Time after which a search ends.
 SECONDS = 60.0
@@ -83,15 +83,13 @@ def reveal(
     seconds = check_positive("reveal", "seconds", seconds)
     seed = check_int("reveal", "seed", seed, 0)
     probed = Probed(function, n, dtype, operands, seconds, progress)
-    tree = Tree(probed, seed)
+    tree = TreeSearch(probed, seed)
     steps = tree.find()
     assert probed.out_format is not None
-    order = Order(
-        probed.name, steps, dtype=dtype, out_format=probed.out_format, source=f"revealed by {probed.calls} calls"
-    )
+    order = Order(probed.name, steps, dtype=dtype, out_format=probed.out_format)
     if not tree.is_exact and not order.is_binary:
         about = "nothing: terms that are added in one operation have an arithmetic of their own, see lowprec.identify"
-        return order.with_(name=order.name, source=order.source, validated_against=about)
+        return order.with_(name=order.name, source=f"revealed by {probed.calls} calls", validated_against=about)
     found = find_arithmetic(probed, order, is_exact=tree.is_exact, count=samples, seed=seed)
     about = f"0 of {found.samples} sums of {probed.name} differ"
-    return found.order.with_(name=order.name, source=order.source, validated_against=about)
+    return found.order.with_(name=order.name, source=f"revealed by {probed.calls} calls", validated_against=about)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from .._checks import check_choice, check_int
 from .._values import Value, normalize_fields
-from .order import FormatName, Order, SumFormat
+from .order import DTYPES, FORMATS, FormatName, Order, SumFormat
 
 Join = Literal["in_turn", "pairwise", "halving"]
 JOINS: tuple[Join, ...] = get_args(Join)
@@ -18,10 +18,10 @@ _MOST = 1 << 22  # elements of an order
 
 
 class Steps:
-    """Steps of an order of n elements under construction."""
+    """Steps of an order of n elements of a dtype under construction."""
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, dtype: FormatName) -> None:
+        self.n, self.dtype = n, dtype
         self.found: list[tuple[int, ...]] = []
 
     def add(self, *terms: int) -> int:
@@ -69,12 +69,18 @@ class OrderRule(Value):
         Name in the catalogue.
     from_zero : bool
         Whether running sums start at +0 instead of their first terms.
+    fma : bool
+        Whether products are added by fused multiply-adds.
+    sum_formats : tuple of (str, str)
+        Dtypes for which the rule holds, with the format of the sums; empty: any dtype, with sums of the same format.
     source : str
         Reference for the rule.
     """
 
     name: str = dataclasses.field(compare=False)
     from_zero: bool = dataclasses.field(default=False, kw_only=True)
+    fma: bool = dataclasses.field(default=False, kw_only=True)
+    sum_formats: tuple[tuple[FormatName, FormatName], ...] = dataclasses.field(default=(), kw_only=True)
     source: str = dataclasses.field(default="user-defined", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -86,7 +92,7 @@ class OrderRule(Value):
 
     def __call__(
         self, n: int, *, dtype: FormatName = "float32", sum_format: SumFormat | None = None,
-        out_format: FormatName | None = None, fma: bool = False,
+        out_format: FormatName | None = None, fma: bool | None = None,
     ) -> Order:  # fmt: skip
         """Return the order of n elements.
 
@@ -95,14 +101,20 @@ class OrderRule(Value):
         n : int
             Number of elements, at least 1.
         dtype, sum_format, out_format : str, optional
-            Formats of the elements, of the sums and of the result; the last two are `dtype` by default.
-        fma : bool
-            Whether products are added by fused multiply-adds.
+            Formats of the elements, of the sums and of the result; by default, the sums have the rule's format for the
+            dtype, and the result has the dtype.
+        fma : bool, optional
+            Whether products are added by fused multiply-adds; by default, as the rule has it.
 
         Returns
         -------
         Order
             Its name is that of the rule.
+
+        Raises
+        ------
+        ValueError
+            If n is out of range, or the rule does not hold for the dtype.
 
         Examples
         --------
@@ -111,35 +123,25 @@ class OrderRule(Value):
         (x[0] + x[2]) + (x[1] + x[3])
         """
         n = check_int(self.name, "n", n, 1, _MOST)
-        steps = Steps(n)
+        held = dict(self.sum_formats) or {fmt: fmt for fmt in FORMATS}
+        check_choice(self.name, "dtype", dtype, tuple(held))
+        steps = Steps(n, dtype)
         if n > 1:
             self.build(steps)
         return Order(
-            self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or dtype, out_format=out_format or dtype,
-            fma=fma, from_zero=self.from_zero, source=self.source,
+            self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or held[dtype],
+            out_format=out_format or dtype, fma=self.fma if fma is None else fma, from_zero=self.from_zero,
+            source=self.source,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(OrderRule):
-    """Elements one by one, in groups of which the last element comes first.
-
-    Parameters
-    ----------
-    reversed_group : int
-        Elements of a group that are added from the last to the first.
-    """
-
-    reversed_group: int = 1
-
-    def __post_init__(self) -> None:
-        normalize_fields(self)
-        check_int(f"Chain {self.name}", "reversed_group", self.reversed_group, 1)
+    """Elements one by one, from left to right."""
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
-        n, group = steps.n, self.reversed_group
-        steps.in_turn([i for start in range(0, n, group) for i in reversed(range(start, min(start + group, n)))])
+        steps.in_turn(range(steps.n))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,6 +191,7 @@ class Lanes(OrderRule):
         normalize_fields(self)
         check_int(f"Lanes {self.name}", "lanes", self.lanes, 1)
         check_choice(f"Lanes {self.name}", "join", self.join, JOINS)
+        check_int(f"Lanes {self.name}", "least", self.least, 1)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -264,29 +267,36 @@ class NumpyPairwise(OrderRule):
 class TorchCascade(OrderRule):
     """PyTorch's sum on CPUs along contiguous memory: vectors, four running sums of them, up to four levels.
 
+    Elements of 16 bits are converted to float32, and the halves of a vector are added first.
+
     Parameters
     ----------
-    lanes : int
-        Numbers of a vector: 8 for float32 with AVX2, whose width ATen's sums use on all x86 CPUs.
+    vector_bytes : int
+        Size of a vector: 32 with AVX2, whose width ATen's sums use on all x86 CPUs.
     """
 
-    lanes: int = 8
+    vector_bytes: int = 32
 
     _SUMS, _LEVELS, _LEAST_POWER = 4, 4, 4
 
     def __post_init__(self) -> None:
         normalize_fields(self)
-        check_int(f"TorchCascade {self.name}", "lanes", self.lanes, 1)
+        check_int(f"TorchCascade {self.name}", "vector_bytes", self.vector_bytes, 8)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
-        n, lanes = steps.n, self.lanes
-        if n < lanes:
+        n, itemsize = steps.n, DTYPES[steps.dtype].itemsize
+        width = self.vector_bytes // itemsize
+        lanes = min(width, self.vector_bytes // 4)
+        if n < width:
             self._vector_sum(steps, range(n))
             return
-        vectors = n // lanes
-        rest = list(range(vectors * lanes, n))
-        sums = [self._vector_sum(steps, range(lane, vectors * lanes, lanes)) for lane in range(lanes)]
+        whole = n - n % width
+        rest = list(range(whole, n))
+        sums = []
+        for lane in range(lanes):
+            terms = [steps.add(*range(start + lane, start + width, lanes)) for start in range(0, whole, width)]
+            sums.append(self._vector_sum(steps, terms))
         head = [steps.in_turn(rest)] if rest else []
         steps.in_turn([*head, *sums])
 

@@ -45,7 +45,7 @@ _FLOAT32, _ONE = formats["float32"], np.float32(1)
 _SPLIT_TILE = 128  # consecutive k that a split keeps together
 
 
-class Order(NamedTuple):
+class ProductOptions(NamedTuple):
     """Options of one call of `gemm`, shared by all matrices of a batch."""
 
     way: ProductPlan
@@ -174,7 +174,7 @@ def gemm(
     split_k = library.split_k if split_k is None else check_int("gemm", "split_k", split_k, 1)
     way = plan_for(accumulator, a.format, b.format)
     every = promotion_interval("gemm", a, b, way, library, promote_every)
-    order = Order(way, library, every, split_k, target, kept)
+    order = ProductOptions(way, library, every, split_k, target, kept)
     x, y = a.codes, b.codes
     if x.ndim == y.ndim == 3:
         pages_a, pages_b = split_batch(a), split_batch(b)
@@ -195,7 +195,7 @@ def gemm(
 
 
 def _matrix(
-    a: Quantized, b: Quantized, addend: Float32Matrix | None, factor: Factor, order: Order
+    a: Quantized, b: Quantized, addend: Float32Matrix | None, factor: Factor, order: ProductOptions
 ) -> Float32Matrix:  # fmt: skip
     """Return the factor times the product of two matrices, plus the addend, which is overwritten."""
     (m, k), n, library, scales = a.codes.shape, len(b.codes), order.library, None
@@ -226,7 +226,7 @@ def _matrix(
     return total if rounds else _finished(total, scales, addend, factor)
 
 
-def _sum(a: Quantized, b: Quantized, order: Order) -> Float32Matrix:
+def _sum(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
     """Return the float32 sum of the chains of one part of K, each multiplied by its scales."""
     way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
     if every is None and way.accumulator.multiplies_values:

@@ -43,6 +43,8 @@ def test_a_change_is_found_where_no_order_is():
 
     (change,) = batch_invariance(product, 24, 5, sizes=range(1, 6)).changes
     assert (change.m, change.after) == (4, None)
+    assert str(change.before) == "sum(x[0:24])"
+    assert "must return 1 for a 1 at" in change.reason
 
 
 def test_a_function_that_does_not_change_is_told():
@@ -68,6 +70,11 @@ def test_what_is_no_product_is_refused(function, match):
 
 
 def test_arguments_are_checked():
-    for given in ({"k": 0}, {"k": 4, "n": 0}, {"k": 4, "sizes": ()}, {"k": 4, "sizes": (0,)}, {"k": 4, "dtype": "fp8"}):
+    for given in ({"k": 0}, {"k": 1 << 17}, {"k": 4, "n": 0}, {"k": 4, "sizes": ()}, {"k": 4, "sizes": (0,)},
+                  {"k": 4, "sizes": np.zeros(0, int)}, {"k": 4, "dtype": "fp8"}, {"k": 4, "seconds": -1},
+                  {"k": 4, "seed": -1}):  # fmt: skip
         with pytest.raises(ValueError, match=f"batch_invariance: {list(given)[-1]} must be"):
             batch_invariance(in_turn, **given)
+    with pytest.raises(TypeError, match="batch_invariance: function must be callable, got 3"):
+        batch_invariance(3, 4)
+    assert batch_invariance(in_turn, 4, sizes=np.array([1, 2]), orders=False).sizes == (1, 2)

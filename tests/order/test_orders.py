@@ -10,7 +10,9 @@ import lowprec as lp
 from lowprec.oracle.orders import ordered_sum
 from lowprec.order.arithmetic import samples
 from lowprec.order.exact import fused_multiply_add
-from lowprec.order.order import DTYPES, Order
+from lowprec.order.order import DTYPES, FLUSHED, Order
+from lowprec.order.outline import expression
+from lowprec.order.rules import Lanes
 
 WORDS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32, "float64": np.uint64}
 
@@ -23,18 +25,21 @@ def drawn(seed):
     dtype, fma = rng.choice(FORMATS), not one and rng.random() < 0.5
     steps = (tuple(range(n)),) if one else steps_of(rng, n)
     other = () if one else tuple((i, rng.choice(FORMATS)) for i in range(n - 1) if rng.random() < 0.3)
-    order = Order("drawn", steps, dtype=dtype, sum_format="exact" if one else rng.choice(FORMATS), step_formats=other,
-                  out_format=rng.choice(FORMATS), fma=fma, from_zero=rng.random() < 0.5)  # fmt: skip
+    flush = not one and dtype in FLUSHED and rng.random() < 0.5
+    sums = {"sum_format": "float32"} if flush else {"sum_format": "exact" if one else rng.choice(FORMATS),
+                                                    "step_formats": other}  # fmt: skip
+    order = Order("drawn", steps, dtype=dtype, **sums, out_format=rng.choice(FORMATS), fma=fma,
+                  from_zero=rng.random() < 0.5, flush=flush)  # fmt: skip
     data = np.random.default_rng(seed)
     operands = samples(n, 12, 2, DTYPES[dtype], seed)
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, float(lp.formats["float16"].max), 2.0**-24])
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 65504, 2.0**-24, 2.0**-126, -(2.0**-127)])
     for x in operands:
         at = data.random(x.shape) < 0.15
         x[at] = data.choice(special, at.sum()).astype(x.dtype)
         x[0] = data.choice(special[:2], n).astype(x.dtype)
         if dtype != "bfloat16" and dtype != "float32":
             continue
-        x[1] *= x.dtype.type(2.0**-70)
+        x[1:3] *= np.array([[2.0**-70], [2.0**-63]], x.dtype)  # products around the smallest normal number
     return order, operands
 
 
@@ -43,7 +48,8 @@ def drawn(seed):
 def test_orders_have_the_bits_of_fractions(seed):
     order, (a, b) = drawn(seed)
     given = {"dtype": order.dtype, "sum_format": order.sum_format, "step_formats": dict(order.step_formats),
-             "out_format": order.out_format, "fma": order.fma, "from_zero": order.from_zero}  # fmt: skip
+             "out_format": order.out_format, "fma": order.fma, "from_zero": order.from_zero,
+             "flush": order.flush}  # fmt: skip
     for operands in ((a,), (a, b)):
         if len(operands) == 2 and order.sum_format == "exact" and order.dtype == "float64":
             continue
@@ -61,7 +67,7 @@ def test_an_order_with_one_thing_wrong_has_other_bits():
     right = Order("right", steps_of(random.Random(3), n), fma=True)
     reverse = tuple(tuple(n - 1 - t if t < n else t for t in terms) for terms in right.steps)
     wrong = [right.with_(steps=reverse), right.with_(fma=False), right.with_(sum_format="float64"),
-             right.with_(sum_format="bfloat16"), right.with_(out_format="bfloat16"),
+             right.with_(sum_format="bfloat16"), right.with_(flush=True), right.with_(out_format="bfloat16"),
              *(right.with_(step_formats=((i, "float64"),)) for i, t in enumerate(right.steps[:-1]) if len(t) > 1),
              *(right.with_(step_formats=((i, "bfloat16"),)) for i in range(len(right.steps) - 1))]  # fmt: skip
     operands = samples(n, 200, 2, np.dtype(np.float32), 0)
@@ -116,6 +122,13 @@ def test_an_order_is_text_and_a_drawing():
         (lambda: lp.orders["pairwise"](4).sum(np.ones((4, 3))), r"axis -1 must have length 4, got shape \(4, 3\)"),
         (lambda: lp.orders["pairwise"](4).sum(1.0), r"axis -1 must have length 4, got shape \(\)"),
         (lambda: lp.orders["pairwise"](0), "pairwise: n must be an integer from 1 to"),
+        (lambda: lp.orders["numpy_sum"](4, dtype="bfloat16"), "numpy_sum: dtype must be one of 'float16', 'float32'"),
+        (lambda: Lanes("x", least="a"), "Lanes x: least must be an integer >= 1, got 'a'"),
+        (
+            lambda: lp.orders["pairwise"](4).dot(np.ones((2, 4)), np.ones((3, 4))),
+            r"Order.dot: a and b must have shapes that broadcast, got \(2, 4\) and \(3, 4\)",
+        ),
+        (lambda: Order("x", ((0, 1),), dtype="float16", flush=True), "dtype must be 'bfloat16' or 'float32', and all"),
     ],
 )
 def test_bad_input_is_refused(make, match):
@@ -135,6 +148,23 @@ def test_a_float64_is_rounded_once_to_bfloat16():
     order = Order("x", (), dtype="float64", sum_format="float64", out_format="bfloat16")
     assert order.sum([1 + 2**-8 + 2**-40]) == 1 + 2**-7
     assert order.with_(dtype="bfloat16", sum_format="float32").sum([1 + 2**-8 + 2**-40]) == 1 + 2**-7
+
+
+def test_an_exact_sum_is_rounded_once_where_partial_sums_overflow():
+    order = Order("x", (tuple(range(6)),), dtype="float64", sum_format="exact", out_format="float32")
+    h = 1.7e308
+    assert order.sum([h, h, -h, -h, 1 + 2**-24, 2**-70]) == 1 + 2**-23
+    assert order.sum([h, h, -h, -h, 1 + 2**-24, -(2**-70)]) == 1
+
+
+def test_text_of_products_that_are_not_fused():
+    assert expression(4, [(0,), (4, 1), (5, 2), (6, 3)]) == "sum(x[0:4])"
+    rounded = [(0,), (1,), (2,), (3,), (4, 5), (8, 6), (9, 7)]
+    assert expression(4, rounded) == "sum(round(x[0:4]))"
+    assert expression(4, [(1,), (4, 2), (5, 0), (6, 3)]) == "sum(x[1], x[2], x[0], x[3])"
+    n = 4096
+    chain = [(i,) for i in range(n)] + [(n if i == 1 else 2 * n + i - 2, n + i) for i in range(1, n)]
+    assert expression(n, chain) == "sum(round(x[0:4096]))"
 
 
 def test_infinity_stays_among_exact_terms_that_overflow():
