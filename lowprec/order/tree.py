@@ -3,8 +3,8 @@
 M swallows every unit that is added to it before the two meet, so the units that survive are those outside of the
 smallest subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for
 one element and all others split the others into sibling subtrees, and each of them is treated in the same way. The
-element is drawn at random, so that a chain costs about 2 n calls from either end, and a balanced tree n log2(n). If the
-result counts few units, each of these calls becomes one for every so many elements.
+element is drawn at random, so that a chain costs about 2 n calls from either end, and a balanced tree n log2(n). In a
+bfloat16 result, which counts 128 units exactly, each of these calls becomes n / 128.
 """
 
 from __future__ import annotations
