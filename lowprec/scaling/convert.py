@@ -11,7 +11,7 @@ minus 6.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from ..format.catalogue import Format
 from .granularity import Granularity
 from .quantizer import Quantizer
 from .rules import E8M0, FLOAT32
-
-if TYPE_CHECKING:
-    from .quantized import Quantized
 
 Values = NDArray[np.float64]
 
@@ -54,7 +51,7 @@ class Conversion:
         Binades that the old scales of nonzero values span within each new block.
     """
 
-    quantized: Quantized
+    quantized: Any  # a Quantized, which is defined above this file
     lost: NDArray[np.bool_]
     binades: NDArray[np.int64]
 
