@@ -33,7 +33,7 @@ _FLOAT32 = formats["float32"]
 #: Dtypes of operands; XLA computes all others.
 _DTYPES = (jnp.float32, jnp.bfloat16)
 #: Operations of XLA that multiply matrices.
-_PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
+_PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated", "scaled_matmul_wrapper", "triangular_solve")
 __all__ = ["ProductRow", "QwixProvider", "Report", "attention", "dot_general", "linear", "report"]
 
 
@@ -127,11 +127,12 @@ def linear(
     TypeError
         If x or w has another dtype.
     ValueError
-        If shapes do not fit, the step is missing, or the recipe has delayed scaling or is float64.
+        If shapes do not fit, the step is missing, no model has such a layer, or the recipe has delayed scaling or is
+        float64.
     """
     for name, a in (("x", x), ("w", w)):
-        if a.dtype not in _DTYPES:
-            raise TypeError(f"lowprec.jax: {name} must be float32 or bfloat16, got {a.dtype}")
+        if getattr(a, "dtype", None) not in _DTYPES:
+            raise TypeError(f"lowprec.jax: {name} must be a float32 or bfloat16 array, got {_dtype(a)}")
     if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1]:
         raise ValueError(f"lowprec.jax: x and w must have shapes [..., K] and [N, K], got {x.shape} and {w.shape}")
     multiply = _multiplication(recipe, layer, seed, step)
@@ -193,7 +194,7 @@ def dot_general(
     Raises
     ------
     TypeError
-        If `strict`, for operands or a result of another dtype.
+        If axes or shapes do not fit; if `strict`, for operands or a result of another dtype.
     ValueError
         See `linear`.
 
@@ -214,15 +215,9 @@ def dot_general(
                 f"got {lhs.dtype} x {rhs.dtype} to {out}"
             )
         return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
-    contract, batch = dimension_numbers
-    (rows, free_l), (columns, free_r) = (
-        _as_matrices(a, tuple(c), tuple(b)) for a, c, b in zip((lhs, rhs), contract, batch, strict=True)
-    )
-    shape = tuple(lhs.shape[i] for i in batch[0]) + free_l + free_r
-    if rows.shape[::2] != columns.shape[::2]:
-        raise ValueError(
-            f"lowprec.jax.dot_general: shapes must fit {dimension_numbers}, got {lhs.shape} and {rhs.shape}"
-        )
+    # JAX's errors about axes and shapes, and the shape of the result.
+    shape = jax.eval_shape(lambda a, b: jax.lax.dot_general(a, b, dimension_numbers), lhs, rhs).shape
+    rows, columns = map(_as_matrices, (lhs, rhs), *dimension_numbers)
     if 0 in (*rows.shape, *columns.shape):
         return jnp.zeros(shape, out)
     multiply = _multiplication(recipe, layer, seed, step, unrounded=out not in (natural, jnp.bfloat16))
@@ -230,11 +225,16 @@ def dot_general(
     return y.astype(out).reshape(shape)
 
 
-def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
-    """Return an operand as [batch, rows, K], and the shape of its rows."""
+def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> Any:
+    """Return an operand as [batch, rows, K]."""
     free = [i for i in range(a.ndim) if i not in (*contract, *batch)]
     sizes = [math.prod(a.shape[i] for i in axes) for axes in (batch, free, contract)]
-    return a.transpose(*batch, *free, *contract).reshape(sizes), tuple(a.shape[i] for i in free)
+    return a.transpose(*batch, *free, *contract).reshape(sizes)
+
+
+def _dtype(a: Any) -> str:
+    """Return the dtype of an array, or the type of something else, for a message."""
+    return str(getattr(a, "dtype", type(a).__name__))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
@@ -242,13 +242,15 @@ def _attention(q: Any, k: Any, v: Any, kernel: AttentionKernel, causal: bool, sc
     return _attention_forward(q, k, v, kernel, causal, scale)[0]
 
 
-def _attention_forward(q: Any, k: Any, v: Any, kernel: AttentionKernel, causal: bool, scale: float) -> tuple[Any, Any]:
-    def call(*arrays: Any) -> tuple[Any, Any]:
-        qs, ks, vs = _values(*arrays)
-        *operands, descale = quantize_operands(qs, ks, vs, kernel)
-        found = attend(*operands, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
-        return found.out, found.lse
+def _attend(kernel: AttentionKernel, causal: bool, scale: float, *arrays: Any) -> tuple[Any, Any]:
+    q, k, v = _values(*arrays)
+    *operands, descale = quantize_operands(q, k, v, kernel)
+    found = attend(*operands, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
+    return found.out, found.lse
 
+
+def _attention_forward(q: Any, k: Any, v: Any, kernel: AttentionKernel, causal: bool, scale: float) -> tuple[Any, Any]:
+    call = functools.partial(_attend, kernel, causal, scale)
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
     out, lse = jax.pure_callback(call, shapes, q, k, v, vmap_method="sequential")
     return out.astype(q.dtype), (q, k, v, out, lse)
@@ -302,6 +304,12 @@ def attention(
     >>> attention(x, x, x, causal=True).shape
     (1, 2, 4, 8)
     """
+    for name, a in (("q", q), ("k", k), ("v", v)):
+        if getattr(a, "dtype", None) not in _DTYPES or a.ndim != 4:
+            raise ValueError(
+                f"lowprec.jax.attention: {name} must be a float32 or bfloat16 array (batch, heads, rows, columns), got "
+                f"{_dtype(a)} {np.shape(a)}"
+            )
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     return _attention(q, k, v, attentions.get(kernel), causal, factor)
 
@@ -314,9 +322,9 @@ class ProductRow(NamedTuple):
     name : str
         Scopes of JAX around it: the path of a module in flax, for example.
     role : str
-        Layer of the recipe; empty if XLA computes it.
+        Layer of the recipe, or ``"attention"``; empty if XLA computes it.
     precision : str
-        The recipe's precision of it, or the operation of XLA with its types.
+        The recipe's precision of it, the kernel, or the operation of XLA with its types.
     """
 
     name: str
@@ -330,9 +338,9 @@ class Report:
 
     Attributes
     ----------
-    rows : tuple of Row
-        Products that a recipe computes; forward and backward, as they are in the function.
-    unreached : tuple of Row
+    rows : tuple of ProductRow
+        Products and attentions that a recipe or kernel computes; forward and backward, as they are in the function.
+    unreached : tuple of ProductRow
         Products of XLA.
     """
 
@@ -340,7 +348,7 @@ class Report:
     unreached: tuple[ProductRow, ...]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.rows)} products"]
+        lines = [f"{len(self.rows)} product{'s' * (len(self.rows) != 1)}"]
         lines += [f"  {row.name or '(no scope)'} as {row.role}: {row.precision}" for row in self.rows]
         if self.unreached:
             lines.append("not reached by a recipe:")
@@ -368,7 +376,7 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
     --------
     >>> import jax.numpy as jnp
     >>> print(report(lambda x, w: linear(x, w, "bf16") @ w, jnp.ones((4, 16)), jnp.ones((16, 16))))
-    1 products
+    1 product
       (no scope) as layers.1.attn.wq_a: bfloat16 on float32
     not reached by a recipe:
       (no scope): dot_general float32[4,16] x float32[16,16]
@@ -381,6 +389,8 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
             key, layer, _ = call.args
             gemms = "" if call.func is _forward else "backward of "
             rows.append(ProductRow(scope, layer, f"{gemms}{LayerPrecision.from_key(key).spec}"))
+        elif isinstance(call, functools.partial) and call.func is _attend:
+            rows.append(ProductRow(scope, "attention", str(call.args[0])))
         elif equation.primitive.name in _PRODUCTS:
             types = " x ".join(f"{v.aval.dtype}[{','.join(map(str, v.aval.shape))}]" for v in equation.invars[:2])
             unreached.append(ProductRow(scope, "", f"{equation.primitive.name} {types}"))

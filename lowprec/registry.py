@@ -221,17 +221,21 @@ class Registry(Generic[T]):
 
     def hint(self, name: str) -> str:
         """Return a hint for an unknown name: what it means, which catalogue has it, or similar names."""
-        if (meant := self.spoken.get(name.lower())) is not None:
-            return meant
+        if found := self.meaning(name) or elsewhere(name):
+            return found
         others = {place: other for place, other in _public().items() if other is not self}
-        if found := [f"{_a(other.kind)} (lowprec.{place})" for place, other in others.items() if other.find(name)]:
-            return f"it is {', '.join(found)}"
         own = [*self._objects, *self._aliases]
         if not (close := _close(name, own)) or not close[0].lower().startswith(name.lower()):
             for place, other in others.items():
                 if longer := [known for known in other if len(name) > 3 and known.startswith(name.lower())]:
                     return f"lowprec.{place} has {' and '.join(map(repr, longer[:3]))}"
         return suggest(name, own if close else self._objects)
+
+    def meaning(self, name: str) -> str | None:
+        """Return the hint of a colloquial name; a name that ends in one of them that is also an entry has its hint."""
+        low = name.lower().strip()
+        ends = (word for word in self.spoken if low == word or (word in self and low.endswith(word)))
+        return self.spoken.get(next(ends, ""))
 
     def find(self, name: str) -> T | None:
         """Return the object of a name, or None. Unlike `get`, do not search for similar names."""
@@ -301,6 +305,12 @@ def _public() -> dict[str, Registry[Any]]:
     """Return the catalogues among the package's public names; loading them may take a second, after an error."""
     package = importlib.import_module(__package__)
     return {name: getattr(package, name) for name in PUBLIC}
+
+
+def elsewhere(name: str) -> str:
+    """Return the kinds of public objects with a name, and their catalogues, as a hint; empty if there are none."""
+    found = [f"{_a(other.kind)} (lowprec.{place})" for place, other in _public().items() if other.find(name)]
+    return f"it is {', '.join(found)}" if found else ""
 
 
 def _a(noun: str) -> str:

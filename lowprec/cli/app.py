@@ -65,10 +65,8 @@ class _Commands(click.Group):
                 raise
             from ..study.run.store import RunFailed, StudyError
 
-            # MemoryError: from the size of a file or an option. SyntaxError: in the file of an ablation.
-            expected = (
-                ValueError, TypeError, OSError, ArithmeticError, MemoryError, SyntaxError, UnknownNameError, StudyError,
-            )  # fmt: skip
+            # MemoryError: from the size of a file or an option.
+            expected = (ValueError, TypeError, OSError, ArithmeticError, MemoryError, UnknownNameError, StudyError)
             if not isinstance(error, expected):
                 raise
             raise CommandError(_error_text(error), 1 if isinstance(error, RunFailed) else 2) from error
@@ -104,8 +102,6 @@ _USAGE = (
 def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {error.msg}"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}" if str(error) else "not enough memory"
     return str(error) or type(error).__name__

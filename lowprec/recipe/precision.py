@@ -11,6 +11,7 @@ from lowprec.codec import Codec
 from . import data
 from .description import RecipeFields
 from .linears import LinearSpec
+from .names import LINEARS, check_pattern
 from .operands import TensorState
 from .operations import LinearOps, linear_ops
 
@@ -44,7 +45,14 @@ class LayerPrecision(NamedTuple):
 
     @classmethod
     def of(cls, recipe: RecipeFields, layer: str, layers: int | None = None) -> LayerPrecision:
-        """Return the precision of a layer under a recipe, in a model with `layers` blocks."""
+        """Return the precision of a layer under a recipe, in a model with `layers` blocks.
+
+        Raises
+        ------
+        UnknownNameError
+            If no model has such a layer.
+        """
+        check_pattern(layer, LINEARS)
         return cls(recipe.spec(layer, layers), recipe.activations, recipe.input_cache(layer), recipe.weight_source)
 
     @property

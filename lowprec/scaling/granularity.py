@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._checks import MAX_TILE, check_int
@@ -34,7 +35,7 @@ class Granularity(Value):
                 check_int("Granularity", name, getattr(self, name), 1, MAX_TILE)
 
     @classmethod
-    def parse(cls, text: str | tuple[int | None, int | None] | Granularity) -> Granularity:
+    def parse(cls, text: str | Sequence[int | None] | Granularity) -> Granularity:
         """Read ``"1x128"``, ``(1, 128)``, ``"tensor"``, ``"row"`` (1 x whole) or ``"column"`` (whole x 1).
 
         Raises
@@ -44,13 +45,13 @@ class Granularity(Value):
         """
         if isinstance(text, Granularity):
             return text
-        if isinstance(text, tuple) and len(text) == 2:
+        if isinstance(text, (tuple, list)) and len(text) == 2:
             return cls(*text)
         found = _read(text) if isinstance(text, str) else None
         if found is None:
             known = ", ".join(repr(name) for name in _NAMED)
             raise ValueError(
-                f"granularity must be rows x columns such as '1x128' or '128x128', or one of {known}, got {text!r}"
+                f"granularity must be rows x columns such as '1x128' or (1, 128), or one of {known}, got {text!r}"
             )
         return found
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from .._values import Value, compared_fields, normalize_fields, split_name
 from ..format.catalogue import Format, formats
-from ..registry import UnknownNameError, registry_cache, suggest
+from ..registry import UnknownNameError, elsewhere, registry_cache, suggest
 from .granularity import Granularity
 from .quantizer import Quantizer, quantizers
 from .rules import AmaxRule
@@ -361,8 +361,8 @@ def _meaning(word: str, text: str, names: Mapping[str, Lookup]) -> tuple[str, An
     for kind in ("quantizer", "format"):
         if word in names[kind]:
             return kind, names[kind][word]
-    hint = formats.spoken.get(word.lower()) or suggest(
-        word, [*formats.names(), *quantizers.names(), *_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS]
-    )
+    known = [*formats, *(other for name in quantizers for other in (name, *quantizers.aliases(name)))]
+    more = (*_GRANULARITIES, "1x128", "128x128", *_SCALES, *_FLAGS)
+    hint = formats.meaning(word) or elsewhere(word) or suggest(word, [*known, *more])
     shown, where = (part if len(part) <= 60 else f"{part[:60]}..." for part in (word, text))
     raise UnknownNameError(f"unknown word {shown!r} in {where!r}: {hint}")

@@ -54,7 +54,7 @@ def load(name: str) -> Study:
     FileNotFoundError
         If the file does not exist.
     ValueError
-        If the file defines no `ablation`, or its name cannot be that of a folder.
+        If the file raises an exception, defines no `ablation`, or its name cannot be that of a folder.
 
     Examples
     --------
@@ -70,17 +70,7 @@ def load(name: str) -> Study:
         for stem in names():
             known.register(stem, folder() / f"{stem}.py")
         path = known[name]
-    try:
-        module = modules.load(path)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{path} imports {error.name!r}, which cannot be found; install it or add it to PYTHONPATH"
-        ) from None
-    except SyntaxError as error:
-        if error.filename is None:  # the file has null bytes
-            raise ValueError(f"{path}: {error.msg}") from None
-        raise
-    found = getattr(module, "ablation", None)
+    found = getattr(modules.load(path), "ablation", None)
     if not isinstance(found, Study):
         raise ValueError(f"{path} must define `ablation = Ablation(...)`, got {type(found).__name__}")
     return found

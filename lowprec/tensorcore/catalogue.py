@@ -7,6 +7,7 @@ source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -198,4 +199,9 @@ accumulators.register("exact", ExactSum("exact", source="definition"))
 accumulators.register(
     "float32", SequentialSum("float32", source="definition: IEEE 754 fusedMultiplyAdd in increasing k")
 )
+_chips: dict[str, list[str]] = {}
+for _entry in map(accumulators.get, accumulators):
+    for _chip in re.findall(r"\b[A-Z]+\d+\w*", _entry.validated_against.partition("recordings of")[2]):
+        _chips.setdefault(_chip, []).append(repr(_entry.name))
+accumulators.spoken |= {chip.lower(): f"entries for {chip} are {', '.join(names)}" for chip, names in _chips.items()}
 accumulators.seal()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from .classes import converted_class, original_class, shapes_of
 from .linear import Converted
 from .ops import ModuleState
 from .report import Report, describe
-from .roles import Names, block_of, find_roles
+from .roles import Names, block_of, find_roles, no_match
 
 M = TypeVar("M", bound=nn.Module)
 Rules = Sequence[tuple[str, LinearSpec | str]]
@@ -96,9 +95,14 @@ def convert(
             f"lowprec.torch.convert: recipe must compute in float32 or bfloat16, got {recipe.name} in float64"
         )
     modules = {name: module for name, module in model.named_modules() if converted_class(module) is not None}
+    if not modules:
+        raise ValueError(
+            "lowprec.torch.convert: model must have a module of exact type nn.Linear, or transformers' Conv1D or "
+            f"experts, got {type(model).__name__}, which has none"
+        )
     for pattern in (*skip, *(pattern for pattern, _ in overrides)):
         if not any(fnmatchcase(name, pattern) for name in modules):
-            raise UnknownNameError(_no_match(pattern, list(modules)))
+            raise UnknownNameError(no_match(pattern, modules))
     chosen = {name: module for name, module in modules.items() if not any(fnmatchcase(name, p) for p in skip)}
     if not chosen:
         raise ValueError(
@@ -270,9 +274,3 @@ def _freeze(module: Converted) -> bool:
     ]
     slot.versions = [w._version for w in matrices]
     return True
-
-
-def _no_match(pattern: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
-    known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(names[:8])}"
-    return f"lowprec.torch.convert: no linear layer matches {pattern!r}: {known}"

@@ -54,7 +54,7 @@ class Report:
     ----------
     recipe : str
         Name of the recipe.
-    rows : tuple of Row
+    rows : tuple of ModuleRow
         One row per product.
     unreached : tuple of str
         Weights that no converted module multiplies, and parts of the recipe without a counterpart in the model.
@@ -92,7 +92,7 @@ class Report:
         groups: dict[tuple[str, str, str], list[str]] = {}
         for row in self.rows:
             groups.setdefault((pattern_of(row.role), row.precision, row.guess), []).append(row.name)
-        lines = [f"recipe {self.recipe}: {len(self.rows)} products"]
+        lines = [f"recipe {self.recipe}: {len(self.rows)} product{'s' * (len(self.rows) != 1)}"]
         for (role, precision, guess), names in groups.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             lines.append(f"  {names[0]}{more} as {role}{f' (a guess: {guess})' if guess else ''}: {precision}")

@@ -9,9 +9,10 @@ Everything else is a guess and is reported with its reason. The first number in 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -107,7 +108,7 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
     if isinstance(names, Mapping):
         for pattern in names:
             if not any(fnmatchcase(name, pattern) for name in shapes):
-                raise UnknownNameError(f"lowprec.torch: roles must match a linear layer, got {pattern!r}")
+                raise UnknownNameError(no_match(pattern, shapes))
     found = _Structure(model, shapes).roles()
     for name in shapes:
         if (given := _given(name, names)) is not None:
@@ -117,6 +118,14 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
             check_pattern(layer, LINEARS)
             found[name] = Role(layer)
     return {name: found[name] for name in shapes}
+
+
+def no_match(pattern: str, names: Iterable[str]) -> str:
+    """Return a message about a pattern that matches none of the names, with those close to it."""
+    names = list(names)
+    close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+    known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(names[:8])}"
+    return f"lowprec.torch: no linear layer matches {pattern!r}: {known}"
 
 
 def _given(name: str, names: Names) -> str | None:

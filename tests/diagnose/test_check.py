@@ -332,6 +332,7 @@ test_what_does_not_fit_is_refused = refusals(
             "scale and tensor_scale must be None, got them with Quantized",
         ),
         ("lp.check(codes, ones * 1j, scale=1.0)", TypeError, "values must be real numbers"),
+        ("lp.check(codes, ones, scale=1.0, seconds=np.nan)", "check: seconds must be a finite number >= 0, got nan"),
     ],
     lambda: {"codes": np.zeros((1, 4), np.uint8), "ones": np.ones((1, 4), np.float32)},
 )

@@ -140,6 +140,9 @@ test_what_is_no_dump = refusals(
         ("identify(a_scale=f32(16, 1) + 1)", "a_scale and b_scale must both be given"),
         ("identify(a_scale=f32(16, 97) + 1, b_scale=f32(16, 1) + 1)", r"a_scale must be .* got \(16, 97\)"),
         ("identify(a_scale=f32(16, 5) + 1, b_scale=f32(16, 1) + 1)", "a_scale must have one value per block, got 5"),
+        ("identify(seconds=-1)", "identify: seconds must be a finite number >= 0, got -1"),
+        ("identify(also=[{'a': 1, 'b': 2}])", TypeError, r"also must be mappings with a, b, d, .* got \['a', 'b'\]"),
+        ("identify(also={'a': 1})", TypeError, r"also must be mappings with a, b, d, .* got \['str'\]"),
     ],
     lambda: {
         "identify": lambda **changes: lp.identify(**dump("hopper_fp8") | changes),

@@ -64,6 +64,7 @@ LAYOUTS: dict[str, Callable[[Arrays], Arrays]] = {
     "a and b are transposed": lambda x: {"a": x["a"].T, "b": x["b"].T},
     "a and b are e4m3fn": lambda x: {"a_format": "e5m2", "b_format": "e5m2"},
     "b is e4m3fn": lambda x: {"b_format": "e4m3fnuz"},
+    "a and b are e4m3fn, which has the same values for these codes": lambda x: {"a_format": "e4m3", "b_format": "e4m3"},
     "c is not added": lambda x: {"c": np.ones_like(x["d"])},
     "the first 256 products are summed: the rest of K is padding":
         lambda x: {"a": pad(x["a"], 1), "b": pad(x["b"], 2)},

@@ -12,6 +12,7 @@ import jax.numpy as jnp  # noqa: E402
 import lowprec as lp  # noqa: E402
 import lowprec.jax as lpj  # noqa: E402
 from lowprec.recipe import LayerPrecision  # noqa: E402
+from lowprec.registry import UnknownNameError  # noqa: E402
 
 pytestmark = pytest.mark.jax
 
@@ -134,6 +135,12 @@ def test_a_report_of_a_gradient_has_both_directions():
     assert [row.precision.startswith("backward of ") for row in report.rows] == [False, True]
 
 
+def test_attention_is_listed():
+    report = lpj.report(lambda x: lpj.attention(x, x, x, causal=True), jnp.ones((1, 2, 4, 8)))
+    assert [(role, precision) for _, role, precision in report.rows] == [("attention", "fa3_fp8")]
+    assert not report.unreached
+
+
 def test_scans_are_looked_into():
     report = lpj.report(
         lambda xs, w: jax.lax.scan(lambda c, x: (c, (lpj.linear(x, w), x @ w.T)), 0, xs),
@@ -146,7 +153,11 @@ def test_scans_are_looked_into():
 test_refused = refusals([
     ("lpj.dot_general(x.astype('float16'), x, m, strict=True)", TypeError, "dtypes must be float32 or bfloat16"),
     ("lpj.dot_general(x, x, m, None, 'int32', strict=True)", TypeError, "dtypes must be float32 or bfloat16 with"),
-    ("lpj.dot_general(x, x[:, :2], m)", r"shapes must fit \(\(\(1,\), \(1,\)\), \(\(\), \(\)\)\), got \(2, 4\) and"),
+    ("lpj.dot_general(x, x[:, :2], m)", TypeError, "dot_general requires contracting dimensions to have the same"),
+    ("lpj.dot_general(x, x, (((-1,), (-1,)), ((), ())))", TypeError, "dot_general requires .* dimension"),
+    ("lpj.linear(x, x, layer='attn.wo')", UnknownNameError, "'attn.wo' matches no layer of any model: did you mean"),
+    ("lpj.linear(x, [[1.0]])", TypeError, "w must be a float32 or bfloat16 array, got list"),
+    ("lpj.attention(x, x, x)", r"q must be .* array \(batch, heads, rows, columns\), got float32 \(2, 4\)"),
     ("lpj.dot_general(x, x, m, recipe='nvfp4')", "step must be given with recipe nvfp4, which rounds"),
     ("lpj.report(lambda x: x @ x.T, x, strict=True)", r"no product must be left to XLA with strict=True, got"),
 ], lambda: {"lpj": lpj, "x": jnp.ones((2, 4)), "m": MATRICES})  # fmt: skip

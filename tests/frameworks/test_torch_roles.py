@@ -272,7 +272,7 @@ def test_a_recipe_that_quantizes_nothing_says_so(recipe, model, words):
 
 TWO = "nn.ModuleDict({'a': nn.Linear(2, 2)})"
 test_refused = refusals([
-    (f"lpt.convert({TWO}, roles={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: roles must match a linear"),
+    (f"lpt.convert({TWO}, roles={{'b*': 'head'}})", UnknownNameError, r"lowprec.torch: no linear layer matches 'b\*'"),
     (f"lpt.convert({TWO}, roles={{'a': 'fnn.w1'}})", UnknownNameError, "did you mean 'layers.0.ffn.w1'"),
     (f"lpt.convert({TWO}, roles=lambda name: 5)", TypeError, "role of a must be a layer's name, got 5"),
 ], lambda: {"lpt": lpt, "nn": nn})  # fmt: skip

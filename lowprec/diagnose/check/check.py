@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._arrays import as_matrix
+from ..._checks import check_positive
 from ..._fpenv import with_default_fpenv
 from ...format.catalogue import formats
 from ...scaling.granularity import Granularity
@@ -69,7 +70,7 @@ def check(
     Raises
     ------
     ValueError
-        If shapes do not fit, a file is not a dump, or the quantizer has a state.
+        If shapes do not fit, a file is not a dump, the quantizer has a state, or `seconds` is negative.
     TypeError
         If codes are not integers of 8 or 16 bits, or values are not real numbers.
 
@@ -83,7 +84,7 @@ def check(
     >>> lp.check(q.codes, x, "mxfp8", scale=1 / q.scale)
     1024 of 1024 scales differ from mxfp8_rceil; all fit: scales inverted
     """
-    deadline = Deadline(seconds)
+    deadline = Deadline(check_positive("check", "seconds", seconds, zero=True))
     given = read(q, scale, tensor_scale)
     x = read_values(values)
     given = match_codes(given, x.shape)

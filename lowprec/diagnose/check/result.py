@@ -128,7 +128,7 @@ class Check(BitwiseEq):
         if self.counts.codes:
             parts.append(f"{self.counts.codes} of {self.made.codes.size} codes")
         if self.counts.scales or not self.counts.fits:
-            shape = "" if self.counts.fits else f" {self.found.scale.shape}, needed are {self.made.scale.shape},"
+            shape = "" if self.counts.fits else f" {self.found.scale.shape} for {self.made.scale.shape}"
             parts.append(f"{self.counts.scales} of {max(self.made.scale.size, self.found.scale.size)} scales{shape}")
         if self.counts.tensor:
             parts.append("the tensor's scale")

@@ -44,8 +44,7 @@ class Candidate(ABC):
         """Name the accumulator, and the library around it."""
         if self.library is None:
             return f"{self.accumulator}"
-        known = known_library(self.library) is self.library and self.library.name not in gemm_libraries
-        return f"{self.accumulator} within {_fields_of(self.library) if known else self.library}"
+        return f"{self.accumulator} within {_known_name(self.library) or _fields_of(self.library)}"
 
     @property
     @abstractmethod
@@ -121,7 +120,8 @@ class Candidate(ABC):
         """Return the same arithmetic with the catalogue's names, or as a change of an entry."""
         base, changes = self.nearest(dump)
         machine = base.with_(**changes) if changes else base
-        return candidate_of(machine, None if self.library is None else known_library(self.library))
+        name = None if self.library is None else _known_name(self.library)
+        return candidate_of(machine, self.library if name is None else gemm_libraries[name])
 
     def accumulator_line(self, dump: GemmDump) -> str:
         """Return a Python expression of the accumulator: the nearest entry, and the fields that differ from it."""
@@ -262,9 +262,8 @@ def as_python(value: Any) -> str:
 
 def library_line(library: GemmLibrary) -> str:
     """Return a Python expression of a library: its name if the catalogue has it, else its fields."""
-    if (known := known_library(library)) is not library:
-        return f'"{known.name}"'
-    return f'lp.GemmLibrary("{library.name}", {_fields_of(library)[1:-1]})'
+    name = _known_name(library)
+    return f'"{name}"' if name else f'lp.GemmLibrary("{library.name}", {_fields_of(library)[1:-1]})'
 
 
 def _fields_of(library: GemmLibrary) -> str:
@@ -274,12 +273,12 @@ def _fields_of(library: GemmLibrary) -> str:
     return f"({', '.join(f'{name}={getattr(library, name)!r}' for name in names)})"
 
 
-def known_library(library: GemmLibrary) -> GemmLibrary:
-    """Return the catalogue's library of the same order; itself if there is none."""
-    for name in gemm_libraries:
-        if gemm_libraries[name] == library:
-            return gemm_libraries[name]
-    return library
+def _known_name(library: GemmLibrary) -> str | None:
+    """Return the catalogue's name for an order of operations, the library's own first; None for an unknown order."""
+    names = sorted(
+        (name for name in gemm_libraries if gemm_libraries[name] == library), key=lambda n: n != library.name
+    )
+    return names[0] if names else None
 
 
 def takes(machine: Accumulator, dump: GemmDump) -> bool:

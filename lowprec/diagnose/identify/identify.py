@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from ..._checks import check_positive
 from ..._fpenv import with_default_fpenv
 from ...format.catalogue import Format
 from ...registry import registry_cache
@@ -71,9 +73,9 @@ def identify(
     Raises
     ------
     ValueError
-        If shapes do not fit together, something is empty, or a format is unknown.
+        If shapes do not fit together, something is empty, a format is unknown, or `seconds` is negative.
     TypeError
-        If an array has another dtype than its format.
+        If an array has another dtype than its format, or `also` lacks arrays or has others.
 
     Examples
     --------
@@ -85,14 +87,17 @@ def identify(
     >>> found.machines[0].name, found.differing
     ('ada_fp8', ())
     """
-    deadline = Deadline(seconds)
+    deadline = Deadline(check_positive("identify", "seconds", seconds, zero=True))
     given = {"a": a, "b": b, "c": c, "d": d, "a_format": a_format, "b_format": b_format, "d_format": d_format,
              "a_scale": a_scale, "b_scale": b_scale}  # fmt: skip
     more: list[dict[str, Any]] = []
     for other in also:
+        names = set(other) if isinstance(other, Mapping) else {type(other).__name__}
+        if not {"a", "b", "d"} <= names <= set(given):
+            raise TypeError(
+                f"identify: also must be mappings with a, b, d, and perhaps c, formats and scales, got {sorted(names)}"
+            )
         more.append({**dict.fromkeys(("c", *_OPTIONS)), **other})
-        if unknown := set(more[-1]) - set(given):
-            raise TypeError(f"identify: also must have a, b, c, d and their formats, got {', '.join(sorted(unknown))}")
     found: list[tuple[Reading, Identification]] = []
     for reading, share in _shares(readings(given, deadline), deadline):
         dumps = (reading.dump, *(Reading.of(x, (), reading.changes).dump for x in more))
@@ -101,7 +106,10 @@ def identify(
         found.append((reading, explain(dumps, deadline.share(share), progress)))
         if found[-1][1].candidates:
             break
-    reading, best = found[-1] if found[-1][1].candidates else found[0]
+    # Where nothing explains the dumps, the nearest answer, on the finest of equal grids.
+    reading, best = found[-1]
+    if not best.candidates:
+        reading, best = min(reversed(found), key=lambda one: np.inf if one[1].left is None else one[1].left)
     return replace(best, assumed=reading.assumed, seconds=seconds)
 
 

@@ -19,6 +19,7 @@ from ...cast.casts import decode
 from ...format.catalogue import Format, formats
 from ...scaling.quantized import Quantized
 from ...tensorcore.accumulator import FLOAT64
+from ...tensorcore.catalogue import accumulators
 from ..deadline import Deadline
 from .dump import Array, GemmDump, Part, values
 from .inputs import dump_of, grids
@@ -76,13 +77,14 @@ def readings(arguments: Arguments, deadline: Deadline) -> list[Reading]:
     if best is None:
         assert error is not None
         raise error
+    best = _in_listed_formats(arguments, best)
     d = arguments["d"]
     if arguments["d_format"] is not None or best.dump.fa == FLOAT64:
         return [best]
     found = [best]
     for name in grids(d):
         if name != best.dump.out.name:
-            words = f"d is rounded to {name}: it has no other values"
+            words = f"d is rounded to {name}, which has all its values"
             found.append(Reading.of(arguments, (*best.assumed, words), (*best.changes, _with(d_format=name))))
     return found
 
@@ -178,6 +180,24 @@ def _siblings(names: Sequence[str], own: Sequence[Format]) -> Iterator[tuple[str
 def _in_format(given: Arguments, fmt: Format, names: Sequence[str]) -> Arguments:
     codes = {n: np.ascontiguousarray(np.asarray(to_numpy(given[n]))).view(fmt.code_dtype) for n in names}
     return given | codes | {f"{n}_format": fmt.name for n in names}
+
+
+def _in_listed_formats(given: Arguments, read: Reading) -> Reading:
+    """Return the reading in formats that accumulators list, if these have the same values for all codes.
+
+    E4M3 with infinities and E4M3 without differ only above 240.
+    """
+    listed = dict.fromkeys(fmt for name in accumulators for fmt in accumulators[name].input_formats)
+    both = {"a": (read.dump.a, read.dump.fa), "b": (read.dump.b, read.dump.fb)}
+    plain = {n: side for n, side in both.items() if side[1] != FLOAT64 and not isinstance(given[n], Quantized)}
+    sides = {n: (x, f) for n, (x, f) in plain.items() if not any(map(f.same_codes, listed))}
+    for other in listed:
+        if sides and all(f.bits == other.bits and np.array_equal(values(x, f), values(x, other))
+                         for x, f in sides.values()):  # fmt: skip
+            words = f"{_are(list(sides))} {other.name}, which has the same values for these codes"
+            change = functools.partial(_in_format, fmt=other, names=list(sides))
+            return Reading.of(given, (*read.assumed, words), (*read.changes, change))
+    return read
 
 
 def _shorter(dump: GemmDump) -> Iterator[tuple[str, Change]]:

@@ -10,6 +10,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -35,12 +36,21 @@ def load(path: Path) -> ModuleType:
 
     Raises
     ------
-    Exception
-        Any exception that the file raises; the module is then removed from `sys.modules`.
+    ValueError
+        If the file raises an exception, which the message names with its line; `sys.modules` is then as before.
     """
     place = str(path.resolve())
     name = f"lowprec_ablation_{path.stem}_{hashlib.sha256(place.encode()).hexdigest()[:8]}"
-    return _load(name, place)
+    try:
+        return _load(name, place)
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place]
+        text = str(error)
+        if isinstance(error, SyntaxError):
+            text = error.msg
+            lines += [error.lineno] if error.filename == place else []
+        where = f", line {lines[-1]}" if lines else ""
+        raise ValueError(f"{path}{where}: {type(error).__name__}: {text}".removesuffix(": ")) from error
 
 
 def _load(name: str, place: str) -> ModuleType:
