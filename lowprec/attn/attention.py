@@ -38,10 +38,10 @@ class AttentionResult(BitwiseEq):
     lse : ndarray of float32, shape (B, H, M)
         Log-sum-exp of the scaled scores of each row.
     saturated, underflowed : ndarray of int64, shape (B, H, M)
-        Numbers of a row's probabilities beyond the largest number of P's format, and of positive ones that became zero.
+        Number of probabilities of a row that exceed P's format, and of positive probabilities that became zero.
     undecided : ndarray of bool, shape (B, H, M, Dv), or None
-        Whether an output may differ for other functions within the documented errors of 2**x and 1/x; None unless
-        asked for. An output that is not undecided is the same for all of them.
+        Whether an output depends on bits of 2**x or 1/x that the documentation of the hardware leaves open; None unless
+        `undecided` was True.
     kernel : AttentionKernel
         The kernel.
     """
@@ -117,18 +117,18 @@ def attention(
     Raises
     ------
     ValueError
-        If shapes do not match, a value is not on the operand format's grid, the kernel has no such head size or no
-        softcap, sinks, splits or pages, or `undecided` is asked for with a softcap or splits.
+        If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
+        softcap, sinks, splits or pages, or `undecided` is combined with a softcap or splits.
 
     Notes
     -----
     ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here. With
-    `undecided`, all functions within the documented errors of 2**x and of the reciprocal are considered; the
-    log-sum-exp and the counts are those of the rounded ones.
+    `undecided`, the output is compared with those of all functions within the documented errors of 2**x and of the
+    reciprocal; the log-sum-exp and the counts are those of the correctly rounded functions.
 
     FlashAttention-3 copies pages by TMA only if they hold whole tiles and the queries of a group need more than one
-    block; else it has other tiles. FlashAttention-4 has no pairs of CTAs if a page is not a tile. Keys appended in the
-    same call are not included.
+    block; otherwise it uses other tiles. FlashAttention-4 does not use pairs of CTAs unless a page is one tile. Keys
+    appended in the same call are not included.
 
     Examples
     --------
@@ -247,7 +247,7 @@ def operand_codes(caller: str, name: str, x: ArrayLike, fmt: Format) -> Array:
 
 
 def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], kernel: AttentionKernel) -> None:
-    """Raise ValueError if shapes of four axes do not match."""
+    """Raise ValueError if the shapes of q, k and v, four axes each, do not match."""
     if not q[0] == k[0] == v[0] or k[1:3] != v[1:3] or q[3] != k[3]:
         raise ValueError(f"attention: q, k, v must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv), got {q}, {k}, {v}")
     if k[1] == 0 or q[1] % k[1]:
@@ -290,7 +290,7 @@ def softmax_scale(head_dim: int, scale: float | None) -> float:
 
 
 def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the numbers of keys to the left and right of its position that a query sees; -1: all."""
+    """Return how many keys a query sees to the left and to the right of its position; -1: all."""
     left, right = (-1, -1) if window is None else (check_int("attention", "window", side, -1) for side in window)
     return left, 0 if causal else right
 

@@ -176,7 +176,7 @@ class Backward(NamedTuple):
         return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
 
     def _starts(self, tile: int, m: int, n: int) -> range:
-        """Return the first rows of the tiles of queries that a tile of keys meets, from the last."""
+        """Return the first row of each tile of queries that sees a tile of keys, in decreasing order."""
         rows, keys = self.tile.queries, self.tile.keys
         last, first = -(-m // rows), 0
         if self.left >= 0:
@@ -200,7 +200,7 @@ class Backward(NamedTuple):
         return encode(p, kernel.p_format, policy="ieee"), encode(ds, kernel.p_format, policy="ieee")
 
     def _product(self, a: Any, b: Any, c: Any = None) -> Floats:
-        """Return A B^T + C of codes."""
+        """Return A B^T + C from the codes of A and B."""
         a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
         f = self.kernel.operands
         product: Floats = mma(a, b, c, accumulator=self.kernel.scores, a_format=f, b_format=f)
@@ -212,7 +212,7 @@ def _flushed(x: Floats) -> Floats:
 
 
 def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
-    """Return the dot product of each row: a thread adds 8 columns of every `columns`; a butterfly adds the threads."""
+    """Return a dot product per row: each thread adds 8 of every `columns` columns, a butterfly adds the threads."""
     width = -(-a.shape[1] // columns) * columns
     a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
     products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact

@@ -43,7 +43,7 @@ class Bounds:
         )  # fmt: skip
 
     def update(self, arguments: Floats, growth: Floats | None, keep: Bools) -> None:
-        """Take in the arguments of a tile's 2**x and, after the first tile, the growth of the rows' maxima."""
+        """Update P, sums and output for the arguments of a tile's 2**x and the growth of maxima (first tile: None)."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         self.p = list(kernel.exp2.bounds(arguments))
         factors = [np.ones(len(keep), np.float32)] * 2
@@ -56,7 +56,7 @@ class Bounds:
             kernel.row_sum.add(p, factor, flush, sums)
 
     def _scaled(self, ends: list[Floats], factors: list[Floats]) -> list[Floats]:
-        """Return bounds on rows times factors."""
+        """Return bounds on rows multiplied by factors, both of which are bounded."""
         corners = []
         for x in ends:
             for factor in factors:
@@ -68,7 +68,7 @@ class Bounds:
         return [stacked.min(0), stacked.max(0)]
 
     def add_values(self, values: NDArray[Any], done: int) -> None:
-        """Add P V of a tile, one step of the accumulator after the other; `done` counts the tiles."""
+        """Add a tile's P V to the output, one instruction at a time; `done` counts the tiles."""
         kernel = self.kernel
         codes = [encode(p, kernel.p_format, policy=kernel.p_policy) for p in self.p]
         step = kernel.values.group_size if self._has_rule else values.shape[1]

@@ -53,7 +53,7 @@ _E4M3, _BF16 = formats["e4m3fn"], formats["bfloat16"]
 
 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
-    """Return both accumulators and the formats of operands and P."""
+    """Return the fields that follow from a tensor core: its accumulator for both products, and the formats."""
     core, element = accumulators[f"{chip}_{suffix}"], _E4M3 if suffix == "fp8" else _BF16
     return {"scores": core, "values": core, "operands": element, "p_format": element, "decided": _STAND_IN}
 
@@ -113,7 +113,7 @@ _CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.0771190
 
 
 def _blackwell(causal: int) -> FlashAttention4:
-    """Return the schedule of sm_100; sm_103 emulates no column."""
+    """Return the schedule on sm_100; `causal` is the period for head size 128 with a causal mask."""
     return FlashAttention4(
         (Period(64, 16, 16, 16, 16, 16), Period(112, 16, 16, 16, 16, 10), Period(128, 16, causal, 16, 10, 10))
     )

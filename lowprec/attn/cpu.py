@@ -23,9 +23,10 @@ _LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # of a product; MKL computes smaller ones i
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LaneSum(RowSum):
-    """Vectors of 16 keys are added to accumulators in turn, then accumulators, then halves of 16, 8, 4 and 2 lanes.
+    """Sum of a row in vectors of 16 keys, which are added to the accumulators in turn.
 
-    The sum so far, times its scale, and the tile's sum are added by a fused multiply-add.
+    Then the accumulators are added, and the halves of 16, 8, 4 and 2 lanes. A fused multiply-add multiplies the sum of
+    earlier tiles by its scale and adds the sum of the tile.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class LaneSum(RowSum):
 class TorchCpu(Schedule):
     """cpu_flash_attention of PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
 
-    Blocks have 32 queries, 64 from 192 queries on and 256 from 768 on. The last tile of keys is as wide as its keys.
+    A block has 32 queries, 64 for at least 192 queries, and 256 for at least 768. The last tile has the remaining keys.
     """
 
     is_ragged = True
@@ -71,7 +72,7 @@ class TorchCpu(Schedule):
         Raises
         ------
         ValueError
-            If the mask is a window, or causal with other than as many queries as keys, where PyTorch's mask differs.
+            If the mask is a window, or causal with unequal numbers of queries and keys, where PyTorch's mask differs.
         """
         if call.left >= 0 or call.right > 0 or (call.right == 0 and not call.causal):
             raise ValueError(f"attention: window must be None for PyTorch's kernels, got ({call.left}, {call.right})")
@@ -97,10 +98,10 @@ class TorchCpu(Schedule):
 def blocked_product(
     a: Any, b: Any, c: Floats | None, block: int, accumulator: Accumulator, formats: tuple[Format, Format]
 ) -> Floats:
-    """Return A B^T + C of codes: one chain per block of k, added in turn.
+    """Return A B^T + C from the codes of A and B: K is divided into blocks, one chain each, added in order.
 
-    Up to two blocks are halved: from `block` + 1 to 2 `block` products, a block has half of them, rounded down, and an
-    odd one is a third block.
+    A block has `block` products. If there are `block` + 1 to 2 `block` products, it has half of them, rounded down, and
+    an odd product is a third block.
     """
     depth = a.shape[1]
     step = depth if depth <= block else depth // 2 if depth <= 2 * block else block

@@ -39,7 +39,7 @@ class Head(NamedTuple):
 
 
 class HeadResult(NamedTuple):
-    """Output [M, Dv] and log-sum-exp [M] in float32; numbers of P per row that saturated or became zero [M].
+    """Output [M, Dv] and log-sum-exp [M] in float32; counts per row of probabilities that saturated or became zero [M].
 
     `low` and `high` are bounds on the output, or the output itself if none were asked for.
     """
@@ -52,7 +52,7 @@ class HeadResult(NamedTuple):
     high: Floats
 
     def without_bounds(self) -> HeadResult:
-        """Return the results with an output that may be anything."""
+        """Return the results with bounds of -inf and +inf on the output."""
         return self._replace(low=np.full_like(self.out, -np.inf), high=np.full_like(self.out, np.inf))
 
 
@@ -81,7 +81,7 @@ class Forward:
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def with_sink(self, sink: np.float32 | None) -> Forward:
-        """Return the pass with a sink."""
+        """Return a copy of this pass with another sink."""
         return dataclasses.replace(self, sink=sink)
 
     def split(self, h: Head, splits: int, sink: np.float32 | None) -> HeadResult:
@@ -117,7 +117,7 @@ class Forward:
         return state.finish(scale, self.lse_scale, self.v_descale, self.sink)
 
     def _width(self, h: Head, visit: Visit) -> int:
-        """Return the keys of a tile."""
+        """Return the number of keys of a tile."""
         return min(self.tile, len(h.k) - visit.start) if self.kernel.schedule.is_ragged else self.tile
 
     def _covers(self, h: Head, block: Block) -> bool:
@@ -148,7 +148,7 @@ class _Rows:
         self._is_first = True
 
     def update(self, scores: Floats, scale: np.float32, is_guarded: bool) -> Floats:
-        """Take in a tile of scores: new maxima and sums, a rescaled output; return P in float32."""
+        """Update maxima and sums for a tile of scores, rescale the output, and return P in float32."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         maxima = np.empty_like(self.maxima)
         kernels.raise_maxima(scores, self.maxima, flush, maxima)
@@ -241,7 +241,7 @@ class _Rows:
 def _product(
     kernel: AttentionKernel, core: Accumulator, formats: tuple[Format, Format], a: Any, b: Any, c: Floats | None = None
 ) -> Floats:
-    """Return A B^T + C of codes by one of the kernel's accumulators."""
+    """Return A B^T + C, computed from codes by one of the kernel's accumulators."""
     if kernel.product_block is not None:
         return blocked_product(a, b, c, kernel.product_block, core, formats)
     product: Floats = mma(a, b, c, accumulator=core, a_format=formats[0], b_format=formats[1])
@@ -249,7 +249,7 @@ def _product(
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
-    """Return the factor of the scores in octaves, in float32."""
+    """Return the factor of the scores in float32: the softmax scale, times log2(e) unless the kernel computes e^x."""
     start = np.float32(scale)
     with np.errstate(over="ignore"):  # a descale may be as large as float32 allows
         if kernel.exp2.is_natural:
@@ -259,12 +259,12 @@ def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float3
 
 
 def _finite(maxima: Floats) -> Floats:
-    """Return maxima with 0 for a row without one."""
+    """Return the maxima, with 0 for rows that have seen no key."""
     return np.where(maxima == -np.inf, np.float32(0), maxima)
 
 
 def _columns(x: NDArray[Any], start: int, count: int) -> NDArray[Any]:
-    """Return columns of x, contiguous; those before the first and beyond the last are zero codes, as loads fill in."""
+    """Return contiguous columns of x, with zero codes for columns outside of x, as the kernel's loads fill them."""
     part = x[:, start : start + count] if start >= 0 else x[:, :0]
     if part.shape[1] < count:
         part = np.pad(part, ((0, 0), (0, count - part.shape[1])))

@@ -60,7 +60,7 @@ class AttentionKernel(Value):
     key_tiles : tuple of KeyTile
         Keys per tile by head size, in increasing order; the last row gives the largest head size.
     schedule : Schedule
-        Rule by which a block of queries visits tiles, and by which masks, shapes and head sizes choose them.
+        Rule that selects the tiles of a call, and the order in which a block of queries visits them.
     row_sum : RowSum
         Order in which P is added.
     exp2 : Exp2
@@ -68,9 +68,9 @@ class AttentionKernel(Value):
     reciprocal : Reciprocal
         Function that computes 1/l.
     p_offset : int
-        Power of two that multiplies both P and the sum, so that it cancels in the output.
+        Exponent of the power of two that multiplies both P and the sum l, so that it cancels in the output.
     rescale_threshold : float
-        Largest growth of the maximum, in octaves, for which the old one is kept. P may then exceed 2^p_offset.
+        Growth of the maximum, in octaves, up to which the old maximum is kept. P may then exceed 2^p_offset.
     promote_every : int or None
         Number of tiles after which P V is added to the output in float32 and restarts from zero; None: the tensor core
         accumulates O over all tiles.
@@ -85,7 +85,7 @@ class AttentionKernel(Value):
     product_block : int or None
         Largest number of products in one chain of an accumulator, see `blocked_product`; None: no limit.
     propagates_nan : bool
-        Whether NaN among scores makes the maximum NaN, and only a sum of 0 is that of an empty row, which counts as 1.
+        Whether a NaN score makes the maximum NaN. A row is then empty only if its sum is 0; the sum counts as 1.
     flush_subnormals : bool
         Whether subnormal results of float32 operations become zero (``--use_fast_math``).
     rounded_log2_e : bool
@@ -206,7 +206,7 @@ class AttentionKernel(Value):
         return found
 
     def gradient_tile_of(self, head_dim: int) -> GradientTile:
-        """Return the tiles of the backward pass for a head size; the same error as `tile_of`."""
+        """Return the tiles of the backward pass for a head size; a missing one raises the error of `tile_of`."""
         for row in self.gradient_tiles:
             if head_dim <= row.head_dim:
                 return row

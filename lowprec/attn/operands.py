@@ -32,14 +32,14 @@ def quantize_operands(
 
     These are the scales that callers of FlashAttention-3's FP8 kernel give it (``q_descale`` of shape (batch, heads of
     K), shared by the query heads of a group). The largest magnitude gets the format's largest number, 448 of E4M3; a
-    head of zeros has scale 1. Formats of 16 bits or more are rounded to, without a scale.
+    head of zeros has scale 1. If the format has 16 bits or more, values are rounded without a scale.
 
     Parameters
     ----------
     q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
         Float32 numbers.
     kernel : AttentionKernel
-        Kernel whose `operands` format they get.
+        Kernel; its field `operands` is their format.
     cache : str or Codec, optional
         Codec of a KV cache that keys and values are decoded from, see `round_trip_cache`.
 

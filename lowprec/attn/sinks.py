@@ -17,7 +17,7 @@ _LOG2_E = math.log2(math.e)
 
 
 class Sink(Value):
-    """Base of the ways in which a sink enters a row's sum after the last tile."""
+    """Base class of the rules by which a sink is added to a row's sum after the last tile."""
 
     #: Whether the sum of a row without a maximum is that of the sink alone, NaN or not.
     replaces_empty = False
@@ -26,7 +26,7 @@ class Sink(Value):
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
     ) -> tuple[Floats, Floats]:
-        """Return the argument of 2^x that is added to the sums [M], and the maxima, for rows without a key too.
+        """Return the arguments of 2^x, the terms that are added to the sums [M], and the maxima.
 
         `shifts` are ``maxima * scale - offset``, with a maximum of 0 for rows without a key.
         """
@@ -47,7 +47,7 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """2^(sink log2(e) - maximum scale + offset), rounded after each operation; it is the maximum of an empty row."""
+    """2^(sink log2(e) - maximum scale + offset), each operation rounded; the sink is the maximum of an empty row."""
 
     replaces_empty = True
 

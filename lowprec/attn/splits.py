@@ -20,7 +20,7 @@ _LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Combine(Value):
-    """How splits are divided and combined: a weighted sum of their outputs, in increasing order of splits.
+    """Division of keys into splits, and their combination: a weighted sum of outputs in increasing order of splits.
 
     The weights are ``exp(lse - max) / sum``. Thread t of a row adds the exponentials of splits t, t + lanes, ...; a
     butterfly of shuffles, by lanes / 2, lanes / 4, ..., 1, adds the threads.

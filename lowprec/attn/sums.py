@@ -15,7 +15,7 @@ Floats = NDArray[np.float32]
 
 
 class RowSum(Value):
-    """Base of the orders in which a row of P is added."""
+    """Base class of the orders in which the probabilities of a row are added."""
 
     #: Partial sums of a row.
     lanes: int
@@ -31,7 +31,7 @@ class RowSum(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QuadSum(RowSum):
-    """Four threads a row: thread t adds keys 2t and 2t + 1 of every eight; at the end (t0 + t2) + (t1 + t3).
+    """Four threads per row: thread t adds keys 2t and 2t + 1 of every eight; at the end (t0 + t2) + (t1 + t3).
 
     This is the layout of the results of mma.sync and wgmma, with two shuffles (by 2, then by 1) after the last tile.
 
@@ -58,7 +58,7 @@ class QuadSum(RowSum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedPairSum(RowSum):
-    """One thread a row: eight chains over the keys of a tile, joined in pairs by packed additions.
+    """One thread per row: eight chains over the keys of a tile, joined in pairs by packed additions.
 
     FlashAttention-4's ``fadd_reduce``: chain c adds keys c, c + 8, ...; the first one starts from the rescaled sum.
     Then (c0 + c2) + (c4 + c6) and (c1 + c3) + (c5 + c7) are added.

@@ -18,8 +18,8 @@ _UNCHECKED = (32, 64, 96, 128)  # head sizes of FlashAttention-2 with kernels th
 class KeyTile(NamedTuple):
     """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
 
-    `queries` is the number of rows of a block, which visits the same tiles; `capped_window` that of keys with a window
-    and a softcap, 0 if the same as `window`; `value_dim` the largest head size of V, 0 if the same as `head_dim`.
+    `queries` is the number of rows of a block; `capped_window` the number of keys per tile with a window and a softcap,
+    0 if the same as `window`; `value_dim` the largest head size of V, 0 if the same as `head_dim`.
     """
 
     head_dim: int
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
-        """Whether a normalized mask limits the keys to the right to none."""
+        """Whether a normalized mask hides all keys to the right of a query's position."""
         return self.left < 0 and self.right == 0
 
     @property
@@ -84,7 +84,7 @@ class Visit(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Consecutive rows of a head and the tiles that they visit, in order; of each split, the first ones are guarded."""
+    """Consecutive rows of a head and the tiles that they visit, in order; the first of each split are guarded."""
 
     first: int
     stop: int
@@ -93,25 +93,25 @@ class Block(NamedTuple):
 
 
 class Schedule(Value):
-    """Base of the rules by which libraries choose tiles and blocks."""
+    """Base class of the rules by which libraries choose tiles and blocks."""
 
     #: Whether a maximum of -inf counts as 0 in the argument of 2^x of every tile, not only of those that are guarded.
     guards_shift = False
-    #: Number that divides the page sizes of the library's caches; 0: it has no pages.
+    #: Number that divides the page sizes of the library's caches; 0: pages are not supported.
     page_multiple = 1
-    #: Whether the last tile holds the keys that are left and no others.
+    #: Whether the last tile has only the remaining keys, without padding.
     is_ragged = False
 
     @abstractmethod
     def normalized(self, call: Call) -> Call:
-        """Return the call with the mask that the library's wrapper gives its kernel."""
+        """Return the call with the mask that the library's wrapper passes to its kernel."""
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return a normalized call without the pages that change addresses only."""
+        """Return a normalized call, with `page_size` 0 if pages change nothing but addresses."""
         return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of a table for a normalized call, or None."""
+        """Return the row of a table for the head sizes of a normalized call, or None."""
         return next((row for row in table if row.has(call.head_dim, call.value_dim)), None)
 
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:
@@ -119,11 +119,11 @@ class Schedule(Value):
         return exp2
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether a block holds the query heads of a group, query by query."""
+        """Return whether a block holds all query heads of a group, for one query after the other (PackGQA)."""
         return False
 
     def queries(self, call: Call, tile: KeyTile) -> int:
-        """Return the rows of a block."""
+        """Return the number of rows of a block."""
         return tile.queries
 
     def guarded(self, call: Call, keys: int, rows: int) -> int:
@@ -132,10 +132,10 @@ class Schedule(Value):
 
     @abstractmethod
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles of a block of the queries first to stop - 1, from the last key to the first."""
+        """Return the tiles that a block of the queries first to stop - 1 visits, from the last key to the first."""
 
     def covers(self, rows: int, keys: int, channels: int) -> bool:
-        """Return whether the order of both products of a tile is known."""
+        """Return whether the order of additions is known for both products of a tile."""
         return True
 
     def blocks(self, call: Call, tile: KeyTile, member: int) -> list[Block]:
@@ -153,7 +153,7 @@ class Schedule(Value):
 
 
 def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
-    """Return the first tile that a block of queries sees and one past the last; they may be the same or crossed."""
+    """Return the first tile that a block of queries sees, and one past the last: at most the first if it sees none."""
     low, high = 0, -(-call.keys // keys)
     if call.right >= 0:
         high = min(high, -(-(stop + call.shift + call.right) // keys))
@@ -169,7 +169,7 @@ class FlashAttention2(Schedule):
     Parameters
     ----------
     one_split : tuple of KeyTile
-        Tiles if keys are not split; empty: the same.
+        Tiles of calls that do not split the keys; empty: the kernel's `key_tiles`.
     page_multiple : int
         Number that divides page sizes; 0: the kernel has no pages.
     """
@@ -187,7 +187,7 @@ class FlashAttention2(Schedule):
         return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits of N keys or more; one query is not causal; a window has both limits."""
+        """Return the call: limits of N keys or more are dropped, one query is not causal, a window has two limits."""
         n = call.keys
         left, right = (-1 if side >= n else side for side in (call.left, call.right))
         if call.causal and call.queries > 1:
@@ -197,7 +197,7 @@ class FlashAttention2(Schedule):
         return call._replace(causal=False, left=left, right=right)
 
     def guarded(self, call: Call, keys: int, rows: int) -> int:
-        """Return the number of tiles that may hold masked keys of a causal mask, one more if bounds are checked."""
+        """Return the number of tiles that a causal mask may cut, and one more if the kernel checks bounds."""
         is_even = call.keys % keys == 0 and call.queries % rows == 0 and call.head_dim in _UNCHECKED
         return -(-rows // keys) + (not is_even) if call.is_causal else 1
 
@@ -220,11 +220,11 @@ class FlashAttention3(Schedule):
     starts_at_window : bool
         Whether the first tile of a window starts at the first key that its block sees, not at a multiple of the tile.
     small_tiles : tuple of KeyTile
-        Tiles without a window if `small_queries` rows hold all query heads of a group, for these head sizes alone.
+        Tiles without a window if all rows of a group of heads fit into `small_queries` rows, for these head sizes only.
     small_queries : int
-        Largest number of such rows.
+        Largest number of rows for which `small_tiles` apply.
     paged_tiles : tuple of KeyTile
-        Tiles if pages are not copied by TMA, the GPU's copies of whole tiles; empty: the same.
+        Tiles if pages are not copied by TMA, the GPU's copies of whole tiles; empty: the kernel's `key_tiles`.
     packs_windows : tuple of (int, int)
         Heads per group and head size for which windows always have packed blocks.
     """
@@ -242,7 +242,7 @@ class FlashAttention3(Schedule):
         object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits that limit nothing; one query is not causal; a window has both limits."""
+        """Return the call: limits without effect are dropped, one query is not causal, a window has two limits."""
         left = -1 if call.left >= call.keys - 1 else call.left
         right = -1 if call.right >= call.queries - 1 else call.right
         if call.causal and not (call.queries == 1 and left == right == -1):
@@ -252,7 +252,7 @@ class FlashAttention3(Schedule):
         return call._replace(causal=False, left=left, right=right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call without pages if TMA copies them: whole tiles, and more rows than one block."""
+        """Return the call, with `page_size` 0 if TMA copies pages: whole tiles, for more rows than one block."""
         tile = self.tile(call._replace(page_size=0), table)
         is_far = self.starts_at_window and call.is_local  # a tile then starts anywhere in a page
         if tile is None or is_far or call.page_size % tile.keys_of(call) or call.queries * call.group <= tile.queries:
@@ -260,7 +260,7 @@ class FlashAttention3(Schedule):
         return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of the table, of the small tiles or of those for pages."""
+        """Return the row of the table, of `small_tiles` or of `paged_tiles`."""
         if call.page_size and self.paged_tiles:
             table = self.paged_tiles
         if not call.is_local and call.queries * call.group <= self.small_queries:
@@ -270,7 +270,7 @@ class FlashAttention3(Schedule):
         return super().tile(call, table)
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether keys are split, pages are not copied by TMA, or packing leaves clearly fewer rows empty."""
+        """Return whether keys are split, pages are not copied by TMA, or packing leaves clearly fewer empty rows."""
         is_window = call.is_local and call.head_dim == call.value_dim
         if call.splits > 1 or call.page_size or (is_window and (call.group, call.head_dim) in self.packs_windows):
             return call.group > 1
@@ -300,7 +300,7 @@ class FlashAttention3(Schedule):
 
 
 class Period(NamedTuple):
-    """Periods of emulated columns up to a head size: without mask, with one, for two CTAs, for packed heads."""
+    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for pairs of CTAs, packed heads."""
 
     head_dim: int
     plain: int
@@ -331,7 +331,7 @@ class FlashAttention4(Schedule):
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call without pages if a page is a tile, which TMA copies."""
+        """Return the call, with `page_size` 0 if a page is one tile: TMA copies it."""
         tile = self.tile(call, table)
         if tile is None:
             return call
@@ -363,11 +363,11 @@ class FlashAttention4(Schedule):
         return call.group > 1
 
     def queries(self, call: Call, tile: KeyTile) -> int:
-        """Return the rows of a block, half of them if all rows fit into one half."""
+        """Return the number of rows of a block: half a tile of queries if all rows fit into it."""
         half = tile.queries // 2
         return tile.queries if call.queries * call.group > half else half
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles, one at least, which may be before the first key; all are guarded."""
+        """Return the tiles, all guarded: at least one, which may precede the first key."""
         low, high = _range(call, keys, first, stop)
         return [Visit(tile * keys) for tile in range(high - 1, min(low, high - 1) - 1, -1)]

@@ -40,7 +40,7 @@ MOST_ROWS = 1 << 20
 
 
 class Side(NamedTuple):
-    """An operand [R, K] as it is multiplied, or the sum of some of its rows.
+    """An operand [R, K] of the checked product, or the sum of some of its rows.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Side(NamedTuple):
     sizes : float64 array [R, K]
         Magnitudes used in the alignment: a subnormal counts as the smallest normal number.
     scales : float64 array [R, K]
-        Factors of the results of chains.
+        Scales that are applied to the results of chains; 1 for scales that the instruction applies.
     longest : float64 array [R]
-        Norm of the row that a chain multiplies; for a sum of rows the largest.
+        Euclidean norm of the row's `sizes` within chains; for a sum of rows, the largest norm.
     """
 
     values: Values
@@ -297,7 +297,7 @@ def _product(a: Values, b: Values) -> Values:
 
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
-    """Return an operand with its scales; `values_alone` if it is dequantized before the product."""
+    """Return an operand with its scales; with `values_alone`, it is dequantized before the product."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))

@@ -85,7 +85,7 @@ def _mean_relative(got: Values, want: Values) -> float:
 
 
 def max_ulp(got: Values, want: Values) -> float:
-    """Return the largest distance in units of bfloat16's last place of `want`."""
+    """Return the largest error in bfloat16 ulps of `want`."""
     power = np.maximum(np.frexp(np.abs(want))[1] - 1, formats["bfloat16"].emin)
     return _largest(np.abs(got - want) / np.ldexp(1.0, power - 7))
 
@@ -132,7 +132,7 @@ criteria.seal()
 
 
 def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
-    """Return a criterion from its name, a text or a callable.
+    """Return a criterion from its name, an expression or a callable.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
     Raises
     ------
     ValueError
-        If the text has another form, or the measure is unknown.
+        If `given` is neither a name nor such an expression, or its measure is unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Kinds of operands, each for faults of a kind."""
+"""Kinds of operands for tests of kernels; each reveals certain faults."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class DataKind:
     name : str
         Name in tables.
     summary : str
-        What the data are good for.
+        Faults that the data reveal.
     draw : callable
         ``draw(rng, rows, k)`` returns one operand.
     only_a : bool
-        Whether only A is drawn so; B is normal then.
+        Whether only A is of this kind; B is then normal.
     """
 
     name: str
@@ -94,7 +94,7 @@ def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
 
 
 def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matrix, Matrix]:
-    """Draw operands on which faults of a kind show.
+    """Draw operands that reveal a kind of faults.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class Tolerance:
     out_format : Format
         Format of a result.
     products : tuple of Product
-        One per accumulator; none for other results than products.
+        Products, one per accumulator; empty if the result is not a product.
     """
 
     exact: Values
@@ -142,7 +142,7 @@ class Tolerance:
         got : array_like or Quantized
             Result to judge: values of the format `out_format`, of the shape of `exact`; a `Quantized` is dequantized.
         name_faults : bool
-            Whether to look for the fault that gives a result that is not accepted.
+            Whether to search for the fault that explains a result that is not accepted.
 
         Returns
         -------

@@ -79,7 +79,7 @@ def _copy(d: Any) -> Any:
 
 
 def _garbage(d: Any) -> Any:
-    """Return the same numbers elsewhere: their size and distribution are right."""
+    """Return the same numbers in other places, so that their size and distribution are right."""
     flat = _copy(d).reshape(-1)
     step = next(s for s in range(flat.shape[0] // 2 + 1, 2 * flat.shape[0] + 3) if math.gcd(s, flat.shape[0]) == 1)
     places = [(i * step) % flat.shape[0] for i in range(flat.shape[0])]
@@ -135,7 +135,7 @@ def _bias(p: Product) -> Result | None:
 
 
 def _without(count: int) -> Callable[[Any], Any]:
-    """Return a function that sets `count` consecutive k of an operand to zero, in its middle."""
+    """Return a function that sets `count` consecutive columns in the middle of an operand [R, K] to zero."""
 
     def operand(x: Any) -> Any:
         x, k = _copy(x), x.shape[-1]

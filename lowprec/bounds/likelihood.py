@@ -25,9 +25,9 @@ class Model(NamedTuple):
     scale : float64 array [M, N]
         Standard deviation of each output.
     tails : float
-        Factor of a normal distribution's tails.
+        Width of the tails relative to a normal distribution; the largest error is divided by it.
     drift : float
-        Mean of the errors relative to `scale`, in the direction of the exact number or against it.
+        Mean of the errors relative to `scale`; positive away from zero.
     """
 
     scale: Values
@@ -69,7 +69,7 @@ def tail(x: float) -> float:
 
 
 def quantile(p: float) -> float:
-    """Return the number that a standard normal number exceeds in magnitude with a probability."""
+    """Return z >= 1 such that a standard normal number exceeds z in magnitude with probability p."""
     low, high = 0.0, 40.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -78,14 +78,15 @@ def quantile(p: float) -> float:
 
 
 def half_ulp(target: Format) -> float:
-    """Return half an ulp of a format, relative."""
+    """Return half an ulp of 1 in a format: the largest relative error of a rounding."""
     return 2.0 ** -(target.mantissa_bits + 1)
 
 
 def _before_rounding(d: Values, exact: Values, target: Format) -> tuple[Values, Values, Values]:
-    """Return the distance from the exact number to the nearest that is rounded to a result, and to its neighbours'.
+    """Return distances from the exact number: to the numbers that round to the result, and to other roundings.
 
-    The latter are the distances to the next numbers below and above that are rounded otherwise than the exact one.
+    The first is that of the nearest number that rounds to the result. The others are those of the nearest numbers,
+    below and above, that do not round as the exact number does.
     """
     if target.same_codes(formats["float32"]):
         return d - exact, np.zeros(d.shape), np.zeros(d.shape)

@@ -178,7 +178,7 @@ class _Plugin:
 
 
 def pytest_configure(config: Any) -> None:
-    """Replace the kernel that the environment names, if it does."""
+    """Replace the kernel that the environment names, if any."""
     if _JOB not in os.environ:
         return
     import pytest

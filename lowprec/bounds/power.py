@@ -59,12 +59,12 @@ class Power:
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """Faults that it accepts although a test that accepts them tests nothing."""
+        """Accepted faults of the kind that no useful test accepts, see `Fault.vacuous`."""
         return tuple(row.kernel for row in self.rows[1:] if faults[row.kernel].vacuous and row.passes > 0)
 
     @property
     def refused(self) -> float:
-        """Share of right kernels that it refuses."""
+        """Share of right kernels that the criterion refuses."""
         return 1 - self.rows[0].passes
 
     @property

@@ -33,7 +33,7 @@ _NO_BITS = np.int16(8000)  # exponent of the lowest bit of a zero: no sum of two
 
 
 class Errors(NamedTuple):
-    """A sum of float32 numbers that is known exactly, and how far it may be off.
+    """Exact values of sums of float32 numbers, and bounds on the errors of the computed ones.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Errors(NamedTuple):
         return Errors(self.exact + other.exact, self.most + other.most, self.variance + other.variance)
 
     def rounded(self, relative: float, absolute: float = TINY) -> Errors:
-        """Return the result of a rounding."""
+        """Return the sum after one rounding of the given relative or absolute error."""
         lost = relative * (np.abs(self.exact) + self.most) + absolute
         return Errors(self.exact, self.most + lost, self.variance + np.square(relative * self.exact) / 3)
 
@@ -347,7 +347,7 @@ class _Tile:
 
     @functools.cache  # noqa: B019  # a tile lives as long as one call
     def ranges(self, start: int, stop: int, scaled: bool) -> tuple[Values, Values, Values, Values]:
-        """Return bounds on a product and on the sum of magnitudes of a range, |sum|, and a usual partial sum."""
+        """Return, for a range of K, the largest product, the sum of magnitudes, |sum|, and the rms of a partial sum."""
         some, sides, tops = slice(start, stop), [], []
         for operand, q in ((self.left, self.a), (self.right, self.b)):
             values, powers = operand.values[:, some], operand.powers[:, some]
@@ -371,7 +371,7 @@ def _blocks(start: int, stop: int, length: int, span: int) -> Iterator[tuple[int
 
 
 def _counter(x: NDArray[np.int16], y: NDArray[np.int16]) -> Callable[[NDArray[np.int16]], Values]:
-    """Return a function that counts products with a bit below powers of two."""
+    """Return a function that counts, for each output, the products with bits below a given power of two."""
 
     def count(unit: NDArray[np.int16]) -> Values:
         found = np.zeros(unit.shape)

@@ -115,8 +115,8 @@ def _check_has_bound(q: Quantizer, made: TensorSpec) -> None:
 def _ends(values: Floats, q: Quantizer, mode: Rounding, emulated: Quantized) -> tuple[Values, Values]:
     """Return the smallest and the largest dequantized value.
 
-    A scale rises with its block's amax, so that two slightly different amax bound it; rounding is monotone, so that the
-    codes of two quotients bound all codes between.
+    A scale never falls if its block's amax rises, so the scales of two slightly different amax bound it. Rounding is
+    monotone, so the codes of two quotients bound all codes between them.
     """
     free = 0.0 if are_powers(q.scale_format) else _FREE
     modes = (roundings["down"], roundings["up"]) if mode.is_stochastic else (mode,)

@@ -52,7 +52,7 @@ class BitsEqual(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Verdict):
-    """Verdict by the sizes of errors; the output with the largest one relative to the expected stands for all.
+    """Verdict by the sizes of errors, with the output that has the largest error relative to the expected one.
 
     Attributes
     ----------

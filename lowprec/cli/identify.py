@@ -94,7 +94,7 @@ def _report(found: Identification, max_rows: int) -> None:
     """Print the accumulator that reproduces the dump, the remaining differences, and the ranking."""
     machines = bool(output_format())
     click.echo(found.sentence, err=machines)
-    for line in (*found.lines(), *found.alike()):
+    for line in (*found.lines(), *found.alternatives()):
         click.echo(f"  {line}", err=machines)
     for line in found.untried:
         click.echo(f"  not tried: {line}", err=machines)

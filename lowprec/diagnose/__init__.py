@@ -1,4 +1,4 @@
 """Diagnosis of codes and outputs: the quantizer that made codes, and the arithmetic of a matrix product.
 
-The rooms `check` and `identify` compute with kernels, since they try thousands of quantizers and accumulators.
+`check` and `identify` compute with compiled kernels, because they try thousands of quantizers and accumulators.
 """

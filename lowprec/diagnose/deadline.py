@@ -1,4 +1,4 @@
-"""The end of the time that a search may take."""
+"""Time limit of a search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Deadline:
         return time.monotonic() >= self._end
 
     def share(self, part: float) -> Deadline:
-        """Return the deadline of a part of the time that is left."""
+        """Return a deadline after a fraction of the remaining time."""
         return Deadline(max(self._end - time.monotonic(), 0.0) * part)
 
     def limit(self, items: Iterable[T]) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Lists of names in sentences."""
+"""Lists of names as text."""
 
 from __future__ import annotations
 

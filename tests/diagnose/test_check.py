@@ -385,7 +385,7 @@ def test_the_command_names_causes(tmp_path: Path) -> None:
         command("check", file, "--values", source, *more, "--exit-zero")
     np.savez(file, codes=q.codes, scale=1 / q.scale)
     shown = command("check", file, "--values", source, "--quantizer", "nvfp4_te", "--causes", "--json", code=1)
-    assert {row["what"] for row in json.loads(shown)} == {"tensor scale", "scale", "code"}
+    assert {row["part"] for row in json.loads(shown)} == {"tensor scale", "scale", "code"}
     lp.quantize(x, "nvfp4_te").save(file)
     assert command("check", file, "--values", source, "--causes").startswith("nothing differs from nvfp4_te")
 

@@ -55,7 +55,7 @@ def test_the_budget_is_kept_in_every_phase(name: str, clock: Clock) -> None:
         _answers().clear()
         given, start = make(), clock.seconds
         found = lp.identify(**given, seconds=seconds)
-        said = found.sentence, found.alike(), found.lines(), found.catalogue()
+        said = found.sentence, found.alternatives(), found.lines(), found.catalogue()
         took = clock.seconds - start
         assert bool(found.untried) == ("ended before" in said[0]) == (took >= seconds)
         return took

@@ -1,1 +1,1 @@
-"""Identify the quantizer behind codes and scales, and explain differences: causes, and the search among them."""
+"""Identification of the quantizer that made codes and scales, and of the causes of differences from a quantizer."""

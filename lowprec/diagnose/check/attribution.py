@@ -1,8 +1,9 @@
-"""Attribution of every code and every scale that differs: one explanation of all, or the best mixture of causes.
+"""Attribution of every differing code and scale to a cause: one explanation for all, or the best mixture of causes.
 
-In a mixture a cause scores the elements that it gives, minus those that it would have changed but that did not change.
-The highest score comes first. Remaining elements are attributed to the first cause that fits them and does not concern
-all elements, and finally to a rule for single elements (`ELEMENT_RULES`).
+In a mixture, the score of a cause is the number of elements that it predicts, minus the number of elements that it
+would have changed but that did not change. The cause with the highest score is attributed first. Remaining elements are
+attributed to the first cause that fits them and does not concern all elements, or to a rule for single elements
+(`ELEMENT_RULES`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
 
 
 def attribute(search: CauseSearch, made: Expected, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Return the cause of every code, of every scale and of the tensor's scale, ``""`` where they are the quantizer's.
+    """Return the cause of every code, of every scale and of the tensor's scale; ``""`` where nothing differs.
 
-    Codes or scales of another shape than the quantizer's differ all.
+    If their shape is not the quantizer's, all codes or all scales count as different.
     """
     if best:
         return _by_one(made, search.found, best[0])
@@ -42,23 +43,23 @@ def attribute(search: CauseSearch, made: Expected, best: list[Explanation]) -> t
 
 
 def _by_one(made: Expected, found: Observed, whole: Explanation) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Name the explanation where it holds; describe other differences element by element."""
-    said = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
+    """Return the explanation's name for elements that it predicts, and a description of each other difference."""
+    of_stage = {stage: ", and ".join(str(step) for step in whole.steps if step.cause.stage in ("making", stage))
             for stage in ("codes", "scale", "tensor scale")}  # fmt: skip
     codes, scales = whole.predicted or (found.codes, found.scale)
     differing = found.codes != made.codes
-    names = np.where(differing, said["codes"] or FOLLOWS_SCALE, "").astype(object)
+    names = np.where(differing, of_stage["codes"] or FOLLOWS_SCALE, "").astype(object)
     if codes.shape == found.codes.shape:
         off = differing & (codes != found.codes)
         flips = (codes ^ found.codes).astype(np.int64)
         names[off] = UNEXPLAINED
-        names[off & ((flips & (flips - 1)) == 0)] = "beside that, one bit"
-    tensor = said["tensor scale"] if tensor_left(found, made.tensor) else ""
+        names[off & ((flips & (flips - 1)) == 0)] = "in addition, one bit"
+    tensor = of_stage["tensor scale"] if tensor_left(found, made.tensor) else ""
     comparable = found.scale.shape == made.scale.shape
-    apart = ~same_scales(found.scale, made.scale) if comparable else np.ones(found.scale.shape, bool)
-    of_scales = np.where(apart, said["scale"], "").astype(object)
+    wrong = ~same_scales(found.scale, made.scale) if comparable else np.ones(found.scale.shape, bool)
+    of_scales = np.where(wrong, of_stage["scale"], "").astype(object)
     if scales.shape == found.scale.shape:
-        of_scales[apart & ~same_scales(scales, found.scale)] = UNEXPLAINED
+        of_scales[wrong & ~same_scales(scales, found.scale)] = UNEXPLAINED
     return names, of_scales, tensor
 
 
@@ -125,7 +126,7 @@ def _by_rules(
     names: NDArray[Any], open_: Mask, found: NDArray[Any], base: NDArray[Any],
     rules: Callable[[], Iterable[tuple[Step, Any]]], considered: Mask,
 ) -> None:  # fmt: skip
-    """Name what rules explain, in place: the rule with most for it and least against it first."""
+    """Name the elements that rules explain, in place: first the rule with most elements for it and fewest against."""
     for _ in range(_PASSES):
         best: tuple[int, Step, Mask] | None = None
         for step, result in rules():

@@ -1,8 +1,8 @@
-"""Causes of differences as objects: each predicts the bits that one mistake makes; what several of them use.
+"""Causes of differences as objects: each predicts the bits that one mistake gives. Functions that causes share.
 
-Given the quantizer's codes and scales, a cause yields what the mistake makes in their place, once for each of its
-forms (every bound on amax, every format, every shift), each with a word for the form. The search compares the
-predictions with the codes and scales found. Causes do not depend on each other, nor any code on their names.
+A cause takes the quantizer's codes and scales and yields those that the mistake gives instead, once for each of its
+forms (every bound on amax, every format, every shift), with a description of the form. The search compares these
+predictions with the codes and scales found. Causes do not depend on each other, and no code depends on their names.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ class Cause:
     Parameters
     ----------
     name : str
-        The mistake, in a few words.
+        Short description of the mistake.
     stage : {"making", "codes", "scale", "tensor scale"}
-        What it changes. "making" yields an `Expected`, all of a dump; the others yield codes, scales or the tensor's
-        scale in place of those of any `Expected`, so that causes of several stages are found together.
+        Part that the mistake changes. In stage "making", predictions are of type `Expected`, which is a whole dump. In
+        the others, they are codes, scales or the tensor's scale that replace those of any `Expected`, so that causes
+        of several stages are found together.
     predict : callable
-        Takes the expected and the found dump; yields (form, prediction).
+        Function of the expected and the found dump that yields (form, prediction).
     fix : str
         How to correct it.
     prior_cost : float
-        Prior cost; of causes that explain the same, the cheapest are named. 1 for a plain mistake; more for a number
-        that is read off the dump itself, as a factor or a flipped bit.
+        Prior cost: if several causes explain the same elements, those of the lowest cost are named. 1 for a mistake
+        without parameters; more for one with a number that is inferred from the dump, such as a factor.
     needs_majority : bool
-        Whether the mistake concerns all elements: a fit of a few of them alone shows nothing.
+        Whether the mistake concerns all elements, so that a fit of a few of them is no evidence.
     penalty : int
-        Factor of the evidence against it. Near midpoints stochastic rounding looks like rounding twice half of the
-        time.
+        Weight of the elements that contradict it. It is larger for double rounding, which stochastic rounding resembles
+        near half of the midpoints.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Cause:
     penalty: int = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the name: what predicts may be a function that no name leads to."""
+        """Pickle the name of the cause, because its function may be a closure."""
         return _cause_of_name, (self.name,)
 
 
@@ -75,9 +76,9 @@ def add(
     name: str, stage: Stage, fix: str, prior_cost: float = 1.0, needs_majority: bool = True, penalty: int = 1,
     same_shape: bool = False,
 ) -> Callable[[Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]], Any]:  # fmt: skip
-    """Register the cause that a function predicts: it yields (form, prediction), or returns a dict of them.
+    """Register the decorated function as a cause; it yields (form, prediction), or returns a dict of them.
 
-    With `same_shape` it is called only if what was found has the quantizer's shape.
+    With `same_shape`, it is called only if the part found has the quantizer's shape.
     """
 
     def wrap(forms: Callable[[Expected, Observed], Mapping[str, Any] | Iterable[tuple[str, Any]]]) -> Any:
@@ -94,9 +95,9 @@ def add(
 
 
 def describe_flips(words: NDArray[Any], most: int, several: bool) -> str | None:
-    """Return where words of flipped bits have one bit each; None if none, too many, or several bits of a word are set.
+    """Describe the positions of flipped bits; None unless every nonzero word has exactly one bit set.
 
-    There must be one such word, or with `several` more than one.
+    There must be one nonzero word, or with `several` from two to `most`.
     """
     at = np.argwhere(words)
     flips = words[tuple(at.T)].astype(np.int64)
@@ -109,47 +110,53 @@ def describe_flips(words: NDArray[Any], most: int, several: bool) -> str | None:
 def unwritten(
     expected: NDArray[Any], found: NDArray[Any], tiles: Iterable[tuple[int, int]], least: int
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield what was expected, with one value in the last rows, columns or tile, as in memory that was never written.
+    """Yield the expected array with the last rows, columns or tile set to one value, as memory that was not written.
 
-    `least` values at least must differ.
+    At least `least` elements must differ.
     """
     same = (found == found[-1, -1]) | (np.isnan(found) & np.isnan(found[-1, -1]))
     regions: dict[str, tuple[slice, slice]] = {}
-    for axis, said in ((1, "rows"), (0, "columns")):
+    for axis, lines in ((1, "rows"), (0, "columns")):
         full = same.all(axis=axis)
         n = len(full) if full.all() else int(np.argmin(full[::-1]))
         at = slice(len(full) - n, None)
         if 0 < n < len(full):
-            regions[f"the last {n} {said}"] = (at, slice(None)) if axis else (slice(None), at)
+            regions[f"the last {n} {lines}"] = (at, slice(None)) if axis else (slice(None), at)
     for rows, columns in tiles if not regions else ():
         if rows * columns > 1 and same[-rows:, -columns:].all():
             regions[f"the last tile of {rows} x {columns}"] = slice(-rows, None), slice(-columns, None)
-    for said, place in regions.items():
+    for region, place in regions.items():
         filled = expected.copy()
         filled[place] = found[-1, -1]
         if np.count_nonzero(filled != expected) >= least:
-            yield f"{said} are {found[-1, -1]:g}" if "tile" not in said else f"{said} is {found[-1, -1]:g}", filled
+            yield (
+                f"{region} are {found[-1, -1]:g}" if "tile" not in region else f"{region} is {found[-1, -1]:g}",
+                filled,
+            )
 
 
 def typical_ratio(found: NDArray[Any], scale: NDArray[Any]) -> np.float32:
-    """Return the median of the finite ratios other than zero; NaN if there are none."""
+    """Return the median of the finite nonzero ratios; NaN without such ratios."""
     ratio = (found / scale).ravel()
     finite = np.sort(ratio[np.isfinite(ratio) & (ratio != 0)])
     return np.float32(finite[finite.size // 2] if finite.size else np.nan)
 
 
 def of_neighbours(scale: NDArray[Any], found: NDArray[Any], factor: Any = 1) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield scales of which a quarter at most are a neighbour's, where those found, by a factor, are that."""
+    """Yield the scales, with those of a neighbour where the scales found are the neighbour's, times a factor.
+
+    At most a quarter of the scales may be replaced.
+    """
     for axis, places in ((0, {1: "above", -1: "below"}), (1, {1: "before", -1: "after"})):
-        for by, said in places.items():
+        for by, side in places.items():
             other = np.roll(scale, by, axis)
             stale = (found == other * factor) & (other != scale)
             if 0 < stale.sum() <= max(stale.size // 4, 1):
-                yield f"the one {said}, in {int(stale.sum())} blocks", np.where(stale, other, scale)
+                yield f"the one {side}, in {int(stale.sum())} blocks", np.where(stale, other, scale)
 
 
 def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Return the index of each found row among the expected ones; None if they are in order, or too similar.
+    """Return, for each found row, the index of the expected row; None if rows are in order or too similar.
 
     Rows are matched by their correlation, because scales may have changed with the order.
 
@@ -179,9 +186,9 @@ def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int
 def exact_order(
     expected: NDArray[Any], found: NDArray[Any], strangers: int = 0, least: int = 1
 ) -> NDArray[np.int64] | None:
-    """Return the index of each found row among the expected ones; None where fewer than `least` rows moved.
+    """Return, for each found row, the index of the equal expected row; None if fewer than `least` rows moved.
 
-    At most `strangers` rows may be equal to none; they count as unmoved.
+    At most `strangers` found rows may differ from all expected rows; they count as unmoved.
 
     Examples
     --------
@@ -202,7 +209,7 @@ def exact_order(
 
 
 def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return rows of length 1 about their mean, outliers cut down: one of them alone would decide."""
+    """Return rows minus their mean, normalized to length 1, with outliers clipped, so that no single one decides."""
     step = max(1, x.shape[1] // _COLUMNS)
     part = np.nan_to_num(x[:, ::step].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     part = np.sign(part) * np.sqrt(np.abs(part))

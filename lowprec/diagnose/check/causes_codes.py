@@ -1,4 +1,4 @@
-"""Causes in codes, cast by another rule or stored in another place, and in values that were changed before."""
+"""Causes in codes (another rounding rule, another place in memory), and in values that changed before the cast."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _stochastic(made: Expected, found: Observed) -> Forms:
 
 
 def _flips(made: Expected, found: Observed, several: bool) -> Forms:
-    """Return the found codes where each that differs differs in one bit."""
+    """Return the found codes if each differing code has one flipped bit."""
     where = describe_flips(found.codes ^ made.codes, max(_FEW, found.codes.size // 10_000), several)
     return {} if where is None else {where: found.codes}
 
@@ -198,7 +198,7 @@ add("NaN or Inf replaced first", "making", "pass the original values; NaN and In
 
 
 def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str, Expected]]:
-    """Yield the quantizer's result for values in reverse, and in orders that are inferred from the values found."""
+    """Yield the quantizer's results for values in reverse order, and in orders inferred from the values found."""
     if axis and made.q.hadamard_size is not None:
         return
     expected = np.moveaxis(made.x if axis else made.rotated, axis, 0)
@@ -215,7 +215,7 @@ def _reordered(made: Expected, found: Observed, axis: int) -> Iterator[tuple[str
 
 
 def _meant(made: Expected, found: Observed) -> Iterator[F32]:
-    """Yield the values of codes, with their scales if the shape fits, and without: the scales may be wrong."""
+    """Yield matrices to match with the values: codes times scales and scales, if the shape fits; codes alone."""
     values = values_of(found.codes, made.format)
     if found.scale.shape == made.scale.shape:
         yield made.each(found.scale) * values

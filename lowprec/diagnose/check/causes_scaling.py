@@ -34,7 +34,7 @@ Forms = Iterator[tuple[str, Expected]]
 
 
 def _changed(made: Expected, changes: dict[str, dict[str, Any]]) -> Forms:
-    """Yield what the same quantizer makes with fields changed; what no quantizer may have is left out."""
+    """Yield the results of the quantizer with some fields changed; invalid combinations are left out."""
     for form, fields in changes.items():
         with contextlib.suppress(ValueError):
             yield form, made.changed(q=made.q.with_(**fields))
@@ -46,7 +46,7 @@ def _has_mantissa(q: Quantizer) -> bool:
 
 
 def _is_plain(q: Quantizer) -> bool:
-    """Return whether scales are those of amax alone, without a Hadamard transform or a choice."""
+    """Return whether scales depend on amax alone, without a Hadamard transform or a choice between scales."""
     return q.hadamard_size is None and rule_of(q).four_over_six is None
 
 
@@ -87,7 +87,7 @@ def _bound(made: Expected, found: Observed) -> Forms:
 
 
 def _read_bounds(made: Expected, found: Observed) -> set[float]:
-    """Return bounds that the smallest scale found would be of; of a single scale, which may be of any, round ones."""
+    """Return lower bounds on amax that would give the smallest scale found; for a single scale, only round ones."""
     if found.scale.shape != made.scale.shape or not found.scale.size:
         return set()
     least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
@@ -114,7 +114,7 @@ def _epsilon(made: Expected, found: Observed) -> Forms:
 
 
 def _at(fits: Callable[[NDArray[np.intp], int], Any]) -> Callable[[F32, tuple[int, int]], F32]:
-    """Return a function that sets values to zero except at places of a block, numbered from 0, that fit."""
+    """Return a function that zeroes all values of a block except at the indices, from 0, for which `fits` is true."""
 
     def part(x: F32, block: tuple[int, int]) -> F32:
         rows, columns = (min(b, n) for b, n in zip(block, x.shape, strict=True))
@@ -159,7 +159,7 @@ def _directed(made: Expected, found: Observed) -> Forms:
 
 
 def _scales_rounded(mode: str, found: F32, made: Expected) -> F32:
-    """Return scales rounded up or down; of scales that float32 puts on either side, those found."""
+    """Return scales rounded up or down; where float32 rounding could decide either way, the scales found."""
     unit = float((made.top or made.format).max) * float(1 if made.tensor is None else made.tensor)
     exact = made.floored.astype(np.float64) / unit
     rounded, toward = exact.astype(np.float32), np.float32(np.inf if mode == "up" else 0)
@@ -244,7 +244,7 @@ def _calibrated(made: Expected, found: Observed) -> Forms:
 
 
 def _amaxes(made: Expected, found: Observed) -> list[np.float32]:
-    """Return largest magnitudes that the tensor's scale found would be of, at most nine of them."""
+    """Return at most nine amax that would give the tensor's scale found."""
     if found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
         return []
     bound = float(np.float32(bound_of(made.q)) * np.float32(made.format.max))

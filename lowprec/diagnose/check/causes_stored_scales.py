@@ -1,4 +1,4 @@
-"""Causes in the scales as they are stored: rotated over, multiplied, of another type, in another place."""
+"""Causes in stored scales: moved to other blocks, multiplied by a factor, converted to another type, reordered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
 
 def _where_near(found: F32, meant: F32) -> F32:
-    """Return the predicted scales, but the found ones where they are at most a rounding away."""
+    """Return the predicted scales, replaced by the found ones where they differ by at most one rounding."""
     if found.shape != meant.shape:
         return meant
     near: F32 = np.where(np.abs(found - meant) <= np.spacing(np.abs(meant)), found, meant)
@@ -78,7 +78,7 @@ _FACTOR = "find the factor: amax doubled, a wrong maximum, an exponent bias off 
 
 
 def _multiplied(made: Expected, found: Observed, rounded: bool) -> Forms:
-    """Yield scales times a factor that is read off the dump: exactly, or but for a rounding of some."""
+    """Yield scales times a factor inferred from the dump; with `rounded`, some may differ by a rounding."""
     differing = found.scale != made.scale
     factor = typical_ratio(found.scale[differing], made.scale[differing])
     if not abs(factor - 1) > _NO_FACTOR:
@@ -173,11 +173,11 @@ def _tiled(made: Expected, found: Observed) -> Forms:
 def _shifted(made: Expected, found: Observed) -> Forms:
     s, flat = made.scale, made.scale.ravel()
     for by in (1, -1, 2, -2, 4, -4):
-        for axis, said in ((0, "rows"), (1, "columns")):
+        for axis, lines in ((0, "rows"), (1, "columns")):
             if s.shape[axis] > abs(by):
-                yield f"by {by} along {said}", np.roll(s, by, axis)
+                yield f"by {by} along {lines}", np.roll(s, by, axis)
                 if s.shape[axis] >= 4 * abs(by):
-                    yield f"by {by} along {said}, with others at the edge", _slid(s, by, axis, found.scale)
+                    yield f"by {by} along {lines}, with others at the edge", _slid(s, by, axis, found.scale)
         if min(s.shape) > 1 and flat.size > abs(by):
             yield f"by {by} in memory", np.roll(flat, by).reshape(s.shape)
 
@@ -192,12 +192,12 @@ def _slid(s: F32, by: int, axis: int, found: F32) -> F32:
 
 @add("rows of scales in another order", "scale", "fix the index of the row: the codes are in place", 1.5)
 def _rows(made: Expected, found: Observed) -> Forms:
-    for axis, said in ((0, "rows"), (1, "columns")):
+    for axis, lines in ((0, "rows"), (1, "columns")):
         if found.scale.ndim == 2:
             expected, rows = (np.moveaxis(scale, axis, 0) for scale in (made.scale, found.scale))
             order = exact_order(expected, rows, least=2)  # one row alone is soon like some other
             if order is not None:
-                yield f"{said} {describe_order(order)}", np.take(made.scale, order, axis)
+                yield f"{lines} {describe_order(order)}", np.take(made.scale, order, axis)
 
 
 add("scales of a neighbouring block", "scale", "store every scale after it is computed", 1.4, same_shape=True)(
@@ -230,13 +230,13 @@ def _unwritten(made: Expected, found: Observed) -> Forms:
 
 
 def _stored(made: Expected, found: Observed) -> list[NDArray[Any]]:
-    """Return the scales found and expected as words of their format."""
+    """Return the scales found and the expected ones as bit patterns of their format."""
     stored = made.q.scale_format
     return [s.view(np.uint32) if stored == FLOAT32 else encode(s, stored) for s in (found.scale, made.scale)]
 
 
 def _flips(made: Expected, found: Observed, several: bool) -> dict[str, F32]:
-    """Return the found scales where each that differs differs in one bit, as it is stored."""
+    """Return the found scales if each differing scale has one flipped bit in its stored form."""
     same = (found.scale == made.scale) | (np.isnan(found.scale) & np.isnan(made.scale))
     words = np.where(same, 0, np.bitwise_xor(*_stored(made, found)))
     where = describe_flips(words, _FEW, several)

@@ -108,7 +108,7 @@ def check(
 
 
 def _in_blocks(quantizer: str | Quantizer | None, granularity: str | Granularity | None) -> Quantizer:
-    """Return a quantizer without a state, in other blocks if they are given; it keeps its name."""
+    """Return a stateless quantizer, with the given blocks if any; its name is unchanged."""
     q = stateless("check", resolve_spec("check", quantizer))
     return q if granularity is None else replace(q, granularity=Granularity.parse(granularity))
 
@@ -130,13 +130,13 @@ def _candidates(given: ParsedInput, granularity: str | Granularity | None) -> li
         entries = fits or list(given.like)
     fits = [q for q in entries if q.amax_history_len is None and q.format.code_dtype == given.dump.codes.dtype]
     if given.format is not None:
-        said = formats[given.format]
-        fits = [q for q in fits if q.format.same_codes(said)] or fits
+        implied = formats[given.format]
+        fits = [q for q in fits if q.format.same_codes(implied)] or fits
     return [_in_blocks(q, granularity) for q in fits]
 
 
 def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None, deadline: Deadline) -> Check:
-    """Compare with the catalogue, and explain differences from the nearest few quantizers."""
+    """Compare the dump with every quantizer, and explain the differences from the nearest few."""
     searching = deadline.share(_SEARCHED)
     tried: list[tuple[float, Counts, Expected, CauseSearch]] = []
     for q in _candidates(given, granularity):
@@ -186,7 +186,7 @@ def _result(
 
 
 def _explains(e: Explanation, counts: Counts) -> bool:
-    """Return whether an explanation leaves few differences: what gives only most of them may do so by coincidence."""
+    """Return whether an explanation leaves few differences; one that leaves more may fit by coincidence."""
     if e.codes_follow and not e.steps:
         return e.left <= counts.scales + counts.tensor
     return bool(e.steps) and e.left <= max(_DAMAGED, counts.total // 20)

@@ -1,4 +1,4 @@
-"""Codes and scales as they were found, and as a quantizer with one thing changed would make them."""
+"""Codes and scales as found, and as predicted by a quantizer of which one step is changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Observed(BitwiseEq):
     codes : ndarray of unsigned integers, shape (R, C)
         Bit patterns of the elements.
     scale : ndarray of float32
-        Values of the blocks' scales, of any shape.
+        Scales of blocks, as numbers, in any shape.
     tensor : float32, optional
         The scale of the whole tensor.
     """
@@ -64,7 +64,7 @@ QUOTIENTS: dict[str, Callable[[Any, Any, Any, np.float32, np.float32], F32]] = {
 
 
 def quotient_of(q: Quantizer) -> str:
-    """Return which of `QUOTIENTS` a quantizer takes.
+    """Return the formula, one of `QUOTIENTS`, by which a quantizer divides values by scales.
 
     Examples
     --------
@@ -97,23 +97,23 @@ class Expected(Observed):
     own : ndarray of float32
         Scales that the quantizer gives for `x`. Where `scale` differs, codes are cast with `scale`.
     part : callable, optional
-        Takes values and blocks; returns the values whose largest magnitudes count, where these are not all.
+        Function of values and blocks that returns the values among which amax is taken; default: all.
     after : tuple of callable
-        Changes of the largest magnitudes, in order, before scales are computed.
+        Changes of amax, applied in order before scales are computed.
     whole : bool
-        Whether `part` and `after` concern the largest magnitude of the tensor as well.
+        Whether `part` and `after` also change the amax of the tensor.
     tensor_amax : float32, optional
-        Largest magnitude of the tensor, where it is not that of `x`.
+        Amax of the tensor, if not that of `x`.
     top : Format, optional
         Format that scales are computed for, if not that of the codes.
     directed : callable, optional
-        Takes an `Expected`; returns scales that were rounded otherwise.
+        Function of an `Expected` that returns scales rounded in another direction.
     how : str
-        One of `QUOTIENTS`, if it is not the quantizer's.
+        Division, one of `QUOTIENTS`; empty: the quantizer's.
     through : str
         16-bit format that values are rounded to between the division and the cast; empty for none.
     plain : Expected, optional
-        Result of the quantizer without any of these changes; None for that result itself.
+        Result of the unchanged quantizer; None if this is that result.
     """
 
     x: F32 = None  # type: ignore[assignment]  # dataclasses wants a default after one
@@ -137,12 +137,12 @@ class Expected(Observed):
         return cls(made.codes, made.scale, made.tensor_scale, x, q, made.scale)
 
     def changed(self, **steps: Any) -> Expected:
-        """Return the result with some steps of the quantizer changed, in addition to those that are.
+        """Return the result with more steps of the quantizer changed.
 
         Raises
         ------
         ValueError
-            If no quantizer has the changed fields.
+            If no quantizer can have the changed fields.
         """
         new = replace(self, **steps)
         plain = self.plain or self
@@ -165,7 +165,7 @@ class Expected(Observed):
         return replace(new, codes=new.cast(new.before()))
 
     def _scales(self) -> tuple[F32, np.float32 | None]:
-        """Return scales of blocks, and of the tensor, that the quantizer computes from `floored`."""
+        """Return the scales of the blocks and of the tensor, computed from `floored`."""
         q = self.q if self.top is None else self.q.with_(format=self.top, four_over_six=None)
         if not q.has_tensor_scale:
             return scales_of(q, self.floored), None
@@ -200,7 +200,7 @@ class Expected(Observed):
 
     @functools.cached_property
     def floored(self) -> F32:
-        """Magnitudes that the scales are computed from."""
+        """Amax of every block, at least the quantizer's lower bound: the input of the scale formula."""
         amax = self.amax if self.part is None else amax_of(self.part(self.rotated, self.block), self.block)
         amax = np.maximum(amax, np.float32(rule_of(self.q).amax_floor))
         for change in self.after:
@@ -213,7 +213,7 @@ class Expected(Observed):
         return repeat_tiles(repeat_tiles(scale, rows, self.x.shape[0], 0), columns, self.x.shape[1])
 
     def before(self, scale: F32 | None = None, tensor: np.float32 | None = None) -> F32:
-        """Return the numbers that are cast: values over their scales, given ones or its own."""
+        """Return the numbers that are cast: values divided by the given scales, by default the quantizer's."""
         scale = self.scale if scale is None else scale
         tensor = self.tensor if tensor is None else tensor
         each, g = self.each(scale), np.float32(1 if tensor is None else tensor)
@@ -232,9 +232,9 @@ class Expected(Observed):
         return self.before()
 
     def cast(self, v: F32, rounding: str | None = None, policy: str | None = None) -> Codes:
-        """Return codes of values in the format, by default as the quantizer casts.
+        """Return the codes of values, with the quantizer's rounding and policy by default.
 
-        Blocks with NaN or Inf keep theirs, which no cast decides.
+        Blocks with NaN or Inf keep the quantizer's codes, which follow its rule for such blocks.
         """
         own = replace(policies["ocp_sat"], negative_zero=self.q.negative_zero)
         codes = encode(
@@ -243,7 +243,7 @@ class Expected(Observed):
         return np.where(self.each(np.isfinite(self.amax)), codes, self.codes)
 
     def with_scale(self, scale: F32, tensor: np.float32 | None = None) -> Expected:
-        """Return the same values cast with other scales of blocks, and of the tensor."""
+        """Return the result for the same values with other scales of blocks and of the tensor."""
         tensor = self.tensor if tensor is None else tensor
         codes = self.cast(self.before(scale, tensor))
         if tensor == self.tensor:  # blocks whose scale stays keep their codes, to the last bit
@@ -266,9 +266,9 @@ def amax_of(x: F32, block: tuple[int, int]) -> F32:
 
 
 def scales_of(q: Quantizer, amax: F32, tensor_amax: float | None = None) -> F32:
-    """Return the scales that a quantizer takes for blocks of these largest magnitudes.
+    """Return the scales of a quantizer for blocks with the given amax.
 
-    A matrix with one element a block is quantized: the arithmetic is the quantizer's own.
+    It quantizes a matrix with one element per block, and so uses the quantizer's own arithmetic.
     """
     alone = q.with_(granularity="1x1", hadamard_size=None, four_over_six=None)
     top = tensor_amax if q.has_tensor_scale else None

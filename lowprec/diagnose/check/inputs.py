@@ -28,11 +28,11 @@ class ParsedInput:
     Attributes
     ----------
     dump : Observed
-        Codes as a matrix, scales of whatever shape.
+        Codes as a matrix, scales in any shape.
     quantizer : Quantizer, optional
         Quantizer stored with the dump.
     like : tuple of Quantizer
-        Without a quantizer, but with format and blocks: all quantizers that fit.
+        All quantizers with the dump's format and blocks, if the dump has these but no quantizer.
     format : str, optional
         Format that the dtype of the codes implies.
     """
@@ -46,7 +46,7 @@ class ParsedInput:
 def read(
     q: Quantized | ArrayLike | str | os.PathLike[str], scale: ArrayLike | None, tensor_scale: float | None
 ) -> ParsedInput:
-    """Bring codes and scales into one form.
+    """Convert codes and scales to a `ParsedInput`.
 
     Raises
     ------
@@ -86,8 +86,8 @@ def _from_quantized(q: Quantized) -> ParsedInput:
 
 
 def _from_arrays(caller: str, codes: NDArray[Any], scale: NDArray[Any], tensor: np.float32 | None) -> ParsedInput:
-    said = format_from_dtype(codes)
-    if said is not None:
+    implied = format_from_dtype(codes)
+    if implied is not None:
         codes = np.ascontiguousarray(codes).view(f"u{codes.dtype.itemsize}")
     if codes.dtype not in (np.uint8, np.uint16):
         raise TypeError(
@@ -99,7 +99,7 @@ def _from_arrays(caller: str, codes: NDArray[Any], scale: NDArray[Any], tensor: 
         raise ValueError(f"{caller}: codes must have elements, got shape {codes.shape}")
     with np.errstate(over="ignore"):
         numbers = np.ascontiguousarray(scale, dtype=np.float32).reshape(scale.shape)
-    return ParsedInput(Observed(np.ascontiguousarray(codes), numbers, tensor), format=said)
+    return ParsedInput(Observed(np.ascontiguousarray(codes), numbers, tensor), format=implied)
 
 
 def _from_file(path: str | os.PathLike[str]) -> ParsedInput:
@@ -156,7 +156,7 @@ def match_codes(given: ParsedInput, shape: tuple[int, ...]) -> ParsedInput:
 
 
 def match_scales(scale: F32, wanted: tuple[int, int]) -> F32:
-    """Return scales in a quantizer's shape where only axes of length 1, or leading ones, are in the way."""
+    """Return scales in a quantizer's shape, if it differs only by axes of length 1 or by merged leading axes."""
 
     def long(shape: tuple[int, ...]) -> list[int]:
         return [n for n in shape if n != 1]

@@ -39,7 +39,7 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Number of all differences."""
         return self.codes + self.scales + self.tensor
 
     @property
@@ -61,22 +61,22 @@ class Check(BitwiseEq):
     counts : Counts
         Number of differences.
     explanations : tuple of Explanation
-        Causes that give the bits found. If there are several, each gives the same bits on this tensor. `left` is the
-        number of differences that the nearest ones leave unexplained.
+        Causes that give the bits found. If there are several, all give the same bits on this tensor. `left` of an
+        explanation is the number of differences that it does not explain.
     codes : ndarray of str objects, shape (R, C)
         Cause of every code that differs, ``""`` where it does not.
     scales : ndarray of str objects, shape of the scales found
-        The same for the scales of blocks.
+        Cause of every block scale that differs, ``""`` where it does not.
     tensor : str
-        The same for the tensor's scale.
+        Cause if the tensor's scale differs, else ``""``.
     ranking : tuple of Counts
-        Without a quantizer to compare with: differences from each, the nearest first.
+        If no quantizer was named: the number of differences from each, the nearest first.
     tied : tuple of str
-        Without a quantizer to compare with: names of others that fit as well, if something differs.
+        If no quantizer was named and something differs: names of other quantizers that fit equally well.
     complete : bool
-        Whether all quantizers were compared, and all causes tried, in the time.
+        Whether all quantizers were compared, and all causes tried, within the time limit.
     seconds : float
-        Time that the search was given.
+        Time limit of the search.
     """
 
     made: Expected
@@ -106,7 +106,7 @@ class Check(BitwiseEq):
 
     @property
     def agreeing(self) -> tuple[str, ...]:
-        """Quantizers from which nothing differs."""
+        """Names of the quantizers from which nothing differs."""
         own = (self.quantizer,) if self.counts.same else ()
         return (*own, *(c.quantizer for c in self.ranking if c.same and c.quantizer != self.quantizer))
 
@@ -117,9 +117,9 @@ class Check(BitwiseEq):
     def sentence(self) -> str:
         """Summary in one line."""
         late = "" if self.complete else f"; the {self.seconds:g} s ended before all was tried"
-        return f"{self._said()}{late}"
+        return f"{self._finding()}{late}"
 
-    def _said(self) -> str:
+    def _finding(self) -> str:
         if self:
             first, *others = self.agreeing
             more = f", nor from {join_some(others)}: these values do not distinguish them" if others else ""
@@ -133,16 +133,16 @@ class Check(BitwiseEq):
         if self.counts.tensor:
             parts.append("the tensor's scale")
         also = f" (and, as well, from {join_some(self.tied)})" if self.tied else ""
-        said = f"{join_all(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}{also}"
+        text = f"{join_all(parts)} differ{'' if _many(parts) else 's'} from {self.quantizer}{also}"
         if not self.explanations:
-            return f"{said}; no known cause explains most of it"
+            return f"{text}; no known cause explains most of it"
         words = " - or ".join(self.causes[:_TIES])
         tie = " (these values do not distinguish them)" if len(self.causes) > 1 else ""
         left = self.explanations[0].left
-        return f"{said}; {'all fit' if not left else f'all but {left} fit'}: {words}{tie}"
+        return f"{text}; {'all fit' if not left else f'all but {left} fit'}: {words}{tie}"
 
     def mending(self) -> Table:
-        """Return a row for every cause: the cause, its stage and its fix."""
+        """Return one row per cause: the cause, its stage and its fix."""
         seen: dict[str, list[Cell]] = {}
         for e in self.explanations:
             for step in e.steps:
@@ -150,7 +150,7 @@ class Check(BitwiseEq):
         return ("cause", "stage", "fix"), list(seen.values())
 
     def differing(self) -> Table:
-        """Return a row for every cause of codes, of scales and of the tensor's scale, with the first place of each."""
+        """Return one row per cause of differing codes, scales and tensor's scale, with the first position of each."""
         made, found = self.made, self.found
         rows: list[list[Cell]] = []
         if self.tensor:
@@ -159,18 +159,18 @@ class Check(BitwiseEq):
                 ["tensor scale", self.tensor, 1, 1.0, "", None if found.tensor is None else float(found.tensor), own]
             )
         same_shape = found.scale.shape == made.scale.shape
-        for what, names, theirs, ours in (
+        for part, names, theirs, ours in (
             ("scale", self.scales, found.scale, made.scale if same_shape else None),
             ("code", self.codes, found.codes, made.codes),
         ):
             for name, count in Counter(names[names != ""].tolist()).most_common():
                 at = tuple(np.argwhere(names == name)[0])
-                rows.append([what, name, count, count / names.size, f"[{', '.join(map(str, at))}]", theirs[at].item(),
+                rows.append([part, name, count, count / names.size, f"[{', '.join(map(str, at))}]", theirs[at].item(),
                              None if ours is None else ours[at].item()])  # fmt: skip
-        return ("what", "cause", "differ", "share", "first at", "found", f"{self.quantizer}'s"), rows
+        return ("part", "cause", "number", "share", "first index", "found", f"{self.quantizer}'s"), rows
 
     def first(self, most: int = 10) -> Table:
-        """Return the first codes that differ, unexplained ones first: value, what is cast, codes."""
+        """Return the first codes that differ, unexplained ones first: value, quotient that is cast, both codes."""
         made, found = self.made, self.found
         rows: list[list[Cell]] = []
         theirs, ours = (values_of(codes, made.format) for codes in (found.codes, made.codes))
@@ -180,7 +180,7 @@ class Check(BitwiseEq):
                 f"[{i}, {j}]", float(made.x[i, j]), float(made.v[i, j]), f"0x{int(found.codes[i, j]):02X}",
                 float(theirs[i, j]), f"0x{int(made.codes[i, j]):02X}", float(ours[i, j]), str(self.codes[i, j]),
             ])  # fmt: skip
-        head = ("at", "x", "before the cast", "code", "means", f"{self.quantizer}'s", "which means", "cause")
+        head = ("index", "x", "quotient", "code", "value", f"{self.quantizer}'s code", "its value", "cause")
         return head, rows
 
     def nearest(self) -> Table:
@@ -202,7 +202,7 @@ class Check(BitwiseEq):
         nearest = self.nearest()
         all_ = [
             ("Causes", self.mending()),
-            (f"What differs from {self.quantizer}", self.differing()),
+            (f"Differences from {self.quantizer}", self.differing()),
             ("First codes that differ", self.first()),
             ("Nearest quantizers", (nearest[0], nearest[1][:8]) if self.ranking else (nearest[0], [])),
         ]

@@ -1,7 +1,7 @@
 """Search for causes: of the quantization, then of codes, of scales and of the tensor's scale.
 
-An `Expected` predicts all three; where codes, scales or the tensor's scale differ from it, the causes of that stage are
-tried on top. So two mistakes are found together, one of making and one of storing, without trying all pairs.
+An `Expected` predicts all three. If codes, scales or the tensor's scale differ from it, the causes of that stage are
+applied to it. In this way, a mistake in quantization and one in storage are found together, without trying all pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _THIRD = 4  # the same for three causes of making
 
 @dataclass(frozen=True)
 class Step:
-    """A cause in the form it takes here."""
+    """A cause, with the form in which it explains a dump."""
 
     cause: Cause
     form: str
@@ -42,18 +42,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Causes that together give what was found.
+    """Causes that together give the codes and scales found.
 
     Attributes
     ----------
     steps : tuple of Step
-        The causes, in the order in which things happen.
+        The causes, in the order of the steps of quantization and storage.
     left : int
-        Codes, scales and tensor's scales that they do not give.
+        Number of codes, scales and tensor's scales that they do not explain.
     codes_follow : bool
-        Whether the codes are those of the scales found, wherever these come from.
+        Whether the codes are correct for the scales found, whatever the cause of these.
     predicted : tuple of codes and scales, optional
-        What they give; kept for the first of several alone.
+        Their result; stored for the first of several explanations only.
     """
 
     steps: tuple[Step, ...]
@@ -74,7 +74,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class _Part:
-    """Causes of codes, scales or a tensor's scale, their prediction, and how many elements it does not give."""
+    """Causes for codes, scales or a tensor's scale, their prediction, and the number of elements that it misses."""
 
     steps: tuple[Step, ...]
     left: int
@@ -88,14 +88,14 @@ def same_scales(a: Any, b: Any) -> Mask:
 
 
 def scales_left(found: Observed, scale: Any) -> int:
-    """Count scales that differ; all of them where the shapes do."""
+    """Count the scales that differ: all of them if the shapes differ."""
     if found.scale.shape != scale.shape:
         return max(int(found.scale.size), int(scale.size))
     return int(np.count_nonzero(~same_scales(found.scale, scale)))
 
 
 def codes_left(found: Observed, codes: Any) -> int:
-    """Count codes that differ; all of them where the shapes do."""
+    """Count the codes that differ: all of them if the shapes differ."""
     return int(np.count_nonzero(found.codes != codes)) if found.codes.shape == codes.shape else int(codes.size)
 
 
@@ -129,7 +129,7 @@ class CauseSearch:
     deadline: Deadline
 
     def of_stage(self, stage: str, made: Expected) -> Iterator[tuple[Step, Any]]:
-        """Yield what every cause of a stage predicts."""
+        """Yield the predictions of every cause of a stage."""
         for cause in (causes[name] for name in causes.names()):
             if cause.stage == stage:
                 for form, predicted in self.deadline.limit(cause.predict(made, self.found)):
@@ -138,17 +138,18 @@ class CauseSearch:
     def alternative_quantizations(
         self, made: Expected, before: tuple[Step, ...] = ()
     ) -> Iterator[tuple[tuple[Step, ...], Expected]]:
-        """Yield the quantizer's result, and its results with one more thing changed."""
+        """Yield the quantizer's result, and its results with one more step changed."""
         yield before, made
         for step, other in self.of_stage("making", made):
             if other.codes.shape == made.codes.shape and all(step.cause is not s.cause for s in before):
                 yield (*before, step), other
 
     def explanations(self, made: Expected) -> list[Explanation]:
-        """Return the explanations that leave least unexplained, of those the lightest, the first of equals first.
+        """Return the explanations with the fewest unexplained differences and, among these, the lowest prior cost.
 
-        Nothing is returned where codes and scales are the quantizer's. If one cause of each stage does not explain all,
-        two of a stage are tried, of codes and scales on top of the nearest quantizations; then up to three of making.
+        The result is empty if nothing differs. If one cause per stage does not explain all differences, two causes per
+        stage are tried: for codes and scales, on the nearest quantizations. Then up to three in stage "making" are
+        tried.
         """
         best, looked = self._explained(made, self.alternative_quantizations(made))
         if best and not best[0].steps and best[0].left == 0:
@@ -170,7 +171,7 @@ class CauseSearch:
     def _explained(
         self, made: Expected, alternatives: Iterator[tuple[tuple[Step, ...], Expected]], pairs: bool = False
     ) -> tuple[list[Explanation], list[Looked]]:
-        """Return the best explanations on top of some quantizations, and how near each of these is."""
+        """Return the best explanations based on some quantizations, and the distance of each of these."""
         best: list[Explanation] = []
         looked: list[Looked] = []
         for steps, base in alternatives:
@@ -196,7 +197,7 @@ class CauseSearch:
         return best, looked
 
     def _parts(self, stage: str, made: Expected, own: Any, pairs: bool = False) -> list[_Part]:
-        """Return the ways that leave least of a part unexplained: that of the dump itself, or causes on top."""
+        """Return the predictions of a part with the fewest differences: unchanged, or with causes of its stage."""
         left = _LEFT[stage]
         whole = left(self.found, own)
         if not whole:
@@ -220,12 +221,12 @@ class CauseSearch:
         return list(kept.values())
 
     def _on_top(self, stage: str, made: Expected, first: _Part) -> Iterator[_Part]:
-        """Yield a cause more of a stage after some."""
+        """Yield parts with one more cause of a stage, after the causes of `first`."""
         for step, predicted in self.of_stage(stage, replace(made, **{_FIELDS[stage]: first.predicted})):
             yield _Part((*first.steps, step), _LEFT[stage](self.found, predicted), predicted)
 
     def _pairs(self, stage: str, made: Expected, singles: list[_Part]) -> Iterator[_Part]:
-        """Yield two causes of a stage, one of them among the nearest few alone, in both orders."""
+        """Yield pairs of causes of a stage in both orders; one of them is among the nearest single causes."""
         left, field = _LEFT[stage], _FIELDS[stage]
         nearest: dict[str, _Part] = {}
         for part in sorted(singles, key=lambda part: _distance(stage, self.found, part)):
@@ -247,7 +248,7 @@ def _prior(steps: Iterable[Step]) -> float:
 
 
 def _distance(stage: str, found: Observed, part: _Part) -> tuple[float, int]:
-    """Return how far a part is: scales by the logarithm of their ratio, as a rounding changes all; codes by count."""
+    """Return the distance of a part: for scales the logarithm of their ratio, otherwise the number that differs."""
     if stage != "scale":
         return 0.0, part.left
     if part.predicted.shape != found.scale.shape:
@@ -257,7 +258,7 @@ def _distance(stage: str, found: Observed, part: _Part) -> tuple[float, int]:
 
 
 def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Expected]]:
-    """Return the nearest quantizations, of each cause one at each distance."""
+    """Return the nearest quantizations, at most one per cause and distance."""
     distinct: dict[tuple[float, str], tuple[tuple[Step, ...], Expected]] = {}
     for near, (steps, base) in sorted(looked, key=lambda item: item[0]):
         if steps:
@@ -266,7 +267,7 @@ def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Ex
 
 
 def with_found_scales(made: Expected, found: Observed) -> Expected | None:
-    """Return the quantizer's cast with the scales found; None where they are the quantizer's, or do not fit."""
+    """Return the quantizer's result with the scales found; None if they are its own or their shape does not fit."""
     if found.scale.shape != made.scale.shape or scales_left(found, made.scale) + tensor_left(found, made.tensor) == 0:
         return None
     return made.with_scale(found.scale, found.tensor if made.tensor is not None else None)

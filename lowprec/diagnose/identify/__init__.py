@@ -1,1 +1,1 @@
-"""Whose bits are these: operands and outputs in, the arithmetic out."""
+"""Identification of the arithmetic of a matrix product from its operands and outputs."""

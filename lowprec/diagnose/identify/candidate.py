@@ -32,9 +32,9 @@ class Candidate(ABC):
     Attributes
     ----------
     accumulator : Accumulator
-        How products are summed.
+        Rule that sums the products.
     library : GemmLibrary or None
-        The order of operations around its chains; None: one chain that starts from C.
+        Order of operations around the chains; None: one chain that starts from C.
     """
 
     accumulator: Accumulator
@@ -58,12 +58,12 @@ class Candidate(ABC):
         Raises
         ------
         ValueError, TypeError
-            If it does not take such operands or give such outputs.
+            If the accumulator does not take these operands or return this output format.
         """
 
     @abstractmethod
     def changed(self, **changes: Any) -> Candidate | None:
-        """Return a candidate with other fields, of those that its kind has; None if they do not go together."""
+        """Return a candidate with other fields, ignoring those that its kind lacks; None if they are incompatible."""
 
     @abstractmethod
     def line(self, dump: GemmDump) -> str:
@@ -74,7 +74,7 @@ class Candidate(ABC):
         return self.promote_every if name == "promote_every" else getattr(self.accumulator, name)
 
     def within(self, order: GemmLibrary | None) -> Candidate | None:
-        """Return the same within another order of operations, promoted as before; None if that is not possible."""
+        """Return this accumulator in another order of operations, promoted as before; None if they do not fit."""
         plain = self.changed(promote_every=None) if self.library is None else self
         assert plain is not None
         if order is None:
@@ -82,18 +82,18 @@ class Candidate(ABC):
         return GemmCandidate(plain.accumulator, replace(order, promote_every=self.promote_every))
 
     def differing(self, part: Part) -> NDArray[np.bool_]:
-        """Return which outputs of a part differ."""
+        """Return a mask of the outputs of a part that differ from the candidate's."""
         found: NDArray[np.bool_] = self.outputs(part) != part.wanted
         return found
 
     def key(self) -> tuple[Any, ...]:
-        """Return the fields that decide its bits: two candidates with equal keys are the same arithmetic."""
+        """Return the fields that determine the bits; candidates with equal keys are the same arithmetic."""
         m = self.accumulator
         fields = tuple((name, getattr(m, name)) for name in heeded_fields(type(m)))
         return type(m), fields, m.accepts(TF32), self.library
 
     def applies(self, part: Part) -> bool:
-        """Return whether it takes such operands and gives such outputs."""
+        """Return whether the candidate takes a part's operands and returns its output format."""
         try:
             self.outputs(part)
         except (ValueError, TypeError):
@@ -101,7 +101,7 @@ class Candidate(ABC):
         return True
 
     def nearest(self, dump: GemmDump) -> tuple[Accumulator, dict[str, Any]]:
-        """Return the catalogue's accumulator that differs in the fewest fields and takes the operands, and those."""
+        """Return the catalogue's accumulator for these operands that differs in the fewest fields, and these fields."""
         machine, found = self.accumulator, []
         for name in accumulators:
             other = accumulators[name]
@@ -117,7 +117,7 @@ class Candidate(ABC):
         return min(found, key=lambda x: len(x[1]))
 
     def known(self, dump: GemmDump) -> Candidate:
-        """Return the same arithmetic with the catalogue's names, or as a change of an entry."""
+        """Return the same arithmetic with objects of the catalogue, or as a change of an entry."""
         base, changes = self.nearest(dump)
         machine = base.with_(**changes) if changes else base
         name = None if self.library is None else _known_name(self.library)
@@ -126,8 +126,8 @@ class Candidate(ABC):
     def accumulator_line(self, dump: GemmDump) -> str:
         """Return a Python expression of the accumulator: the nearest entry, and the fields that differ from it."""
         base, changes = self.nearest(dump)
-        said = f'lp.accumulators["{base.name}"]'
-        return said + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
+        text = f'lp.accumulators["{base.name}"]'
+        return text + (f".with_({', '.join(f'{k}={as_python(v)}' for k, v in changes.items())})" if changes else "")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class MmaCandidate(Candidate):
         return d.view(part.wanted.dtype)
 
     def changed(self, **changes: Any) -> Candidate | None:
-        """Return one with other fields of the accumulator."""
+        """Return a candidate with other fields of the accumulator."""
         machine = _replaced(self.accumulator, changes)
         return None if machine is None else MmaCandidate(machine)
 
@@ -202,7 +202,7 @@ class GemmCandidate(Candidate):
         return canonical(part.pick(encode(x, out, overflow="nonsaturate")), out)
 
     def changed(self, **changes: Any) -> Candidate | None:
-        """Return one with other fields of the accumulator, and another interval of the library."""
+        """Return a candidate with other fields of the accumulator and another interval of the library."""
         library = self.library
         if "promote_every" in heeded_fields(type(self.accumulator)) and "promote_every" in changes:
             library = replace(library, promote_every=changes["promote_every"])
@@ -227,7 +227,7 @@ def candidate_of(machine: Accumulator, library: GemmLibrary | None) -> Candidate
 
 
 def _replaced(machine: Accumulator, changes: dict[str, Any]) -> Accumulator | None:
-    """Return an accumulator with other fields, those that its kind does not have left out; None if it cannot be."""
+    """Return an accumulator with other fields, ignoring those that its kind lacks; None if they are invalid."""
     known = ("input_formats", *heeded_fields(type(machine)))
     try:
         return replace(machine, **{name: value for name, value in changes.items() if name in known})

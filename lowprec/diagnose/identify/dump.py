@@ -36,17 +36,17 @@ class Part:
     a, b : ndarray of codes, shapes (M, K) and (N, K)
         Operands.
     fa, fb : Format
-        Their formats; `FLOAT64` for numbers of that type, which are their own codes.
+        Formats of the operands; `FLOAT64` for float64 numbers, which are used as codes directly.
     c : ndarray or None
         The addend [M, N].
     scales : BlockScales or None
         Codes of scales inside the instruction.
     quantized : pair of Quantized or None
-        The operands with scales as numbers, one for each row and block of K; 1 if the dump has no scales.
+        Operands with scales as numbers, one per row and block of K; all scales are 1 if the dump has none.
     out : Format
         Format of the outputs.
     wanted : ndarray of unsigned integers, shape (outputs,)
-        Their bits, with one NaN for all.
+        Bits of the outputs; all NaN have the same bits.
     diagonal : bool
         Whether the outputs are the diagonal of the product.
     """
@@ -71,7 +71,7 @@ class Part:
 class GemmDump:
     """Operands and outputs; ``d = A @ B.T + C``, or by rows ``d[i] = a[i] . b[i] + c[i]``.
 
-    Attributes are `Part`'s, and `blocks`: rows and columns that share a scale, if scales are numbers.
+    The attributes are those of `Part`, and `blocks`: the rows and columns that share a scale, if scales are numbers.
     """
 
     a: Array
@@ -87,7 +87,7 @@ class GemmDump:
 
     @property
     def scaled(self) -> bool:
-        """Whether scales came, as codes or as numbers."""
+        """Whether the dump has scales, as codes or as numbers."""
         return self.scales is not None or self.blocks is not None
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +98,7 @@ class GemmDump:
 
     @functools.cached_property
     def content(self) -> str:
-        """A digest of operands, scales and outputs: dumps that have it in common are the same."""
+        """Digest of operands, scales and outputs; dumps with equal digests are equal."""
         found = hashlib.sha256(repr((_layout(self.fa), _layout(self.fb), _layout(self.out), self.blocks)).encode())
         scales = (*(self.scales or ()), *(q.scale for q in self.quantized or ()))
         for x in (self.a, self.b, self.d, self.c, *scales):
@@ -114,11 +114,11 @@ class GemmDump:
 
     @property
     def k(self) -> int:
-        """Products of an output."""
+        """Number of products per output."""
         return int(self.a.shape[1])
 
     def part(self, rows: Array, columns: Array) -> Part:
-        """Return the outputs of some rows of A and of B; for products of rows both must be the same."""
+        """Return the outputs of some rows of A and of B, which must be the same rows if `by_row`."""
         c = self.c
         if c is not None:
             addend = np.zeros((len(rows), len(rows)), c.dtype) if self.by_row else c[np.ix_(rows, columns)]
@@ -142,7 +142,7 @@ class GemmDump:
         return [self.part(some, some if self.by_row else np.arange(n)) for some in rows]
 
     def sample(self, side: int, turn: int = 0) -> Part:
-        """Return side x side outputs at most, or as many by rows, from all over the dump; others each turn."""
+        """Return at most side x side outputs, distributed over the dump; each `turn` selects others."""
         m, n = len(self.a), len(self.b)
         if self.by_row:
             at = _spread(m, min(side * side, _ROWS_AT_ONCE), turn)
@@ -150,17 +150,17 @@ class GemmDump:
         return self.part(_spread(m, side, turn), _spread(n, side, turn))
 
     def place(self, index: int) -> tuple[int, ...]:
-        """Return where the n-th output of `parts` is."""
+        """Return the position in d of the n-th output of `parts`."""
         return tuple(int(i) for i in np.unravel_index(index, self.d.shape))
 
     def single(self, place: tuple[int, ...]) -> Part:
-        """Return one output."""
+        """Return the part with one output."""
         i, j = (place[0], place[0]) if self.by_row else place
         return self.part(np.array([i]), np.array([j]))
 
 
 def _spread(length: int, count: int, turn: int) -> Array:
-    """Return indices from all over a range: `count` of them, or all."""
+    """Return `count` indices distributed over a range, or all."""
     if count >= length:
         return np.arange(length)
     step = length / count
@@ -184,12 +184,12 @@ def word_of(fmt: Format) -> np.dtype[Any]:
 
 
 def values(codes: Array, fmt: Format) -> NDArray[np.float64]:
-    """Return the values of codes; numbers of float64 are their own codes."""
+    """Return the values of codes; float64 numbers are returned unchanged."""
     return codes if fmt == FLOAT64 else decode(codes, fmt).astype(np.float64)
 
 
 def canonical(bits: Array, fmt: Format) -> Array:
-    """Return bits with one word, all ones but the sign, for every NaN: payloads are not arithmetic."""
+    """Return bits in which every NaN has all bits but the sign set, because NaN payloads are not compared."""
     if fmt == FLOAT64:
         return np.where(np.isnan(bits.view(np.float64)), np.uint64((1 << 63) - 1), bits)
     ones = bits.dtype.type((1 << (fmt.bits - 1)) - 1)

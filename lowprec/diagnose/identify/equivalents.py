@@ -1,4 +1,4 @@
-"""Alternatives to a candidate: other values of one field or two, other kinds and orders, the plainest one."""
+"""Alternatives to a candidate: other values of one or two fields, other kinds and orders, and the simplest form."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Equivalents(NamedTuple):
     open : dict of str to tuple
         Other values of one field that these dumps do not distinguish, though others might.
     proven : dict of str to tuple
-        Those that give the same for all operands of these formats and this K, as their forms prove.
+        Other values that give the same outputs for all operands of these formats and this K, proven by normal forms.
     others : list of Candidate
-        The same accumulator within other orders of operations, and accumulators of other kinds.
+        The same accumulator in other orders of operations, and accumulators of other kinds.
     """
 
     open: Alike
@@ -44,7 +44,7 @@ class Equivalents(NamedTuple):
 
 
 def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents:
-    """Return candidates that leave at most `wrong` outputs, as many as the given one."""
+    """Return other candidates that leave at most `wrong` outputs unexplained, as the given one does."""
     dump, forms = search.dump, NormalForms(search.dump, search.deadline)
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
@@ -69,9 +69,9 @@ def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents
 
 
 def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Candidate]:
-    """Yield candidates with another value of one field; a group takes the interval of promotion with it.
+    """Yield candidates with another value of one field; another group size may also change the promotion interval.
 
-    An accumulator with another group is promoted after as many whole steps as reach its interval.
+    If the promotion interval does not fit the group size, it is raised to a multiple of a step.
     """
     every = candidate.accumulator.promote_every
     for value in values:
@@ -86,11 +86,12 @@ def neighbours(candidate: Candidate, field: str, values: Values) -> Iterator[Can
 
 
 def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candidate]:
-    """Return accumulators of other kinds that leave at most `wrong` outputs, within the same order.
+    """Return accumulators of other kinds that leave at most `wrong` outputs unexplained, in the same order.
 
-    Each with its own groups, result and interval of promotion, and with the candidate's; with groups as long as the
-    candidate's interval, or K, and no promotion; where that is not enough, in runs of one product, or with the most
-    fraction bits. Candidates with the fewest fraction bits that suffice are also returned.
+    Each is tried with its group size, result format and promotion interval, and with the candidate's; then with groups
+    as long as the candidate's interval, or K, without promotion. If none of these fits, it is tried with exact groups
+    of one product, or with the most fraction bits. Candidates with the fewest sufficient fraction bits are also
+    returned.
     """
     found: list[Candidate] = []
     for kind, fields in search.space.fields.items():
@@ -117,7 +118,7 @@ def _other_kinds(search: Search, candidate: Candidate, wrong: int) -> list[Candi
 
 
 def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any]]:
-    """Return groups, intervals and results to try for another kind's accumulator."""
+    """Return group sizes, intervals and result formats to try for an accumulator of another kind."""
     named = heeded_fields(type(start.accumulator))
     groups = [c.value_of("group_size") for c in (start, candidate)]
     every = [c.promote_every for c in (start, candidate)]
@@ -133,9 +134,9 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
 
 
 def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Candidate, ...]:
-    """Return candidates with other values of two fields that leave no more outputs, some of each two fields.
+    """Return candidates with other values of two fields that leave no more outputs unexplained: a few per pair.
 
-    Provably equal ones are left out.
+    Candidates that are proven equal are left out.
     """
     wrong, found = search.score_all(candidate).wrong, []
     fields = search.space.fields[type(candidate.accumulator)]
@@ -160,10 +161,10 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
 
 
 def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
-    """Return a candidate that leaves no more outputs and is nearer to the catalogue, if there is one.
+    """Return a candidate that leaves no more outputs unexplained and is nearer to the catalogue, if there is one.
 
-    Fields are set to the values of the nearest entry, then to likelier ones: no promotion, with any group; no zeros in
-    the alignment; terms cut toward zero; a group that is a power of two.
+    Fields are set to the values of the nearest entry, then to more likely ones: no promotion, with any group size; no
+    zeros in the alignment; terms truncated toward zero; a group size that is a power of two.
     """
     fields, dump = search.space.fields[type(candidate.accumulator)], search.dump
     if candidate.library is None and candidate.promote_every is not None:
@@ -189,7 +190,7 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
 
 
 def _far(candidate: Candidate, dump: GemmDump) -> int:
-    """Return in how many fields an accumulator is not the nearest of the catalogue."""
+    """Return the number of fields in which an accumulator differs from the nearest entry of the catalogue."""
     return len(candidate.nearest(dump)[1])
 
 

@@ -38,13 +38,13 @@ class Identification:
     dumps : tuple of GemmDump
         Dumps that were searched.
     ranking : tuple of Ranked
-        The catalogue, the fewest differing outputs first.
+        Entries of the catalogue, those with the fewest differing outputs first.
     candidates : tuple of Candidate
         Candidates that explain every output, or all but the few of `differing`; best known first.
     classes : tuple of tuple of Candidate
-        `candidates`, and the first of them with each value of `open`, in sets: those of one set are proven by their
-        forms (`NormalForms`) to give the same for all operands of these formats and this K; whether those of two sets
-        ever differ is open.
+        `candidates`, and the first of them with each value of `open`, in sets. Members of a set are proven by normal
+        forms (`NormalForms`) to give the same outputs for all operands of these formats and this K. Members of two
+        sets may differ.
     twins : tuple of str
         Names of the catalogue's accumulators that explain the dumps, within a library if the first candidate is.
     discriminates : bool
@@ -52,21 +52,21 @@ class Identification:
     probed : Probes or None
         Operands that distinguish the first candidates, if the dump does not discriminate.
     open : dict of str to tuple
-        Fields of the first candidate, and their other values that explain the dumps as well.
+        Other values of fields of the first candidate that also explain the dumps, by field.
     same : dict of str to tuple
-        Their other values that provably give the same for all operands of these formats and this K.
+        Other values that are proven to give the same outputs for all operands of these formats and this K, by field.
     nearest : Candidate or None
-        The first of `candidates`; if there are none, the one that leaves the fewest outputs.
+        First of `candidates`; if `candidates` is empty, the candidate with the fewest unexplained outputs.
     left : int or None
-        Number of outputs of all dumps that `nearest` does not give; None if it is not known.
+        Number of outputs of all dumps that `nearest` does not give; None if unknown.
     tried : int
         Number of candidates that were computed.
     assumed : tuple of str
-        Layout and output format in which the dump was read, if not those of the arguments.
+        Assumptions on layout and output format under which the dump was read, if they differ from the arguments.
     untried : tuple of str
-        Search steps that the time did not allow; empty if the search ended before.
+        Search steps that were left out at the time limit; empty if the search was complete.
     seconds : float
-        Time that the search was given.
+        Time limit of the search.
     """
 
     dumps: tuple[GemmDump, ...]
@@ -91,15 +91,15 @@ class Identification:
 
     def _repr_html_(self) -> str:
         code = "".join(f"<pre>{escape(line)}</pre>" for line in self.lines()[:4])
-        more = "".join(f"<li>{escape(line)}</li>" for line in self.alike())
+        more = "".join(f"<li>{escape(line)}</li>" for line in self.alternatives())
         columns, rows = self.catalogue()
-        beside = html_table(rows[:8], columns, f"The catalogue beside {self.dumps[0].d.size} outputs")
-        return f"<p><b>{escape(self.sentence)}</b></p>{code}<ul>{more}</ul>{beside}"
+        table = html_table(rows[:8], columns, f"The catalogue, compared with {self.dumps[0].d.size} outputs")
+        return f"<p><b>{escape(self.sentence)}</b></p>{code}<ul>{more}</ul>{table}"
 
-    def alike(self) -> list[str]:
-        """Return other values of fields that explain the dumps as well, one line per field."""
-        said = (("as well, for all this dump shows", self.open), ("the same for any operands", self.same))
-        return [f"{words}: {field} {spelled(others)}" for words, values in said for field, others in values.items()]
+    def alternatives(self) -> list[str]:
+        """Return other values of fields that also explain the dumps, one line per field."""
+        labelled = (("not distinguished by this dump", self.open), ("proven equal for any operands", self.same))
+        return [f"{words}: {field} {spelled(others)}" for words, values in labelled for field, others in values.items()]
 
     def catalogue(self) -> tuple[tuple[str, ...], list[tuple[str | int | float | None, ...]]]:
         """Return `ranking` as a table: its columns and rows."""
@@ -142,10 +142,11 @@ class Identification:
         return tuple(candidate.line(self.dumps[0]) for candidate in self.candidates)
 
     def probes(self, seed: int = 0, seconds: float = SECONDS) -> Probes:
-        """Search operands that distinguish the candidates that explain this dump, and some that differ in two fields.
+        """Search for operands that distinguish the candidates that explain this dump.
 
-        Of a field with many values that explain it, 16 are asked. Run them where the dump came from, and pass
-        the outputs to `identify` with the dump. The search ends after `seconds`.
+        Some candidates that differ in two fields are included. If many values of a field explain the dump, 16 of them
+        are compared. Run the probes on the hardware that made the dump, and pass the outputs to `identify` together
+        with the dump. The search ends after `seconds`.
         """
         if not self.candidates:
             raise ValueError("identify: the dump must be explained before probes can distinguish candidates, got none")
@@ -160,7 +161,7 @@ class Identification:
         return probes_for(dump, [some[0] for some in classes], seed, deadline)
 
     def example(self) -> Counterexample | None:
-        """Return the output with the fewest products that `nearest` does not give, and the results of other rules."""
+        """Return the differing output with the fewest nonzero products, and the results of other rules for it."""
         if self.nearest is None:
             return None
         others = [r.candidate for r in self.ranking]
@@ -171,12 +172,12 @@ class Identification:
 
     @property
     def kinds(self) -> int:
-        """Number of kinds of accumulators of which one explains the dump, those proven equal to the first left out."""
+        """Number of kinds of accumulators that explain the dump, without those that are proven equal to the first."""
         return kinds_of(self.classes)
 
     @property
     def sentence(self) -> str:
-        """Summary in one line: what was assumed, what explains the dump, and whether the dump decides it."""
+        """Summary in one line: assumptions, the arithmetic that explains the dump, and whether it is the only one."""
         assumed = f"assuming that {', and '.join(self.assumed)}: " if self.assumed else ""
         late = f"; the {self.seconds:g} s ended before all was tried (`untried`)" if self.untried else ""
         return assumed + (self._found() if self.candidates else self._not_found()) + late
@@ -199,7 +200,7 @@ class Identification:
             return f"{lead} {what}" + (f", as do {proven} others that are proven equal" if proven else "")
         others = [str(some[0]) for some in self.classes if some[0] in self.candidates[1:]]
         also = [f"other values of {join_all(list(self.open))}"] * bool(self.open) + [join_some(others)] * bool(others)
-        return f"{lead} {what}; {' and '.join(also)} explain them, too"
+        return f"{lead} {what}; {' and '.join(also)} also explain them"
 
     def _probing(self) -> str:
         if not self.probed:
@@ -210,21 +211,21 @@ class Identification:
 
     def _not_found(self) -> str:
         n, best = sum(dump.d.size for dump in self.dumps), self.nearest
-        said = f"nothing explains the {n} outputs"
+        text = f"nothing explains the {n} outputs"
         if best is not None and self.left is not None:
-            said += f"; nearest is {best}, which gives {n - self.left}"
+            text += f"; nearest is {best}, which gives {n - self.left}"
             if self.left and self.left <= DAMAGED * n:
-                said += ", and the others but for a rounding, which is not damage"
+                text += ", and the others up to a rounding, which is not damage"
         near = [type(r.candidate.accumulator) for r in self.ranking if r.differing <= DAMAGED * self.dumps[0].d.size]
         if len(set(near)) >= UNRELATED:
-            said += f"; {len(near)} accumulators of {len(set(near))} kinds give 99 %: this dump hardly discriminates"
-        return said
+            text += f"; {len(near)} accumulators of {len(set(near))} kinds give 99 %: this dump hardly discriminates"
+        return text
 
 
 def one_of_each(
     candidates: Sequence[Candidate], open_: Alike, dump: GemmDump, most: int | None = None
 ) -> tuple[Candidate, ...]:
-    """Return candidates, then the first of them with up to `most` other values of each field that is open."""
+    """Return the candidates, followed by the first one with up to `most` other values of each open field."""
     found = list(candidates)
     for name, values in open_.items():
         for i in np.unique(np.linspace(0, len(values) - 1, min(len(values), most or len(values))).astype(int)):
@@ -235,5 +236,5 @@ def one_of_each(
 
 
 def kinds_of(classes: Sequence[Sequence[Candidate]]) -> int:
-    """Return the number of kinds of the first accumulators of some classes."""
+    """Return the number of different kinds among the first accumulators of the classes."""
     return len({type(some[0].accumulator) for some in classes})

@@ -1,4 +1,4 @@
-"""`identify`: operands and outputs in, the arithmetic out."""
+"""`identify`: the arithmetic of a matrix product from its operands and outputs."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def identify(
         Formats of codes or bits, if the dtype does not imply them. Words of 32, 16 and 64 bits are float32, float16 and
         float64 by default.
     a_scale, b_scale : array_like, shapes (M, K / block) and (N, K / block), optional
-        Scales: codes (uint8, or float8_e8m0fnu) go into the instruction, numbers around it, as `lowprec.gemm` has it.
+        Scales. Codes (uint8, or float8_e8m0fnu) are operands of the instruction; numbers multiply its results, as in
+        `lowprec.gemm`.
     also : sequence of mappings
-        Arguments of more dumps that the same arithmetic made, such as probes with their outputs: ``{"a": ..., "b": ...,
+        Arguments of more dumps of the same arithmetic, such as probes with their outputs: ``{"a": ..., "b": ...,
         "c": None, "d": ...}``, with formats as above.
     seconds : float
         Time after which the search ends; `Identification.untried` then lists the remaining steps.
@@ -73,7 +74,7 @@ def identify(
     Raises
     ------
     ValueError
-        If shapes do not fit together, something is empty, a format is unknown, or `seconds` is negative.
+        If shapes do not match, an array is empty, a format is unknown, or `seconds` is negative.
     TypeError
         If an array has another dtype than its format, or `also` lacks arrays or has others.
 
@@ -114,10 +115,10 @@ def identify(
 
 
 def _shares(some: list[Reading], deadline: Deadline) -> Iterator[tuple[Reading, float]]:
-    """Yield readings with the share of the time that is left for each.
+    """Yield readings, each with its share of the remaining time.
 
-    The finest reading that the catalogue explains comes first: a coarser grid would be explained by more. Otherwise the
-    coarsest grid is searched first, then the others.
+    The finest reading that an entry of the catalogue explains comes first, because more candidates explain a coarser
+    grid. If no entry explains any, the coarsest grid is searched first, then the others.
     """
     known = [reading for reading in some if explained_by_catalogue(reading.dump, deadline)]
     if not known:
@@ -132,10 +133,10 @@ def _shares(some: list[Reading], deadline: Deadline) -> Iterator[tuple[Reading, 
 def explain(
     dumps: tuple[GemmDump, ...], deadline: Deadline | None = None, progress: Progress | None = None
 ) -> Identification:
-    """Identify what made some dumps, all by one arithmetic.
+    """Identify the arithmetic that made some dumps, the same for all.
 
-    The last answers are cached: a call with the outputs of further probes repeats the same dumps, and its search starts
-    from their explanations. An answer that ran out of time is not repeated.
+    The last answers are cached. A call with the outputs of further probes contains the same dumps, and its search
+    starts from their explanations. An answer of a search that ended at its time limit is not reused.
     """
     known = _answers()
     if dumps not in known or known[dumps].untried:
@@ -147,7 +148,7 @@ def explain(
 
 @registry_cache(1)
 def _answers() -> dict[tuple[GemmDump, ...], Identification]:
-    """Return the last answers; an entry that is registered or removed empties them."""
+    """Return the cache of the last answers; it is emptied when an entry is registered or removed."""
     return {}
 
 
@@ -184,10 +185,10 @@ def _explained(dumps: tuple[GemmDump, ...], deadline: Deadline, progress: Progre
     candidates = tuple(dict.fromkeys(c.known(dump) for c in (*fit, *others.others)))
     forms = NormalForms(dump, deadline)
     classes = forms.classes(one_of_each(candidates, others.open, dump))
-    alike = [r for r in ranking if scores[r.candidate].wrong == least.wrong]
+    equal = [r for r in ranking if scores[r.candidate].wrong == least.wrong]
     alone = candidates[0].library is None
-    twins = dict.fromkeys(name for r in alike if alone == (not r.libraries) for name in r.names)
-    discriminates = kinds_of(classes) < UNRELATED and len(forms.classes(r.candidate for r in alike)) < 2
+    twins = dict.fromkeys(name for r in equal if alone == (not r.libraries) for name in r.names)
+    discriminates = kinds_of(classes) < UNRELATED and len(forms.classes(r.candidate for r in equal)) < 2
     probed = None if discriminates else probes_for(dump, [some[0] for some in classes][:ASKED], 0, deadline)
     if search.late:
         untried = (*untried, "other candidates that explain the dump as well")

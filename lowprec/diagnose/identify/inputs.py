@@ -1,4 +1,4 @@
-"""Arguments of `identify`: arrays of other packages, formats and scales, validated and brought into one form."""
+"""Arguments of `identify`: arrays of other packages, formats and scales, validated and converted to a `GemmDump`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dump_of(
     a: Any, b: Any, c: ArrayLike | None, d: ArrayLike, *, a_format: str | Format | None, b_format: str | Format | None,
     d_format: str | Format | None, a_scale: ArrayLike | None, b_scale: ArrayLike | None,
 ) -> GemmDump:  # fmt: skip
-    """Return a dump of validated arguments; raise ValueError or TypeError if they are not one."""
+    """Return the arguments as a dump; raise ValueError or TypeError if they are invalid."""
     sides = {"a": (a, a_format, a_scale), "b": (b, b_format, b_scale)}
     found: dict[str, Any] = {}
     for name, (given, fmt, scale) in sides.items():
@@ -62,25 +62,25 @@ def dump_of(
 
 def _codes(name: str, given: Any, fmt: str | Format | None) -> tuple[Array, Format]:
     array = np.asarray(to_numpy(given))
-    said = _own_format(array)
-    f = said if fmt is None else _format(fmt)
+    implied = _own_format(array)
+    f = implied if fmt is None else _format(fmt)
     if f is None:
         raise ValueError(f"identify: {name}_format must be given, such as 'e4m3fn', for codes, got {array.dtype}")
-    if said is not None and array.dtype.name in _OWN:
-        read = said.same_codes(f) or (said == FLOAT32 and f.same_codes(formats["tf32"]))
-        if said != f and (FLOAT64 in (said, f) or not read):
+    if implied is not None and array.dtype.name in _OWN:
+        read = implied.same_codes(f) or (implied == FLOAT32 and f.same_codes(formats["tf32"]))
+        if implied != f and (FLOAT64 in (implied, f) or not read):
             raise TypeError(
                 f"identify: {name} must be codes of {f} (unsigned integers, see lowprec.encode), got {array.dtype}"
             )
         array = np.ascontiguousarray(array)
-        return array if said == FLOAT64 else array.view(said.code_dtype), said
+        return array if implied == FLOAT64 else array.view(implied.code_dtype), implied
     return (np.ascontiguousarray(array, np.uint64).view(np.float64) if f == FLOAT64 else as_codes(array, f)), f
 
 
 def _own_format(array: Array) -> Format | None:
-    """Return the format that an array's type implies, if any."""
-    said = format_from_dtype(array)
-    return _OWN.get(array.dtype.name) if said is None else formats[said]
+    """Return the format that an array's dtype implies, or None."""
+    implied = format_from_dtype(array)
+    return _OWN.get(array.dtype.name) if implied is None else formats[implied]
 
 
 def _format(fmt: str | Format) -> Format:
@@ -114,7 +114,7 @@ def _outputs(d: ArrayLike, fmt: str | Format | None) -> tuple[Array, Format]:
 
 
 def _on_grid(array: Array, fmt: Format) -> Array | None:
-    """Return numbers as codes of a format; None if it does not have all of them."""
+    """Return numbers as codes of a format; None if the format cannot represent all of them."""
     if fmt == FLOAT64:
         return None
     numbers = array.astype(np.float64)
@@ -123,7 +123,7 @@ def _on_grid(array: Array, fmt: Format) -> Array | None:
 
 
 def grids(d: ArrayLike) -> list[str]:
-    """Return the formats that outputs may have been rounded to, the finest first: those that have all values of d."""
+    """Return the formats to which outputs may have been rounded, the finest first: those that represent all of d."""
     array = np.asarray(to_numpy(d))
     array = array.view(np.float32) if array.dtype == np.uint32 else array
     if array.dtype.name not in ("float32", "float64"):
@@ -186,7 +186,7 @@ def _pair(codes: Array, scale: Array, fmt: Format, columns: int | None = None) -
 
 
 def _with_scale(name: str, codes: Array, scale: Array, fmt: Format) -> tuple[Quantized, str]:
-    """Return codes with scales as numbers, and the rows and columns that share one, by the shapes."""
+    """Return codes with scales as numbers, and the rows and columns per scale, inferred from the shapes."""
     numbers = np.asarray(as_real(f"identify: {name}_scale", scale), np.float32)
     rows, columns = (
         _block(f"{name}_scale", count, length) for count, length in zip(scale.shape, codes.shape, strict=True)
@@ -197,7 +197,7 @@ def _with_scale(name: str, codes: Array, scale: Array, fmt: Format) -> tuple[Qua
 
 
 def _block(name: str, count: int, length: int) -> int:
-    """Return how many share a scale: a power of two if one gives the count, else the smallest number that does."""
+    """Return the block length that gives `count` scales: a power of two if there is one, else the smallest number."""
     if count in (1, length):
         return length // count
     found = [size for size in range(1, length + 1) if -(-length // size) == count]
@@ -211,7 +211,7 @@ def _block(name: str, count: int, length: int) -> int:
 
 
 def _by_row(q: Quantized) -> Quantized:
-    """Return the same with a scale for each row."""
+    """Return the same values with one scale per row."""
     rows, _ = q.granularity.block((q.shape[0], q.shape[1]))
     scale = q.scale[np.arange(q.shape[0]) // max(rows, 1)]
     return Quantized(

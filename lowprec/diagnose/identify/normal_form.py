@@ -53,13 +53,13 @@ class _Operands:
 
 
 class NormalForms:
-    """Normal forms of candidates for the formats, the K and the C of a dump, each a number.
+    """Normal forms of candidates for the formats, the K and the C of a dump; each form is a number.
 
     Parameters
     ----------
     dump : GemmDump
     deadline : Deadline, optional
-        Time after which nothing is proven: candidates have a form each.
+        Time after which nothing is proven, so that every candidate has a form of its own class.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class NormalForms:
 
 
 def _sides(m: Accumulator, dump: GemmDump) -> tuple[_Operands, _Operands] | None:
-    """Return bounds of both operands; None if products are not float32 numbers, or not known individually."""
+    """Return bounds of both operands; None if products are not float32 numbers, or cannot be separated."""
     if FLOAT64 in (dump.fa, dump.fb):
         return None
     found = [_operands(m, fmt) for fmt in (dump.fa, dump.fb)]
@@ -152,7 +152,7 @@ def _operands(m: Accumulator, fmt: Format) -> _Operands | None:
 
 
 def _interleaved(k: int, step: int) -> list[int]:
-    """Return the order of an interleaved K: of each two steps those with k % 4 in {0, 1} come first; -1 is padding."""
+    """Return K in interleaved order: in every two steps, indices with k % 4 in {0, 1} come first; -1 is padding."""
     places = (
         start + i for start in range(0, k, 2 * step) for half in (0, 1) for i in range(2 * step) if i % 4 // 2 == half
     )
@@ -160,7 +160,7 @@ def _interleaved(k: int, step: int) -> list[int]:
 
 
 class _Chain:
-    """Trees of one accumulator as values."""
+    """Summation trees of one accumulator, as `NumberRange` objects."""
 
     def __init__(self, forms: NormalForms, m: Accumulator, a: _Operands, b: _Operands) -> None:
         self._forms, self._m, self._a, self._b = forms, m, a, b
@@ -169,7 +169,7 @@ class _Chain:
         self.zero = NumberRange(number, number, (), 0, 0.0, -10_000, "float16", True)
 
     def addend(self, dtype: str) -> NumberRange:
-        """Return C: any number of a type."""
+        """Return the range of C: any number of a dtype."""
         number = self._forms._number(("C", dtype))
         bound = float(np.finfo(dtype).max)
         least, bits = LEAST[dtype], BITS[dtype]
@@ -179,14 +179,14 @@ class _Chain:
         )  # fmt: skip
 
     def of(self, ks: Sequence[int], start: NumberRange) -> NumberRange:
-        """Return a chain over products in an order, from a start."""
+        """Return the result of a chain over products in the given order, from a start."""
         state = start
         for tree in self._m.chain(len(ks)):
             state = self._tree(tree, ks, state)
         return state
 
     def promoted(self, ks: Sequence[int], every: int, start: NumberRange) -> NumberRange:
-        """Return chains of `every` products, each from +0, added to a start in float32."""
+        """Return the float32 sum of a start and chains of `every` products, each from +0."""
         total = start
         for first in range(0, len(ks), every):
             total = self.sum(SingleRounding(), (total, self.of(ks[first : first + every], self.zero)))
@@ -238,7 +238,7 @@ class _Chain:
         return NumberRange(number, number, (number,), unit, bound, most, holds, False, width, unnormal, lowest)
 
     def _rounded_pair(self, tree: SumNode, ks: Sequence[int], state: NumberRange) -> list[NumberRange] | None:
-        """Return the products, two at most, of which a tree is the sum rounded to nearest, as CDNA3's may be."""
+        """Return the one or two products whose sum a tree rounds to nearest, as a tree of CDNA3 may; else None."""
         if not (isinstance(tree.how, KindSpecific) and tree.how.rounds_pairs and self._a.bits + self._b.bits <= 8):
             return None
         products = [
@@ -262,7 +262,7 @@ class _Chain:
         return self._particular(how, items)
 
     def _width(self, how: AlignedAddition, items: Sequence[NumberRange]) -> int:
-        """Return the maximal bits of a sum of aligned, cut terms: a product is less than 4 times 2^e."""
+        """Return the largest width of a sum of aligned, truncated terms: a product is less than 4 times 2^e."""
         product = (2 - 2.0 ** (1 - self._a.bits)) * (2 - 2.0 ** (1 - self._b.bits))
         most = (
             sum(product if x.unsigned in self._products else 2.0 for x in items) + len(items) * 2.0**-how.fraction_bits
@@ -270,11 +270,11 @@ class _Chain:
         return how.fraction_bits + int(np.ceil(np.log2(max(most, 1.0))))
 
     def _particular(self, how: KindSpecific, items: Sequence[NumberRange]) -> NumberRange:
-        """Return CDNA3's sum of some values, in which zeros take no part."""
+        """Return CDNA3's sum of some values; zeros have no effect on its alignment."""
         unit, most = min((x.unit for x in items), default=0), max((x.most for x in items), default=0)
         if how.kept is not None and how.cuts_first and items:
-            first, beside = items[0], max((x.most for x in items[1:]), default=items[0].unit)
-            if not first.terms or (holds_all("float32", first.holds) and beside - how.kept <= first.unit):
+            first, others = items[0], max((x.most for x in items[1:]), default=items[0].unit)
+            if not first.terms or (holds_all("float32", first.holds) and others - how.kept <= first.unit):
                 how = how.uncut or how
         elif how.kept is not None and most - how.kept <= unit:
             terms = tuple(sorted(term for x in items for term in x.terms))

@@ -1,4 +1,4 @@
-"""Bounds of a number in a tree of sums: its form, size, bits, and its exponents in an alignment."""
+"""Bounds on a number in a summation tree: form, size, bits, and exponents in an alignment."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class NumberRange:
     Attributes
     ----------
     form, unsigned : int
-        Number of its form, and of the form that is blind to the signs of zeros.
+        Number of the form, and of the form without the signs of zeros.
     terms : tuple of int
-        Unsigned forms of which it is the exact sum; itself, if it was rounded.
+        Unsigned forms whose exact sum it is; its own form, if it was rounded.
     unit : int
-        It is a multiple of 2 to this power.
+        Exponent of a power of two of which the number is a multiple.
     bound : float
-        No finite value is larger.
+        Upper bound on finite magnitudes.
     most : int
-        The largest exponent by which it is aligned: a product's is the sum of its operands'.
+        Largest exponent in an alignment; the exponent of a product is the sum of its operands' exponents.
     holds : str
-        A format that has all its values; "" if only the exact sum does.
+        Format that represents all its values; "" if no format does.
     positive_zero : bool
-        A zero is +0.
+        Whether a zero is +0.
     width : int
-        It has no more significant bits.
+        Largest number of significant bits.
     unnormal : int
-        No value that is aligned by a larger exponent has its leading bit below that.
+        Exponent above which values are normalized: their leading bit has the exponent of the alignment.
     lowest : int
-        No value but zero is aligned by a smaller exponent, nor by one below `unit`.
+        Smallest exponent, at least `unit`, by which a nonzero value is aligned.
     uncut : int or None
-        Unsigned form of the number before it was cut to FP22.
+        Unsigned form of the number before its truncation to FP22.
     """
 
     form: int
@@ -67,16 +67,17 @@ class NumberRange:
 
 
 def is_lossless(how: AlignedAddition, items: Sequence[NumberRange]) -> bool:
-    """Return whether a number that enters alone keeps all of its bits."""
+    """Return whether an aligned addition with one nonzero term returns it without loss."""
     one, bits = [x for x in items if x.terms], how.fraction_bits
     return len(one) == 1 and one[0].width <= bits + 1 and one[0].unnormal <= bits + one[0].unit
 
 
 def cut_is_invisible(how: AlignedAddition, items: Sequence[NumberRange]) -> bool:
-    """Return whether of two numbers the smaller is cut only where the sum is rounded to the larger anyway.
+    """Return whether the truncation of the smaller of two numbers never changes the rounded sum.
 
-    What is cut below 2^(e - F) has fewer than `width` bits above that, so that it is less than a quarter of a unit in
-    the last place of the larger, whose leading bit is e's: and that is a number of the result's format.
+    A number with bits below 2^(e - F) has at most `width` bits, so it is less than a quarter of an ulp of the larger
+    number, whose leading bit has exponent e. The larger number is in the format of the result, so the sum rounds to it
+    with or without the truncation.
     """
     bits, two = BITS[how.output], [x for x in items if x.terms]
     unit, margin = min((x.unit for x in items), default=0), 0 if how.align == "truncate" else 1
@@ -89,10 +90,10 @@ def cut_is_invisible(how: AlignedAddition, items: Sequence[NumberRange]) -> bool
 
 
 def exponent_of(bound: float) -> int:
-    """Return the exponent of the largest number that may be."""
+    """Return the exponent of the largest possible number."""
     return int(np.frexp(bound)[1]) - 1
 
 
 def holds_all(output: str, values: str) -> bool:
-    """Return whether a format has all values of another."""
+    """Return whether a format represents all values of another."""
     return values == output or (output == "float32" and values in ("fp22", "float16"))

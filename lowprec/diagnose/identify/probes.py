@@ -1,4 +1,4 @@
-"""Operands that distinguish the candidates for a dump, to be run where the dump came from."""
+"""Probes: operands that distinguish the candidates for a dump, to be run on the hardware that made the dump."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _level(level: int, f: Fields) -> int:
 
 
 def with_exponent(s: Stream, f: Fields, exponent: int) -> int:
-    """Return a code in a binade (the nearest that there is), most often a power of two, of any sign."""
+    """Return a code of the binade nearest to an exponent, most often a power of two, with a random sign."""
     m, field = f.mantissa_bits, exponent + f.bias
     if field < 1:
         return signed(s, 1 << max(m + field - 1, 0), f)
@@ -47,7 +47,7 @@ def _leveled(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
-    """Return codes for three products with `_leveled`: a large one, one at half its last place, one below."""
+    """Return codes that give, with `_leveled`, three kinds of products: large, half an ulp of it, and smaller."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
     half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
@@ -66,31 +66,31 @@ def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
 
 
 def deciding_ties(distances: tuple[int, ...]) -> tuple[Maker, Maker]:
-    """Return makers of operands whose ties, or cuts, are decided far below the largest product, for probes alone.
+    """Return operand families with ties or truncations that a product far below the largest one decides.
 
-    `distances` are those, in binades, that are asked for most often.
+    `distances` are the most frequent distances in binades.
     """
     return functools.partial(_tied, distances), _leveled
 
 
 def two_terms() -> tuple[Maker, Maker]:
-    """Return makers of two neighbours of distant size, the smaller a tie with a bit or two far below, for probes."""
+    """Return operand families of two neighbouring products: a large one, and a small one that is nearly a tie."""
     return functools.partial(_large_and_small, 0), functools.partial(_large_and_small, 1)
 
 
 def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: int) -> tuple[Maker, Maker]:
-    """Return makers of many equal large products, and of a tie and a bit far below what they sum to, for probes alone.
+    """Return operand families of many equal large products, a product at a tie of their sum, and small products.
 
-    Every other turn the large ones leave a place or two of the first group, or the last, of one of those lengths. Both
-    sides of a turn agree about where the large ones are. Where they cancel, what is left is small, and their exponent
-    still that of the alignment.
+    In every other turn, one or two places of the first or last group, of one of the lengths in `groups`, are not large.
+    Both operands of a turn have their large numbers in the same places. If large products cancel, the sum is small, but
+    their exponent is still that of the alignment.
     """
     return functools.partial(_heaped, distances, groups, turn), functools.partial(_under, groups, turn)
 
 
 @dataclass(frozen=True)
 class _Heap:
-    """Places of a turn's operands along k: `large` ones, then others, whose level in B alternates."""
+    """Places along K in one turn: `large` ones, then others, whose level in B alternates."""
 
     large: tuple[int, ...]
     others: tuple[int, ...]
@@ -101,7 +101,7 @@ class _Heap:
 
     @classmethod
     def of(cls, turn: int, k: int, groups: tuple[int, ...]) -> _Heap:
-        """Return the heap of a turn, the same for both sides."""
+        """Return the places of a turn, which both operands share."""
         s = Stream(turn, f"heap of {k}")
         if turn % 2 and groups:
             group = min(s.pick(groups), k)
@@ -128,7 +128,7 @@ class _Heap:
 def _heaped(
     distances: tuple[int, ...], groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields
 ) -> Codes:  # fmt: skip
-    """Return a heap, then one product at half a unit in the last place of its sum, and one or two further below."""
+    """Return codes for equal large products, one product at half an ulp of their sum, and one or two smaller ones."""
     heap, codes = _Heap.of(turn, k, groups), [0] * k
     quarters, sign = s.below(4), s.bits(1)
     for n, i in enumerate(heap.large):
@@ -165,7 +165,7 @@ def _under(groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> 
 
 @functools.lru_cache(16)
 def _nearly_powers(m: int) -> tuple[tuple[int, int], ...]:
-    """Return significands of m bits and one whose product has zeros, a few at least, after its leading bit."""
+    """Return pairs of (m + 1)-bit significands whose product has a leading bit followed by at least a few zeros."""
     some = range(1 << m, 2 << m)
     found = [(x, y) for x in some for y in some if 0 < x * y - (1 << (x * y).bit_length() - 1) < x * y >> m]
     return tuple(found) or ((1 << m, 1 << m),)
@@ -199,13 +199,13 @@ class Probes:
     arrays : dict
         a [M, K], b [N, K], and c [M, N] if the dump has one: codes, and numbers of d's type.
     labels : tuple of str
-        What the rows of A, and of B, were made to show, for each `side` of them.
+        Purpose of the rows of A and of B, for each `side` of them.
     distinguished : tuple of Candidate
-        Those whose outputs differ from the first candidate's.
+        Candidates whose outputs differ from the first candidate's.
     together : tuple of Candidate
-        Those that give the first candidate's outputs on everything that was tried.
+        Candidates that give the first candidate's outputs for all operands that were tried.
     tried : int
-        Outputs that were computed in the search for a difference.
+        Number of outputs that were computed in the search for differences.
     """
 
     arrays: dict[str, Array]
@@ -222,7 +222,7 @@ class Probes:
 def probes_for(
     dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0, deadline: Deadline | None = None
 ) -> Probes:
-    """Look for operands on which candidates do not all give the same outputs, until the time is over."""
+    """Search, until the deadline, for operands for which the candidates' outputs differ."""
     deadline = deadline or Deadline()
     first, left = candidates[0], list(candidates[1:])
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
@@ -254,7 +254,7 @@ def probes_for(
 def operands(
     dump: GemmDump, seed: int, bits: tuple[int, ...] = (), groups: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield operands of every family, for K as it is and longer, with every kind of addend if the dump has one.
+    """Yield operands of every family, for the dump's K and longer, with every kind of addend if the dump has one.
 
     `bits` are numbers of fraction bits to distinguish, `groups` lengths of groups.
     """
@@ -292,7 +292,7 @@ def operands(
 
 
 def _nothing_but_c(dump: GemmDump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield zeros with C of every exponent: what zeros do to it shows nowhere else."""
+    """Yield zero operands with C of every exponent, to reveal the effect of zero products on C."""
     assert dump.c is not None
     zeros = [np.zeros((_SIDE, dump.k), fmt.code_dtype) for fmt in (dump.fa, dump.fb)]
     out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
@@ -304,7 +304,7 @@ def _nothing_but_c(dump: GemmDump, seed: int) -> Iterator[tuple[str, dict[str, A
 
 
 def _one_product_and_c(dump: GemmDump, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield one product an output, a power of two, and a C near half a unit in its last place, with a bit far below."""
+    """Yield one product per output, a power of two, and a C near half its ulp, with a bit far below."""
     assert dump.c is not None
     out = formats["float16" if dump.c.dtype == np.float16 else "float32"]
     for turn in range(_BESIDE):
@@ -344,7 +344,7 @@ def _as_dump(dump: GemmDump, arrays: dict[str, Array]) -> GemmDump:
 
 
 def _joined(dump: GemmDump, chosen: dict[int, list[tuple[str, dict[str, Array]]]]) -> dict[str, Array]:
-    """Return the chosen operands as one product: rows below each other, filled up with zeros to the longest K."""
+    """Return the chosen operands as one product: concatenated rows, padded with zeros to the longest K."""
     some = [arrays for k in sorted(chosen) for _, arrays in chosen[k]]
     if not some:
         return {}

@@ -27,16 +27,16 @@ class Ranked:
     Attributes
     ----------
     names : tuple of str
-        Its accumulators of this arithmetic; the first was verified best.
+        Names of accumulators with this arithmetic, the best validated one first.
     candidate : Candidate
-        The first of them.
+        Candidate of the first name.
     differing : int
-        Outputs of the dump that it does not give.
+        Number of outputs of the dump that it does not give.
     libraries : tuple of str
-        Names of the orders of operations around it that are the same for this dump; none for an instruction alone.
+        Names of the orders of operations around it, all equal for this dump; empty for a single instruction.
     first_difference : range or None
-        The first products of K after which its sum differs from that of the arithmetic found, for the first
-        output that differs.
+        For the first output that differs: the range of K after which its sum first differs from that of the arithmetic
+        found.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Ranked:
 def rank(search: Search) -> list[Ranked]:
     """Return the entries that take a dump's operands, those with the fewest differing outputs first.
 
-    The nearest by a few outputs are computed first; entries that the time does not allow are left out.
+    Entries that are nearest on a few outputs are computed first; those that are not reached in time are left out.
     """
     first = search.dump.sample(2)
     same: dict[Any, list[Candidate]] = {}
@@ -74,7 +74,7 @@ def explained_by_catalogue(dump: GemmDump, deadline: Deadline) -> bool:
 
 
 def catalogued(dump: GemmDump) -> Iterator[Candidate]:
-    """Yield the entries for such a dump: instructions alone, and within each library."""
+    """Yield the catalogue's candidates for a dump: single instructions, and accumulators within each library."""
     for name in accumulators:
         machine = accumulators[name]
         if not takes(machine, dump):
@@ -99,13 +99,13 @@ def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
 
 
 def _standing(candidate: Candidate) -> tuple[Any, ...]:
-    """Order what explains the same: no library, then recorded accumulators, then those for few formats."""
+    """Return the sort key of equal candidates: no library first, then recorded accumulators, then few formats."""
     machine = candidate.accumulator
     return candidate.library is not None, "recordings" not in machine.validated_against, not machine.input_formats
 
 
 def with_first_apart(r: Ranked, right: Candidate, search: Search) -> Ranked:
-    """Add the products after which an entry's sum is first another than the right one's, in the first such output."""
+    """Return an entry with `first_difference`: the products after which its sum first differs from the right one."""
     dump, at = search.dump, 0
     for part in search.deadline.limit(dump.parts()):
         wrong = r.candidate.outputs(part) != right.outputs(part)
@@ -127,7 +127,7 @@ def with_first_apart(r: Ranked, right: Candidate, search: Search) -> Ranked:
 
 
 def _prefix(part: Part, stop: int) -> Part | None:
-    """Return a part's first products alone; None where scales do not allow it."""
+    """Return a part with only the first products; None if scales do not allow it."""
     if part.scales is not None or (part.quantized is not None and part.quantized[0].scale.shape[1] > 1):
         return None
     a, b = (np.ascontiguousarray(x[:, :stop]) for x in (part.a, part.b))
@@ -140,7 +140,7 @@ def _prefix(part: Part, stop: int) -> Part | None:
 
 @dataclass(frozen=True)
 class Term:
-    """A nonzero product: its place in K, both codes and values."""
+    """A nonzero product: its index in K, both codes and both values."""
 
     k: int
     a_code: int
@@ -150,7 +150,7 @@ class Term:
 
     @property
     def product(self) -> float:
-        """Its value; exact for operands of up to 24 bits."""
+        """Value of the product; exact for operands of up to 24 bits."""
         return self.a * self.b
 
     @property
@@ -166,15 +166,15 @@ class Counterexample:
     Attributes
     ----------
     place : tuple of int
-        Where it is in d.
+        Index of the output in d.
     terms : tuple of Term
-        Its products other than zero.
+        Nonzero products of the output.
     c : float or None
-        Its addend.
+        Addend of the output.
     theirs : tuple of int and float
-        Its bits and value in the dump.
+        Bits and value of the output in the dump.
     rules : tuple of (name, bits, value)
-        What each rule gives, the nearest of all outputs first.
+        Results of other rules, the nearest rule first.
     """
 
     place: tuple[int, ...]
@@ -185,7 +185,7 @@ class Counterexample:
 
 
 def counterexample(dump: GemmDump, nearest: Candidate, others: Sequence[Candidate]) -> Counterexample | None:
-    """Return the differing output with the fewest products other than zero; None if nothing differs."""
+    """Return the differing output with the fewest nonzero products; None if nothing differs."""
     wrong = np.concatenate([nearest.differing(part) for part in dump.parts()])
     if not wrong.any():
         return None
@@ -212,7 +212,7 @@ def counterexample(dump: GemmDump, nearest: Candidate, others: Sequence[Candidat
 
 
 def _terms(dump: GemmDump, place: tuple[int, ...]) -> tuple[Term, ...]:
-    """Return the products of an output that are not zero."""
+    """Return the nonzero products of an output."""
     part = dump.single(place)
     x, y = values(part.a, part.fa)[0], values(part.b, part.fb)[0]
     codes = [codes.view(np.uint64)[0] if codes.dtype == np.float64 else codes[0] for codes in (part.a, part.b)]

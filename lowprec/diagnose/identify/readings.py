@@ -1,7 +1,7 @@
 """Readings of a dump: the format to which its outputs were rounded, and the layout of its arrays.
 
-A layout is judged by a product in float64: outputs in the right layout differ from it by their rounding, in a wrong one
-by about their size. So a reading costs less than a candidate, whatever made the dump.
+A layout is judged by a product in float64: in the right layout, outputs differ from it by their rounding, in a wrong
+one by about their magnitude. A reading therefore costs less than a candidate, for any arithmetic.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _SCALES = ("e8m0fnu", "e4m3fn")
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A dump under an assumption.
+    """A dump under assumptions on its layout and output format.
 
     Attributes
     ----------
     dump : GemmDump
-        The dump in the layout that is computed.
+        The dump in the assumed layout.
     assumed : tuple of str
-        What was assumed to read it so; empty where the arguments are taken as they are.
+        Assumptions, as text; empty if the arguments are used unchanged.
     changes : tuple of callable
-        Each takes the arguments of a dump and returns those of the changed one.
+        Functions of the arguments of a dump that return the changed arguments.
     """
 
     dump: GemmDump
@@ -66,7 +66,7 @@ class Reading:
 def readings(arguments: Arguments, deadline: Deadline) -> list[Reading]:
     """Return readings of arguments in the likeliest layout, one per grid of the outputs, the finest first.
 
-    Once the time is over no further layout is looked at.
+    After the deadline, no further layout is tried.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def readings(arguments: Arguments, deadline: Deadline) -> list[Reading]:
 
 
 def _layout(arguments: Arguments, deadline: Deadline) -> tuple[Reading | None, Exception | None]:
-    """Return the reading in the likeliest layout, or why there is none."""
+    """Return the reading in the likeliest layout, or the error of the arguments."""
     best, error = None, None
     try:
         best = Reading.of(arguments)
@@ -120,7 +120,7 @@ def _with(**changes: Any) -> Change:
 
 
 def _mapped(function: Callable[[Array], Array], *names: str) -> Change:
-    """Return the change that applies a function to some arrays."""
+    """Return a change that applies a function to the named arrays."""
 
     def change(given: Arguments) -> Arguments:
         arrays = {n: np.asarray(to_numpy(given[n])) for n in names if given[n] is not None}
@@ -145,7 +145,7 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Change]]:
-    """Yield changes of a layout with the words for them, the plainer first."""
+    """Yield changes of the layout with their descriptions, the simpler ones first."""
     plain = [n for n in ("a", "b") if not isinstance(given[n], Quantized)]
     scales = [f"{n}_scale" for n in plain if given[f"{n}_scale"] is not None]
     if given["d_format"] is None and np.asarray(to_numpy(given["d"])).dtype == np.uint16:
@@ -171,7 +171,7 @@ def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Chan
 
 
 def _siblings(names: Sequence[str], own: Sequence[Format]) -> Iterator[tuple[str, Change]]:
-    """Yield the codes of operands in other formats of as many bits."""
+    """Yield the operands' codes, read in other formats with the same number of bits."""
     for other in map(formats.get, formats) if FLOAT64 not in own else ():
         if {other.bits} == {f.bits for f in own} and not any(map(other.same_codes, own)) and other.signed:
             yield f"{_are(names)} {other.name}", functools.partial(_in_format, fmt=other, names=names)
@@ -201,7 +201,7 @@ def _in_listed_formats(given: Arguments, read: Reading) -> Reading:
 
 
 def _shorter(dump: GemmDump) -> Iterator[tuple[str, Change]]:
-    """Yield the part of K, from its start or to its end, whose products the outputs are nearest to."""
+    """Yield the part of K, from its start or to its end, for which the product is nearest to the outputs."""
     products, c, d = _terms(dump.sample(_SIDE))
     for words, order in (
         ("the first {} products are summed: the rest of K is padding", 1),
@@ -244,7 +244,7 @@ def _in_order(x: Array, order: NDArray[np.intp]) -> Array:
 
 
 def distance(dump: GemmDump) -> float:
-    """Return how far outputs are from the product in float64, over the sum of the products' sizes: the median."""
+    """Return the median distance of outputs from the float64 product, relative to the sum of magnitudes."""
     part, found = dump.sample(_SIDE), []
     for name in _SCALES if part.scales is not None else _SCALES[:1]:
         products, c, d = _terms(part, name)
@@ -280,9 +280,9 @@ def _terms(
 
 
 def padded(reading: Reading, deadline: Deadline) -> Iterator[Reading]:
-    """Yield readings with zeros in front of K, or without those that are there, that the catalogue explains.
+    """Yield readings with zeros before K, or without leading zeros, that an entry of the catalogue explains.
 
-    Zeros there move the borders of groups; the product is the same.
+    Leading zeros move the borders of groups, but do not change the exact product.
     """
     dump = reading.dump
     if dump.scaled or dump.fa == FLOAT64:

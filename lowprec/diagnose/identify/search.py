@@ -1,6 +1,7 @@
 """Space of candidates for a dump, and their scores on its outputs.
 
-A candidate is computed on a few outputs first, which refute most, then on all; outputs that refute it join the few.
+A candidate is first computed on a small sample of outputs, which refutes most candidates, then on all outputs. Outputs
+that refute it then are added to the sample.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ class Space:
     Attributes
     ----------
     orders : tuple of GemmLibrary or None
-        Every order of operations that the dump can show, the plain ones first; None: an instruction alone.
+        Orders of operations that are possible for the dump, the simple ones first; None: a single instruction.
     fields : dict of kind to dict
-        Kinds of accumulators, with the fields that each heeds and their values.
+        Fields of each kind of accumulator that affect outputs, with the values to try.
     starts : dict of kind to tuple of Candidate
-        The catalogue's accumulators of each kind, for any formats; equal ones once.
+        Accumulators of the catalogue of each kind, for any formats, without duplicates.
     """
 
     orders: tuple[GemmLibrary | None, ...]
@@ -118,17 +119,17 @@ def _orders(dump: GemmDump) -> tuple[GemmLibrary | None, ...]:
 
 
 def _changes(x: GemmLibrary) -> int:
-    """Return in how many ways an order is not the plainest."""
+    """Return the number of fields in which an order differs from the simplest one."""
     return (x.split_k_reduction != "float32") + (x.split_k > 1) + (x.k_order != "increasing") + (not x.fma_promotion)
 
 
 def _longest(dump: GemmDump) -> int:
-    """Return the longest group that differs from shorter ones: all of K, in a power of two, is in one sum."""
+    """Return the largest group size worth trying: the power of two that has all of K in one sum."""
     return min(256, 1 << (dump.k - 1).bit_length())
 
 
 def _fits(output: Format, dump: GemmDump) -> bool:
-    """Return whether results of a type can be a dump's outputs."""
+    """Return whether results of a format can be the outputs of a dump."""
     if (output == FLOAT64) != (dump.out == FLOAT64):
         return False
     return output == FLOAT16 or dump.out != FLOAT16 or dump.quantized is not None
@@ -146,7 +147,7 @@ def _starts(kind: Kind, dump: GemmDump) -> tuple[MmaCandidate, ...]:
 
 
 def least_exponent(dump: GemmDump) -> int:
-    """Return an exponent that no nonzero term falls below: zeros at or below it never show.
+    """Return the smallest exponent of a nonzero term; zeros at or below it have no effect.
 
     A nonzero product has the sum of its operands' exponents; subnormals have that of the smallest normal number, and so
     does C in the result's format.
@@ -155,13 +156,13 @@ def least_exponent(dump: GemmDump) -> int:
 
 
 def _largest_exponent(dump: GemmDump) -> int:
-    """Return an exponent above all terms that do not overflow, and above which zeros leave nothing."""
+    """Return an exponent above all finite terms; zeros with a larger exponent would truncate every term to zero."""
     top = dump.fa.emax + dump.fb.emax + _scale_range(dump) + 2
     return min(max(top, 0), 128) + 40
 
 
 def _unit(dump: GemmDump) -> int:
-    """Return the exponent of two of which every product and every sum of them, with C, is a multiple."""
+    """Return e such that all products, C, and their sums are multiples of 2^e."""
     fa, fb = dump.fa, dump.fb
     unit = fa.emin - fa.mantissa_bits + fb.emin - fb.mantissa_bits - _scale_range(dump)
     stored = _stored(dump)
@@ -177,10 +178,10 @@ def _stored(dump: GemmDump) -> Format:
 
 
 def plain_fields_of(candidate: Candidate, dump: GemmDump) -> Mapping[str, Any]:
-    """Return the fields that decide bits for these formats and this K, equal for provably equal candidates.
+    """Return the fields that determine the bits for these formats and this K, equal for candidates proven equal.
 
-    Zeros whose exponent no nonzero term falls below have no effect; nor do zeros that would cut only bits below the
-    unit of all terms. Nor has a promotion after all of K, unless it adds C in float32.
+    Zeros have no effect if their exponent is at most that of every nonzero term, or if they would truncate only bits
+    below the unit of all terms. A promotion after all of K has no effect, unless it adds C in float32.
     """
     found = {field: candidate.value_of(field) for field in heeded_fields(type(candidate.accumulator))}
     zero, every = found.get("zero_exponent"), found.get("promote_every")
@@ -193,7 +194,7 @@ def plain_fields_of(candidate: Candidate, dump: GemmDump) -> Mapping[str, Any]:
 
 
 class Score(NamedTuple):
-    """How far outputs are from a dump's: how many differ, and by how much on average (log2 of 1 + the difference)."""
+    """Distance of outputs from a dump's: the number that differ, and the mean of log2(1 + difference of the bits)."""
 
     wrong: int
     far: float
@@ -204,19 +205,19 @@ FAILED = Score(1 << 30, np.inf)
 
 @dataclass
 class Search:
-    """A search in one or more dumps that one arithmetic made.
+    """Search for the arithmetic that made one or more dumps.
 
     Attributes
     ----------
     dumps : tuple of GemmDump
     allowed : int
-        Outputs of the first dump that may differ all the same.
+        Number of outputs of the first dump that may be damaged, and so differ.
     deadline : Deadline
-        Time at which it ends: from then on nothing is computed, and candidates fail.
+        Time limit; after it, nothing is computed and every candidate fails.
     report : callable, optional
-        Called now and then with the number of candidates tried.
+        Function that is called with the number of candidates tried.
     tried : int
-        Candidates tried so far; one that takes longer counts as several, by its `cost`.
+        Number of candidates tried; a slow one counts as several, by its `cost`.
     """
 
     dumps: tuple[GemmDump, ...]
@@ -233,12 +234,12 @@ class Search:
 
     @property
     def dump(self) -> GemmDump:
-        """The first dump, whose formats decide what there is to search."""
+        """First dump; its formats determine the space of candidates."""
         return self.dumps[0]
 
     @property
     def late(self) -> bool:
-        """Whether the time is over."""
+        """Whether the deadline has passed."""
         return self.deadline.passed
 
     @functools.cached_property
@@ -247,22 +248,22 @@ class Search:
         return Space.of(self.dump)
 
     def score_sample(self, candidate: Candidate, most: int | None = None) -> Score:
-        """Score a candidate on a few outputs; one that gives more than `most` of them otherwise is left there."""
+        """Score a candidate on the sample; stop if more than `most` outputs differ."""
         return self._score(candidate, self._few, most)
 
     def cost_of_sample(self, candidate: Candidate) -> int:
-        """Return how many candidates one counts as that is scored on the few outputs."""
+        """Return the number of candidates that one candidate, scored on the sample, counts as."""
         return 1 + sum(cost(candidate, part) for part in self._few) // _COUNTED
 
     def score_all(self, candidate: Candidate) -> Score:
-        """Score a candidate on all outputs; one of a further dump counts for all that may be damaged in the first."""
+        """Score a candidate on all outputs; a wrong output of a further dump counts as `allowed` + 1 wrong ones."""
         if not (scores := self.score_dumps(candidate)):
             return FAILED
         more = sum(score.wrong for score in scores[1:])
         return Score(scores[0].wrong + (self.allowed + 1) * more, sum(score.far for score in scores))
 
     def score_dumps(self, candidate: Candidate) -> tuple[Score, ...]:
-        """Score a candidate on all outputs of each dump; return nothing if it fails, or if the time is over."""
+        """Score a candidate on all outputs of each dump; the result is empty if it fails or the deadline has passed."""
         if (key := candidate.key()) not in self._known:
             scores = tuple(self._score(candidate, parts) for parts in self._all)
             if FAILED in scores:
@@ -271,7 +272,7 @@ class Search:
         return self._known[key]
 
     def _score(self, candidate: Candidate, parts: Sequence[Part], most: int | None = None) -> Score:
-        """Score a candidate on some outputs; where more than `most` are wrong no further part is computed."""
+        """Score a candidate on some parts; after more than `most` wrong outputs, no further part is computed."""
         wrong, far, n, spent = 0, 0.0, 0, 0
         try:
             for part in parts:
@@ -290,13 +291,13 @@ class Search:
         return Score(wrong, far / n)
 
     def passes(self, own: Score) -> bool:
-        """Return whether a score on the few outputs is good enough: some of them may be damaged."""
+        """Return whether a score on the sample, of which some outputs may be damaged, is good enough."""
         return own.wrong <= max(1, sum(len(part.wanted) for part in self._few) // 12)
 
     def explains(self, candidate: Candidate, whole: Score) -> bool:
         """Return whether a candidate gives every output, or all but a few that look damaged.
 
-        A wrong rule whose outputs are rounded to few bits errs by a rounding here and there; damage is mostly larger.
+        A wrong rule with outputs of few bits differs by single roundings; damage is usually larger.
         """
         if whole.wrong == 0 or whole.wrong > self.allowed:
             return whole.wrong == 0
@@ -307,24 +308,24 @@ class Search:
         return self._damage[key]
 
     def accepts(self, candidate: Candidate, most: int) -> bool:
-        """Return whether a candidate leaves at most `most` outputs; if not, these join the few."""
+        """Return whether at most `most` outputs differ from a candidate's; if not, add differing ones to the sample."""
         whole = self.score_all(candidate)
         if whole.wrong > most and whole != FAILED:
             self.add_counterexamples(candidate)
         return whole.wrong <= most
 
     def may_accept(self, candidate: Candidate, most: int) -> bool:
-        """Return whether a candidate may leave at most `most` outputs, by the few."""
+        """Return whether, by the sample, at most `most` outputs may differ from a candidate's."""
         most *= len(self._few)  # of which some may be in several parts
         own = self.score_sample(candidate, most)
         return own.wrong <= most and self.passes(own)
 
     def is_as_good(self, candidate: Candidate, most: int) -> bool:
-        """Return whether a candidate leaves at most `most` outputs; those that the few refute are skipped."""
+        """Return whether at most `most` outputs differ from a candidate's; the sample is checked first."""
         return self.may_accept(candidate, most) and self.accepts(candidate, most)
 
     def add_counterexamples(self, candidate: Candidate) -> None:
-        """Add outputs that a candidate does not give to the few on which candidates are compared first."""
+        """Add outputs that a candidate does not give to the sample."""
         for dump in self.dumps:
             wrong = [candidate.differing(part) for part in self.deadline.limit(dump.parts())]
             at = np.flatnonzero(np.concatenate([np.zeros(0, np.bool_), *wrong]))
@@ -337,7 +338,7 @@ class Search:
 
 
 def _roundings(ours: NDArray[Any], part: Part) -> NDArray[np.float64]:
-    """Return the differing outputs' errors in units of the last place, of their own or of the median output's."""
+    """Return the errors of differing outputs, in ulps of the output or of the median output, whichever is larger."""
     if part.out == FLOAT64:
         return np.full(np.count_nonzero(ours != part.wanted), np.inf)
     x, y = (values(codes, part.out) for codes in (ours, part.wanted))
@@ -351,10 +352,10 @@ def _roundings(ours: NDArray[Any], part: Part) -> NDArray[np.float64]:
 
 
 def cost(candidate: Candidate, part: Part) -> int:
-    """Return about how many microseconds of a core outputs take: from shapes and kinds, so that it is always the same.
+    """Estimate the microseconds of one core for a part, from shapes and kinds only, so that the estimate is repeatable.
 
-    A chain that is promoted is as many calls as it has intervals; few products, and those of kinds without a fast
-    kernel for these formats, go through a reference.
+    A promoted chain has one call per interval. Small products, and kinds without a fast kernel for these formats, are
+    computed by a reference.
     """
     m, (rows, k), columns = candidate.accumulator, part.a.shape, len(part.b)
     every = min(int(candidate.promote_every or k), k)
@@ -373,7 +374,7 @@ def _has_kernel(machine: Accumulator, fa: Format, fb: Format) -> bool:
 
 
 def score(ours: NDArray[Any], theirs: NDArray[Any]) -> Score:
-    """Compare bits with bits."""
+    """Return the score of output bits."""
     size = 8 * ours.itemsize
     half = np.int64(1) << (size - 1) if size < 64 else None
     if half is None:  # float64: distances are not computed

@@ -1,9 +1,10 @@
 """Best-first search for the arithmetic of a dump: changes of one field, and of fields that hide each other.
 
-A node is a candidate with its distance on a few outputs: the mean logarithm of the error in units of the last place.
-Each node is expanded by one change of `CHANGES` after the other. A heap per kind of accumulator holds the expansions
-that are open; the next one has the least sum of the logarithms of distance and size, of the changes made so far, and of
-the candidates that its kind has already taken. The search ends with the first candidate that gives every output.
+A node is a candidate with its distance on a sample of outputs: the mean logarithm of the error in ulps. A node is
+expanded by the changes of `CHANGES` in turn. Open expansions are in one heap per kind of accumulator. The next
+expansion has the least sum of four terms: the logarithms of its distance and of its number of candidates, the number of
+changes made so far, and the candidates that its kind has already used. The search ends with the first candidate that
+gives every output.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _DAMAGED = 4000  # candidates that are tried after one that leaves few outputs, 
 def find(
     search: Search, ranked: Sequence[Candidate], earlier: Sequence[Candidate] = ()
 ) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the candidates that explain the dumps, else the nearest one; and the steps that time did not allow.
+    """Return the candidates that explain the dumps, else the nearest one; and the steps that were not reached in time.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ def find(
     ranked : sequence of Candidate
         Entries of the catalogue, the nearest first.
     earlier : sequence of Candidate
-        Explanations of the first dumps: those that explain all are returned, and the search starts from the others.
+        Explanations of the first dumps. Those that explain all dumps are returned; the search starts from the others.
     """
     few = [(search.score_sample(c), c) for c in search.deadline.limit(earlier)]
     if good := [c for own, c in few if search.passes(own) and search.score_all(c).wrong == 0]:
@@ -98,7 +99,7 @@ def find(
 
 
 class BestFirst:
-    """A best-first search in dumps.
+    """Best-first search for the arithmetic of dumps.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ class BestFirst:
         return {**absent, **fields, **some, **_STEPS, "order": self._search.space.orders}
 
     def _start(self, first: Sequence[Candidate]) -> None:
-        """Make nodes of given candidates, of the catalogue's entries, and of these with the most fraction bits."""
+        """Add nodes for given candidates, the catalogue's entries, and these entries with the most fraction bits."""
         space, nodes = self._search.space, list(first)
         for kind, values in self._values.items():
             plain = [c for start in space.starts[kind] if (c := start.within(space.orders[0])) is not None]
@@ -181,20 +182,20 @@ class BestFirst:
         looked = [(own, n, c) for n, c in enumerate(nodes)
                   if type(c.accumulator) in self._open and (own := self._look(c)) is not None]  # fmt: skip
         self._least = min((own.far for own, _, _ in looked), default=math.inf)
-        alike: Counter[Any] = Counter()
+        entered: Counter[Any] = Counter()
         for own, _, c in sorted(looked, key=lambda x: (x[0].far, x[1])):
             m = c.accumulator
             exact = bool(self._values[type(m)]["fraction_bits"]) and c.value_of("fraction_bits") == 40
             like = type(m), m.output_format, exact, c.library is None
-            self._push(c, own, CHANGES, _LATER * alike[like])
-            self._push(c, own, ORDERS, _LATER_ORDER * alike[like])
-            if c.library is None and not alike[type(m), m.output_format]:
+            self._push(c, own, CHANGES, _LATER * entered[like])
+            self._push(c, own, ORDERS, _LATER_ORDER * entered[like])
+            if c.library is None and not entered[type(m), m.output_format]:
                 self._push(c, own, THREE, -_EARLY)  # of which the other starts differ in fields that are set
-                alike[type(m), m.output_format] += 1
-            alike[like] += 1
+                entered[type(m), m.output_format] += 1
+            entered[like] += 1
 
     def _share(self, c: Candidate) -> None:
-        """Try a near candidate's group and interval in accumulators of other kinds: they show whatever the rule is."""
+        """Try a near candidate's group size and interval with other kinds, since they are visible under any rule."""
         taken = {name: getattr(c, name, getattr(c.accumulator, name, None)) for name in ("group_size", "promote_every")}
         for kind in self._open:
             for start in self._search.space.starts[kind] if kind is not type(c.accumulator) else ():
@@ -204,7 +205,7 @@ class BestFirst:
                     self._push(other, own, CHANGES, 1)
 
     def _push(self, c: Candidate, own: Score, changes: tuple[tuple[str, ...], ...], depth: float) -> None:
-        """Put a node on its heap with the first of some changes that has several values for its kind."""
+        """Add a node to its heap, with the first change that has several values for its kind."""
         kind = type(c.accumulator)
         for at, change in enumerate(changes):
             size = math.prod(len(self._values[kind][name]) for name in change)
@@ -216,7 +217,7 @@ class BestFirst:
                 return
 
     def _look(self, c: Candidate) -> Score | None:
-        """Score a candidate on a few outputs, and on all if these do not refute it; None if it was seen or fails."""
+        """Score a candidate on the sample, and on all outputs if it passes; None if it was seen before or fails."""
         if (key := c.key()) in self._seen:
             return None
         self._seen.add(key)
@@ -232,7 +233,7 @@ class BestFirst:
         return own
 
     def _children(self, c: Candidate, change: tuple[str, ...]) -> list[tuple[Score, Candidate]]:
-        """Return the nearest candidates among those that a change of a node gives."""
+        """Return the nearest of the candidates that a change of a node gives."""
         found: list[tuple[Score, int, Candidate]] = []
         for n, other in enumerate(expand(c, change, self._values[type(c.accumulator)], self._search.dump.k)):
             if (own := self._look(other)) is not None:
@@ -245,7 +246,7 @@ class BestFirst:
 def expand(c: Candidate, change: tuple[str, ...], values: dict[str, Values], k: int) -> Iterator[Candidate]:
     """Yield a candidate with every combination of a change's values.
 
-    A group moves with the promotion interval in two ways: the interval stays, or the number of steps does.
+    If the group size changes, both of these are tried: the same promotion interval, and the same number of steps.
     """
     every = c.promote_every
     for combination in itertools.product(*(values[name] for name in change)):
