@@ -20,7 +20,7 @@ _SECONDS = 10.0
 
 
 def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
-    """Return sentences on operands that differ from their quantizers and, with `arithmetic`, on what gives the result.
+    """Return sentences on operands that differ from their quantizers and, if asked, on the arithmetic of the result.
 
     Operands are compared with the values before quantization, if these are known.
     """

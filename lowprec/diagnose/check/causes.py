@@ -45,7 +45,7 @@ class Cause:
         Prior cost: if several causes explain the same elements, those of the lowest cost are named. 1 for a mistake
         without parameters; more for one with a number that is inferred from the dump, such as a factor.
     needs_majority : bool
-        Whether the mistake concerns all elements, so that a fit of a few of them is no evidence.
+        Whether the mistake concerns all elements; then a fit of a few of them does not count as evidence.
     penalty : int
         Weight of the elements that contradict it. It is larger for double rounding, which stochastic rounding resembles
         near half of the midpoints.

@@ -42,7 +42,7 @@ class Part:
     scales : BlockScales or None
         Codes of scales inside the instruction.
     quantized : pair of Quantized or None
-        Operands with scales as numbers, one per row and block of K; all scales are 1 if the dump has none.
+        Operands with scales as numbers, one per row and block of K; all are 1 for a dump without scales.
     out : Format
         Format of the outputs.
     wanted : ndarray of unsigned integers, shape (outputs,)

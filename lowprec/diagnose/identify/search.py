@@ -72,7 +72,7 @@ class Space:
     Attributes
     ----------
     orders : tuple of GemmLibrary or None
-        Orders of operations that are possible for the dump, the simple ones first; None: a single instruction.
+        Orders of operations that fit the dump, the simple ones first; None: a single instruction.
     fields : dict of kind to dict
         Fields of each kind of accumulator that affect outputs, with the values to try.
     starts : dict of kind to tuple of Candidate

@@ -181,7 +181,7 @@ class ErrorOutcome(ClaimResults):
 
     def of(self, arm: str, data: str, measure: str) -> NDArray[np.float64]:
         """Return a measure for all seeds, shape (seeds,)."""
-        field = "underflow" if measure == "flushed" else measure  # registered ranges and stored tables say flushed
+        field = "underflow" if measure == "flushed" else measure  # the name in registered ranges and stored tables
         return np.array([getattr(row, field) for row in self.errors[arm, data]], np.float64)
 
 
