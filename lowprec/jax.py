@@ -348,10 +348,10 @@ class Report:
     unreached: tuple[ProductRow, ...]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.rows)} product{'s' * (len(self.rows) != 1)}"]
-        lines += [f"  {row.name or '(no scope)'} as {row.role}: {row.precision}" for row in self.rows]
+        lines = [f"products of a recipe: {len(self.rows)}"]
+        lines += [f"  {row.name or '(no scope)'}, role {row.role}: {row.precision}" for row in self.rows]
         if self.unreached:
-            lines.append("not reached by a recipe:")
+            lines.append(f"products of XLA: {len(self.unreached)}")
         return "\n".join([*lines, *(f"  {row.name or '(no scope)'}: {row.precision}" for row in self.unreached)])
 
 
@@ -376,9 +376,9 @@ def report(function: Callable[..., Any], *args: Any, strict: bool = False, **kwa
     --------
     >>> import jax.numpy as jnp
     >>> print(report(lambda x, w: linear(x, w, "bf16") @ w, jnp.ones((4, 16)), jnp.ones((16, 16))))
-    1 product
-      (no scope) as layers.1.attn.wq_a: bfloat16 on float32
-    not reached by a recipe:
+    products of a recipe: 1
+      (no scope), role layers.1.attn.wq_a: bfloat16 on float32
+    products of XLA: 1
       (no scope): dot_general float32[4,16] x float32[16,16]
     """
     rows: list[ProductRow] = []

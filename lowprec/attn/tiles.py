@@ -30,6 +30,12 @@ class KeyTile(NamedTuple):
     capped_window: int = 0
     value_dim: int = 0
 
+    def __repr__(self) -> str:
+        shown = list(self)
+        while self._field_defaults.get(self._fields[len(shown) - 1]) == shown[-1]:
+            shown.pop()
+        return f"KeyTile({', '.join(map(str, shown))})"
+
     def has(self, head_dim: int, value_dim: int) -> bool:
         """Return whether the tile is that of these head sizes."""
         return head_dim <= self.head_dim and value_dim <= (self.value_dim or self.head_dim)

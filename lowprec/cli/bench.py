@@ -129,4 +129,4 @@ def memory_command(
         for one in measured
     ]
     columns = ("recipe", "policy", "bytes per token", "relative size", "CPU time (ms)", *found)
-    emit(columns, rows, f"Activations kept by {shape.name}")
+    emit(columns, rows, f"Saved activations of {shape.name}")

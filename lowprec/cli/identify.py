@@ -137,7 +137,7 @@ def _show_example(found: Identification) -> None:
         (t.k, f"0x{t.a_code:02x}", t.a, f"0x{t.b_code:02x}", t.b, float(t.product), t.exponent) for t in example.terms
     ]
     columns = ("k", "a", "value of a", "b", "value of b", "product", "exponent")
-    emit(columns, rows, f"Output {list(example.place)}, of {len(rows)} products that are not zero")
+    emit(columns, rows, f"Output {list(example.place)}, sum of {len(rows)} nonzero products")
     if example.c is not None:
         click.echo(f"c = {example.c!r}")
     given: list[Sequence[Cell]] = [("the dump", f"0x{example.theirs[0]:0{digits}x}", example.theirs[1])]

@@ -82,7 +82,7 @@ def reveal_command(
         _write_probes(found, write_probes)
         return
     rows = [("order", str(found)), ("arithmetic", found.arithmetic), ("from +0", "yes" if found.from_zero else "no"),
-            ("found by", found.source), ("compared", found.validated_against)]  # fmt: skip
+            ("source", found.source), ("validated against", found.validated_against)]  # fmt: skip
     emit(("", found.name) if not output_format() else ("name", "value"), rows, f"{found.n} elements")
     if svg is not None:
         from .._files import write_bytes

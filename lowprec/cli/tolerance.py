@@ -56,7 +56,7 @@ def tolerance_command(
     if result is not None:
         with naming(result):
             verdict = t.test(_load_array(result, dimensions=2))
-    columns = ("refuses", "atol", "rtol", "largest bound", "expected error")
+    columns = ("correct results refused", "atol", "rtol", "largest bound", "expected rms error")
     import numpy as np
 
     bound = float(np.max(t.bound[np.isfinite(t.bound)], initial=0.0))

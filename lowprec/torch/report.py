@@ -1,4 +1,4 @@
-"""Report of a converted model: the precision of each product, and the parts without a counterpart in the recipe."""
+"""Report of a converted model: the precision of each linear layer, and the parts that the recipe does not reach."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _ELSEWHERE: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One product, or a module without products.
+    """One linear layer: a module, or a part of a module with several layers.
 
     Attributes
     ----------
     name : str
-        Name of the module, followed by that of the product if there are several.
+        Name of the module, followed by that of the layer if the module has several.
     role : str
         Layer of the recipe; empty if the module is not converted.
     precision : str
-        Precision of the product, or the reason why the recipe does not apply.
+        Precision of the layer, or the reason why the recipe does not apply.
     guess : str
         Reason why the role is a guess; empty if it was given or follows from the structure of the model.
     """
@@ -55,13 +55,13 @@ class Report:
     recipe : str
         Name of the recipe.
     rows : tuple of ModuleRow
-        One row per product.
+        One row per linear layer.
     unreached : tuple of str
         Weights that no converted module multiplies, and parts of the recipe without a counterpart in the model.
     notes : tuple of str
         Further remarks.
     idle : str
-        Possible reason why the recipe quantizes no product of the model; empty if it quantizes some.
+        Possible reason why the recipe quantizes no layer of the model; empty if it quantizes some.
     """
 
     recipe: str
@@ -78,8 +78,8 @@ class Report:
     def problems(self) -> list[str]:
         """Return the reasons for which `convert` with `strict=True` refuses the model."""
         guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
-        found = [("", [self.idle] if self.idle else []), ("roles to give by roles=", guesses)]
-        found.append(("without a place", list(self.unreached)))
+        found = [("", [self.idle] if self.idle else []), ("roles to set by roles=", guesses)]
+        found.append(("not covered", list(self.unreached)))
         return [f"{words}: {', '.join(listed)}".removeprefix(": ") for words, listed in found if listed]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -92,14 +92,15 @@ class Report:
         groups: dict[tuple[str, str, str], list[str]] = {}
         for row in self.rows:
             groups.setdefault((pattern_of(row.role), row.precision, row.guess), []).append(row.name)
-        lines = [f"recipe {self.recipe}: {len(self.rows)} product{'s' * (len(self.rows) != 1)}"]
+        count = len(self.rows)
+        lines = [f"recipe {self.recipe}: {count} linear layer{'' if count == 1 else 's'}"]
         for (role, precision, guess), names in groups.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"  {names[0]}{more} as {role}{f' (a guess: {guess})' if guess else ''}: {precision}")
+            lines.append(f"  {names[0]}{more}, role {role}{f' (a guess: {guess})' if guess else ''}: {precision}")
         if self.guesses:
-            lines.append(f"guessed roles: {len(self.guesses)}; give them by roles={{{self.guesses[0].name!r}: ROLE}}")
+            lines.append(f"guessed roles: {len(self.guesses)}; set them by roles={{{self.guesses[0].name!r}: ROLE}}")
         if self.unreached:
-            lines += ["not reached by the recipe:", *(f"  {what}" for what in self.unreached)]
+            lines += ["not covered by the conversion:", *(f"  {part}" for part in self.unreached)]
         return "\n".join([*lines, *(f"note: {note}" for note in (*filter(None, [self.idle]), *self.notes))])
 
 
@@ -129,17 +130,20 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     ]
     for field, (plain, where) in _ELSEWHERE.items():
         if (value := getattr(recipe, field)) != plain:
-            unreached.append(f"{field} = {getattr(value, 'name', value)}: {where} puts it into a model")
+            unreached.append(f"{field} = {getattr(value, 'name', value)}: apply it by {where}")
     unreached += [
-        f"storage of {rule.pattern} = {rule.codec.name}: no place in a torch model" for rule in recipe.storage
+        f"storage of {rule.pattern} = {rule.codec.name}: a torch model does not have this tensor"
+        for rule in recipe.storage
     ]
     attention = recipe.attention
     if attention is not None and "_lowprec_attention" not in model.__dict__:
-        unreached.append(f"attention = {attention}: lowprec.torch.attention computes it")
+        unreached.append(f"attention = {attention}: apply it by lowprec.torch.attention")
     elif attention is not None:
-        notes = [*notes, f"attention: forward by {attention}, backward straight through"]
+        notes = [*notes, f"attention: forward pass of {attention}, straight-through backward pass"]
     more = (
-        ["fused gate and up projections are one product: a block of its weights may hold rows of both"] if fused else []
+        ["fused gate and up projections are one layer: a block of its weights may contain rows of both"]
+        if fused
+        else []
     )
     idle = "" if quantized or not any(rule.linear.quantized for rule in recipe.rules) else _idle(recipe, rows)
     return Report(recipe.name, tuple(rows), tuple(unreached), (*notes, *more), idle)
@@ -148,7 +152,7 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
 def _idle(recipe: Recipe, rows: list[ModuleRow]) -> str:
     layers, precisions = (dict.fromkeys(words) for words in zip(*((r.role, r.precision) for r in rows), strict=True))
     return (
-        f"recipe {recipe.name} quantizes nothing in this model: {len(rows)} of {len(rows)} products are "
+        f"recipe {recipe.name} quantizes nothing in this model: {len(rows)} of {len(rows)} linear layers are "
         f"{', '.join(precisions)}, which its rules keep for {', '.join(list(layers)[:4])}"
     )
 

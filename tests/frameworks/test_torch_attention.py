@@ -132,7 +132,7 @@ def test_a_recipes_attention_is_converted_reported_and_restored():
     lpt.convert(model, "bf16")
     without = model(tokens).logits
     lpt.convert(model, recipe)
-    assert "attention: forward by fa3_fp8, backward straight through" in lpt.report(model).notes
+    assert "attention: forward pass of fa3_fp8, straight-through backward pass" in lpt.report(model).notes
     assert model.config._attn_implementation == "lowprec:fa3_fp8"
     loss = model(tokens, labels=tokens).loss
     loss.backward()

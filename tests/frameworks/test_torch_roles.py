@@ -259,7 +259,7 @@ def test_a_report_marks_guesses():
 
 
 @pytest.mark.parametrize(("recipe", "model", "words"), [
-    ("nvfp4", lambda: nn.Sequential(nn.Linear(32, 32)), "1 of 1 products are bfloat16 on float32"),
+    ("nvfp4", lambda: nn.Sequential(nn.Linear(32, 32)), "1 of 1 linear layers are bfloat16 on float32"),
     ("dsv3", lambda: nn.ModuleDict({"lm_head": nn.Linear(32, 8)}), "keep for head"),
 ])  # fmt: skip
 def test_a_recipe_that_quantizes_nothing_says_so(recipe, model, words):
