@@ -100,7 +100,7 @@ def test_reports_name_what_is_not_reached():
         assert words in "\n".join(report.unreached)
     assert [row.name for row in report.rows] == ["linear"]
     assert list(report.to_pandas().columns) == ["name", "role", "precision", "guess"]
-    assert "1 product\n" in str(report)
+    assert ": 1 linear layer\n" in str(report)
 
 
 def test_the_path_past_the_linear_layers_is_closed():
