@@ -14,28 +14,28 @@ from .._values import compared_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
 from ..format.rounding import resolve, special_codes
-from ..tensorcore.accumulator import ALIGNMENTS, FLOAT16, FLOAT32, Accumulator
+from ..tensorcore.accumulator import ALIGNMENTS, FLOAT16, FLOAT32, Accumulator, AlignedSum
 from ..tensorcore.catalogue import accumulators
-from ..tensorcore.kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, TruncateFloorSum
-from ..tensorcore.kinds.arm import RoundedGroupSum, ScaledGroupSum
+from ..tensorcore.engines.engine import products_fit_float32
+from ..tensorcore.kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
+from ..tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from ..tensorcore.kinds.exact import ExactSum
-from ..tensorcore.kinds.nvidia import FusedSum
+from ..tensorcore.kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
+from ..tensorcore.kinds.riscv import BulkNormalizedSum, PartialSum
 from ..tensorcore.kinds.sequential import SequentialSum
+from ..tensorcore.kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 from .selftest import selftest
+from .steps import roundings, steps
 
-_EXACT = {"SIGNED_ZEROS": 0, "ROUNDED_GROUPS": 0, "SATURATE": 0, "PRODUCT_SCALE_LOG2": 0}
-#: Kinds that can be exported: the template of the rule, and constants in addition to the accumulator's fields.
-TEMPLATES: Mapping[type[Accumulator], tuple[str, dict[str, int]]] = {
-    FusedSum: ("fused", {}),
-    TruncateFloorSum: ("floor", {}),
-    OnesComplementSum: ("rdna3", {}),
-    FlooredPairSum: ("rdna4", {}),
-    ExactGroupSum: ("exact", _EXACT),
-    SequentialSum: ("exact", {**_EXACT, "SIGNED_ZEROS": 1}),
-    RoundedGroupSum: ("exact", {**_EXACT, "SIGNED_ZEROS": 1, "ROUNDED_GROUPS": 1}),
-    ScaledGroupSum: ("exact", {**_EXACT, "SIGNED_ZEROS": 1}),
-    ExactSum: ("exact", _EXACT),
-}
+#: Template of each kind's rule; "steps" is filled in from the tree of an instruction.
+TEMPLATES: Mapping[type[Accumulator], str] = {
+    FusedSum: "fused", GroupedFusedSum: "runs", SplitF16Sum: "split", TruncateFloorSum: "floor",
+    OnesComplementSum: "rdna3", FlooredPairSum: "rdna4",
+    **dict.fromkeys(
+        (ExactGroupSum, SequentialSum, RoundedGroupSum, ScaledGroupSum, ExactSum, PairwiseSum, RoundToOddSum,
+         FlushedFmaSum, LaneChains, PairedLaneChains, PartialSum, BulkNormalizedSum), "steps",
+    ),
+}  # fmt: skip
 _NO_CODE = 0xFFFFFFFF  # no code has this value
 
 
@@ -65,7 +65,7 @@ def c_header(
     Parameters
     ----------
     accumulator : str or Accumulator
-        Rule of a kind in `TEMPLATES`, without scales and promotion.
+        Rule of a kind in `TEMPLATES`, without promotion.
     a_format, b_format : str or Format, optional
         Formats of the operands; by default the accumulator's first.
     vectors : int
@@ -79,7 +79,7 @@ def c_header(
     Raises
     ------
     ExportError
-        If the kind has no template, or the accumulator takes scales or promotes.
+        If the kind has no template, or the accumulator promotes.
 
     Examples
     --------
@@ -91,18 +91,30 @@ def c_header(
     fa = accumulator.default_format if a_format is None else formats.get(a_format)
     fb = fa if b_format is None else formats.get(b_format)
     accumulator.check_inputs(fa, fb)
-    template, more = _template_of(accumulator)
-    name = "lp_" + re.sub(r"\W", "_", accumulator.name)
+    template = _template_of(accumulator)
+    if any(how.flushes for how in roundings(accumulator)) and not products_fit_float32(fa, fb):
+        raise ExportError(
+            f"golden: operands must have at most 12 significant bits where products are rounded to float32, got {fa} "
+            f"and {fb} for {accumulator.name}"
+        )
+    name = f"lp_{_identifier(accumulator)}"
     step = _step(accumulator)
     values = {
         "ID": name, "GUARD": name.upper(), "NAME": accumulator.name, "VERSION": __version__, "STEP": step,
         "SOURCE": _words(accumulator.source), "EVIDENCE": _words(accumulator.validated_against), "VECTORS": vectors,
         **_result(accumulator), **_operand("A", fa, accumulator), **_operand("B", fb, accumulator),
+        **_scales(accumulator), "CONSTANTS": _constants(name, accumulator), "FUSED": "step",
+        "GROUP_ORDER": ", ".join(map(str, getattr(accumulator, "group_order", ()) or (0,))),
     }  # fmt: skip
-    values["CONSTANTS"] = _constants(name, accumulator, more)
-    values["GROUP_ORDER"] = ", ".join(map(str, getattr(accumulator, "group_order", ()) or (0,)))
-    for part in ("integers", "close", "special"):
-        values[part.upper()] = _filled(part, values) if part.upper() in _text(template) else ""
+    for part in ("integers", "close", "special", "wide"):
+        values[part.upper()] = _filled(part, values)
+    values["SCALE"] = "" if accumulator.scale_format is None else _filled("scale", values)
+    if template == "steps":
+        products = "aligned" if isinstance(accumulator, BulkNormalizedSum) else "products"
+        values |= {**steps(name, accumulator), "PRODUCTS": _filled(products, values)}
+    if isinstance(accumulator, SplitF16Sum):
+        order = [k for leaf in accumulator.instruction("C", 0).products() for k in leaf.ks]
+        values |= {"RULE_OF_HALF": _filled("fused", values | {"FUSED": "half"}), "GROUP_ORDER": str(order)[1:-1]}
     values["RULE"] = _filled(template, values)
     values["SELFTEST"] = selftest(name, accumulator, fa, fb, vectors)
     return Exported(name, _filled("common", values), fa, fb, step if isinstance(step, int) else 1)
@@ -141,7 +153,7 @@ def c_cast(fmt: str | Format, policy: str | Policy | None = None) -> Exported:
     if rule.may_raise:
         raise ExportError(f"golden: policy must not raise errors, got {rule.name}")
     special = special_codes(fmt, rounding, rule)
-    name = "lp_" + re.sub(r"\W", "_", fmt.name)
+    name = f"lp_{_identifier(fmt)}"
     values = {
         "ID": name, "GUARD": name.upper(), "NAME": fmt.name, "VERSION": __version__, "POLICY": rule.name,
         "SOURCE": _words(fmt.source), "CODE_T": _c_type(fmt),
@@ -160,6 +172,8 @@ def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
     (Verilator) accept them.
     """
     accumulator = accumulators.get(accumulator)
+    if accumulator.scale_format is not None:
+        raise ExportError(f"golden: accumulator must take no scales for a DPI-C package, got {accumulator.name}")
     stored = accumulator.stored_format
     values: dict[str, Any] = {
         "ID": header.name, "GROUP": header.step, "A_BITS": header.a.bits, "B_BITS": header.b.bits,
@@ -168,7 +182,7 @@ def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
     return _filled("dpi_sv", values), _filled("dpi_c", values)
 
 
-def _template_of(accumulator: Accumulator) -> tuple[str, dict[str, int]]:
+def _template_of(accumulator: Accumulator) -> str:
     found = TEMPLATES.get(type(accumulator))
     if found is None:
         known = ", ".join(kind.__name__ for kind in TEMPLATES)
@@ -176,8 +190,6 @@ def _template_of(accumulator: Accumulator) -> tuple[str, dict[str, int]]:
             f"golden: accumulator must be of a kind with a C template ({known}), got {accumulator.name}, a "
             f"{type(accumulator).__name__}"
         )
-    if accumulator.scale_format is not None:
-        raise ExportError(f"golden: accumulator must take no scales, got {accumulator.name}")
     if accumulator.promote_every is not None:
         raise ExportError(
             f"golden: accumulator must not promote (promotion is outside of the instruction), got {accumulator.name}"
@@ -187,24 +199,51 @@ def _template_of(accumulator: Accumulator) -> tuple[str, dict[str, int]]:
     return found
 
 
-def _constants(name: str, accumulator: Accumulator, more: Mapping[str, int]) -> str:
+def _constants(name: str, accumulator: Accumulator) -> str:
     """Return the accumulator's integer fields and constants derived from others, as lines of a C enum."""
-    fields: dict[str, int] = dict(more)
+    fields: dict[str, int] = {}
     own = set(compared_fields(type(accumulator))) - {"promote_every"}
     for field in dataclasses.fields(accumulator):
         value = getattr(accumulator, field.name)
-        if field.name in own and isinstance(value, int | bool) and value is not None:
+        if field.name in own and isinstance(value, int | bool):
             fields[field.name.upper()] = int(value)
     fields.setdefault("GROUP_SIZE", accumulator.group_size)
-    if isinstance(accumulator, FusedSum):
-        fields["ALIGN"] = ALIGNMENTS.index(accumulator.align)
-        fields["ZEROS_HAVE_EXPONENT"] = int(accumulator.zero_exponent is not None)
+    aligned = accumulator.half if isinstance(accumulator, SplitF16Sum) else accumulator
+    if isinstance(aligned, AlignedSum):
+        fields["ALIGN"] = ALIGNMENTS.index(aligned.align)
+        fields["ZEROS_HAVE_EXPONENT"] = int(aligned.zero_exponent is not None)
         fields.setdefault("ZERO_EXPONENT", 0)
-        fields["KEPT"] = accumulator.output_bits
-        fields["ROUNDS"] = int(accumulator.output_format == FLOAT16)
-    if TEMPLATES[type(accumulator)][0] == "exact":
-        fields["PADDED_TO"] = 0 if isinstance(accumulator, ExactSum) else accumulator.group_size
+        fields["KEPT"] = aligned.output_bits
+        fields["ROUNDS"] = int(aligned.output_format == FLOAT16)
     return "\n".join(f"  {name}_{key} = {value}," for key, value in fields.items())
+
+
+def _scales(accumulator: Accumulator) -> dict[str, Any]:
+    """Return the parameters for scales, and the constants of their format; without scales they are empty."""
+    fmt, name = accumulator.scale_format, f"lp_{_identifier(accumulator)}"
+    is_positive = getattr(accumulator, "zero_c_is_positive", False)
+    values = {"C_START": f"(c & {name}_INF) != 0 ? c : 0u" if is_positive else "c"}
+    if fmt is None:
+        names = "SCALE_ARRAYS", "SCALE_NAMES", "SCALE_ARGUMENTS", "SCALES_SAY", "SCALE_PRODUCT"
+        return {**values, **dict.fromkeys(names, "")}
+    arrays, at = ", const uint8_t *sa, const uint8_t *sb", f"(start + i) / {name}_SCALE_BLOCK"
+    return {
+        **values, "SCALE_ARRAYS": arrays, "SCALE_NAMES": ", sa, sb, i", "SCALE_ARGUMENTS": f"{arrays}, int start",
+        "SCALES_SAY": (
+            f" sa and sb are codes of\n * {fmt}, one for {accumulator.scale_block} of k, of which k is a multiple."
+        ),
+        "SCALE_PRODUCT": (
+            f"    if (i < k) {{\n      const {name}_term p = {name}_open_scale(sa[{at}]);\n"
+            f"      const {name}_term q = {name}_open_scale(sb[{at}]);\n"
+            f"      s.nan |= p.kind || q.kind;\n      x.e += p.e + q.e;\n    }}\n"
+        ),
+        "S_MAGNITUDE": hex((1 << fmt.bits) - 1 - fmt.sign_mask), "S_FRACTION": fmt.mantissa_bits,
+        "S_HAS_ZERO": int(fmt.has_zero), "S_EMIN": fmt.emin, "S_MAX": hex(fmt.max_code),
+    }  # fmt: skip
+
+
+def _identifier(entry: Accumulator | Format) -> str:
+    return re.sub(r"\W", "_", entry.name)
 
 
 def _step(accumulator: Accumulator) -> int | str:
@@ -216,6 +255,8 @@ def _result(accumulator: Accumulator) -> dict[str, Any]:
     return {
         "STORED": stored.mantissa_bits, "EMIN": stored.emin, "SIGN": hex(stored.sign_mask), "INF": hex(_code(stored)),
         "OUT_T": _c_type(stored), "OUT_NAME": accumulator.output_format.name,
+        "NAN_BITS": hex(stored.sign_mask - 1) if accumulator.has_canonical_nan else "UINT32_C(0x7fc00000)",
+        "SIGNED_ZEROS": int(not isinstance(accumulator, PairwiseSum)),
     }  # fmt: skip
 
 
@@ -229,8 +270,15 @@ def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]
         f"{side}_EMIN": read.emin, f"{side}_SIGN": hex(read.sign_mask), f"{side}_MAX": hex(read.max_code),
         f"{side}_INF": hex(_code(read)), f"{side}_NAN": hex(_NO_CODE if read.nan_code is None else read.nan_code),
         f"{side}_READ": codes if read is fmt else f"(uint32_t)({codes} >> {fmt.bits - read.bits})",
-        f"{side}_DAZ": int(accumulator.is_daz(fmt)),
+        f"{side}_LEAST": max(read.emin - read.mantissa_bits, FLOAT16.emin) if isinstance(accumulator, SplitF16Sum)
+        else read.emin, f"{side}_DAZ": int(_is_daz(accumulator, read)),
     }  # fmt: skip
+
+
+def _is_daz(accumulator: Accumulator, fmt: Format) -> bool:
+    """Return whether subnormal operands are zeros: those of the accumulator's formats, or below float32's normals."""
+    flushes = any(how.flushes for how in roundings(accumulator))
+    return accumulator.is_daz(fmt) or isinstance(accumulator, PairwiseSum) or (flushes and fmt.emin <= FLOAT32.emin)
 
 
 def _code(fmt: Format) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..cast.casts import encode
 from ..format.catalogue import Format
-from ..oracle import ACCUMULATORS, FORMATS
+from ..oracle import ACCUMULATORS, FORMATS, Scales
 from ..tensorcore.accumulator import Accumulator
 
 _ROW = 12  # numbers per line
@@ -22,29 +23,33 @@ def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count:
     if not count or answer is None:
         return f"static int {name}_selftest(void) {{ return 0; }}"
     rng = np.random.Generator(np.random.Philox(2026))
-    k = max(accumulator.step(), 4)
+    k = max(accumulator.step(), 4, accumulator.scale_block)
     a, b = (_codes(rng, fmt, (count, k)) for fmt in (fa, fb))
     stored = accumulator.stored_format
     c = _codes(rng, stored, (count, 1))[:, 0]
     left, right = (FORMATS[accumulator.multiplied(fmt).name] for fmt in (fa, fb))
     shift = [fmt.bits - accumulator.multiplied(fmt).bits for fmt in (fa, fb)]
-    d = [
-        _canonical(
-            answer.rule.dot((x >> shift[0]).tolist(), (y >> shift[1]).tolist(), int(z), left, right), accumulator
-        )
-        for x, y, z in zip(a, b, c, strict=True)
-    ]
+    sa, sb = (_scale_codes(rng, accumulator, (count, k)) for _ in "ab")
+
+    def wanted(i: int) -> int:
+        scales = None if answer.scales is None else Scales(sa[i].tolist(), sb[i].tolist(), *answer.scales)
+        x, y = ((codes[i] >> places).tolist() for codes, places in zip((a, b), shift, strict=True))
+        return _canonical(answer.rule.dot(x, y, int(c[i]), left, right, scales), accumulator)
+
     arrays = "\n".join(
-        f"  static const uint{8 * fmt.code_dtype.itemsize}_t {letter}[] = {{\n{_rows(codes)}\n  }};"
-        for letter, fmt, codes in (
-            ("a", fa, a.reshape(-1).tolist()), ("b", fb, b.reshape(-1).tolist()), ("c", stored, c.tolist()),
-            ("d", stored, d),
+        f"  static const uint{8 * dtype.itemsize}_t {letter}[] = {{\n{_rows(codes.reshape(-1).tolist())}\n  }};"
+        for letter, dtype, codes in (
+            ("a", fa.code_dtype, a), ("b", fb.code_dtype, b), ("sa", sa.dtype, sa), ("sb", sb.dtype, sb),
+            ("c", stored.code_dtype, c), ("d", stored.code_dtype, np.array([wanted(i) for i in range(count)])),
         )
+        if codes.size
     )  # fmt: skip
+    block = sa.shape[1]
+    scales = f", sa + {block} * i, sb + {block} * i" if block else ""
     return (
         f"static int {name}_selftest(void) {{ /* {count} vectors of {k} products */\n{arrays}\n"
         f"  int i, wrong = 0;\n"
-        f"  for (i = 0; i < {count}; i++) wrong += {name}(a + {k} * i, b + {k} * i, {k}, c[i]) != d[i];\n"
+        f"  for (i = 0; i < {count}; i++) wrong += {name}(a + {k} * i, b + {k} * i{scales}, {k}, c[i]) != d[i];\n"
         f"  return wrong;\n}}"
     )
 
@@ -60,6 +65,15 @@ def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.
     half = shape[0] // 2 + 1
     codes[:half] = near[:half]
     return codes.astype(fmt.code_dtype)
+
+
+def _scale_codes(rng: np.random.Generator, accumulator: Accumulator, shape: tuple[int, int]) -> np.ndarray:
+    """Return codes of scales around 1, one for each block of K; none without scales."""
+    fmt, block = accumulator.scale_format, accumulator.scale_block
+    if fmt is None:
+        return np.empty((shape[0], 0), np.uint8)
+    one = int(encode(1.0, fmt))
+    return rng.integers(one - 9, one + 9, (shape[0], shape[1] // block)).astype(np.uint8)
 
 
 def _canonical(bits: int, accumulator: Accumulator) -> int:

@@ -15,10 +15,11 @@ from tools import command
 import lowprec as lp
 from lowprec import oracle
 from lowprec.golden.export import TEMPLATES, Exported, ExportError, c_cast, c_header, sv_dpi
-from lowprec.oracle import ACCUMULATORS, FORMATS
+from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
+from lowprec.tensorcore.kinds.sequential import SequentialSum
 
 NAMES = [name for name in lp.accumulators if type(lp.accumulators[name]) in TEMPLATES
-         and lp.accumulators[name].scale_format is None and lp.accumulators[name].dtype != np.float64]  # fmt: skip
+         and lp.accumulators[name].dtype != np.float64]  # fmt: skip
 CASTS = [name for name in lp.formats if type(lp.formats[name]) is lp.Format and lp.formats[name].signed
          and lp.formats[name].has_zero and not lp.formats[name].is_integer]  # fmt: skip
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
@@ -42,11 +43,14 @@ def compiled(folder: Path, header: Exported, functions: str, *flags: str) -> cty
 
 def product(header: Exported, stored: str) -> str:
     a, b = (f"uint{8 * f.code_dtype.itemsize}_t" for f in (header.a, header.b))
-    rows = f"const {a} *a, const {b} *b, const {stored} *c, {stored} *d, int n, int k"
+    scales = ", sa + i * blocks, sb + i * blocks" if "const uint8_t *sa" in header.text else ""
+    arrays = f"const {a} *a, const {b} *b, const uint8_t *sa, const uint8_t *sb"
+    rows = f"{arrays}, const {stored} *c, {stored} *d, int n, int k, int blocks"
+    unused = "" if scales else "  (void)sa; (void)sb; (void)blocks;\n"
     return (
         f"int run_selftest(void);\nint run_selftest(void) {{ return {header.name}_selftest(); }}\n"
-        f"void dots({rows});\nvoid dots({rows}) {{\n  int i;\n"
-        f"  for (i = 0; i < n; i++) d[i] = {header.name}(a + i * k, b + i * k, k, c[i]);\n}}"
+        f"void dots({rows});\nvoid dots({rows}) {{\n  int i;\n{unused}"
+        f"  for (i = 0; i < n; i++) d[i] = {header.name}(a + i * k, b + i * k{scales}, k, c[i]);\n}}"
     )
 
 
@@ -62,8 +66,20 @@ def codes(rng: np.random.Generator, fmt: lp.Format, shape: tuple[int, ...], kind
     return out
 
 
+def scale_codes(
+    rng: np.random.Generator, accumulator: lp.Accumulator, shape: tuple[int, int], kind: int
+) -> NDArray[np.uint8]:
+    """Any codes of scales, those around 1, small ones, large ones; none without scales."""
+    fmt, block = accumulator.scale_format, accumulator.scale_block
+    if fmt is None:
+        return np.empty((shape[0], 0), np.uint8)
+    one, bound = int(lp.encode(1.0, fmt)), fmt.max_code + 1
+    low, high = ((0, 256), (one - 20, one + 20), (0, 12), (bound - 20, bound))[kind]
+    return rng.integers(low, high, (shape[0], shape[1] // block)).astype(np.uint8)
+
+
 @needs_cc
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
     accumulator = lp.accumulators[name]
@@ -74,14 +90,17 @@ def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
     rule, read = ACCUMULATORS[name].rule, accumulator.multiplied(header.a)
     drop = header.a.bits - read.bits
     for kind in range(4):
-        for k in (1, header.step + 1, 2 * header.step):
+        block = accumulator.scale_block or 1
+        for k in sorted({-(-k // block) * block for k in (1, header.step + 1, 2 * header.step)}):
             a, b = (codes(rng, header.a, (n, k), kind) for _ in "ab")
+            sa, sb = (scale_codes(rng, accumulator, (n, k), kind) for _ in "ab")
             c = codes(rng, stored, (n,), kind)
             got = np.empty(n, c.dtype)
-            library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c, got)), n, k)
+            library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, sa, sb, c, got)), n, k, sa.shape[1])
             for i in range(n):
-                fmt = FORMATS[read.name]
-                want = rule.dot((a[i] >> drop).tolist(), (b[i] >> drop).tolist(), int(c[i]), fmt, fmt)
+                fmt, scaling = FORMATS[read.name], ACCUMULATORS[name].scales
+                scales = None if scaling is None else Scales(sa[i].tolist(), sb[i].tolist(), *scaling)
+                want = rule.dot((a[i] >> drop).tolist(), (b[i] >> drop).tolist(), int(c[i]), fmt, fmt, scales)
                 if accumulator.has_canonical_nan and want & (stored.sign_mask - 1) > (stored.inf_code or 0):
                     want = stored.sign_mask - 1
                 assert int(got[i]) == want, (kind, k, a[i], b[i], hex(c[i]), hex(got[i]), hex(want))
@@ -106,7 +125,7 @@ def test_modified_accumulators_are_exported_too(changes: dict[str, Any], tmp_pat
         a, b = (codes(rng, fmt, (n, k), kind) for fmt in (header.a, header.b))
         c = codes(rng, lp.formats["float32"], (n,), kind)
         got = np.empty(n, np.uint32)
-        library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c, got)), n, k)
+        library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, a, b, c, got)), n, k, 0)
         want = [
             lp.mma(a[i : i + 1], b[i : i + 1], c[i : i + 1, None].view(np.float32), accumulator=accumulator,
                    a_format="e5m2", b_format="e4m3fn").view(np.uint32).item()
@@ -162,10 +181,17 @@ def test_generated_casts_are_the_oracle(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_says_why() -> None:
-    with pytest.raises(ExportError, match=r"must be of a kind with a C template .*, got amx_fp8, a PairedLaneChains"):
-        c_header("amx_fp8")
-    with pytest.raises(ExportError, match="must take no scales, got blackwell_mxf8"):
-        c_header("blackwell_mxf8")
+    class MySum(SequentialSum):
+        """A kind of one's own."""
+
+    with pytest.raises(ExportError, match=r"must be of a kind with a C template .*, got mine, a MySum"):
+        c_header(MySum("mine"))
+    with pytest.raises(ExportError, match="must take no scales for a DPI-C package, got blackwell_mxf8"):
+        sv_dpi(c_header("blackwell_mxf8", vectors=0), "blackwell_mxf8")
+    with pytest.raises(ExportError, match="results must be float32, FP22 or float16, got float64"):
+        c_header("fp64")
+    with pytest.raises(ExportError, match=r"at most 12 significant bits .* got float32 and float32 for "):
+        c_header(lp.accumulators["cdna2_f16"].with_(input_formats=()), "float32")
     with pytest.raises(ExportError, match="must not promote"):
         c_header(lp.accumulators["hopper_fp8"].with_(promote_every=128))
     with pytest.raises(ExportError, match="must be a signed floating-point format with a zero, got e8m0fnu"):

@@ -1,0 +1,76 @@
+"""`steps`: the tree of an instruction's sums as C statements, each an exact sum with one rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..tensorcore.accumulator import Accumulator
+from ..tensorcore.kinds.exact import ExactSum
+from ..tensorcore.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
+
+_ROUNDINGS = {"nearest": "TO_NEAREST", "odd": "TO_ODD"}
+_FLUSHES = {"": "KEEP", "x86": "FLUSH_UNBOUNDED", "cdna2": "FLUSH_AFTER", "odd": "FLUSH_BEFORE"}
+
+
+def roundings(accumulator: Accumulator) -> Iterator[SingleRounding]:
+    """Yield the roundings of an instruction."""
+    nodes: list[SumNode] = [accumulator.instruction("C", 0)]
+    while nodes:
+        node = nodes.pop()
+        nodes += [item for item in node.of if isinstance(item, SumNode)]
+        if isinstance(node.how, SingleRounding):
+            yield node.how
+
+
+def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
+    """Return the statements of an instruction, and the number of its sums.
+
+    Products beyond `k` are +0. On x86, a product that is added to a sum is exact, and one that is added to another
+    product is first flushed, as are the terms of all other sums that flush.
+    """
+    lines: list[str] = []
+    count = 0
+
+    def terms(node: SumNode) -> list[str]:
+        """Return the statements that add a node's terms, after the sums among them are computed."""
+        how = node.how
+        flush = f"{name}_{_FLUSHES[how.flushes]}" if isinstance(how, SingleRounding) else f"{name}_KEEP"
+        alone = (
+            isinstance(how, SingleRounding)
+            and how.flushes == "x86"
+            and not all(isinstance(item, ProductLeaf) for item in node.of)
+        )
+        own: list[str] = []
+        for item in node.of:
+            if isinstance(item, str):
+                own.append(f"{name}_add_number(&s, {'c' if item == 'C' else '0'}, {flush});")
+            elif isinstance(item, ProductLeaf):
+                stop = "k" if isinstance(accumulator, ExactSum) else str(item.ks[-1] + 1)
+                flush_product = f"{name}_KEEP" if alone else flush
+                call = f"{name}_add_product(&s, a, b, k, {{}}, {item.exponent}, {flush_product});"
+                if stop != "k" and len(item.ks) == 1:
+                    own.append(call.format(item.ks[0]))
+                else:
+                    own.append(f"for (i = {item.ks[0]}; i < {stop}; i++) {call.format('i')}")
+            elif isinstance(item.how, KindSpecific):
+                own.append(f"{name}_add_aligned(&s, a, b, k);")
+            else:
+                own.append(f"{name}_add_number(&s, {summed(item)}, {flush});")
+        return own
+
+    def summed(node: SumNode) -> str:
+        """Write the statements of a node, and return its result."""
+        nonlocal count
+        assert isinstance(node.how, SingleRounding)
+        own, how, result = terms(node), node.how, f"r[{count}]"
+        count += 1
+        lines.extend([f"s = {name}_empty();", *own])
+        zero, saturates = int(how.zeros == "+0"), int(how.saturates)
+        way = f"{name}_{_ROUNDINGS[how.rounding]}, {name}_{_FLUSHES[how.flushes]}"
+        lines.append(f"{result} = {name}_round(&s, {way}, {zero}, {saturates}); /* {', '.join(node.does)} */")
+        return result
+
+    result = summed(accumulator.instruction("C", 0))
+    loops = any(line.startswith("for") for line in lines)
+    body = "\n".join(f"  {line}" for line in (*(["int i;"] if loops else []), *lines, f"return {result};"))
+    return {"STEPS": body, "SUMS": count}
