@@ -68,6 +68,11 @@ Which accumulator is an instruction?
 | `mma.sync` with block scales on RTX Blackwell | `rtx_blackwell_mxf8`, `rtx_blackwell_mxf4`, `rtx_blackwell_nvfp4` |
 | MFMA of AMD's CDNA1 to CDNA3 | `cdna1_f16`, ..., `cdna3_fp8` |
 | WMMA of AMD's RDNA3 and RDNA4 | `rdna3_f16`, `rdna4_f16` (wave64), `rdna4_f16_wave32` |
+| RISC-V's dot products in drafts: Zvdota as Spike computes it, for VLEN = 128 | `zvdota_fp8`, `zvdota_bf16` |
+| RISC-V's matrix extension in draft, by its choices psm and rnd | `ime_bf16_rto`, `ime_bf16_frm`, `ime_bf16_xct`, \
+`ime_bf16_rvbna` |
+| Tenstorrent's MVMUL with float32 sums, in one, two or four fidelity phases | `wormhole_bf16_lofi`, `_hifi2`, \
+`_hifi4`; `blackhole_bf16_lofi`, `_hifi2`, `_hifi4` |
 
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
 compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above

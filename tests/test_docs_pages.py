@@ -83,6 +83,7 @@ def test_examples_of_links_run() -> None:
         "batch.md",
         "codecs.md",
         "costs.md",
+        "golden.md",
         "identify.md",
         "orders.md",
         "start.md",

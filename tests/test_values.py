@@ -162,6 +162,7 @@ def test_fields_that_are_tuples():
         ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"),
         ("AttentionKernel", "gradient_tiles"),
         ("OnesComplementSum", "daz_formats"), ("FlooredPairSum", "group_order"),
+        ("FidelityPhaseSum", "phases"),
     }  # fmt: skip
 
 

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .output import Cell, CommandError, emit, machine_readable, output_format
 
+if TYPE_CHECKING:
+    from ..tensorcore.accumulator import Accumulator
+
 
 @click.command("accumulators")
 @click.argument("name", required=False)
+@click.option("--disclosure", metavar="FILE.toml", help="Write the entry as a disclosure, with test vectors beside it.")
 @machine_readable
-def accumulators_command(name: str | None) -> None:
-    """List accumulators, or show the details of one."""
+def accumulators_command(name: str | None, disclosure: str | None) -> None:
+    """List accumulators, or show the details of one, or write it as a disclosure.
+
+    A disclosure is a TOML file in which a vendor publishes how an instruction sums; lowprec.accumulators.load reads it.
+    """
     from .._values import compared_fields
     from ..tensorcore.catalogue import accumulators
 
+    if disclosure is not None:
+        if name is None:
+            raise CommandError("accumulators: NAME must be given with --disclosure, got none")
+        _write_disclosure(accumulators[name], Path(disclosure))
+        return
     if name is not None:
         one = accumulators[name]
         _about(one, accumulators.aliases(one.name), [("how it sums", one.summary)])
@@ -36,6 +50,28 @@ def accumulators_command(name: str | None) -> None:
     ]
     columns = ("accumulator", "inputs", "kind", "group size", "fraction bits", "output", "block scales")
     emit(columns, rows, "Accumulators")
+
+
+def _write_disclosure(entry: Accumulator, path: Path) -> None:
+    """Write an entry as a disclosure, with a vector set where the oracle has its rule."""
+    import hashlib
+
+    from .._files import write_bytes, write_text
+    from ..oracle import ACCUMULATORS
+    from ..tensorcore.disclosure import write_disclosure
+    from ..vectors.catalogue import vectors
+    from ..vectors.encodings import encodings
+
+    evidence = []
+    if entry.name in ACCUMULATORS:
+        found = vectors(f"mma/{entry.name}")
+        data, file = encodings["npz"].write(found), path.with_suffix(".npz")
+        write_bytes(file, data)
+        click.echo(str(file))
+        digest = hashlib.sha256(data).hexdigest()
+        evidence = [{"kind": "vectors", "file": file.name, "sha256": digest, "outputs": len(found)}]
+    write_text(path, write_disclosure(entry, evidence))
+    click.echo(str(path))
 
 
 @click.command("attentions")

@@ -48,6 +48,9 @@ from .ieee import sequential as sequential
 from .ieee import sequential_f32 as sequential_f32
 from .rdna import FlooredPairs as FlooredPairs
 from .rdna import SignFrame as SignFrame
+from .riscv import BulkSums as BulkSums
+from .riscv import PartialSums as PartialSums
+from .tenstorrent import FidelityPhases as FidelityPhases
 from .tiles import promoted_dot as promoted_dot
 from .tiles import quantize_tile as quantize_tile
 from .values import BFLOAT16 as BFLOAT16

@@ -15,6 +15,8 @@ from .fused import Rule, Scales
 from .halves import Halves
 from .ieee import exact_dot, sequential
 from .rdna import FlooredPairs, SignFrame
+from .riscv import BulkSums, PartialSums
+from .tenstorrent import FidelityPhases
 from .values import (
     BFLOAT16,
     E2M1FN,
@@ -89,7 +91,19 @@ class ExactSum:
 
 Cpu: TypeAlias = FlushedFma | Lanes | Odd | RoundedGroups | ScaledGroups
 Rdna: TypeAlias = SignFrame | FlooredPairs
-AnyRule: TypeAlias = Rule | Halves | Sequential | ExactGroups | FlushedPairs | FlooredSum | ExactSum | Rdna | Cpu
+AnyRule: TypeAlias = (
+    Rule
+    | Halves
+    | Sequential
+    | ExactGroups
+    | FlushedPairs
+    | FlooredSum
+    | ExactSum
+    | Rdna
+    | PartialSums
+    | FidelityPhases
+    | Cpu
+)
 
 
 @dataclass(frozen=True)
@@ -186,5 +200,20 @@ _CPUS = {
     "arm_fp8_fmlal_f16": Accumulator(ScaledGroups(1, output=FLOAT16), _FP8),
 }
 
-ACCUMULATORS = _catalogue() | _CPUS
+_RISCV = {
+    "ime_bf16_rto": Accumulator(PartialSums(4), ("bfloat16",)),
+    "ime_bf16_frm": Accumulator(PartialSums(4, partial="nearest"), ("bfloat16",)),
+    "ime_bf16_xct": Accumulator(PartialSums(4, partial="exact"), ("bfloat16",)),
+    "ime_bf16_rvbna": Accumulator(BulkSums(4), ("bfloat16",)),
+    "zvdota_bf16": Accumulator(BulkSums(8, last="odd", fraction_bits=26), ("bfloat16",)),
+    "zvdota_fp8": Accumulator(BulkSums(16, last="odd", fraction_bits=27), _FP8),
+}
+
+_TENSTORRENT = {
+    f"{chip}_bf16_{fidelity}": Accumulator(FidelityPhases(phases=phases, wormhole=chip == "wormhole"), ("bfloat16",))
+    for chip in ("wormhole", "blackhole")
+    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)), ("hifi4", (0, 1, 2, 3)))
+}
+
+ACCUMULATORS = _catalogue() | _RISCV | _TENSTORRENT | _CPUS
 """Accumulators by name."""

@@ -18,6 +18,8 @@ from .cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
 from .rdna import FlooredPairs, SignFrame
+from .riscv import BulkSums, PartialSums
+from .tenstorrent import FidelityPhases
 from .values import FLOAT32, AnyFormat
 
 _HALF = Fraction(1, 2)
@@ -179,6 +181,10 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
             }  # fmt: skip
         case SignFrame() | FlooredPairs():
             return _wrong_of_rdna(rule)
+        case PartialSums():
+            return _wrong_of_riscv(rule)
+        case FidelityPhases():
+            return _wrong_of_tenstorrent(rule)
         case ExactSum():
             return {
                 "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
@@ -210,6 +216,32 @@ def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
                 "another order": replace(rule, order=(1, 0) if not order else ()), "CDNA1": ExactGroups(group),
             }  # fmt: skip
             return {**near_pairs, "all aligned together": replace(rule, in_pairs=False)} if group > 2 else near_pairs
+
+
+def _wrong_of_riscv(rule: PartialSums) -> dict[str, AnyRule]:
+    wrong: dict[str, AnyRule] = {"twice the group": replace(rule, group=2 * rule.group), "CDNA1": ExactGroups(2)}
+    wrong["half the group"] = replace(rule, group=rule.group // 2)
+    if rule.partial != "exact":
+        wrong["partial sums not rounded"] = replace(rule, partial="exact")
+        wrong["partial sums otherwise"] = replace(rule, partial="nearest" if rule.partial == "odd" else "odd")
+    wrong["last rounding otherwise"] = replace(rule, last="nearest" if rule.last == "odd" else "odd")
+    if isinstance(rule, BulkSums):
+        for words, bits in (("less", -1), ("more", 1)):
+            wrong[f"one fraction bit {words}"] = replace(rule, fraction_bits=rule.fraction_bits + bits)
+        wrong["lost bits forgotten"] = replace(rule, sticky=False)
+        wrong["normalised exponents"] = replace(rule, normalised=True)
+    return wrong
+
+
+def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, AnyRule]:
+    wrong: dict[str, AnyRule] = {
+        "groups of 16": replace(rule, together=16), "groups of 4": replace(rule, together=4),
+        "one fraction bit less": replace(rule, fraction_bits=9), "products truncated": replace(rule, truncated=True),
+        "slices exchanged": replace(rule, swapped=True), "exact": ExactGroups(4),
+    }  # fmt: skip
+    if rule.phases == (0, 1, 2, 3):
+        return {**wrong, "phases of 16 products": replace(rule, group=16), "HiFi3": replace(rule, phases=(0, 1, 2))}
+    return {**wrong, "one phase more": replace(rule, phases=(*rule.phases, len(rule.phases)))}
 
 
 def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:

@@ -275,7 +275,7 @@ class AlignedSum(Accumulator):
     Parameters
     ----------
     group : int
-        Products per sum (L), 1 to 256.
+        Products per sum (L), 1 to 1024.
     fraction_bits : int
         Fraction bits kept below the largest exponent when terms are aligned (F), 3 to 40.
     output_format : Format or str
@@ -341,7 +341,7 @@ def heeded_fields(kind: type[Accumulator]) -> tuple[str, ...]:
 
 #: Ranges of integer fields that several kinds have.
 _RANGES = {
-    "group_size": (1, 256), "fraction_bits": (3, 40), "exact_group": (1, 256), "lanes": (1, 256),
+    "group_size": (1, 1024), "fraction_bits": (3, 40), "exact_group": (1, 256), "lanes": (1, 256),
     "leading_bits": (3, 40), "zero_exponent": (-8000, 8000), "scale_block": (0, 256), "product_scale_log2": (-127, 127),
     "promote_every": (1, 1 << 30),
 }  # fmt: skip

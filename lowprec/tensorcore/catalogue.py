@@ -9,19 +9,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from .accumulator import FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
+from .disclosure import read_disclosure
 from .kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .kinds.exact import ExactSum
 from .kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
+from .kinds.riscv import BulkNormalizedSum, PartialRounding, PartialSum
 from .kinds.sequential import SequentialSum
+from .kinds.tenstorrent import FidelityPhaseSum
 from .kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
-accumulators: Registry[Accumulator] = Registry("accumulator", Accumulator)  # type: ignore[type-abstract]
+
+class AccumulatorRegistry(Registry[Accumulator]):
+    """A catalogue of accumulators, to which those of a disclosure can be added."""
+
+    def load(self, path: str | Path) -> list[str]:
+        """Register the accumulators of a disclosure, a TOML file; return their names.
+
+        Raises
+        ------
+        DisclosureError
+            If the file has unknown keys or another version, or contradicts itself.
+        OSError
+            If a file cannot be read.
+        ValueError
+            If a name is that of another accumulator.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile, lowprec as lp
+        >>> from lowprec.tensorcore.disclosure import write_disclosure
+        >>> text = write_disclosure(lp.accumulators["ime_bf16_rto"].with_(group_size=8, name="x1"))
+        >>> with tempfile.TemporaryDirectory() as folder, lp.accumulators.scoped():
+        ...     file = pathlib.Path(folder) / "x1.toml"
+        ...     _ = file.write_text(text)
+        ...     lp.accumulators.load(file), lp.accumulators["x1"].group_size
+        (['x1'], 8)
+        """
+        return [self.register(entry.name, entry).name for entry in read_disclosure(path)]
+
+
+accumulators = AccumulatorRegistry("accumulator", Accumulator)  # type: ignore[type-abstract]
 """Catalogue of accumulators."""
 
 
@@ -133,6 +167,42 @@ _RDNA: tuple[Accumulator, ...] = (
         )
     ),
 )  # fmt: skip
+# RISC-V: drafts without silicon. For 8-bit operands W is 4, for 16-bit ones 2; a group has G W products.
+_ZVDOTA = "riscv-isa-manual, Zvdota and Zvbdota 1.0: bulk normalization (PR 3244, 93c538a6); all products of VLEN = 128"
+_SPIKE = "44 results of Spike 55b4658d (riscv/bulknormdot.h); no silicon"
+_IME = "riscv-isa-manual, integrated-matrix.adoc (0bd7e54b)"
+_RND: tuple[tuple[str, PartialRounding], ...] = (("rto", "odd"), ("frm", "nearest"), ("xct", "exact"))
+_RISCV: tuple[Accumulator, ...] = (
+    *(
+        PartialSum(
+            f"ime_bf16_{rnd}", partial_rounding=rounding, input_formats=_BF16,
+            source=f"{_IME}: psm = 0, rnd = {rnd}, G = 2", validated_against="no model can be run",
+        )
+        for rnd, rounding in _RND
+    ),
+    BulkNormalizedSum(
+        "ime_bf16_rvbna", fraction_bits=25, input_formats=_BF16, source=f"{_IME}: psm = 1 with RVBNA, rnd = rto, G = 2",
+        validated_against="no model can be run",
+    ),
+    BulkNormalizedSum(
+        "zvdota_bf16", group_size=8, fraction_bits=26, sum_rounding="odd", input_formats=_BF16,
+        source=f"{_ZVDOTA}, vfwdota.vv", validated_against=_SPIKE,
+    ),
+    BulkNormalizedSum(
+        "zvdota_fp8", group_size=16, fraction_bits=27, sum_rounding="odd", input_formats=_FP8,
+        source=f"{_ZVDOTA}, vfqwdota.vv", validated_against=_SPIKE,
+    ),
+)  # fmt: skip
+# Tenstorrent: MVMUL with float32 sums in Dst; phases in the order of tt-llk, each over the 32 products of a tile.
+_TTSIM = "tenstorrent/ttsim, src/tensix.cpp: mvmul, fpu_accum_normalize_encode; tt-llk, llk_math_matmul.h"
+_TENSTORRENT: tuple[Accumulator, ...] = tuple(
+    FidelityPhaseSum(
+        f"{chip}_bf16_{fidelity}", phases=phases, misplaces_minus_one=chip == "wormhole", input_formats=_BF16,
+        source=_TTSIM, validated_against="2 results of the vendor's functional simulator; no recordings",
+    )
+    for chip in ("wormhole", "blackhole")
+    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)), ("hifi4", (0, 1, 2, 3)))
+)  # fmt: skip
 # Dot products of CPUs.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
@@ -186,7 +256,7 @@ _CPUS: tuple[Accumulator, ...] = (
         source="Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
     ),
 )  # fmt: skip
-for _entry in (*_MATRIX_CORES, *_RDNA, *_CPUS):
+for _entry in (*_MATRIX_CORES, *_RDNA, *_RISCV, *_TENSTORRENT, *_CPUS):
     accumulators.register(_entry.name, _entry)
 accumulators.register(
     "fp64",

@@ -227,7 +227,7 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("mma('fp64')", TypeError, "fp64: operands must be float64 or their bits as uint64, got uint8"),
     ("mma('blackwell_mxf8', a_scale=np.ones((2, 1)), b_scale=scale)", TypeError,
      "codes of e8m0fnu must be unsigned integers, got float64"),
-    ("change('hopper_fp8', group_size=0)", "group_size must be an integer from 1 to 256, got 0"),
+    ("change('hopper_fp8', group_size=0)", "group_size must be an integer from 1 to 1024, got 0"),
     ("change('hopper_fp8', fraction_bits=41)", "fraction_bits must be an integer from 3 to 40, got 41"),
     ("change('hopper_fp8', align='up')", "align must be one of 'truncate', 'floor', 'nearest', got 'up'"),
     ("change('hopper_fp8', output_format='float64')",
@@ -272,7 +272,7 @@ def test_a_kind_tells_its_words_and_its_oracle(kind: type[Accumulator]) -> None:
 OTHERS: dict[str, tuple[Any, ...]] = {
     "group_size": (2, 4, 8, 16), "fraction_bits": (11, 5), "align": ("floor", "nearest"),
     "output_format": ("float16", "float32"), "zero_exponent": (3, -1), "exact_group": (2, 4, 1), "lanes": (2, 4, 1),
-    "promote_every": (64, 128),
+    "promote_every": (64, 128), "partial_rounding": ("nearest", "exact"), "sum_rounding": ("odd",),
 }  # fmt: skip
 
 

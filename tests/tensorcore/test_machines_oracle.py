@@ -14,7 +14,7 @@ from machine_inputs import ADDENDS, FAMILIES, Codes, Tile, dtype_of, tile
 from machine_samples import Sample, Scaling, group_of, pairs_of, sample, samples
 
 import lowprec as lp
-from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator
+from lowprec.oracle import ACCUMULATORS, FLOAT16, FLOAT32, FORMATS, Accumulator, FidelityPhases, PartialSums
 from lowprec.oracle.accumulators import Rdna
 from lowprec.testing import assert_bits_equal
 
@@ -53,7 +53,7 @@ def mma(x: Tile, accumulator: Any, names: tuple[str, str], scales: Scaling = Non
 def check(ours: Codes, x: Sample) -> None:
     """Every bit is the oracle's. A NaN is the canonical one where the oracle has no payloads; of float64, any."""
     nan = {2: 0x7FFF, 4: 0x7FFFFFFF}.get(ours.dtype.itemsize)
-    has_payload = isinstance(x.machine.rule, Rdna)
+    has_payload = isinstance(x.machine.rule, Rdna | PartialSums | FidelityPhases)
     for (i, j), wanted in zip(x.where, x.wanted(), strict=True):
         got = int(ours[i, j])
         both = np.array([got, wanted], ours.dtype).view(FLOATS[ours.dtype.itemsize])

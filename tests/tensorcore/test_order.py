@@ -34,7 +34,7 @@ def test_products_of_one_box_may_be_permuted(name):
     """And exchanging products between two boxes changes bits: the drawing has no box too few."""
     boxes = [box.ks for box in lp.accumulators[name].order().products()]
     places = np.arange(1 + max(itertools.chain(*boxes)))
-    assert sorted(itertools.chain(*boxes)) == places.tolist(), "every product once"
+    assert sorted(set(itertools.chain(*boxes))) == places.tolist(), "every product, in each phase"
     rng, permuted = np.random.default_rng(1), places.copy()
     for box in boxes:
         permuted[list(box)] = rng.permutation(box)

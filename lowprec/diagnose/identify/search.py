@@ -47,6 +47,11 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "fraction_bits": lambda kind, dump: tuple(range(3, 41)),
     "leading_bits": lambda kind, dump: tuple(range(22, 31)),  # of RDNA's sums, whose last rounding keeps 24 bits
     "align": lambda kind, dump: tuple(kind.alignments),
+    "partial_rounding": lambda kind, dump: ("odd", "nearest", "exact"),
+    "sum_rounding": lambda kind, dump: ("nearest", "odd"),
+    "phases": lambda kind, dump: ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)),
+    "phase_length": lambda kind, dump: (32, 16),
+    "misplaces_minus_one": lambda kind, dump: (False, True),
     "output_format": lambda kind, dump: tuple(o for o in kind.output_formats if _fits(o, dump)),
     "zero_exponent": lambda kind, dump: (None, *range(least_exponent(dump) + 1, _largest_exponent(dump) + 1)),
     **dict.fromkeys(

@@ -22,8 +22,9 @@ from .search import FAILED, Kind, Score, Search, Values
 #: Changes of a node, in the order in which they are tried: names of fields, or of lists of `_SOME` and `_STEPS`.
 CHANGES: tuple[tuple[str, ...], ...] = (
     ("output_format",), ("align",), ("exact_group",), ("lanes",), ("daz_formats",), ("saturate",), ("input_formats",),
-    ("fraction_bits",), ("leading_bits",), ("group_order",), ("group_size",), ("steps",), ("promote_every",),
-    ("zero_exponent",), ("product_scale_log2",), ("scale_format",),
+    ("fraction_bits",), ("leading_bits",), ("group_order",), ("partial_rounding",), ("sum_rounding",), ("phases",),
+    ("phase_length",), ("misplaces_minus_one",), ("group_size",),
+    ("steps",), ("promote_every",), ("zero_exponent",), ("product_scale_log2",), ("scale_format",),
     ("group_size", "steps"),
     ("fraction_bits", "align", "output_format"),
     ("binary group", "fraction_bits"),

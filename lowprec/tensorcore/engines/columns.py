@@ -18,6 +18,7 @@ from .dots import ExponentRanges
 from .engine import NO_PLACES, Engine, PartialResult, find_nonfinite, products_fit_float32, union
 
 _WORK = 1 << 20  # multiply-adds that justify a thread
+_MAX_GROUP = 256  # products whose sum is exact in float64
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 
@@ -31,6 +32,7 @@ class ColumnEngine(Engine):
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ColumnEngine | None:
         """Return the engine for operands of at most 12 significant bits."""
         few = accumulator.fraction_bits <= kernels.MAX_FRACTION_BITS and accumulator.output_format == FLOAT32
+        few = few and accumulator.group_size <= _MAX_GROUP
         return (
             cls(accumulator, fa, fb, "") if few and products_fit_float32(fa, fb) and fa.emin + fb.emin > -900 else None
         )

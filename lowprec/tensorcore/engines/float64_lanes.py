@@ -27,6 +27,7 @@ from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Engine, PartialResult, Trial, find_nonfinite
 
 NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
+_MAX_GROUP = 256  # products whose sum is exact in float64
 _ROWS_AT_ONCE = 256  # rows of A, or of B, decoded and packed at a time
 
 
@@ -224,6 +225,7 @@ def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) ->
         kernels is not None
         and (stored == FLOAT32 or stored.name in kernels)
         and a.fraction_bits <= MAX_FRACTION_BITS
+        and a.group_size <= _MAX_GROUP
         # If no term is zero, C is not, and then E is at least its exponent in any case.
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
         and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))

@@ -113,7 +113,7 @@ class TruncateFloorSum(Accumulator):
     Parameters
     ----------
     group : int
-        Products per sum, 1 to 256.
+        Products per sum, 1 to 1024.
     fraction_bits : int
         Fraction bits kept below the largest exponent, 3 to 40.
     lanes : int
@@ -237,7 +237,7 @@ class OnesComplementSum(_RdnaSum):
     Parameters
     ----------
     group_size : int
-        Products per sum, 1 to 256.
+        Products per sum, 1 to 1024.
     fraction_bits, leading_bits : int
         Bits kept below the largest sum of two operands' exponents, and below the largest leading bit of a term.
     daz_formats : sequence of Format or str
@@ -272,7 +272,7 @@ class FlooredPairSum(_RdnaSum):
     Parameters
     ----------
     group_size : int
-        Products per sum, 1 to 256: pairs of consecutive k.
+        Products per sum, 1 to 1024: pairs of consecutive k.
     fraction_bits, leading_bits : int
         Bits kept below the largest sum of two operands' exponents of a pair, and below C's leading bit.
     group_order : tuple of int

@@ -93,7 +93,7 @@ class ScaledGroupSum(DotSum):
     Parameters
     ----------
     group : int
-        Products per sum, 1 to 256.
+        Products per sum, 1 to 1024.
     output_format : Format or str
         Format of results: ``float32`` or ``float16``.
     product_scale_log2 : int

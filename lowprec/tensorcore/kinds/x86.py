@@ -30,7 +30,7 @@ class _X86Sum(DotSum):
     Parameters
     ----------
     group : int
-        Products per instruction, 1 to 256.
+        Products per instruction, 1 to 1024.
     daz_formats : sequence of Format or str
         Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
     """

@@ -6,7 +6,7 @@ subnormals, zeros of both signs), any C, any L and F, three roundings of terms a
 compute special cases tens of times faster.
 
 64-bit integers suffice: a product of two significands, shifted left so that its last bit is worth at most 2^-F of its
-own exponent, stays below 2^max(F + 2, 48), and 257 of them below 2^57.
+own exponent, stays below 2^max(F + 2, 48), and 1025 of them below 2^59.
 """
 
 from typing import Any, NamedTuple

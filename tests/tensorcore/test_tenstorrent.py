@@ -1,0 +1,67 @@
+"""Tenstorrent's matrix units against results of the vendor's functional simulator, and reports of its users."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec import oracle
+
+ROWS = [
+    line.split()
+    for line in (Path(__file__).parents[2] / "reference_data/units/ttsim_mvmul.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+def codes(text: str) -> np.ndarray:
+    """The upper 19 bits of float32 words, of which the unit reads 10 mantissa bits: as tf32."""
+    return (np.array([[int(x, 16) for x in text.split(",")]], np.uint32) >> 13).astype(np.uint32)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"phase{row[0]}")
+@pytest.mark.parametrize("chip", ["wormhole", "blackhole"])
+def test_simulated_instructions(row: list[str], chip: str) -> None:
+    """Right operands come first in a row of the file: they are the unit's register A."""
+    unit = lp.accumulators[f"{chip}_bf16_lofi"].with_(input_formats=(), phases=(int(row[0]),), phase_length=16)
+    b, a = codes(row[1]), codes(row[2])
+    c = np.array([[int(row[3], 16)]], np.uint32).view(np.float32)
+    found = lp.mma(a, b, c, accumulator=unit, a_format="tf32", b_format="tf32").view(np.uint32).item()
+    assert found == int(row[4], 16)
+    rule = oracle.FidelityPhases(group=16, phases=(int(row[0]),), wormhole=chip == "wormhole")
+    assert rule.dot(a[0].tolist(), b[0].tolist(), int(row[3], 16), oracle.TF32, oracle.TF32) == found
+
+
+def test_a_sum_of_minus_one_unit_on_wormhole() -> None:
+    """Only Wormhole returns it 2^27 times too large."""
+    a, b = (np.zeros((1, 16), np.uint16) for _ in "ab")
+    a[0, 0], b[0, 0] = 0x3F80, 0xBF80  # 1 and -1
+    c = np.array([[0x3F7FFFFE]], np.uint32).view(np.float32)  # rounded half up to 1 - 2^-23, in units of 2^-23
+    found = {chip: lp.mma(a, b, c, accumulator=f"{chip}_bf16_lofi").item() for chip in ("wormhole", "blackhole")}
+    assert found == {"wormhole": -16.0, "blackhole": -(2.0**-23)}
+
+
+def test_more_phases_are_not_always_more_accurate() -> None:
+    """1.3125 x 7.96875 in bfloat16, as reported: HiFi2 gives less than the product, HiFi4 the product."""
+    a, b = (lp.encode([[x]], "bfloat16") for x in (7.96875, 1.3125))
+    lofi = lp.accumulators["blackhole_bf16_lofi"]
+    found = {p: lp.mma(a, b, accumulator=lofi.with_(phases=tuple(range(p)))).item() for p in (1, 2, 4)}
+    assert found == {1: 7.9375 * 1.3125, 2: 7.9375 * 1.3125, 4: 7.96875 * 1.3125}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"phases": (0, 0)}, r"phases must be some of 0, 1, 2, 3, each once, got \(0, 0\)"),
+        ({"phases": ()}, r"phases must be some of 0, 1, 2, 3, each once, got \(\)"),
+        ({"phase_length": 24}, "phase_length must be a multiple of 16, got 24"),
+        ({"promote_every": 16}, "promote_every must be a multiple of 32, got 16"),
+    ],
+)
+def test_bad_fields(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lp.accumulators["blackhole_bf16_lofi"].with_(**change)
+    with pytest.raises(ValueError, match="at most 11 significant bits"):
+        lp.mma(np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32), a_format="float32", b_format="float32",
+               accumulator=lp.accumulators["blackhole_bf16_lofi"].with_(input_formats=()))  # fmt: skip
