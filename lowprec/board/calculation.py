@@ -13,7 +13,7 @@ from ..format.catalogue import Format, formats
 
 
 def number(bits: str) -> np.float32:
-    """Return the float32 that hexadecimal digits denote."""
+    """Return the float32 number of a bit pattern in hexadecimal digits."""
     return np.float32(np.array([int(bits, 16)], np.uint32).view(np.float32)[0])
 
 

@@ -1,4 +1,4 @@
-"""Cells of the board: how often the answers of a package differ from lowprec, and the simplest input where they do."""
+"""Cells of the board: the number of differences of a package from lowprec, and the simplest input with a difference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ORACLE = {"casts": 256, "blocks": 16, "tiles": 1, "tensors": 6} | dict.fromkeys
 
 @dataclass
 class Units:
-    """Inputs of an operation, values or blocks, with both answers.
+    """Inputs of an operation (values or blocks), with the answers of the package and of lowprec.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class Units:
     source : int [n]
         Index of the input that a unit is part of.
     simplicity : int [n]
-        Sort key of the simplest input.
+        Sort key of the inputs, the smallest for the simplest one.
     answers : list of dict
-        Theirs and ours: codes or values [n] or [n, values], scales [n].
+        Answers of the package and of lowprec: codes or values [n] or [n, values], scales [n].
     prediction : Prediction
-        Lowprec's answer, for rules.
+        Lowprec's answer, to which rules are applied.
     places : int [n, values], optional
         Index in the tensor of every value, for tensors.
     stored : tuple, optional
@@ -71,7 +71,7 @@ class Units:
     stored: tuple[str, NDArray[Any]] | None = None
 
     def are_predicted(self, at: NDArray[np.int64], p: Prediction) -> Bools:
-        """Return whether a prediction for some units is the package's answer, signs of zeros included."""
+        """Return a mask of the units for which a prediction is the package's answer, signs of zeros included."""
         theirs = {name: array[at] for name, array in self.answers[0].items()}
         found = np.ones(len(at), bool)
         if "scale" in theirs:
@@ -329,7 +329,7 @@ def _example(operation: Operation, units: Units, i: int) -> dict[str, Any]:
 
 
 def _oracle(operation: Operation, units: Units, mine: Answer, shown: list[Any]) -> dict[str, int]:
-    """Return how many values the oracle computed, of the shown inputs and some more, and how many differ."""
+    """Return the number of values that the oracle computed (shown inputs and a sample), and how many differ."""
     kind = operation.inputs.partition("/")[0]
     if kind == "codes":
         return {}

@@ -57,7 +57,7 @@ def inputs(key: str) -> NDArray[Any]:
 
 
 def bfloat16_count(key: str) -> int:
-    """Return how many of the first inputs are exhaustive: all bfloat16 values, or all their normal magnitudes."""
+    """Return the number of leading inputs that are exhaustive: all bfloat16 values, or all normal magnitudes."""
     kind = key.partition("/")[0]
     other = {"casts": 1 << 16, "tensors": len(_bfloat16_amaxes()) // 64} | dict.fromkeys(PLAIN, 0)
     return other.get(kind, len(_bfloat16_amaxes()))
@@ -133,7 +133,7 @@ def blocks(width: int) -> F32:
 
 
 def _nibbles(name: str) -> F32:
-    """Return 64 blocks of 32 nonzero values of a format of 16 values, whose scales, of 16 or 32 values, are 1."""
+    """Return 64 blocks of 32 nonzero values of a 4-bit format; their scales, per 16 or 32 values, are 1."""
     values = formats[name].values()
     values = values[values != 0]
     x = np.random.default_rng(4).choice(values, (64, 32)).astype(np.float32)
@@ -142,7 +142,7 @@ def _nibbles(name: str) -> F32:
 
 
 def _products(name: str) -> NDArray[Any]:
-    """Return codes of 64 rows of A and 8 of B, 32 values each: of like and of mixed exponents, subnormals, NaN."""
+    """Return codes of 64 rows of A and 8 of B, 32 each: similar and mixed exponents, subnormals and NaN."""
     f, rng = formats[name], np.random.default_rng(6)
     x = rng.standard_normal((24, 72, 32)) * np.exp2(rng.integers(-3, 4, (24, 72, 1)))
     x[8:16] *= np.exp2(rng.integers(-4, 5, (8, 72, 32)))

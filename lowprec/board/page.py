@@ -63,14 +63,14 @@ def _result(cell: Cell) -> list[str]:
 
 
 def _words(cell: Cell, example: Mapping[str, Any]) -> str:
-    """Return an input in short: its largest magnitude, or the value."""
+    """Return a short form of an input: the value, or the largest magnitude of a block."""
     if "amax" in example:
         return f"amax {example['amax']}"
     return f"0x{example['x']['0']:X}" if "fill" not in example else "block"
 
 
 def _code(answer: Mapping[str, str]) -> str:
-    """Return the code, or the value that 32 bits are."""
+    """Return the code of an answer, or the value of 32 bits."""
     return answer["code"] if len(answer["code"]) < 10 else short(number(answer["code"]))
 
 
@@ -100,7 +100,7 @@ def _ours(cell: Cell) -> str:
 
 
 def _input(cell: Cell, example: Mapping[str, Any], copies: int) -> str:
-    """Return lines that make an input, with copies of a block."""
+    """Return lines of Python that create an input, with copies of a block."""
     kind, _, name = cell["inputs"].partition("/")
     words = example.get("x")
     if words is None:
@@ -213,7 +213,7 @@ def _pinned(need: str, versions: Mapping[str, str]) -> str:
 
 
 def _link(text: str) -> str:
-    """Return a text whose first word, owner/repository#number, is a link."""
+    """Return the text with its first word, owner/repository#number, as a link."""
     report, _, rest = text.partition(" ")
     repository, _, at = report.partition("#")
     return f"[{report}](https://github.com/{repository}/issues/{at}) {rest}".rstrip()

@@ -1,4 +1,4 @@
-"""lowprec's own answer, with all that enters it: what the rules of `rules` change into a package's answer."""
+"""lowprec's answer and the numbers from which it is computed; the rules of `rules` change it into a package's."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Prediction:
     Attributes
     ----------
     x : float32 [n, values]
-        Blocks.
+        Values in blocks.
     codes : int [n, values]
-        Their codes.
+        Codes of the values.
     format : Format
         Format of the codes.
     quantizer : Quantizer, optional
@@ -34,11 +34,11 @@ class Prediction:
     scale, amax, tensor_amax : float32 [n]
         Scale, and largest magnitudes of the block and of its tensor.
     quotient : float32 [n]
-        amax / max.
+        amax divided by the largest number of the format.
     exponent : float32 [n]
-        Exponent of a power of two as scale, before it is limited.
+        Exponent of a power-of-two scale, before it is limited to the range of the scale format.
     tensors : tuple of float32 arrays
-        Tensors whose blocks these are.
+        Tensors that the blocks are part of.
     source : int [n]
         Index of the tensor of each block.
     places : int [n, values]

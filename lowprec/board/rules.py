@@ -1,7 +1,7 @@
 """Rules of packages that differ from a lowprec entry: each predicts the answer of the package.
 
 A rule is a function of a `Prediction`, at first lowprec's own answer, that returns it with the package's arithmetic in
-one place. Rules are applied one after another, so that the answer of a package with several of them is predicted, too.
+one place. Rules are applied one after another, which also predicts the answer of a package with several of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def unlimited(p: Prediction) -> Prediction:
 
 
 def beyond(p: Prediction) -> Prediction:
-    """Give a block whose scale is above 2^127 the scale NaN."""
+    """Use the scale NaN for a block with a scale above 2^127."""
     return with_scales(p, p.exponent > 127, np.nan)
 
 
@@ -74,7 +74,7 @@ def replaced(p: Prediction, by: float, below: float = 0.0, of: str = "quotient")
 
 
 def divided_by_least(p: Prediction, least: float) -> Prediction:
-    """Divide by at least a lower bound, while amax is stored as the scale."""
+    """Divide by amax or a lower bound, whichever is larger, but store amax as the scale."""
     return with_scales(p, p.amax < f32(least), p.amax, p.x / f32(least))
 
 
@@ -99,7 +99,7 @@ def special(
     divisor: float | None = None,
     codes: int | None = None,
 ) -> Prediction:
-    """Give a block with Inf or a scale beyond the largest, or a block or tensor with NaN, another scale and divisor."""
+    """Use another scale and divisor for blocks with Inf or an overflowing scale, and for blocks or tensors with NaN."""
     amax = p.tensor_amax if tensor else p.amax
     for rows, scale in ((np.isinf(amax) | np.isposinf(p.exponent), inf), (np.isnan(amax), nan)):
         if scale is not None:
@@ -114,7 +114,7 @@ def constant(p: Prediction, scale: float, code: int = 0) -> Prediction:
 
 
 def largest_of_bfloat16(p: Prediction) -> Prediction:
-    """Use the largest bfloat16 for a factor 448 / amax that overflows."""
+    """Replace a factor 448 / amax that overflows by the largest bfloat16."""
     m = f32(p.format.max) / p.amax
     m = np.where(np.isinf(m) & (p.amax > 0), f32(3.3895314e38), m)
     return with_scales(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
@@ -209,7 +209,7 @@ def minus_two(p: Prediction) -> Prediction:
 
 
 def inverse_stored(p: Prediction) -> Prediction:
-    """Use e = 2688 * (1 / amax of the tensor) is stored; s = E4M3(e * (amax / 6)), 0.125 instead of 0; x / (s / e)."""
+    """Store e = 2688 * (1 / amax of the tensor); s = E4M3(e * (amax / 6)), 0.125 instead of 0; x / (s / e)."""
     e = E4M3_MAX * E2M1_MAX * (f32(1) / np.maximum(p.tensor_amax, f32(2.0**-126)))
     e = np.where(np.isfinite(e), e, f32(1))
     s = _e4m3(e * p.quotient)
@@ -286,7 +286,7 @@ def exponent_bits(p: Prediction) -> Prediction:
 
 
 def addend_lost(p: Prediction, exponent: int) -> Prediction:
-    """Drop a NaN addend in a group of 16 products of CDNA3 whose largest exponent reaches a limit."""
+    """Drop a NaN addend of CDNA3 in a group of 16 products with an exponent that reaches a limit."""
     a, b = np.split(p.x, 2, axis=1)
     reached = np.any((np.frexp(a)[1] + np.frexp(b)[1] - 2 >= exponent).reshape(-1, 2, 16), 2, keepdims=True)[..., 0]
     first = reached[:, :1] & ~np.isnan(a * b)[:, :16].any(1, keepdims=True)  # else the second group adds NaN
@@ -301,7 +301,7 @@ def addend_lost(p: Prediction, exponent: int) -> Prediction:
 
 
 def between(p: Prediction, low: int, high: int, code: int, signed: int = 0) -> Prediction:
-    """Give values whose magnitudes have bits from `low` to `high` one code, plus `signed` if they are negative."""
+    """Encode magnitudes with bits from `low` to `high` as one code, plus `signed` for negative values."""
     bits = p.x.view(np.uint32)
     size = bits & 0x7FFFFFFF
     codes = code | (bits >> 31) * np.uint32(signed)

@@ -50,13 +50,13 @@ class CpuAttention:
     operands
         Format of Q, K, V and P.
     fast
-        Whether 2**x has the function of 16-bit types.
+        Whether e**x is `fexp_u20`, PyTorch's function for 16-bit types, instead of `exp_u20`.
     accumulators
-        Vectors of 16 lanes that add a row in turn.
+        Number of accumulators, vectors of 16 lanes to which the values of a row are added in turn.
     tile, block
-        Keys of a tile, products of a chain.
+        Numbers of keys per tile and of products per chain.
     width
-        Lanes of a vector; keys beyond the last whole one have C's ``exp`` and are added one by one.
+        Lanes of a vector. For keys after the last whole vector, e**x is C's ``exp``; they are added one by one.
     fused_sum, scales_last, halves
         The sum so far and the tile's are one fused multiply-add; wrong rules: scores are scaled after their maximum,
         one block and a rest instead of two halves.

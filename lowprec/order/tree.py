@@ -54,7 +54,7 @@ class TreeSearch:
         self.mask, self.capacity = found[0]
 
     def find(self) -> Steps:
-        """Return the steps; those of a sum without rounding are one step of all terms, and `is_exact` is set.
+        """Return the steps; a sum without rounding is one step with all terms, and sets `is_exact`.
 
         Raises
         ------

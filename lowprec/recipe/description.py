@@ -129,7 +129,7 @@ class RecipeFields(Value):
     activations : {"bfloat16", "float32", "float64"}
         Storage format of activations and of the residual stream. With float32 all operations are plain float32 in fixed
         order: the reference of other recipes. float64 is for checks of gradients.
-    storage : tuple of Storage
+    storage : tuple of StorageRule
         Tensors that are stored in another format than `activations`, with their codecs.
     moment_m, moment_v : TensorSpec or str
         Storage of AdamW's moments: a tensor specification, such as "bfloat16" or "e4m3fn 1x128", or "float64".

@@ -66,7 +66,7 @@ class SingleRounding:
 class AlignedAddition:
     """Terms aligned to the largest exponent, truncated, added exactly, and truncated or rounded to the output.
 
-    Attributes are those of an `Accumulator`; `operands` is the format in which operands are read, or "" for their own.
+    The attributes are those of an `Accumulator`, and `operands`: the format to which operands are converted, or "".
     """
 
     fraction_bits: int
@@ -100,9 +100,9 @@ class SumNode:
     ----------
     does : tuple of str
         Steps of the operation, one line of text each.
-    of : tuple of Sum, Products or str
+    of : tuple of SumNode, ProductLeaf or str
         Terms: sums, products, and C and +0 by name.
-    how : Rounded, Aligned or Particular
+    how : SingleRounding, AlignedAddition or KindSpecific
         The operation as data.
     """
 

@@ -1,4 +1,4 @@
-"""compressed-tensors: `calculate_qparams` and `quantize`. The global scale is the inverse: values times it."""
+"""compressed-tensors: `calculate_qparams` and `quantize`. The global scale is the inverse one: it multiplies values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""gfloat: rounding and encoding of float64 arrays, and MX blocks, whose log2 has the blocks' precision."""
+"""gfloat: rounding and encoding of float64 arrays, and MX blocks; log2 is computed in the dtype of the blocks."""
 
 from typing import Any
 

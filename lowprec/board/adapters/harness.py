@@ -48,7 +48,7 @@ class Operation:
     domain : {"all", "numbers", "finite", "nonnegative", "positive"}
         Inputs that the operation is defined for.
     step : int
-        Distance of the inputs that are computed; above 1 for slow operations.
+        Every `step`-th input is computed; above 1 for slow operations.
     """
 
     name: str
@@ -129,14 +129,14 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
 
 
 def versions(adapter: str) -> dict[str, str]:
-    """Return the versions of an adapter's packages; those that no index has, by its function `version`."""
+    """Return the versions of an adapter's packages; for packages on no index, the result of its function `version`."""
     module = importlib.import_module(f".{adapter}", __package__)
     own = {module.VERSIONS[0]: module.version()} if hasattr(module, "version") else {}
     return {name: version(name) for name in module.VERSIONS if name not in own} | own
 
 
 def cpu() -> str:
-    """Return the model of the CPU, which decides some packages' NaN."""
+    """Return the model of the CPU, on which the NaN of some packages depends."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()

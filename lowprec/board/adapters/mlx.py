@@ -10,7 +10,7 @@ NEEDS = ("mlx[cpu]", "numpy")
 
 
 def quantize(x: Any, mode: str, width: int, bits: int, stored: bool = False) -> Answer:
-    """Quantize blocks; a last block of ones makes the number of rows even."""
+    """Quantize blocks; a block of ones is appended if the number of rows is odd."""
     import mlx.core as mx
     import numpy as np
 

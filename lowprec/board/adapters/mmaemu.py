@@ -1,4 +1,4 @@
-"""mmaemu: products of cuBLAS on a GPU, by its reference backend on the CPU; one chain over all of K."""
+"""mmaemu: emulation of cuBLAS products by its reference backend on the CPU; one chain over all of K."""
 
 from typing import Any
 
