@@ -199,32 +199,32 @@ def variant(function: F, name: str, *, inline: bool = False, **names: Any) -> F:
 
 
 class _Listener(numba.core.event.Listener):
-    def __init__(self, tell: Callable[[int], object]) -> None:
-        self.tell, self.count, self.depth = tell, 0, 0
+    def __init__(self, report: Callable[[int], object]) -> None:
+        self.report, self.count, self.depth = report, 0, 0
 
     def on_start(self, event: Any) -> None:
         self.count += 1
         self.depth += 1
-        self.tell(self.count)
+        self.report(self.count)
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
         if self.depth == 0:  # a kernel compiles those that it calls
-            self.tell(0)
+            self.report(0)
 
 
 @contextlib.contextmanager
-def compiling(tell: Callable[[int], object]) -> Iterator[None]:
+def compiling(report: Callable[[int], object]) -> Iterator[None]:
     """Report compilations while a block runs, in any thread; kernels found on disk do not count.
 
     Parameters
     ----------
-    tell : callable
+    report : callable
         Called with 1 when the first kernel is compiled, with 2 for the second ..., and with 0 after the last one.
     """
     _notice.watchers += 1
     try:
-        with numba.core.event.install_listener("numba:compile", _Listener(tell)):
+        with numba.core.event.install_listener("numba:compile", _Listener(report)):
             yield
     finally:
         _notice.watchers -= 1
@@ -241,13 +241,13 @@ class _Notice(numba.core.event.Listener):
     def __init__(self) -> None:
         self.watchers, self.depth, self.began, self.seconds = 0, 0, 0.0, 0.0
         self.timer: threading.Timer | None = None
-        self.told = multiprocessing.parent_process() is not None
+        self.is_reported = multiprocessing.parent_process() is not None
 
     def on_start(self, event: Any) -> None:
         self.depth += 1
-        if self.depth == 1 and not self.told and not self.watchers:
+        if self.depth == 1 and not self.is_reported and not self.watchers:
             self.began = time.monotonic()
-            self.timer = threading.Timer(max(self.patience - self.seconds, 0.0), self.tell)
+            self.timer = threading.Timer(max(self.patience - self.seconds, 0.0), self.report)
             self.timer.daemon = True
             self.timer.start()
 
@@ -258,8 +258,8 @@ class _Notice(numba.core.event.Listener):
             self.timer = None
             self.seconds += time.monotonic() - self.began
 
-    def tell(self) -> None:
-        self.told = True
+    def report(self) -> None:
+        self.is_reported = True
         sys.stderr.write("lowprec: compiling kernels, once per version; `lowprec warm` compiles all of them\n")
 
 

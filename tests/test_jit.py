@@ -78,7 +78,7 @@ def test_what_is_compiled_is_told_and_what_is_there_is_not(monkeypatch: pytest.M
 
 def test_a_long_compilation_is_told_once_and_not_where_something_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     notice = _jit._Notice()
-    notice.patience, notice.told, notice.watchers = 0.0, False, 1
+    notice.patience, notice.is_reported, notice.watchers = 0.0, False, 1
     notice.on_start(None)
     assert notice.timer is None
     notice.on_end(None)

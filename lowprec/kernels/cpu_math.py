@@ -56,7 +56,7 @@ _EXPF_1, _EXPF_2, _EXPF_3 = (
 
 @kernel
 def exp_u20(x: Any) -> Any:
-    """Return PyTorch's ``Vectorized<float>::exp_u20``; NaN is taken as the largest argument."""
+    """Return PyTorch's ``Vectorized<float>::exp_u20``; NaN is treated as the largest argument."""
     clamped = x if x < _HIGHEST else _HIGHEST
     clamped = clamped if clamped > _LOWEST else _LOWEST
     whole = F(np.floor(fma32(clamped, _LOG2_E, F(0.5))))
@@ -70,7 +70,7 @@ def exp_u20(x: Any) -> Any:
 
 @kernel
 def fexp_u20(x: Any) -> Any:
-    """Return PyTorch's ``Vectorized<float>::fexp_u20``, of 14 bits; of NaN, it is -0."""
+    """Return PyTorch's ``Vectorized<float>::fexp_u20``, which is accurate to 14 bits; NaN gives -0."""
     if x != x:
         return F(-0.0)
     if x < _LOWEST:

@@ -1,7 +1,7 @@
 """LogFMT-10 of DeepEP's low-latency combine: float32 throughout, with the GPU's approximate log2 and 2**y.
 
-Values are bfloat16 bit patterns. `log2_table` has log2 of the 32768 magnitudes, and the two other tables (`Units`) give
-log2 and 2**y of other arguments: correctly rounded if empty, otherwise recorded from a GPU for all significands.
+Values are bfloat16 bit patterns. `log2_table` has log2 of the 32768 magnitudes. The two other tables (`ApproxTables`)
+give log2 and 2**y of other arguments: correctly rounded if empty, otherwise recorded from a GPU for all significands.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def fill_powers(low: Doubles, steps: Doubles, bits: int, fine: Doubles, coarse: 
 def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coarse: Doubles, grid: Floats) -> None:
     """Fill grid[k] with the magnitude of code k, 0 .. K, for ends above zero; factors are from `fill_powers`.
 
-    The grid has space for one more number, which has no meaning.
+    The grid has space for one more number, which is unused.
     """
     top, width, blocks = (1 << (bits - 1)) - 1, 1 << (bits // 2), 1 << (bits - 1 - bits // 2)
     if step == 0.0:

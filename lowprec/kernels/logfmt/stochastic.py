@@ -65,7 +65,7 @@ def guess_down(
 ) -> Any:
     """Write the code of the grid value at or below each magnitude of a tile, and the doubts as in `encode`.
 
-    `low` and `high` are the bits of the grid's ends, `most` is the largest code minus 1: at the ends there is no doubt.
+    `low` and `high` are the bits of the grid's ends, `most` is the largest code minus 1; codes at the ends are certain.
     """
     worst = U(0)
     for i in range(Index(size)):

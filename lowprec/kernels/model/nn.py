@@ -89,7 +89,7 @@ def rms_norm_backward(
 
 @kernel
 def swiglu_forward(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
-    """Write out; all arrays are [T, C]."""
+    """Write out = silu(a) * b; all arrays are [T, C]."""
     for t in range(start, stop):
         for c in range(a.shape[1]):
             x = np.float64(a[t, c])

@@ -53,7 +53,7 @@ def rescale(state, before_a, before_b, now_a, now_b, keep):
 
 @kernel
 def canonical(x):
-    """Return float32 x, with NVIDIA's NaN 0x7FFFFFFF for any NaN, because CPUs return an operand's or their own."""
+    """Return float32 x, with NVIDIA's NaN 0x7FFFFFFF for any NaN, because CPUs differ in the NaN of a result."""
     return x if x == x else float32_from_bits(np.uint32(0x7FFFFFFF))
 
 

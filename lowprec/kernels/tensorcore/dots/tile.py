@@ -2,7 +2,7 @@
 
 Each form computes one instruction on a few products and its running sum, in plain float32 or float64 arithmetic. It is
 exact if no operand, product or sum is subnormal, if products are exact in a lane, and if nothing overflows (an Inf or
-NaN may be wrong, but remains Inf or NaN). Then there is nothing to flush, and
+NaN may be wrong, but remains Inf or NaN). Flushing then changes no number, and
 
 * a product of two float32 numbers with 12 significant bits or fewer is exact, so that ``fma(a1, b1, a0 * b0)`` rounds
   the exact sum of two products once;

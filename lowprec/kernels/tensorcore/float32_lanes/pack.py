@@ -183,7 +183,7 @@ def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
     `piece` is a buffer of 32 bytes.
     """
     k = codes.shape[1]
-    start, apart = np.intp(codes.ctypes.data) + first * k, np.intp(piece.ctypes.data)
+    start, buffer = np.intp(codes.ctypes.data) + first * k, np.intp(piece.ctypes.data)
     for g in range(masks.size // width):
         line, p = masks[g * width : (g + 1) * width], g * group
         depth = max(min(group, k - p), 0)
@@ -195,7 +195,7 @@ def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
             for r in range(rows):
                 for t in range(depth):
                     piece[t] = np.uint8(codes[first + r, p + t] << reading.to_bit_7)
-                line[r] = U(signs(apart) & wanted)
+                line[r] = U(signs(buffer) & wanted)
         for r in range(rows, width):
             line[r] = U(0)
 
@@ -212,7 +212,7 @@ def pack_quads(codes, group, padded_k, numbers, packed):
     m, k = codes.shape
     groups = padded_k // group
     piece = np.zeros(64, np.uint8)
-    first, apart = np.intp(codes.ctypes.data), np.intp(piece.ctypes.data)
+    first, buffer = np.intp(codes.ctypes.data), np.intp(piece.ctypes.data)
     v, e = np.intp(values.ctypes.data), np.intp(exponents.ctypes.data)
     for i in range(0, m, ROWS):
         rows = min(ROWS, m - i)
@@ -225,7 +225,7 @@ def pack_quads(codes, group, padded_k, numbers, packed):
                 for r in range(rows):
                     for t in range(min(_SIDE, k - p)):
                         piece[_SIDE * r + t] = codes[i + r, p + t]
-                lay_out_quad(apart, np.intp(_SIDE), reading, v + at, e + at)
+                lay_out_quad(buffer, np.intp(_SIDE), reading, v + at, e + at)
         if masks.size:
             _pack_signs(codes, i, rows, group, reading, ROWS, piece, masks[i * groups : (i + ROWS) * groups])
 
