@@ -20,9 +20,12 @@ def page(folder: str = "") -> str:
         kinds[kind.__name__] = kind.summary
         bits = getattr(entry, "fraction_bits", "")
         rows.append((shown, takes, f"`{kind.__name__}`", bits, entry.output_format.name, entry.validated_against))
-    fields = [field.name for field in dataclasses.fields(GemmLibrary) if field.name != "name"]
-    entries = [lp.gemm_libraries[name] for name in lp.gemm_libraries]
-    orders = [(f"`{entry.name}`", *(getattr(entry, field) for field in fields)) for entry in entries]
+    orders = []
+    for name in lp.gemm_libraries:
+        entry = lp.gemm_libraries[name]
+        fields = [f for f in dataclasses.fields(GemmLibrary) if f.name not in ("name", "source")]
+        own = {f.name: getattr(entry, f.name) for f in fields if getattr(entry, f.name) != f.default}
+        orders.append((f"`{name}`", ", ".join(f"`{field}={value!r}`" for field, value in own.items()), entry.source))
     return f"""# Accumulators
 
 A matrix product consists of long sums, and tensor cores differ in how they add. A textbook rounds after every addition.
@@ -106,12 +109,18 @@ description of your own kernel:
 | --- | --- |
 | promotion after n products | `promote_every=n` |
 | scales per tensor or row, applied once after all of K | `apply_scales_at="end"` |
-| split-K: equal contiguous parts, in whole tiles of 128, added in float32 or in the result format | `split_k`, \
-`split_k_reduction` |
+| split-K: equal contiguous parts, in whole tiles, added in float32, in the result format, by a semaphore, or through \
+a workspace | `split_k`, `split_tile`, `split_k_reduction` |
+| sliced-K: warps of one block take pieces of K in turn | `slices`, `slice_length` |
+| halves of K, down to short leaves | `split_k_reduction="tree"`, `split_tile` |
 | two consumer warpgroups with one half of K each, added at the end | `split_k=2` |
-| stream-K, or other unequal parts of K | none: call `lp.gemm` with the operands of each part, and add the float32 \
-results in the kernel's order; for equal parts this returns the bits of `split_k` |
+| stream-K: blocks take equal numbers of tiles of K | `stream_k=(blocks, rows, columns)`, `split_tile` |
+| other unequal parts of K | none: call `lp.gemm` with the operands of each part, and add the float32 results in the \
+kernel's order; for equal parts this returns the bits of `split_k` |
 | tile sizes in M and N, clusters, pipeline stages | none: they change no bits if the order along K stays the same |
 
-{table(("name", *(field.replace("_", " ") for field in fields)), orders)}
+{table(("name", "fields other than the defaults", "source"), orders)}
+
+A library's number of parts depends on the sizes and the GPU: give it as `split_k`, or as the blocks of `stream_k`. The bits
+of parts and trees follow from the sources that are named; they were not compared with a GPU.
 """

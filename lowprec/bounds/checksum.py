@@ -167,7 +167,7 @@ def checksum(
         If an operand is not `Quantized`.
     """
     accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
-    if not library.fma_promotion or library.split_k > 1:
+    if not library.fma_promotion or library.split_k > 1 or not library.has_usual_parts:
         raise ValueError(
             f"checksum: library must have fma_promotion=True and split_k=1, for which there are bounds, got {library}"
         )

@@ -153,6 +153,11 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     `addend` is ``beta * C``, in float32.
     """
     rule, library = order.accumulator, order.library
+    if not library.has_usual_parts:
+        raise ValueError(
+            "tolerance: library must add parts of whole tiles of 128 in float32 or in the result's format, for which "
+            f"there are bounds, got {library}"
+        )
     a, b, factor = strip_tensor_scales(a, b, np.float32(order.alpha))
     way = plan_for(rule, a.format, b.format)
     every = promotion_interval("tolerance", a, b, way, library, order.promote_every)

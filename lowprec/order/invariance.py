@@ -1,4 +1,4 @@
-"""Which numbers of rows give other bits to a row of a matrix product, and by which orders."""
+"""Which sizes of a batch give other bits to a row: of a matrix product, with the orders, or of any function."""
 
 from __future__ import annotations
 
@@ -61,21 +61,24 @@ class Invariance:
         Those at which the bits of row 0 change.
     outputs : int
         Number of outputs of row 0 that were compared for each size.
+    variable : str
+        Name of the size.
     """
 
     name: str
     sizes: tuple[int, ...]
     changes: tuple[Change, ...]
     outputs: int
+    variable: str = "M"
 
     @property
     def sentence(self) -> str:
         """The result in a sentence."""
-        count = f"{self.outputs} outputs for each M of {len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
+        count = f"{self.outputs} outputs for each {self.variable} of {len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
         if not self.changes:
             return f"{self.name}: row 0 keeps its bits in {count}"
         where = ", ".join(f"{change.m} ({change.share:.0%} of its outputs)" for change in self.changes)
-        return f"{self.name}: row 0 changes its bits at M = {where}, in {count}"
+        return f"{self.name}: row 0 changes its bits at {self.variable} = {where}, in {count}"
 
 
 @with_default_fpenv
@@ -153,6 +156,64 @@ def batch_invariance(
             changes.append(Change(m, float(differ.mean()), column, first, second, why))
         before, last = found, m
     return Invariance(product.name, ms, tuple(changes), n * len(operands))
+
+
+@with_default_fpenv
+def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invariance:
+    """Find the sizes at which the outputs of a function of a size change their bits.
+
+    The function computes the same row for each size, by whatever rule chooses the kernel, its tiles or its parts for
+    that size: the public rule of a library, or an offset of a buffer in memory.
+
+    Parameters
+    ----------
+    function : callable
+        Function of a size that returns the outputs of the row, always of one shape.
+    sizes : sequence of int
+        Sizes, in the order in which they are compared.
+
+    Returns
+    -------
+    Invariance
+        The changes, without orders.
+
+    Raises
+    ------
+    RevealError
+        If the function raises, or returns another shape.
+    ValueError
+        If there are no sizes, or one is not a whole number.
+    TypeError
+        If `function` cannot be called.
+
+    Examples
+    --------
+    >>> import numpy as np, lowprec as lp
+    >>> x = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
+    >>> def sums(size):
+    ...     return lp.orders["halving" if size < 3 else "sequential"](64).sum(x)
+    >>> [change.m for change in find_changes(sums, range(1, 5)).changes]
+    [3]
+    """
+    caller, name = "find_changes", name_of(function)
+    if not callable(function):
+        raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
+    if np.ndim(sizes) != 1 or not len(sizes):
+        raise ValueError(f"{caller}: sizes must be one or more numbers, got {brief_repr(sizes)}")
+    ms = tuple(check_int(caller, "sizes", m, 0) for m in sizes)
+    changes, before = [], None
+    for m in ms:
+        try:
+            found = np.asarray(to_numpy(function(m))).astype(np.float64)
+        except Exception as error:
+            raise RevealError(f"{caller}: {name} must take {m}, got {type(error).__name__}: {error}") from error
+        if before is not None and found.shape != before.shape:
+            raise RevealError(f"{caller}: {name} must return one shape, got {before.shape} and {found.shape}")
+        if before is not None and (differ := bits(found) != bits(before)).any():
+            changes.append(Change(m, float(differ.mean()), int(differ.argmax())))
+        before = found
+    assert before is not None
+    return Invariance(name, ms, tuple(changes), before.size, "size")
 
 
 def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:

@@ -5,6 +5,8 @@ Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -37,12 +39,12 @@ from .operands import (
     split_batch,
     strip_row_scales,
     strip_tensor_scales,
+    take_k,
 )
 from .packed import PackedB
 from .problem import Float32Matrix, canonical_nan
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
-_SPLIT_TILE = 128  # consecutive k that a split keeps together
 
 
 class ProductOptions(NamedTuple):
@@ -96,13 +98,13 @@ def gemm(
         Format of the result, rounded once from float32, for example ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     library : str or GemmLibrary
         GEMM library that sets the order of operations: ``"deepgemm"``, ``"cublaslt"``, ``"cublaslt_fast"``,
-        ``"cutlass_2xacc"``, or a custom `lowprec.GemmLibrary`.
+        ``"cutlass_2xacc"`` and others of ``lowprec.gemm_libraries``, or a custom `lowprec.GemmLibrary`.
     alpha, beta : float
         Factors of the product and of C, converted to float32. Scales per tensor or row (NVFP4) are multiplied into
         alpha, see Notes. If beta is 0, C is not read, so that NaN in it has no effect.
     split_k : int, optional
-        Number of parts into which K is split, in whole tiles of 128. Each part is summed separately until the epilogue.
-        Default: the library's, which is 1 for all libraries of the catalogue.
+        Number of parts into which K is split, in whole tiles of the library's `split_tile`. Each part is summed
+        separately until the epilogue. Default: the library's, which is 1 for all libraries of the catalogue.
     like : array or str, optional
         Array package of the result: NumPy, torch or JAX, by an array of it or by name.
 
@@ -189,6 +191,8 @@ def gemm(
         if x.ndim != 2 or y.ndim != 2:
             check_matmul("gemm", x.shape, y.shape)
         result = _matrix(a, b, None if c is None else _addend(c, factor_of_c, (len(x), len(y))), factor, order)
+    if library.round_through != "float32" and target.bits >= 16:
+        round_to(result, formats[library.round_through], out=result)
     if target is not _FLOAT32 and not target.same_codes(_FLOAT32):
         round_to(result, target, out=result)
     return result if like is None else to_like("gemm", result, like)
@@ -209,21 +213,62 @@ def _matrix(
     if library.apply_scales_at == "end" and order.way.accumulator.scale_format is None:
         (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
         scales = scale_a, scale_b
-    tiles = -(-k // _SPLIT_TILE)
-    step = max(-(-tiles // order.split_k), 1) * _SPLIT_TILE
-    if step >= k:
-        total = _sum(a, b, order)
+    if library.stream_k:
+        total = np.empty((m, n), np.float32)
+        for rows, columns, parts in library.streamed_parts(m, n, k):
+            total[rows, columns] = functools.reduce(_added, _parts(a[rows], b[columns], parts, order))
         return _finished(total, scales, addend, factor)
-    total, rounds = np.empty(0, np.float32), library.split_k_reduction == "out"
-    for start in range(0, k, step):
-        qa, qb = (slice_k(q, start, min(start + step, k)) for q in (a, b))
-        part = _sum(qa, qb, order._replace(kept=None))
-        if rounds:
-            part = round_to(_finished(part, scales, addend if start == 0 else None, factor), order.target)
-        total = part if start == 0 else _added(total, part)
-        if rounds and start:
-            round_to(total, order.target, out=total)
-    return total if rounds else _finished(total, scales, addend, factor)
+    parts, reduction, target = library.parts(k, order.split_k), library.split_k_reduction, order.target
+    if len(parts) == 1 or (reduction == "tree" and target.same_codes(_FLOAT32)):
+        return _finished(_slices(a, b, order), scales, addend, factor)
+    sums = _parts(a, b, parts, order)
+    if reduction in ("out", "serial"):
+        total = round_to(_finished(next(sums), scales, addend, factor), target)
+        for part in sums:
+            if reduction == "out":
+                total = _added(total, round_to(_finished(part, scales, None, factor), target))
+            else:
+                total = _finished(part, scales, total, factor)
+            round_to(total, target, out=total)
+        return total
+    if reduction == "tree":
+        total = _tree(iter([round_to(part, target) for part in sums]), k, library.split_tile, target)
+    elif reduction == "workspace":
+        total = functools.reduce(_added, (round_to(part, target) for part in sums), np.zeros((m, n), np.float32))
+    else:
+        total = functools.reduce(_added, sums)
+    return _finished(total, scales, addend, factor)
+
+
+def _parts(
+    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], order: ProductOptions
+) -> Iterator[Float32Matrix]:
+    """Yield the float32 sum of each part of K."""
+    if len(parts) > 1:
+        order = order._replace(kept=None)
+    for start, stop in parts:
+        qa, qb = (slice_k(q, start, stop) if len(parts) > 1 else q for q in (a, b))
+        yield _slices(qa, qb, order)
+
+
+def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format) -> Float32Matrix:
+    """Return the sum of leaves of at most so many k, by halves of K; each sum is rounded."""
+    if k <= longest:
+        return next(leaves)
+    half = k // 2
+    first = _tree(leaves, half, longest, target)
+    return round_to(_added(first, _tree(leaves, k - half, longest, target)), target)
+
+
+def _slices(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
+    """Return the float32 sum of one part of K: of the chains of its slices, if the library has them."""
+    count, length, k = order.library.slices, order.library.slice_length, a.codes.shape[1]
+    if count == 1 or k <= length:
+        return _sum(a, b, order)
+    piece = np.arange(k) // length % count
+    order = order._replace(kept=None)
+    sums = (_sum(take_k(a, piece == i), take_k(b, piece == i), order) for i in range(count) if i * length < k)
+    return functools.reduce(_added, sums)
 
 
 def _sum(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:

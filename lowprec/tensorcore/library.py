@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,7 +16,7 @@ ApplyScalesAt = Literal["promotion", "end"]
 APPLY_SCALES_AT: tuple[ApplyScalesAt, ...] = get_args(ApplyScalesAt)
 KOrder = Literal["increasing", "interleaved"]
 K_ORDERS: tuple[KOrder, ...] = get_args(KOrder)
-SplitKReduction = Literal["float32", "out"]
+SplitKReduction = Literal["float32", "out", "serial", "workspace", "tree"]
 SPLIT_K_REDUCTIONS: tuple[SplitKReduction, ...] = get_args(SplitKReduction)
 
 
@@ -38,10 +40,23 @@ class GemmLibrary(Value):
         ``interleaved``: in every pair of instructions, the first takes the products with k % 4 in {0, 1} and the second
         the others, as on chips that issue two narrower instructions.
     split_k : int
-        Default number of parts into which K is split, in whole tiles of 128.
-    split_k_reduction : {"float32", "out"}
+        Default number of parts into which K is split, in whole tiles.
+    split_k_reduction : {"float32", "out", "serial", "workspace", "tree"}
         ``float32``: the parts are added in float32, before the epilogue; ``out``: each part has its own epilogue, with
-        C in the first one, and the results are added sequentially, each sum rounded to the result's format.
+        C in the first one, and the results are added sequentially, each sum rounded to the result's format; ``serial``:
+        the result of each part's epilogue, rounded to that format, is the next part's C, with beta = 1; ``workspace``:
+        the parts are rounded to that format and added in float32 from +0, before one epilogue; ``tree``: K is halved
+        until parts are not longer than a tile, and every part and every sum of two is rounded to that format, before
+        one epilogue; `split_k` has no effect, and K is not split if the result is float32.
+    split_tile : int
+        Length in k of a tile, which a split keeps together.
+    slices, slice_length : int
+        Each part is the sum in float32 of `slices` chains, which take pieces of `slice_length` in k in turn.
+    stream_k : tuple of int, optional
+        Number of blocks of threads, and rows and columns of a tile of the result: blocks take equal numbers of
+        consecutive tiles of K, from one tile of the result to the next, and their parts are added in float32.
+    round_through : {"float32", "float16"}
+        Format to which results are rounded before they are rounded to a format of 16 bits or more.
     source : str
         Reference for the order.
 
@@ -60,6 +75,11 @@ class GemmLibrary(Value):
     k_order: KOrder = "increasing"
     split_k: int = 1
     split_k_reduction: SplitKReduction = "float32"
+    split_tile: int = 128
+    slices: int = 1
+    slice_length: int = 32
+    stream_k: tuple[int, ...] = ()
+    round_through: Literal["float32", "float16"] = "float32"
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
@@ -69,9 +89,66 @@ class GemmLibrary(Value):
         check_choice(caller, "k_order", self.k_order, K_ORDERS)
         check_choice(caller, "split_k_reduction", self.split_k_reduction, SPLIT_K_REDUCTIONS)
         check_optional_int(caller, "promote_every", self.promote_every, 1)
-        check_int(caller, "split_k", self.split_k, 1)
+        check_choice(caller, "round_through", self.round_through, ("float32", "float16"))
+        for field in ("split_k", "split_tile", "slices", "slice_length"):
+            check_int(caller, field, getattr(self, field), 1)
+        for number in self.stream_k:
+            check_int(caller, "stream_k", number, 1)
+        if self.stream_k and (len(self.stream_k) != 3 or self.split_k_reduction != "float32"):
+            raise ValueError(
+                f"{caller}: stream_k must be numbers of blocks, rows and columns, with split_k_reduction='float32', "
+                f"got {self.stream_k} with {self.split_k_reduction!r}"
+            )
+
+    @property
+    def has_usual_parts(self) -> bool:
+        """Whether K is split into equal parts of whole tiles of 128, added in float32 or in the result's format."""
+        usual = self.with_(split_tile=128, slices=1, slice_length=32, stream_k=(), round_through="float32")
+        return self == usual and self.split_k_reduction in ("float32", "out")
+
+    def parts(self, k: int, split_k: int) -> list[tuple[int, int]]:
+        """Return the ranges of k of the parts of K; those of a tree are its leaves, from left to right."""
+        if self.split_k_reduction == "tree":
+            return _halves(0, k, self.split_tile)
+        tiles = -(-k // self.split_tile)
+        step = max(-(-tiles // split_k), 1) * self.split_tile
+        return [(start, min(start + step, k)) for start in range(0, max(k, 1), step)]
+
+    def streamed_parts(self, m: int, n: int, k: int) -> list[tuple[slice, slice, list[tuple[int, int]]]]:
+        """Return rows, columns and ranges of k of each tile of a result [m, n], of stream-K.
+
+        As CUTLASS's ThreadblockSwizzleStreamK if all tiles are streamed: along the rows of tiles if there are not fewer
+        of them than columns, else along the columns; the first blocks take one tile of K more. If each tile of the
+        result has the same number of blocks, no block takes part in two.
+        """
+        blocks, rows, columns = self.stream_k
+        across, down, each = -(-n // columns), -(-m // rows), -(-k // self.split_tile)
+        work = across * down * each
+        blocks = min(blocks, work)
+        regions = across * down if blocks % (across * down) == 0 else 1
+        length, longer = divmod(work // regions, blocks // regions)
+        begins = [
+            region * (work // regions) + block * length + min(block, longer)
+            for region in range(regions) for block in range(blocks // regions)
+        ]  # fmt: skip
+        found = []
+        for tile in range(across * down):
+            i, j = divmod(tile, across) if down >= across else divmod(tile, down)[::-1]
+            first = tile * each
+            cuts = [0, *(x - first for x in begins if 0 < x - first < each), each]
+            ks = [(p * self.split_tile, min(q * self.split_tile, k)) for p, q in itertools.pairwise(cuts)]
+            found.append((slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns), ks))
+        return found
 
 
+def _halves(start: int, stop: int, longest: int) -> list[tuple[int, int]]:
+    if stop - start <= longest:
+        return [(start, stop)]
+    middle = start + (stop - start) // 2
+    return _halves(start, middle, longest) + _halves(middle, stop, longest)
+
+
+_one_chain = functools.partial(GemmLibrary, apply_scales_at="end", promote_every=None)
 gemm_libraries: Registry[GemmLibrary] = Registry("library", GemmLibrary)
 """Catalogue of GEMM libraries."""
 for _library in (
@@ -85,6 +162,42 @@ for _library in (
     ),
     GemmLibrary(
         "cutlass_2xacc", apply_scales_at="end", source="CUTLASS example 54: four instructions, then a float32 addition"
+    ),
+    _one_chain(
+        "cutlass_serial",
+        split_tile=64,
+        split_k_reduction="serial",
+        source="CUTLASS gemm/kernel/gemm.h with SplitKSerial: a semaphore orders the parts; tiles of 64",
+    ),
+    _one_chain(
+        "cutlass_workspace",
+        split_tile=64,
+        split_k_reduction="workspace",
+        source="CUTLASS reduction/kernel/reduce_split_k.h with a workspace of the result's type; tiles of 64",
+    ),
+    _one_chain(
+        "cutlass_sliced",
+        split_tile=64,
+        slices=2,
+        split_k_reduction="serial",
+        source="CUTLASS with two warps along K, as in cuBLAS's sliced1x2 kernels: hardware_rounding_error_predictor",
+    ),
+    _one_chain(
+        "cutlass_stream_k",
+        split_tile=32,
+        stream_k=(108, 128, 128),
+        source="CUTLASS gemm_universal_streamk.h and threadblock_swizzle_streamk.h, all tiles streamed over 108 blocks",
+    ),
+    _one_chain(
+        "det_gemm",
+        split_tile=32,
+        split_k_reduction="tree",
+        source="RL-Kernel det_gemm.py: leaves of at most 32, nodes of the result's format; accumulator float32",
+    ),
+    _one_chain(
+        "batch_invariant_ops",
+        round_through="float16",
+        source="batch_invariant_ops.py, matmul_kernel_persistent: results of all types but FP8 pass through float16",
     ),
 ):
     gemm_libraries.register(_library.name, _library)

@@ -297,6 +297,14 @@ def slice_k(q: Quantized, start: int, stop: int) -> Quantized:
     return replace(q, codes=codes, scale=np.ascontiguousarray(q.scale[:, start // columns : -(-stop // columns)]))
 
 
+def take_k(q: Quantized, some: NDArray[np.bool_]) -> Quantized:
+    """Return the part of a matrix at some k; scales must be constant along K."""
+    if q.granularity.columns is not None and q.granularity.columns < q.shape[1]:
+        raise ValueError(f"gemm: scales must be constant along K if the library has slices of K, got {q.granularity}")
+    codes = np.ascontiguousarray(q.codes[:, some])
+    return replace(q, codes=codes, granularity=Granularity(q.granularity.rows, None))
+
+
 def slice_k_inside_scale(q: Quantized, start: int, stop: int) -> Quantized:
     """Return the part of a matrix in a range of k that may begin inside a scale but ends at its boundary."""
     columns = q.granularity.columns

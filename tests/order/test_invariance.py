@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lowprec.order.invariance import batch_invariance
+import lowprec as lp
+from lowprec.order.invariance import batch_invariance, find_changes
 from lowprec.order.probed import RevealError
 
 
@@ -56,6 +57,26 @@ def test_a_function_that_does_not_change_is_told():
 def unsteady(a, b, rng=np.random.default_rng(0)):  # noqa: B008  one stream for all calls
     p = rng.permutation(a.shape[1])
     return in_turn(a[:, p], b[:, p])
+
+
+def test_sizes_of_any_function():
+    x = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
+
+    def sums(size):
+        return lp.orders["halving" if 3 <= size < 6 else "sequential"](32).sum(x)
+
+    found = find_changes(sums, range(8))
+    assert [change.m for change in found.changes] == [3, 6]
+    assert found.changes[0].share == (sums(0) != sums(3)).mean() > 0.5
+    assert "row 0 changes its bits at size = 3" in found.sentence
+    with pytest.raises(RevealError, match=r"must return one shape, got \(1,\) and \(2,\)"):
+        find_changes(np.ones, (1, 2))
+    with pytest.raises(RevealError, match="must take 0, got ZeroDivisionError"):
+        find_changes(lambda m: 1 // m, (1, 0))
+    with pytest.raises(ValueError, match="find_changes: sizes must be one or more numbers"):
+        find_changes(sums, ())
+    with pytest.raises(TypeError, match="find_changes: function must be callable, got 3"):
+        find_changes(3, (1, 2))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from lowprec.tensorcore.library import GemmLibrary, gemm_libraries
 
 # Orders of operations
 
-#: Libraries of the catalogue, so that a new one is compared too, that multiply scales in at the end.
-AT_END = [name for name in gemm_libraries if gemm_libraries[name].apply_scales_at == "end"]
+#: Libraries of the catalogue, so that a new one is compared too; test_splits.py has those that split K in other ways.
+USUAL = [name for name in gemm_libraries if gemm_libraries[name].has_usual_parts]
+#: Those that multiply scales in at the end.
+AT_END = [name for name in USUAL if gemm_libraries[name].apply_scales_at == "end"]
 
 
 @pytest.mark.parametrize("machine", ["hopper_fp8", "ada_fp8", "blackwell_fp8_f16", "blackwell_fp8", "exact"])
@@ -32,7 +34,7 @@ def test_scales_at_the_end(machine, library, granularity):
         assert_same(lp.gemm(qa, qb, accumulator=machine, library=library, out_format=out), rounded(right, out))
 
 
-@pytest.mark.parametrize("library", list(gemm_libraries))
+@pytest.mark.parametrize("library", USUAL)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.3, 1.0), (1.0, -0.7), (2.5, 0.0)])
 def test_alpha_beta_and_c(library, alpha, beta):
     """``D = fma(alpha * s, T, float32(beta * C))``."""
@@ -53,13 +55,13 @@ def test_alpha_beta_and_c(library, alpha, beta):
 def test_libraries_differ():
     """The inputs above tell the orders apart."""
     qa, qb = operands(16, 16, 1024)
-    results = {name: lp.gemm(qa, qb, library=name) for name in gemm_libraries}
+    results = {name: lp.gemm(qa, qb, library=name) for name in USUAL}
     assert np.count_nonzero(bits(results["deepgemm"]) != bits(results["cublaslt"])) > 5
     assert np.count_nonzero(bits(results["cublaslt_fast"]) != bits(results["cublaslt"])) > 100
     assert_same(results["cutlass_2xacc"], results["cublaslt"])  # with FP8 and without C they agree
 
 
-@pytest.mark.parametrize("library", list(gemm_libraries))
+@pytest.mark.parametrize("library", USUAL)
 @pytest.mark.parametrize(("k", "split_k", "runs"), [
     (1024, 2, [512, 512]), (1000, 3, [384, 384, 232]), (640, 4, [256, 256, 128]), (100, 5, [100]), (512, 1, [512]),
 ])  # fmt: skip
@@ -345,8 +347,8 @@ test_refused = refusals([
      "GemmLibrary odd: apply_scales_at must be 'promotion' or 'end', got 'middle'"),
     ("GemmLibrary('odd', k_order='odd')",
      "GemmLibrary odd: k_order must be 'increasing' or 'interleaved', got 'odd'"),
-    ("GemmLibrary('odd', split_k_reduction='tree')",
-     "GemmLibrary odd: split_k_reduction must be 'float32' or 'out', got 'tree'"),
+    ("GemmLibrary('odd', split_k_reduction='odd')",
+     "GemmLibrary odd: split_k_reduction must be one of 'float32', 'out', 'serial', 'workspace', 'tree', got 'odd'"),
     ("GemmLibrary('odd', split_k=0)", "GemmLibrary odd: split_k must be an integer >= 1, got 0"),
     ("GemmLibrary('odd', fma_promotion='yes')", "GemmLibrary: fma_promotion must be True or False, got 'yes'"),
 ], names)  # fmt: skip

@@ -84,7 +84,8 @@ def catalogued(dump: GemmDump) -> Iterator[Candidate]:
         if dump.quantized is None or machine.dtype == np.float64:
             continue
         for library in gemm_libraries:
-            yield GemmCandidate(machine, gemm_libraries[library])
+            if gemm_libraries[library].has_usual_parts:
+                yield GemmCandidate(machine, gemm_libraries[library])
 
 
 def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:

@@ -1,0 +1,132 @@
+"""Splits of K against the oracle in fractions; each wrong rule changes results."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.oracle.splits import WRONG, split_sum, stream_cuts
+from lowprec.oracle.values import exact
+from lowprec.recipe.operands import as_quantized
+
+WORDS = {"float32": np.uint32, "bfloat16": np.uint32, "float16": np.uint16}
+
+
+def operands(k, m=4, n=5, seed=0):
+    """Return operands of bfloat16 without scales."""
+    rng = np.random.default_rng(seed)
+    pair = [rng.standard_normal((rows, k)) * 2.0 ** rng.integers(-3, 3, (rows, k)) for rows in (m, n)]
+    return [as_quantized(x.astype(np.float32), lp.formats["bfloat16"]) for x in pair]
+
+
+def expected(a, b, fmt, **given):
+    x, y = a.dequantize().tolist(), b.dequantize().tolist()
+    c = given.pop("c", None)
+    codes = [
+        [split_sum([(exact(p), exact(q)) for p, q in zip(row, column, strict=True)], out=fmt,
+                   c=None if c is None else exact(float(c[i, j])), **given) for j, column in enumerate(y)]
+        for i, row in enumerate(x)
+    ]  # fmt: skip
+    codes = np.array(codes)
+    return (codes << 16 if fmt == "bfloat16" else codes).astype(WORDS[fmt])
+
+
+def word(values, fmt):
+    return values.astype(np.float16).view(np.uint16) if fmt == "float16" else values.view(np.uint32)
+
+
+SPLIT = {"cutlass_serial": "serial", "cutlass_workspace": "workspace", "cutlass_sliced": "serial", "det_gemm": "tree"}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("fmt", WORDS)
+@pytest.mark.parametrize(("k", "split_k"), [(500, 3), (129, 2), (64, 4), (33, 1)])
+@pytest.mark.parametrize("library", SPLIT)
+def test_libraries_have_the_bits_of_fractions(library, k, split_k, fmt):
+    a, b = operands(k)
+    fields = lp.gemm_libraries[library]
+    given = {"reduction": SPLIT[library], "split_k": split_k, "split_tile": fields.split_tile, "slices": fields.slices}
+    c = np.random.default_rng(1).standard_normal((4, 5)).astype(np.float32) * 30
+    for options, more in (({}, {}), ({"alpha": 0.75, "c": c}, {"alpha": exact(0.75), "c": c})):
+        got = lp.gemm(a, b, accumulator="float32", library=library, split_k=split_k, out_format=fmt, **options)
+        np.testing.assert_array_equal(word(got, fmt), expected(a, b, fmt, **given, **more))
+
+
+@pytest.mark.parametrize("reduction", WRONG)
+def test_wrong_rules_are_noticed(reduction):
+    a, b = operands(400)
+    c = np.random.default_rng(1).standard_normal((4, 5)).astype(np.float32) * 30
+    given = {"reduction": reduction, "split_k": 3, "split_tile": 32, "slices": 2, "c": c}
+    right = expected(a, b, "bfloat16", **given)
+    library = lp.GemmLibrary("mine", "end", None, split_k=3, split_k_reduction=reduction, split_tile=32, slices=2)
+    got = lp.gemm(a, b, c, accumulator="float32", library=library, out_format="bfloat16")
+    np.testing.assert_array_equal(word(got, "bfloat16"), right)
+    fmt = "float32" if reduction == "float32" else "bfloat16"
+    right = expected(a, b, fmt, **given)
+    for wrong in WRONG[reduction]:
+        assert (expected(a, b, fmt, **given, wrong=wrong) != right).sum() >= 2, wrong
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "blocks"), [(5, 9, 200, 4), (9, 4, 150, 7), (4, 4, 100, 3), (8, 8, 64, 1), (5, 9, 200, 12)]
+)
+def test_stream_k_cuts_where_a_block_ends(m, n, k, blocks):
+    library = lp.GemmLibrary("mine", "end", None, split_tile=16, stream_k=(blocks, 4, 4))
+    a, b = operands(k, m, n)
+    got = lp.gemm(a, b, accumulator="float32", library=library)
+    down, across, each = -(-m // 4), -(-n // 4), -(-k // 16)
+    cuts = list(stream_cuts(down * across, each, blocks))
+    for t, inside in enumerate(cuts):
+        i, j = (t % down, t // down) if down < across else (t // across, t % across)
+        rows, columns, ends = slice(4 * i, 4 * i + 4), slice(4 * j, 4 * j + 4), [0, *(16 * x for x in inside), k]
+        x, y = a[rows].dequantize(), b[columns].dequantize()
+        total = None
+        for start, stop in itertools.pairwise(ends):
+            part = lp.matmul_f32(x[:, start:stop], y[:, start:stop])
+            total = part if total is None else total + part
+        np.testing.assert_array_equal(got[rows, columns], total)
+    if blocks > 1:
+        assert (got != lp.gemm(a, b, accumulator="float32", library="cublaslt_fast")).any()
+
+
+def test_results_pass_through_float16():
+    a, b = operands(64)
+    plain = lp.gemm(a, b, accumulator="float32", library="cublaslt_fast")
+    for fmt in ("float32", "bfloat16"):
+        got = lp.gemm(a, b, accumulator="float32", library="batch_invariant_ops", out_format=fmt, alpha=65536.0)
+        with np.errstate(over="ignore"):
+            half = (plain * np.float32(65536)).astype(np.float16)
+        np.testing.assert_array_equal(got, lp.round_to(half, fmt))
+        assert np.isinf(got).any()
+    narrow = [
+        lp.gemm(a, b, accumulator="float32", library=name, out_format="e4m3fn")
+        for name in ("batch_invariant_ops", "cublaslt_fast")
+    ]
+    np.testing.assert_array_equal(*narrow)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: lp.GemmLibrary("x", stream_k=(4, 128)), r"x: stream_k must be numbers of blocks, rows and columns"),
+        (
+            lambda: lp.GemmLibrary("x", stream_k=(4, 8, 8), split_k_reduction="tree"),
+            r"with split_k_reduction='float32'",
+        ),
+        (lambda: lp.GemmLibrary("x", slices=0), "x: slices must be an integer >= 1, got 0"),
+        (
+            lambda: lp.gemm(
+                *(lp.quantize(np.ones((2, 256)), "e4m3fn 1x128"),) * 2, library=lp.GemmLibrary("x", slices=2)
+            ),
+            "scales must be constant along K if the library has slices of K, got 1x128",
+        ),
+        (
+            lambda: lp.tolerance(*operands(64), library="cutlass_sliced", accumulator="float32"),
+            "tolerance: library must add",
+        ),
+    ],
+)
+def test_bad_input_is_refused(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
