@@ -121,6 +121,6 @@ kernel's order; for equal parts this returns the bits of `split_k` |
 
 {table(("name", "fields other than the defaults", "source"), orders)}
 
-A library's number of parts depends on the sizes and the GPU: give it as `split_k`, or as the blocks of `stream_k`. The bits
-of parts and trees follow from the sources that are named; they were not compared with a GPU.
+A library's number of parts depends on the sizes and the GPU: give it as `split_k`, or as the blocks of `stream_k`. The
+bits of parts and trees follow from the sources that are named; they were not compared with a GPU.
 """

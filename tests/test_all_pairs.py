@@ -17,6 +17,8 @@ ELEMENTS = [name for name in FORMATS if lp.formats[name].signed and lp.formats[n
 QUANTIZERS = [name for name in lp.quantizers.names() if lp.quantizers[name].amax_history_len is None]
 ACCUMULATORS = lp.accumulators.names()
 PROMOTIONS = ("auto", None, 16, 96, 128)
+#: Those that split K in other ways have tests/tensorcore/test_splits.py.
+USUAL_LIBRARIES = [name for name in lp.gemm_libraries if lp.gemm_libraries[name].has_usual_parts]
 BLOCKS = (("1x128", "128x128"), ("1x32", "1x32"), ("1x16", "1x16"), ("row", "row"), ("tensor", "tensor"))
 #: What an error of ours says: what is needed, allowed, or what does not go together with what.
 SAYS_WHAT_FITS = re.compile(
@@ -138,7 +140,7 @@ def test_every_promotion_library_and_block_on_every_accumulator(accumulator):
     done = 0
     for fmt, scale, blocks in itertools.product(formats_of(accumulator), ("e8m0fnu", "e4m3fn"), BLOCKS):
         made = operands(fmt, *blocks, scale)
-        for every, library in itertools.product(PROMOTIONS, lp.gemm_libraries.names()):
+        for every, library in itertools.product(PROMOTIONS, USUAL_LIBRARIES):
             what = {"promote_every": every, "library": library}
             both = or_refused(product, *made, accumulator, **what)
             assert both is None or same_bits(*both), (fmt, scale, blocks, what)

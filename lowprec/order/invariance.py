@@ -74,7 +74,8 @@ class Invariance:
     @property
     def sentence(self) -> str:
         """The result in a sentence."""
-        count = f"{self.outputs} outputs for each {self.variable} of {len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
+        span = f"{len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
+        count = f"{self.outputs} outputs for each {self.variable} of {span}"
         if not self.changes:
             return f"{self.name}: row 0 keeps its bits in {count}"
         where = ", ".join(f"{change.m} ({change.share:.0%} of its outputs)" for change in self.changes)

@@ -122,7 +122,7 @@ class GemmLibrary(Value):
         result has the same number of blocks, no block takes part in two.
         """
         blocks, rows, columns = self.stream_k
-        across, down, each = -(-n // columns), -(-m // rows), -(-k // self.split_tile)
+        across, down, each = -(-n // columns), -(-m // rows), max(-(-k // self.split_tile), 1)
         work = across * down * each
         blocks = min(blocks, work)
         regions = across * down if blocks % (across * down) == 0 else 1
