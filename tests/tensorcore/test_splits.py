@@ -53,6 +53,7 @@ def test_libraries_have_the_bits_of_fractions(library, k, split_k, fmt):
         np.testing.assert_array_equal(word(got, fmt), expected(a, b, fmt, **given, **more))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reduction", WRONG)
 def test_wrong_rules_are_noticed(reduction):
     a, b = operands(400)
