@@ -53,6 +53,10 @@ class AttentionResult(BitwiseEq):
     undecided: NDArray[np.bool_] | None = None
     kernel: AttentionKernel = dataclasses.field(kw_only=True, compare=False)
 
+    def __repr__(self) -> str:
+        lost = f"{int(self.saturated.sum())} saturated and {int(self.underflowed.sum())} underflowed probabilities"
+        return f"<AttentionResult of {self.kernel}: out {self.out.shape}, {lost}>"
+
 
 @with_default_fpenv
 def attention(

@@ -45,6 +45,10 @@ class AttentionGradient(BitwiseEq):
     dv: Floats
     forward: AttentionResult = dataclasses.field(compare=False)
 
+    def __repr__(self) -> str:
+        shapes = f"dq {self.dq.shape}, dk {self.dk.shape}, dv {self.dv.shape}"
+        return f"<AttentionGradient of {self.forward.kernel}: {shapes}>"
+
 
 @with_default_fpenv
 def attention_grad(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Criterion:
     """
 
     name: str
-    accepts: Callable[[Any, Any], Any]
+    accepts: Callable[[Any, Any], Any] = field(repr=False)
     source: str = "user-defined"
     reference: str = "operands"
 

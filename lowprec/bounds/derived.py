@@ -129,8 +129,8 @@ class Tolerance:
 
     def __repr__(self) -> str:
         return (
-            f"<Tolerance {'x'.join(map(str, self.exact.shape))}: bound up to {_largest(self.bound):.3g}, "
-            f"expected {_mean(self.expected):.3g}, gain {self.bias:+.2g}>"
+            f"<Tolerance of shape {self.exact.shape}: bound up to {_largest(self.bound):.3g}, "
+            f"expected rms error {_mean(self.expected):.3g}, gain error {self.bias:+.2g}>"
         )
 
     @with_default_fpenv

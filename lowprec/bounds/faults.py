@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,9 @@ class Fault:
 
     name: str
     summary: str
-    product: Callable[[Product], Result | None] | None = None
-    output: Callable[[Any], Any] | None = None
-    operand: Callable[[Any], Any] | None = None
+    product: Callable[[Product], Result | None] | None = field(default=None, repr=False)
+    output: Callable[[Any], Any] | None = field(default=None, repr=False)
+    operand: Callable[[Any], Any] | None = field(default=None, repr=False)
     vacuous: bool = False
 
     def __post_init__(self) -> None:
