@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
-
 from pages import table
 
 import lowprec as lp
-from lowprec.attn.tiles import KeyTile
-
-
-def _tiles(tiles: Sequence[KeyTile]) -> Iterator[str]:
-    """Yield the keys per tile with their head sizes; the first one that holds is that of a call."""
-    for tile, after in zip_longest(tiles, tiles[1:]):
-        if after is not None and after.keys == tile.keys and not (tile.value_dim or after.value_dim):
-            continue  # the next head size includes this one
-        heads = f" (D <= {tile.head_dim}" + (f", Dv <= {tile.value_dim})" if tile.value_dim else ")")
-        yield f"{tile.keys}{'' if tile.head_dim == 1 << 16 else heads}"
+from lowprec.attn.tiles import list_tiles
 
 
 def page() -> str:
@@ -25,7 +13,7 @@ def page() -> str:
     rows = [
         (
             f"`{name}`", a.operands.name, f"`{a.scores.name}`",
-            ", ".join(_tiles(a.key_tiles)),
+            ", ".join(list_tiles(a.key_tiles)),
             type(a.row_sum).__name__, f"2^{a.p_offset} P in {a.p_format.name}", f"{a.rescale_threshold:g}",
             "all" if a.promote_every is None else a.promote_every,
             ", ".join(n for n, has in (("splits", a.combine), ("sinks", a.sink), ("softcap", a.softcap),

@@ -21,6 +21,7 @@ from .cast.packing import pack as pack
 from .cast.packing import unpack as unpack
 from .codec.catalogue import codecs as codecs
 from .diagnose.check.check import check as check
+from .diagnose.identify.attention import identify_attention as identify_attention
 from .diagnose.identify.identify import identify as identify
 from .format.catalogue import formats as formats
 from .format.format import Format as Format

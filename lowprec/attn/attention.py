@@ -205,7 +205,7 @@ def attention(
 
 def softmax_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False, window: tuple[int, int] | None = None,
-    scale: float | None = None,
+    scale: float | None = None, softcap: float | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute attention in float64, as a reference; the arguments are those of `attention`, values of any format.
 
@@ -224,7 +224,10 @@ def softmax_attention(
     for i in np.ndindex(q.shape[:-2]):
         for row, (first, stop) in enumerate(zip(low, high, strict=True)):
             if first < stop:
-                scores = np.where((key >= first) & (key < stop), k[i] @ q[i][row] * factor, -np.inf)
+                scores = k[i] @ q[i][row] * factor
+                if softcap is not None:
+                    scores = softcap * np.tanh(scores / softcap)
+                scores = np.where((key >= first) & (key < stop), scores, -np.inf)
                 p = np.exp(scores - scores.max())
                 out[i][row] = p @ v[i] / p.sum()
     return out

@@ -12,16 +12,16 @@ from typing import Any
 from ..format.catalogue import Format, formats
 from ..format.policy import policies
 from ..registry import Registry
-from ..special.cpu import CpuExp
+from ..special.cpu import CpuExp, SleefExp, TorchExp, TorchFastExp
 from ..special.exp2 import PolynomialExp2
 from ..special.reciprocal import RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
-from .cpu import LaneSum, TorchCpu
+from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import PackedPairSum
-from .tiles import FlashAttention2, FlashAttention3, FlashAttention4, KeyTile, Period
+from .tiles import ALL_KEYS, ANY_SIZE, FlashAttention2, FlashAttention3, FlashAttention4, KeyTile, Period
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""
@@ -45,11 +45,15 @@ _TORCH = (
     "pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3; ATen/cpu/vec/vec512/vec512_float.h of "
     "2.13.0; glibc, sysdeps/ieee754/flt-32/e_expf.c, e_logf.c"
 )
+_TORCH_MATH = (
+    "pytorch, aten/src/ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math, _safe_softmax; "
+    "native/cpu/SoftMaxKernel.cpp: vec_softmax_lastdim_kernel; SLEEF 3.6, Sleef_expf16_u10"
+)
 _MKL = (
     "products in blocks of 192, two accumulators of a BF16 row's sum: measured with PyTorch 2.13.0 and MKL 2024.2, one "
-    "thread of an AMD CPU with AVX-512; fewer than 4 queries, 12 keys or 12 channels have other orders, which are open"
+    "thread of an AMD CPU with AVX-512; small products have other orders, which are open"
 )
-_E4M3, _BF16 = formats["e4m3fn"], formats["bfloat16"]
+_E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float32"]
 
 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
@@ -123,15 +127,15 @@ def _mixed() -> PolynomialExp2:
     return PolynomialExp2(_CUBIC, 16, 4, first_fragment=1, source=f"{_FA4}: ex2_emulation, tuning table")
 
 
-def _torch_cpu(fmt: Format, exp: str, vectors: int) -> AttentionKernel:
-    """Return PyTorch's flash attention on a CPU with AVX-512, in float32 or BF16."""
-    chain, suffix = accumulators["float32"], "f32" if fmt.bits == 32 else "bf16"
+def _torch_cpu(name: str, fmt: Format, exp: CpuExp, **fields: Any) -> AttentionKernel:
+    """Return an attention of PyTorch on a CPU with AVX-512, with operands in float32 or BF16."""
+    chain = accumulators["float32"]
+    flash: dict[str, Any] = {"key_tiles": (KeyTile(ANY_SIZE, 512, 512, 512),), "schedule": TorchCpu(), "source": _TORCH}
     return AttentionKernel(
-        f"torch_cpu_flash_{suffix}", scores=chain, values=chain, operands=fmt, p_format=fmt,
-        p_policy=policies["ieee"], key_tiles=(KeyTile(1 << 16, 512, 512, 512),), schedule=TorchCpu(),
-        row_sum=LaneSum(vectors), exp2=CpuExp(exp), reciprocal=RoundedReciprocal(0), last_tile_first=False,
-        fused_scores=False, fused_shift=False, scales_first=True, product_block=192, propagates_nan=True,
-        flush_subnormals=False, fused_lse=False, output_format=fmt, source=_TORCH, decided=_MKL,
+        name, scores=chain, values=chain, operands=fmt, p_format=fmt, p_policy=policies["ieee"], exp2=exp,
+        reciprocal=RoundedReciprocal(0), last_tile_first=False, fused_scores=False, fused_shift=False,
+        product_block=192, propagates_nan=True, flush_subnormals=False, fused_lse=False, output_format=fmt,
+        decided=_MKL, **(flash | fields),
     )  # fmt: skip
 
 
@@ -164,8 +168,13 @@ for _kernel in (
         "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(), schedule=_blackwell(8), p_offset=8,
         **_BLACKWELL_SOFTMAX,
     ),
-    _torch_cpu(formats["float32"], "exp_u20", 1),
-    _torch_cpu(_BF16, "fexp_u20", 2),
+    _torch_cpu("torch_cpu_flash_f32", _FLOAT32, TorchExp(), row_sum=LaneSum(), scales_first=True),
+    _torch_cpu("torch_cpu_flash_bf16", _BF16, TorchFastExp(), row_sum=LaneSum(2), scales_first=True),
+    _torch_cpu(
+        "sdpa_math", _FLOAT32, SleefExp(1), row_sum=LaneSum(in_lanes=True), scales_operands=True, adds_mask=True,
+        normalizes_p=True, key_tiles=(KeyTile(ANY_SIZE, ALL_KEYS, ALL_KEYS, ALL_KEYS),), schedule=TorchMath(),
+        source=_TORCH_MATH,
+    ),
 ):  # fmt: skip
     attentions.register(_kernel.name, _kernel)
 attentions.seal()

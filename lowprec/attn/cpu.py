@@ -19,6 +19,7 @@ from .tiles import Call, KeyTile, Schedule, Visit
 
 Floats = NDArray[np.float32]
 _LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # of a product; MKL computes smaller ones in other orders
+_LEAST_PRODUCTS = 400  # of a matrix; PyTorch computes smaller ones without MKL, if they are in a batch
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,9 +91,33 @@ class TorchCpu(Schedule):
         last = call.keys if call.right < 0 else min(stop, call.keys)
         return [Visit(start) for start in range(0, last, keys)][::-1]
 
-    def covers(self, rows: int, keys: int, channels: int) -> bool:
+    def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
         """Return whether both products of a tile are large enough for MKL's order in blocks."""
         return rows >= _LEAST_ROWS and min(keys, channels) >= _LEAST_COLUMNS
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchMath(TorchCpu):
+    """_scaled_dot_product_attention_math of PyTorch, aten/src/ATen/native/transformers/attention.cpp.
+
+    A block has all queries, and its tile all keys. Masks are added to the scores.
+    """
+
+    def normalized(self, call: Call) -> Call:
+        """Return the call with a causal mask as a limit of 0 keys to the right."""
+        return call._replace(causal=False, right=0 if call.causal else call.right)
+
+    def queries(self, call: Call, tile: KeyTile) -> int:
+        """Return all rows."""
+        return call.queries
+
+    def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
+        """Return one tile."""
+        return [Visit(0)]
+
+    def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
+        """Return whether both products are large enough for MKL, and for its order in blocks."""
+        return super().covers(rows, keys, head_dim, channels) and rows * keys * head_dim >= _LEAST_PRODUCTS
 
 
 def blocked_product(

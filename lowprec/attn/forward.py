@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cast.casts import encode
-from ..format.catalogue import Format
+from ..cast.casts import decode, encode
+from ..format.catalogue import Format, formats
 from ..kernels import attn as kernels
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.mma import mma
@@ -24,6 +24,7 @@ from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
 _LOG2_E, _LN_2 = math.log2(math.e), np.float32(math.log(2))
+_FLOAT32 = formats["float32"]
 ROWS = 512  # queries at once: bounds the memory of a tile of scores
 
 
@@ -62,7 +63,7 @@ class Forward:
 
     kernel: AttentionKernel
     tile: int
-    scale: np.float32  # of the scores, times log2(e) and the descales of Q and K
+    scale: np.float32  # of the scores, see `scale_of_scores`
     v_descale: np.float32
     bounded: bool = False  # whether to bound the output, too
     cap: np.float32 | None = None  # factor of the scores below tanh
@@ -73,12 +74,21 @@ class Forward:
         """Return the results of all rows."""
         parts = []
         with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
+            h = self._scaled(h)
             for (visits, is_covered), blocks in groupby(h.blocks, lambda block: (block.visits, self._covers(h, block))):
                 same = list(blocks)
                 first, stop = same[0].first, same[-1].stop
                 found = [self._rows(h, i, min(i + ROWS, stop), visits) for i in range(first, stop, ROWS)]
                 parts += found if is_covered else [part.without_bounds() for part in found]
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _scaled(self, h: Head) -> Head:
+        """Return the head with Q and K in float32, times the square root of the scale, if the kernel scales them."""
+        kernel = self.kernel
+        if not kernel.scales_operands:
+            return h
+        q, k = (decode(x, kernel.operands) * factor for x, factor in ((h.q, self.scale), (h.k, abs(self.scale))))
+        return h._replace(q=encode(q, _FLOAT32, policy="ieee"), k=encode(k, _FLOAT32, policy="ieee"))
 
     def with_sink(self, sink: np.float32 | None) -> Forward:
         """Return a copy of this pass with another sink."""
@@ -104,12 +114,14 @@ class Forward:
         kernel, rows = self.kernel, stop - start
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = _Rows(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
-        scale = np.float32(1) if kernel.scales_first else self.scale
+        scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
         for done, visit in enumerate(visits if kernel.last_tile_first else visits[::-1], 1):
             keys = self._width(h, visit)
             scores = self._scores(q, h.k, visit.start, keys)
             if low.max() > visit.start or high.min() < visit.start + keys:
-                kernels.mask_scores(scores, visit.start, low, high)
+                hidden = np.zeros_like(scores) if kernel.adds_mask else scores
+                kernels.mask_scores(hidden, visit.start, low, high)
+                scores = scores + hidden if kernel.adds_mask else hidden
             if kernel.scales_first:
                 scores *= self.scale
             p = state.update(scores, scale, visit.is_guarded)
@@ -123,10 +135,10 @@ class Forward:
     def _covers(self, h: Head, block: Block) -> bool:
         """Return whether the orders of all products of a block are known."""
         rows, covers = block.stop - block.first, self.kernel.schedule.covers
-        return all(covers(rows, self._width(h, visit), len(h.v)) for visit in block.visits)
+        return all(covers(rows, self._width(h, visit), h.q.shape[1], len(h.v)) for visit in block.visits)
 
     def _scores(self, q: NDArray[Any], k: NDArray[Any], key: int, count: int) -> Floats:
-        f = self.kernel.operands
+        f = _FLOAT32 if self.kernel.scales_operands else self.kernel.operands
         keys = np.ascontiguousarray(_columns(k.T, key, count).T)
         scores = _product(self.kernel, self.kernel.scores, (f, f), q, keys)
         if self.cap is not None:
@@ -174,6 +186,9 @@ class _Rows:
             if x is not None and not self._is_first:
                 kernels.rescale_rows(x, factors, flush)
         self.maxima, self._is_first = maxima, False
+        if kernel.normalizes_p:
+            sums = kernel.row_sum.total(self.sums)
+            kernels.rescale_rows(p, kernel.reciprocal(np.where(sums == 0, np.float32(1), sums)), flush)
         return p
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
@@ -214,7 +229,7 @@ class _Rows:
             argument, self.maxima = kernel.sink.argument(self.maxima, shifts, sink, scale, kernel.p_offset)
             sums = sums + kernel.exp2(argument[:, None])[:, 0]
         is_empty = (sums == 0) | (np.isnan(sums) & (not kernel.propagates_nan))
-        inverse = kernel.reciprocal(np.where(is_empty, np.float32(1), sums))
+        inverse = kernel.reciprocal(np.where(is_empty | kernel.normalizes_p, np.float32(1), sums))
         factors = np.where(is_empty, np.float32(kernel.empty_scale), inverse) * v_descale
         kernels.rescale_rows(self.out, factors.astype(np.float32), flush)
         ends = (self.out, self.out) if self.bounds is None else self.bounds.finish(v_descale, argument)
@@ -249,9 +264,15 @@ def _product(
 
 
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
-    """Return the factor of the scores in float32: the softmax scale, times log2(e) unless the kernel computes e^x."""
+    """Return the factor of the scores in float32: the softmax scale, times log2(e) unless the kernel computes e^x.
+
+    If the kernel scales its operands, it is the factor of Q: the square root of the scale's magnitude, with its sign.
+    """
     start = np.float32(scale)
     with np.errstate(over="ignore"):  # a descale may be as large as float32 allows
+        if kernel.scales_operands:
+            factor = scale * float(qk_descale)
+            return np.float32(math.copysign(math.sqrt(abs(factor)), factor))
         if kernel.exp2.is_natural:
             return np.float32(start * qk_descale)
         octaves = start * np.float32(_LOG2_E) if kernel.rounded_log2_e else np.float32(float(start) * _LOG2_E)

@@ -82,6 +82,13 @@ class AttentionKernel(Value):
         Whether m s - p_offset is one fused multiply-add.
     scales_first : bool
         Whether scores are multiplied by the scale, and rounded, before their maximum is taken.
+    scales_operands : bool
+        Whether Q and K are instead each multiplied by the square root of the scale, and rounded to float32; Q takes the
+        sign of a negative one.
+    adds_mask : bool
+        Whether -inf is added to the scores of hidden keys, so that NaN and +inf give NaN; it replaces them otherwise.
+    normalizes_p : bool
+        Whether P is multiplied by 1/l before the second product. All keys are then one tile.
     product_block : int or None
         Largest number of products in one chain of an accumulator, see `blocked_product`; None: no limit.
     propagates_nan : bool
@@ -132,6 +139,9 @@ class AttentionKernel(Value):
     fused_scores: bool = True
     fused_shift: bool = True
     scales_first: bool = False
+    scales_operands: bool = False
+    adds_mask: bool = False
+    normalizes_p: bool = False
     product_block: int | None = None
     propagates_nan: bool = False
     flush_subnormals: bool = True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from .._values import Value, normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
 
+ALL_KEYS, ANY_SIZE = 1 << 30, 1 << 16  # keys of a tile that holds all; largest head size, where none is a limit
 _UNCHECKED = (32, 64, 96, 128)  # head sizes of FlashAttention-2 with kernels that check no bounds
 
 
@@ -45,6 +47,26 @@ class KeyTile(NamedTuple):
         if call.is_local:
             return self.capped_window or self.window if call.softcap else self.window
         return self.causal if call.is_causal else self.keys
+
+
+def list_tiles(tiles: Sequence[KeyTile]) -> list[str]:
+    """Return the keys per tile without a mask and their largest head sizes; the first one that holds is that of a call.
+
+    A size of all keys of a call is "all".
+
+    Examples
+    --------
+    >>> list_tiles([KeyTile(64, 128, 96, 96), KeyTile(128, 128, 96, 96), KeyTile(256, 64, 64, 64)])
+    ['128 (D <= 128)', '64 (D <= 256)']
+    """
+    found = []
+    for tile, after in zip_longest(tiles, tiles[1:]):
+        if after is not None and after.keys == tile.keys and not (tile.value_dim or after.value_dim):
+            continue  # the next head size includes this one
+        limits = f"D <= {tile.head_dim}" + (f", Dv <= {tile.value_dim}" if tile.value_dim else "")
+        keys = "all" if tile.keys == ALL_KEYS else str(tile.keys)
+        found.append(keys if tile.head_dim == ANY_SIZE else f"{keys} ({limits})")
+    return found
 
 
 class Call(NamedTuple):
@@ -140,7 +162,7 @@ class Schedule(Value):
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
         """Return the tiles that a block of the queries first to stop - 1 visits, from the last key to the first."""
 
-    def covers(self, rows: int, keys: int, channels: int) -> bool:
+    def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
         """Return whether the order of additions is known for both products of a tile."""
         return True
 

@@ -192,12 +192,16 @@ def gemm(
 @click.argument("v_file", metavar="V")
 @click.option("--kernel", default="fa3_fp8", show_default=True, metavar="NAME", help="See lowprec attentions.")
 @click.option("--causal", is_flag=True, help="Hide the keys after a query.")
+@click.option(
+    "--window", type=(int, int), metavar="LEFT RIGHT", help="Keys beside its position that a query sees; -1: all."
+)
 @click.option("--scale", type=float, help="Factor of the scores.  [default: 1 / sqrt(D)]")
+@click.option("--softcap", type=float, metavar="CAP", help="Limit of the scaled scores, as CAP * tanh(score / CAP).")
+@click.option("--splits", type=int, default=1, show_default=True, metavar="N", help="Ranges of keys that are combined.")
+@click.option("--page-size", type=int, metavar="N", help="Keys in a page of the KV cache.  [default: no pages]")
 @click.option("--out", metavar="FILE", help="Save the output as .npy.")
 @machine_readable
-def attention(
-    q_file: str, k_file: str, v_file: str, kernel: str, causal: bool, scale: float | None, out: str | None
-) -> None:
+def attention(q_file: str, k_file: str, v_file: str, kernel: str, out: str | None, **options: Any) -> None:
     """Compute attention (.npy) as a kernel does.
 
     Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand format. Prints the error
@@ -214,8 +218,8 @@ def attention(
 
     chosen = attentions[kernel]
     q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
-    result = attend(q, k, v, kernel=chosen, causal=causal, scale=scale)
-    exact = softmax_attention(q, k, v, causal=causal, scale=scale)
+    result = attend(q, k, v, kernel=chosen, **options)
+    exact = softmax_attention(q, k, v, **{name: options[name] for name in ("causal", "window", "scale", "softcap")})
     counts = {"P saturated": int(result.saturated.sum()), "P underflowed": int(result.underflowed.sum())}
     row = {"reference": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}
     emit(tuple(row), [tuple(row.values())], kernel)

@@ -80,6 +80,7 @@ def _write_disclosure(entry: Accumulator, path: Path) -> None:
 def attentions_command(name: str | None) -> None:
     """List attention kernels, or show the details of one."""
     from ..attn.catalogue import attentions
+    from ..attn.tiles import list_tiles
 
     if name is not None:
         one = attentions[name]
@@ -90,7 +91,7 @@ def attentions_command(name: str | None) -> None:
             key,
             a.operands.name,
             a.scores.name,
-            " ".join(f"{row.keys} (D <= {row.head_dim})" for row in a.key_tiles),
+            ", ".join(list_tiles(a.key_tiles)),
             a.p_format.name,
             a.p_offset,
             a.rescale_threshold,

@@ -34,10 +34,11 @@ _SHOW_EVERY = 5.0  # seconds between two lines of progress
     show_default=True,
     help="Entries and differences to print.",
 )
+@click.option("--attention", is_flag=True, help="Find the attention kernel of q, k, v and out.")
 @machine_readable
 def identify_command(
     dump: str, target: str | None, d_format: str | None, seconds: float, write_probes: str | None,
-    also: tuple[str, ...], max_rows: int,
+    also: tuple[str, ...], max_rows: int, attention: bool,
 ) -> None:  # fmt: skip
     """Find the accumulator that made recorded outputs.
 
@@ -50,8 +51,17 @@ def identify_command(
     d, and pass it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is
     printed.
 
+    With --attention, DUMP has q, k, v, out and perhaps lse, as numbers or as codes of bfloat16 and e4m3fn, and perhaps
+    causal, window, scale, descale, softcap, sinks, splits and page_size, which are those of lowprec.attention.
+
     Example: lowprec identify dump.npz --format e4m3fn --write-probes probes.npz
     """
+    if attention:
+        if given := [name for name, value in (("--format", target), ("--d-format", d_format),
+                     ("--write-probes", write_probes), ("--answers", also)) if value]:  # fmt: skip
+            raise CommandError(f"{given[0]} and --attention are mutually exclusive")
+        _identify_attention(dump, seconds, max_rows)
+        return
     from ..diagnose.identify.identify import identify
 
     _writable_file(write_probes, dump, *also)
@@ -67,6 +77,40 @@ def identify_command(
     if not found.candidates:
         if not output_format():
             _show_example(found)
+        sys.exit(1)
+
+
+def _identify_attention(path: str, seconds: float, max_rows: int) -> None:
+    """Print the attention kernels that explain a dump, and the ranking."""
+    from .._files.npy import Archive
+    from ..diagnose.identify.attention import identify_attention
+    from ..diagnose.words import join_some
+
+    needed = ("q", "k", "v", "out")
+    known = (*needed, "lse", "causal", "window", "scale", "descale", "softcap", "sinks", "splits", "page_size")
+    with Archive(path, "an .npz of arrays q, k, v, out and perhaps lse") as held:
+        given = {name: held[name] for name in held.names if name in known}
+    if missing := [name for name in needed if name not in given]:
+        raise CommandError(
+            f"{path} must have arrays {', '.join(needed)}, got none named {', '.join(missing)} among "
+            f"{', '.join(given) or 'none'}"
+        )
+    options: dict[str, Any] = {
+        name: x.tolist() if x.ndim < 2 else x for name, x in given.items() if name not in (*needed, "lse")
+    }
+    with naming(path):
+        found = identify_attention(
+            given["q"], given["k"], given["v"], given["out"], given.get("lse"), seconds=seconds, **options
+        )
+    machines = bool(output_format())
+    click.echo(found.sentence, err=machines)
+    assumed = [f"assumed: {', '.join(found.assumed)}"] if found.assumed else []
+    untried = [f"not tried: {join_some(found.untried)}"] if found.untried else []
+    for line in (*found.lines()[:max_rows], *assumed, *untried):
+        click.echo(f"  {line}", err=machines)
+    columns, rows = found.table()
+    emit(columns, rows if machines else rows[:max_rows], "Attention kernels compared with the outputs")
+    if not found.explaining:
         sys.exit(1)
 
 

@@ -1,7 +1,9 @@
 """One row of PyTorch's attention on a CPU in exact arithmetic, every float32 operation a fraction rounded once.
 
 Sources: pytorch 430c4e3, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp; the wheel of 2.13.0,
-ATen/cpu/vec/vec512/vec512_float.h:316-437; glibc 04277e0, sysdeps/ieee754/flt-32/e_expf.c, e_logf.c, e_logf_data.c.
+ATen/cpu/vec/vec512/vec512_float.h:316-437; pytorch, aten/src/ATen/native/transformers/attention.cpp and
+native/cpu/SoftMaxKernel.cpp; SLEEF 3.6, src/libm/sleefsimdsp.c: expf; glibc 04277e0, sysdeps/ieee754/flt-32/e_expf.c,
+e_logf.c, e_logf_data.c.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ _FACTORIALS = [_f(x) for x in ("0.00828929059", "0.0418978221", "0.166676521", "
 _CUBIC = [
     _f(x) for x in ("-0.079204240219773236", "-0.22433836478672356", "0.30354260500649682", "0.00010703434948458272")
 ]
+_SLEEF = [
+    _f(x) for x in (
+        "0.000198527617612853646278381", "0.00139304355252534151077271", "0.00833336077630519866943359",
+        "0.0416664853692054748535156", "0.166666671633720397949219", "0.5",
+    )
+]  # fmt: skip
 # e_logf_data.c: the inverse of the middle of each sixteenth of [0.7, 1.4), and minus its logarithm.
 _TABLE = """
 1.661ec79f8f3bep+0 -1.57bf7808caadep-2 1.571ed4aaf883dp+0 -1.2bef0a7c06ddbp-2 1.49539f0f010bp+0 -1.01eae7f513a67p-2
@@ -57,9 +65,9 @@ class CpuAttention:
         Numbers of keys per tile and of products per chain.
     width
         Lanes of a vector. For keys after the last whole vector, e**x is C's ``exp``; they are added one by one.
-    fused_sum, scales_last, halves
-        The sum so far and the tile's are one fused multiply-add; wrong rules: scores are scaled after their maximum,
-        one block and a rest instead of two halves.
+    fused_sum, halves
+        The sum so far and the tile's are one fused multiply-add; wrong rule: one block and a rest instead of two
+        halves.
     """
 
     operands: Fields
@@ -69,7 +77,6 @@ class CpuAttention:
     block: int = 192
     width: int = 16
     fused_sum: bool = True
-    scales_last: bool = False
     halves: bool = True
 
     def row(
@@ -88,11 +95,8 @@ class CpuAttention:
         for start in range(0, stop, self.tile):
             keys = range(start, min(start + self.tile, len(k)))
             scores = [self._dot(q, k[j]) if j < high else -math.inf for j in keys]
-            if not self.scales_last:
-                scores = [_times(s, scale) for s in scores]
+            scores = [_times(s, scale) for s in scores]
             largest: Any = math.nan if any(map(math.isnan, scores)) else max(scores)
-            if self.scales_last:
-                largest, scores = _times(largest, scale), [_times(s, scale) for s in scores]
             largest = maximum if maximum > largest else largest
             if largest == -math.inf:
                 p: list[Exact] = [ZERO] * len(keys)
@@ -111,18 +115,8 @@ class CpuAttention:
         return [_bits(_times(o, inverse)) for o in out], _bits(lse)
 
     def _dot(self, a: Sequence[int], b: Sequence[int], start: Exact | None = None) -> Exact:
-        """Return a product: a chain of fused multiply-adds per block, added in turn."""
-        count = len(a)
-        size = count if count <= self.block else self.block
-        if self.halves and self.block < count <= 2 * self.block:
-            size = count // 2
-        for first in range(0, count, size):
-            chain: Exact = ZERO
-            for x, y in zip(a[first : first + size], b[first : first + size], strict=True):
-                chain = _multiply_add(decode(x, self.operands), decode(y, self.operands), chain)
-            start = chain if start is None else _plus(start, chain)
-        assert start is not None
-        return start
+        left, right = ([decode(x, self.operands) for x in codes] for codes in (a, b))
+        return _dot(left, right, self.block, self.halves, start)
 
     def _exps(self, x: list[Exact]) -> list[Exact]:
         whole = len(x) // self.width * self.width
@@ -139,12 +133,123 @@ class CpuAttention:
         row = lanes[0]
         for other in lanes[1:]:
             row = [_plus(a, b) for a, b in zip(row, other, strict=True)]
-        while len(row) > 1:
-            half = len(row) // 2
-            row = [_plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
+        total = _halved(row)
         for x in p[whole:]:
-            row[0] = _plus(row[0], x)
-        return row[0]
+            total = _plus(total, x)
+        return total
+
+
+@dataclass(frozen=True)
+class MathAttention:
+    """PyTorch's attention without a fused kernel, in float32: the right one, and wrong ones that tests must detect.
+
+    Attributes
+    ----------
+    block, halves
+        Products of a chain; wrong rule: one block and a rest instead of two halves.
+    scales_scores, replaces_hidden, sums_rest_alone, divides_output
+        Wrong rules: the product is scaled instead of both operands; hidden scores are -inf whatever they were; keys
+        beyond the last 16 are added one by one; the output is divided by the sum.
+    """
+
+    block: int = 192
+    halves: bool = True
+    scales_scores: bool = False
+    replaces_hidden: bool = False
+    sums_rest_alone: bool = False
+    divides_output: bool = False
+
+    def row(
+        self,
+        q: Sequence[Exact],
+        k: Sequence[Sequence[Exact]],
+        v: Sequence[Sequence[Exact]],
+        root: Exact,
+        low: int,
+        high: int,
+        sign: int = 1,
+    ) -> list[int]:
+        """Return the float32 bits of the output of a query that sees the keys from `low` to before `high`.
+
+        The scale is `root` squared, times `sign`.
+        """
+        if self.scales_scores:
+            scale = _times(root, sign * root)
+            scores = [_times(self._dot(q, x), scale) for x in k]
+        else:
+            scaled = [_times(x, sign * root) for x in q]
+            scores = [self._dot(scaled, [_times(y, root) for y in x]) for x in k]
+        scores = [
+            s if low <= j < high else -math.inf if self.replaces_hidden else _plus(s, -math.inf)
+            for j, s in enumerate(scores)
+        ]
+        largest: Any = math.nan if any(map(math.isnan, scores)) else max(scores)
+        if largest == -math.inf:
+            p: list[Exact] = [ZERO] * len(k)
+            inverse: Exact = ONE
+        else:
+            p = [expf_u10(_plus(s, _negated(largest))) for s in scores]
+            total = self._sum(p)
+            inverse = total if math.isnan(total) else _divided(ONE, total)
+        if not self.divides_output:
+            p = [_times(x, inverse) for x in p]
+        out = [self._dot(p, [x[c] for x in v]) for c in range(len(v[0]))]
+        return [_bits(_times(x, inverse) if self.divides_output else x) for x in out]
+
+    def _dot(self, a: Sequence[Exact], b: Sequence[Exact]) -> Exact:
+        return _dot(a, b, self.block, self.halves)
+
+    def _sum(self, p: list[Exact]) -> Exact:
+        if len(p) < 16:
+            row, rest = [p[0]], p[1:]
+        else:
+            whole = len(p) // 16 * 16 if self.sums_rest_alone else len(p)
+            row, rest = p[:16], p[whole:]
+            for j in range(16, whole):
+                row[j % 16] = _plus(row[j % 16], p[j])
+        total = _halved(row)
+        for x in rest:
+            total = _plus(total, x)
+        return total
+
+
+def _dot(a: Sequence[Exact], b: Sequence[Exact], block: int, halves: bool, start: Exact | None = None) -> Exact:
+    """Return a product: a chain of fused multiply-adds per block, added in turn."""
+    count = len(a)
+    size = count if count <= block else block
+    if halves and block < count <= 2 * block:
+        size = count // 2
+    for first in range(0, count, size):
+        chain: Exact = ZERO
+        for x, y in zip(a[first : first + size], b[first : first + size], strict=True):
+            chain = _multiply_add(x, y, chain)
+        start = chain if start is None else _plus(start, chain)
+    assert start is not None
+    return start
+
+
+def _halved(row: list[Exact]) -> Exact:
+    """Return the sum of lanes: halves are added until one is left."""
+    while len(row) > 1:
+        half = len(row) // 2
+        row = [_plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
+    return row[0]
+
+
+def expf_u10(x: Exact) -> Exact:
+    """Return SLEEF's expf_u10 with fused multiply-adds; the last step scales by two powers of two."""
+    number: Any = x
+    if math.isnan(x):
+        return x
+    if number < -104 or number > 100:
+        return ZERO if number < 0 else math.inf
+    whole = round(Fraction(_times(x, _LOG2_E)))
+    rest = _multiply_add(Fraction(-whole), _f("0.693145751953125"), x)
+    rest = _multiply_add(Fraction(-whole), _f("1.428606765330187045e-06"), rest)
+    value = _SLEEF[0]
+    for c in _SLEEF[1:]:
+        value = _multiply_add(value, rest, c)
+    return _times(_plus(ONE, _multiply_add(_times(rest, rest), value, rest)), Fraction(2) ** whole)
 
 
 def exp_u20(x: Exact) -> Exact:

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import check_choice, check_int
+from .._checks import check_int
 from .._values import normalize_fields
 from ..kernels import cpu_math as kernels
 from .exp2 import Exp2
 
 Floats = NDArray[np.float32]
-_FUNCTIONS = ("exp_u20", "fexp_u20", "sleef")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CpuExp(Exp2):
-    """e**x by a vector function, and by C's ``exp`` in the columns beyond the last whole vector.
+    """Base of e**x by a vector function, and by C's ``exp`` in the columns beyond the last whole vector.
 
-    Factors of rows are glibc's ``expf``. NaN follows the functions' instructions: ``fexp_u20`` returns -0 for it.
+    Factors of rows are glibc's ``expf``.
 
     Parameters
     ----------
-    function : {"exp_u20", "fexp_u20", "sleef"}
-        Vector function: PyTorch's of 20 ulp, its fast one for 16-bit types, or SLEEF's of 1 ulp.
     width : int
         Lanes of a vector; 1: all columns use the vector function.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> CpuExp("fexp_u20", 1)(np.zeros((1, 1), np.float32))
-    array([[0.9999466]], dtype=float32)
     """
 
-    function: str = "exp_u20"
     width: int = 16
 
     is_natural = True
+    #: Number of the vector function in `kernels.exp_tile`.
+    function: ClassVar[int]
 
     def __post_init__(self) -> None:
         normalize_fields(self)
-        check_choice("CpuExp", "function", self.function, _FUNCTIONS)
-        check_int("CpuExp", "width", self.width, 1)
+        check_int(type(self).__name__, "width", self.width, 1)
 
     @property
     def is_published(self) -> bool:
@@ -54,7 +46,7 @@ class CpuExp(Exp2):
     def __call__(self, x: Floats) -> Floats:
         """Return e**x of a tile [rows, keys]."""
         out = np.empty_like(x)
-        kernels.exp_tile(x, _FUNCTIONS.index(self.function), self.width, out)
+        kernels.exp_tile(x, self.function, self.width, out)
         return out
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
@@ -78,3 +70,31 @@ class CpuExp(Exp2):
         out = np.empty_like(x)
         kernels.log_scalars(x, out)
         return out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchExp(CpuExp):
+    """PyTorch's ``exp_u20``, of 20 ulp, in the columns of whole vectors."""
+
+    function = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchFastExp(CpuExp):
+    """PyTorch's ``fexp_u20`` for 16-bit types in the columns of whole vectors; it returns -0 for NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> TorchFastExp(1)(np.zeros((1, 1), np.float32))
+    array([[0.9999466]], dtype=float32)
+    """
+
+    function = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SleefExp(CpuExp):
+    """SLEEF's ``expf_u10``, of 1 ulp, in the columns of whole vectors."""
+
+    function = 2

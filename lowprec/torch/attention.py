@@ -202,18 +202,3 @@ def _of_transformers(
     causal = attention_mask is None and query.shape[2] > 1 and bool(causal)
     out = attention(query, key, value, kernel, causal=causal, mask=attention_mask, scale=scaling)
     return out.transpose(1, 2).contiguous(), None
-
-
-def use_attention(model: nn.Module, kernel: AttentionKernel | None) -> None:
-    """Set the attention implementation of a transformers model; None restores its own.
-
-    A model that does not choose its attention by transformers' interface keeps it, which `report` lists.
-    """
-    held: Any = model
-    own = held.__dict__.pop("_lowprec_attention", None)
-    if own is not None:
-        held.set_attn_implementation(own)
-    can_set = getattr(held, "_can_set_attn_implementation", None)
-    if kernel is not None and can_set is not None and can_set():
-        held.__dict__["_lowprec_attention"] = held.config._attn_implementation
-        held.set_attn_implementation(register_attention(kernel))

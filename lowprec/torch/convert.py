@@ -15,12 +15,12 @@ from lowprec.recipe import LayerPrecision, LayerState, LinearSpec, Recipe, load_
 from lowprec.registry import UnknownNameError
 
 from .arrays import check, values
-from .attention import use_attention
 from .classes import converted_class, original_class, shapes_of
 from .linear import Converted
 from .ops import ModuleState
 from .report import Report, describe
 from .roles import Names, block_of, find_roles, no_match
+from .sdpa import use_attention
 
 M = TypeVar("M", bound=nn.Module)
 Rules = Sequence[tuple[str, LinearSpec | str]]
@@ -38,7 +38,8 @@ def convert(
 ) -> M:
     """Make a model's linear layers compute their products by a recipe.
 
-    A transformers model also computes the forward pass of attention by the recipe's kernel, see `register_attention`.
+    The forward pass of attention is also computed by the recipe's kernel: in transformers models, see
+    `register_attention`, and in modules that call ``torch.nn.functional.scaled_dot_product_attention``.
     The conversion is in place: parameters, their names, hooks, tied weights and the optimizer's references stay valid.
     A second call changes the recipe. `report` lists the precision of every product and the parts not converted.
 
@@ -127,7 +128,7 @@ def convert(
         module.layers, module.guesses = tuple(role.layer for role in found), tuple(role.guess for role in found)
         module.set_precision([_precision(recipe, name, role.layer, layers, overrides) for role in found], seed)
     use_attention(model, recipe.attention)
-    notes = _take_slow_path(model)
+    notes = _take_slow_path(model, recipe)
     model._lowprec = recipe, notes
     described = report(model)
     if strict and (problems := described.problems()):
@@ -157,12 +158,13 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
             )
 
 
-def _take_slow_path(model: nn.Module) -> list[str]:
-    """Disable the fast path of torch's encoder layers, which bypasses their linear layers, where one was converted."""
-    if not any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
+def _take_slow_path(model: nn.Module, recipe: Recipe) -> list[str]:
+    """Disable the fast path of torch's encoder layers and attention, which bypasses what was converted."""
+    kinds = (nn.TransformerEncoderLayer, *((nn.MultiheadAttention,) if recipe.attention is not None else ()))
+    if not any(isinstance(module, kinds) for module in model.modules()):
         return []
     torch.backends.mha.set_fastpath_enabled(False)
-    return ["torch.backends.mha's fast path is off: it would go past the linear layers of TransformerEncoderLayer"]
+    return ["torch.backends.mha's fast path is off: it would go past converted parts of TransformerEncoderLayer"]
 
 
 def restore(model: M) -> M:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from lowprec.recipe import Recipe, load_recipe
 
-from .attention import use_attention
 from .classes import Experts
 from .convert import convert
 from .roles import block_of
+from .sdpa import use_attention
 from .switching import divergence, get_precisions, log_probabilities, preserve_model, set_precisions, standard_error
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,9 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     if attention is not None and "_lowprec_attention" not in model.__dict__:
         unreached.append(f"attention = {attention}: apply it by lowprec.torch.attention")
     elif attention is not None:
-        notes = [*notes, f"attention: forward pass of {attention}, straight-through backward pass"]
+        held = model.__dict__["_lowprec_attention"]
+        where = "" if isinstance(held, str) else f" in scaled_dot_product_attention of {_first(held)}"
+        notes = [*notes, f"attention: forward pass of {attention}{where}, straight-through backward pass"]
     more = (
         ["fused gate and up projections are one layer: a block of its weights may contain rows of both"]
         if fused
@@ -147,6 +150,10 @@ def describe(model: nn.Module, recipe: Recipe, notes: list[str]) -> Report:
     )
     idle = "" if quantized or not any(rule.linear.quantized for rule in recipe.rules) else _idle(recipe, rows)
     return Report(recipe.name, tuple(rows), tuple(unreached), (*notes, *more), idle)
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"{names[0] or 'the model'}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
 
 
 def _idle(recipe: Recipe, rows: list[ModuleRow]) -> str:

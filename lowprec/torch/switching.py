@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from lowprec.recipe import LayerPrecision
 
-from .attention import use_attention
 from .convert import restore
 from .linear import Converted
+from .sdpa import use_attention
 
 Floats = NDArray[np.float64]
 #: Precisions of a model's layers, by module name; see `lowprec.torch.ops`.

@@ -13,7 +13,8 @@ import pytest
 import lowprec as lp
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import fields
-from lowprec.oracle.attention_cpu import CpuAttention
+from lowprec.oracle.attention_cpu import CpuAttention, MathAttention
+from lowprec.oracle.values import FLOAT32, decode
 
 Array = np.ndarray[Any, Any]
 KERNELS = {"torch_cpu_flash_f32": (False, 1), "torch_cpu_flash_bf16": (True, 2)}
@@ -80,8 +81,69 @@ def test_infinities_and_nan_have_the_oracle_s_bits(name: str) -> None:
     ({"tile": 117}, "torch_cpu_flash_f32"),
 ])  # fmt: skip
 def test_wrong_rules_have_other_bits(wrong: dict[str, Any], name: str) -> None:
-    data = operands(1, name, 30, 117, 4, 1, 2)
+    data = operands(1, name, 10, 117, 4, 1, 2)
     got, want = both(name, data, **wrong)
+    assert got != want
+
+
+def math_operands(seed: int, m: int, n: int, d: int, channels: int, spread: float = 1) -> list[Array]:
+    return operands(seed, "sdpa_math", m, n, d, channels, spread)
+
+
+def both_of_math(
+    data: list[Array], *, window: tuple[int, int] = (-1, -1), sign: int = 1, **wrong: Any
+) -> tuple[Any, Any]:
+    """Return the bits of the output of `sdpa_math`, and of its oracle, with chains of 24 products."""
+    kernel = lp.attentions["sdpa_math"].with_(product_block=24)
+    (m, d), n = data[0].shape, len(data[1])
+    got = lp.attention(*data, kernel=kernel, window=window, scale=sign * d**-0.5).out
+    rule = MathAttention(**{"block": 24, **wrong})
+    q, k, v = ([[decode(c, FLOAT32) for c in row] for row in lp.encode(x, "float32").tolist()] for x in data)
+    root = Fraction(float(np.float32(d**-0.25)))
+    want = []
+    for i in range(m):
+        low = 0 if window[0] < 0 else max(i + n - m - window[0], 0)
+        high = n if window[1] < 0 else min(i + n - m + window[1] + 1, n)
+        want.append(rule.row(q[i], k, v, root, low, max(high, 0), sign))
+    return canonical(got.view(np.uint32)), canonical(np.array(want, np.uint32))
+
+
+@pytest.mark.parametrize(("n", "d", "window", "sign"), [
+    (5, 8, (-1, -1), 1), (35, 20, (4, 1), 1), (70, 31, (-1, 0), -1), (33, 50, (0, -1), 1),
+])  # fmt: skip
+def test_attention_by_single_operations_has_the_oracle_s_bits(
+    n: int, d: int, window: tuple[int, int], sign: int
+) -> None:
+    got, want = both_of_math(math_operands(n, 3, n, d, 2, 3), window=window, sign=sign)
+    assert got == want
+
+
+def test_hidden_scores_stay_nan_and_rows_without_keys_are_zero() -> None:
+    """A mask is added: a NaN that a query does not see makes its row NaN; values of Inf meet probabilities of 0."""
+    data = math_operands(0, 6, 20, 8, 3)
+    data[0][2, 0], data[1][19, 1], data[2][3, 0], data[2][18, 1] = np.nan, np.inf, np.nan, np.inf
+    got, want = both_of_math(data, window=(-1, 0))
+    assert got == want
+    data[1][:, 1], data[0][:, 1] = -np.inf, 1  # every score is -inf
+    got, want = both_of_math(data)
+    assert got == want
+    assert not lp.attention(*data, kernel="sdpa_math").out[0, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"block": 1000}, {"halves": False}, {"scales_scores": True}, {"sums_rest_alone": True}, {"divides_output": True}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_wrong_single_operations_have_other_bits(wrong: dict[str, Any]) -> None:
+    got, want = both_of_math(math_operands(1, 4, 45, 40, 2, 2), **wrong)
+    assert got != want
+
+
+def test_a_mask_that_replaces_scores_has_other_bits() -> None:
+    data = math_operands(2, 4, 20, 8, 2)
+    data[1][19, 0] = np.nan
+    got, want = both_of_math(data, window=(-1, 0), replaces_hidden=True)
     assert got != want
 
 
@@ -112,6 +174,21 @@ def digest(out: Array, lse: Array) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in bits)).hexdigest()[:16]
 
 
+# Of ``scaled_dot_product_attention`` with SDPBackend.MATH, which returns no log-sum-exp; the last one in BF16.
+RECORDED_MATH: dict[tuple[int, int, int, str], str] = {
+    (40, 333, 16, "float32"): "ad6591a9a39d9189", (200, 200, 64, "float32"): "71ad077a8181f2ef",
+    (8, 1100, 250, "float32"): "cee003fb26269b9e", (40, 200, 64, "bfloat16"): "5cd907850a9a0766",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RECORDED_MATH, ids=str)
+def test_single_operations_of_pytorch_are_reproduced(case: tuple[int, int, int, str]) -> None:
+    m, n, d, fmt = case
+    data = [lp.round_to(x, fmt) for x in math_operands(m + n + d, m, n, d, d, 2)]
+    out = lp.attention(*data, kernel="sdpa_math", causal=m == n, out_format=fmt).out
+    assert digest(out, out[:0]) == RECORDED_MATH[case]
+
+
 @pytest.mark.parametrize("case", RECORDED, ids=str)
 def test_outputs_of_pytorch_are_reproduced(case: tuple[str, int, int, int, bool]) -> None:
     got = lp.attention(*recorded(*case), kernel=case[0], causal=case[1] == case[2])
@@ -123,6 +200,8 @@ def test_small_products_are_undecided_and_other_masks_refused() -> None:
     open_rows = lp.attention(x[0][:33], *x[1:], kernel="torch_cpu_flash_f32", undecided=True).undecided
     assert open_rows is not None
     assert (open_rows.any(1) == (np.arange(33) == 32)).all()  # the second block has one row
+    few = (lp.attention(x[:, :d], x[:, :d], x, kernel="sdpa_math", undecided=True) for x in [x[0][:16]] for d in (1, 2))
+    assert [bool(found.undecided.all()) for found in few if found.undecided is not None] == [True, False]
     for options, message in (
         ({"window": (3, 0)}, r"window must be None for PyTorch's kernels, got \(3, 0\)"),
         ({"causal": True}, "causal must be False for 33 queries and 40 keys"),

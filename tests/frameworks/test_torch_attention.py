@@ -1,5 +1,7 @@
 """Attention kernels in torch: the bits of `lowprec.attention`, masks, gradients, transformers' interface."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from lowprec.attn.operands import quantize_operands
 torch = pytest.importorskip("torch")
 
 import lowprec.torch as lpt  # noqa: E402
+from lowprec.torch import sdpa  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -153,3 +156,148 @@ def test_a_model_without_a_place_for_attention_is_not_silent():
     model, recipe = torch.nn.Sequential(torch.nn.Linear(8, 8)), lp.recipes["bf16"].with_(attention="fa3_fp8")
     with pytest.raises(ValueError, match=r"attention = fa3_fp8: lowprec.torch"):
         lpt.convert(model, recipe, roles=lambda name: "head", strict=True)
+
+
+class Block(torch.nn.Module):
+    """Attention by `scaled_dot_product_attention`, with the options of the call."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.qkv, self.o, self.options = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32), options
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (2, 16)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, **self.options)
+        return self.o(out.transpose(1, 2).flatten(-2))
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.block, self.reentrant = Block(is_causal=True), reentrant
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+FP8 = lp.recipes["bf16"].with_(attention="fa3_fp8", moment_m="float32", moment_v="float32")
+
+
+def seeded(model):
+    """Give all parameters numbers by a seed."""
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data = drawn(*parameter.shape, seed=i) * 0.2
+    return model
+
+
+def test_scaled_dot_product_attention_is_replaced_while_a_converted_module_runs():
+    function = torch.nn.functional.scaled_dot_product_attention
+    x, model = drawn(2, 6, 32), seeded(Block(is_causal=True))
+    lpt.convert(model, "bf16")
+    plain = model(x)
+    lpt.convert(model, FP8, strict=True, roles={"qkv": "attn.wq_a", "o": "attn.wo"})
+    (note,) = lpt.report(model).notes
+    assert (
+        note == "attention: forward by fa3_fp8 in scaled_dot_product_attention of the model, backward straight through"
+    )
+    calls = []
+    model.qkv.register_forward_hook(lambda *_: calls.append(torch.nn.functional.scaled_dot_product_attention))
+    out = model(x)
+    q, k, v = (y.unflatten(-1, (2, 16)).transpose(1, 2) for y in model.qkv(x).chunk(3, -1))
+    by_hand = model.o(lpt.attention(q, k, v, "fa3_fp8", causal=True).transpose(1, 2).flatten(-2))
+    assert torch.equal(out, by_hand)
+    assert not torch.equal(out, plain)
+    assert torch.nn.functional.scaled_dot_product_attention is function is not calls[0]
+    lpt.convert(model, "bf16")
+    assert torch.equal(model(x), plain)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_recomputes_with_the_kernel(reentrant):
+    grads = []
+    for model in (seeded(Block(is_causal=True)), seeded(Checkpointed(reentrant))):
+        lpt.convert(model, FP8)
+        x = drawn(2, 6, 32).requires_grad_()
+        model(x).square().sum().backward()
+        grads.append([x.grad, *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_an_error_restores_the_function_and_other_threads_keep_it():
+    function = torch.nn.functional.scaled_dot_product_attention
+    x, plain, converted = drawn(1, 4, 32), seeded(Block()), lpt.convert(seeded(Block()), FP8)
+    before, seen = plain(x), []
+    converted.qkv.register_forward_hook(lambda *_: run(lambda: seen.append(plain(x))))
+    converted(x)
+    assert torch.equal(seen[0], before)
+    dropping = lpt.convert(Block(dropout_p=0.5), FP8)
+    with pytest.raises(ValueError, match=r"fa3_fp8 must have no dropout, got dropout_p=0\.5"):
+        dropping(x)
+    assert torch.nn.functional.scaled_dot_product_attention is function
+    assert torch.equal(plain(x), before)
+
+
+def run(function):
+    """Call a function in another thread."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+class Call(torch.nn.Module):
+    def forward(self, *operands, **options):
+        return torch.nn.functional.scaled_dot_product_attention(*operands, **options)
+
+
+def calling(kernel):
+    model = Call()
+    sdpa.use_attention(model, lp.attentions[kernel])
+    return model
+
+
+def test_masks_and_axes_of_torch_are_those_of_the_kernel():
+    """A causal mask of torch starts at the first key; numbers of 0 and -inf are a mask."""
+    q, k, v = drawn(2, 2, 4, 16), drawn(2, 2, 4, 16, seed=1), drawn(2, 2, 4, 16, seed=2)
+    model, wanted = calling("fa3_bf16"), direct(q, k, v, "fa3_bf16", causal=True)
+    mask = seen(4, 4)[0, 0]
+    for options in ({"is_causal": True}, {"attn_mask": mask}, {"attn_mask": torch.where(mask, 0.0, -torch.inf)}):
+        assert torch.equal(model(q, k, v, **options), wanted)
+        assert torch.equal(model(*(x.flatten(0, 1) for x in (q, k, v)), **options), wanted.flatten(0, 1))
+        assert torch.equal(model(q[1, 0], k[1, 0], v[1, 0], **options), wanted[1, 0])
+    first = model(q[:, :, :2], k, v, is_causal=True)
+    assert torch.equal(first, wanted[:, :, :2])
+    grouped = model(q, k[:, :1], v[:, :1], enable_gqa=True)
+    assert torch.equal(grouped, direct(q, k[:, :1], v[:, :1], "fa3_bf16"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(q, k, v), model(q.bfloat16(), k.bfloat16(), v.bfloat16()))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"attn_mask": torch.full((4, 4), 0.5)}, "attn_mask must be bool, or 0 and -inf, got other numbers"),
+    ({"attn_mask": torch.arange(32).reshape(1, 2, 4, 4) > 3}, "attn_mask must be one for all heads"),
+])  # fmt: skip
+def test_masks_that_no_kernel_has_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        calling("fa3_bf16")(*drawn(3, 1, 2, 4, 16), **options)
+
+
+def test_operands_of_other_heads_are_refused():
+    q, k = drawn(1, 2, 4, 16), drawn(1, 1, 4, 16)
+    with pytest.raises(ValueError, match="same heads without enable_gqa"):
+        calling("fa3_bf16")(q, k, k)
+    with pytest.raises(ValueError, match="the same 2 to 4 axes"):
+        calling("fa3_bf16")(q, k[0], k[0])
+
+
+def test_multi_head_attention_is_reached_without_its_weights():
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+    seeded(layer).eval()
+    lpt.convert(layer, "bf16")
+    x = drawn(2, 5, 32)
+    plain = layer(x)
+    lpt.convert(layer, FP8)
+    assert "scaled_dot_product_attention of self_attn" in " ".join(lpt.report(layer).notes)
+    with torch.no_grad():
+        assert not torch.equal(layer(x), plain)
+    with pytest.warns(UserWarning, match="need_weights=True computes attention in torch, not by fa3_fp8"):
+        layer.self_attn(x, x, x)
