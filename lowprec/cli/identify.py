@@ -59,7 +59,7 @@ def identify_command(
     if attention:
         if given := [name for name, value in (("--format", target), ("--d-format", d_format),
                      ("--write-probes", write_probes), ("--answers", also)) if value]:  # fmt: skip
-            raise CommandError(f"{given[0]} and --attention are mutually exclusive")
+            raise CommandError(f"{given[0]} must not be given with --attention, got both")
         _identify_attention(dump, seconds, max_rows)
         return
     from ..diagnose.identify.identify import identify

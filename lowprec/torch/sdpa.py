@@ -47,7 +47,7 @@ def use_attention(model: nn.Module, kernel: AttentionKernel | None) -> None:
 def callers(model: nn.Module) -> list[str]:
     """Return the names of the modules whose methods call ``torch.nn.functional.scaled_dot_product_attention``.
 
-    A module that imports the function itself, instead of `torch.nn.functional`, keeps its own reference and is none.
+    A module that imports the function itself, instead of `torch.nn.functional`, keeps its reference and is left out.
     """
     return [name for name, module in model.named_modules() if _calls(type(module))]
 

@@ -5,7 +5,7 @@ import re
 import click
 import numpy as np
 import pytest
-from command_line import csv_rows, rows, run
+from command_line import csv_rows, refused, rows, run
 
 import lowprec
 from lowprec.cli import output as cli_output
@@ -137,3 +137,51 @@ def test_logfmt_in_another_variant_and_rounding(tmp_path):
     run("logfmt", path, "--bits", "6", "--rounding", "stochastic", "--seed", "5", "--out", out)
     sent = lowprec.logfmt.encode(x, 6, rounding="stochastic", seed=5)
     assert lowprec.logfmt.from_bytes(out.read_bytes()).decode().tobytes() == sent.decode().tobytes()
+
+
+@pytest.fixture
+def attended(tmp_path):
+    """Write operands and a dump; return the folder and the result."""
+    rng = np.random.default_rng(0)
+    q, k, v = (lowprec.round_to(rng.standard_normal((n, 64)), "bfloat16") for n in (4, 600, 600))
+    found = lowprec.attention(q, k, v, kernel="fa3_bf16", causal=True, window=(400, 0), softcap=5.0, splits=2)
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        np.save(tmp_path / f"{name}.npy", x)
+    np.savez(tmp_path / "dump.npz", q=q, k=k, v=v, out=found.out, lse=found.lse, causal=True, window=(400, 0),
+             softcap=5.0, splits=2)  # fmt: skip
+    return tmp_path, found
+
+
+def test_options_of_attention_are_those_of_python(attended):
+    folder, found = attended
+    files = [folder / f"{name}.npy" for name in "qkv"]
+    options = ["--causal", "--window", 400, 0, "--softcap", 5, "--splits", 2, "--kernel", "fa3_bf16"]
+    (row,) = rows("attention", *files, *options, "--out", folder / "out.npy")
+    assert np.array_equal(np.load(folder / "out.npy"), found.out)
+    assert row["sqnr"] > 40
+    refused("attention", *files, "--page-size", 16, "--kernel", "flash2", match="page_size must be None for flash2")
+
+
+def test_tiles_of_attention_kernels_name_the_head_sizes_of_v():
+    tiles = {row["kernel"]: row["keys_per_tile"] for row in rows("attentions")}
+    assert "96 (D <= 64, Dv <= 256)" in tiles["fa3_bf16"]
+    assert (tiles["flash2"], tiles["sdpa_math"]) == ("128 (D <= 64), 64 (D <= 256)", "all")
+
+
+def test_the_kernel_of_a_dump_is_found(attended):
+    folder, _ = attended
+    lines = run("identify", "--attention", folder / "dump.npz").stdout.splitlines()
+    assert lines[0].startswith("fa3_bf16 reproduces all 256 outputs; 4 of 4 log-sum-exps are equal")
+    assert "kernel='fa3_bf16'" in lines[1]
+    np.savez(folder / "less.npz", q=np.ones((2, 8)), k=np.ones((2, 8)), v=np.ones((2, 8)))
+    assert "must have arrays q, k, v, out, got none named out" in refused(
+        "identify", "--attention", folder / "less.npz"
+    )
+    refused(
+        "identify",
+        "--attention",
+        folder / "dump.npz",
+        "--format",
+        "e4m3fn",
+        match="--format must not be given with --attention",
+    )

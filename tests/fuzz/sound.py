@@ -263,6 +263,12 @@ def attention_tolerance_arguments(draw: Draw) -> Arguments:
     return {**{name: found[name] for name in "qkv"}, "kernel": draw.one("flash2", "fa3_bf16"), "causal": False}
 
 
+def identify_attention_arguments(draw: Draw) -> Arguments:
+    q, k, v = (lp.round_to(draw.values((3, 4), "f4", special=0), "bfloat16") for _ in "qkv")
+    found = lp.attention(q, k, v, kernel="flash2")
+    return {"q": q, "k": k, "v": v, "out": found.out, "lse": found.lse, "seconds": 0.5}
+
+
 def order_fields(draw: Draw) -> Arguments:
     """Return the fields of an order of the catalogue."""
     order = draw.entry(lp.orders)

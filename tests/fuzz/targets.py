@@ -111,6 +111,7 @@ def targets(folder: Any) -> list[Target]:
         Target("attention_tolerance", sound.attention_tolerance_arguments, 0.5,
                objects.used(lp.attention_tolerance, repr)),
         Target("identify", sound.identify_arguments, function=identify),
+        Target("identify_attention", sound.identify_attention_arguments, 0.5, objects.used(lp.identify_attention, str)),
         Target("matmul_f32", sound.matmul_arguments),
         Target("prepack_b", sound.prepack_b_arguments),
         Target("checksum", sound.checksum_arguments),

@@ -65,7 +65,8 @@ def test_every_parameter_has_a_kind(all_targets):
 OBJECTS = {
     "FusedSum(input_formats)", "Granularity.block(shape)", "Policy(always_saturate)",
     "attention(descale)", "attention(like)", "attention(window)", "attention_grad(window)",
-    "attention_tolerance(window)", "sum_tolerance(order)",
+    "attention_tolerance(window)", "identify_attention(descale)", "identify_attention(window)",
+    "sum_tolerance(order)",
     "tolerance(a)", "tolerance(b)",
     "Quantizer(rule)", "Quantized(tensor_scale)", "Quantized.dequantize(like)",
     "Recipe(all_reduce)", "Recipe(master_weights)", "Recipe(moment_m)", "Recipe(moment_v)",

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,13 +23,14 @@ from ..deadline import SECONDS, Deadline
 from .attention_result import AttentionFit, AttentionIdentification, Options
 
 Array = NDArray[Any]
-_LAYOUTS = ("bhmd", "bmhd")
+Layout = Literal["bhmd", "bmhd"]
+_LAYOUTS: tuple[Layout, ...] = ("bhmd", "bmhd")
 _DERIVED = 3  # kernels whose fields are changed, if none reproduces the outputs
 _REFERENCE_ROWS = 64  # rows that decide the mask
 _LEAST_ERROR = 0.5  # relative; outputs beyond it are not the attention of these operands
 _CODES = {1: "e4m3fn", 2: "bfloat16"}  # formats of unsigned integers by their bytes
 _LSE_ERROR = 2.0**-20  # of log-sum-exps whose 2**x and logarithm are not public, relative to 1 or to their magnitude
-#: Values of fields that are tried beside those of the catalogue's other kernels.
+#: Values of fields that are tried in addition to those of the catalogue's other kernels.
 _VALUES: dict[str, Sequence[Any]] = {
     "p_offset": (0, 4, 8), "rescale_threshold": (0.0, 2.0, 4.0, 8.0),
     "promote_every": (None, 1, 2, 4, 8, 16, 32, 64), "p_format": tuple(map(formats.get, ("e4m3fn", "e5m2"))),
@@ -45,7 +46,7 @@ def identify_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, out: ArrayLike, lse: ArrayLike | None = None, *,
     causal: bool | None = None, window: tuple[int, int] | None = None, scale: float | None = None,
     descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None, softcap: float | None = None,
-    sinks: ArrayLike | None = None, splits: int = 1, page_size: int | None = None, layout: str | None = None,
+    sinks: ArrayLike | None = None, splits: int = 1, page_size: int | None = None, layout: Layout | None = None,
     out_format: str | Format | None = None, seconds: float = SECONDS,
 ) -> AttentionIdentification:  # fmt: skip
     """Find the attention kernel that reproduces recorded outputs.
@@ -104,7 +105,10 @@ def identify_attention(
     search = _Search(dump.first_group(), target, deadline)
     ranking = search.compared(attentions[name] for name in attentions)
     if not ranking and search.skipped:
-        raise ValueError(f"identify_attention: q, k and v must be operands of a kernel, got: {search.skipped[0]}")
+        raise ValueError(
+            f"identify_attention: q, k and v must be operands of a kernel, got none that takes them "
+            f"({search.skipped[0]})"
+        )
     if ranking and any(_order(ranking[0])):
         derived = itertools.chain(*(_derived(fit.kernel) for fit in ranking[:_DERIVED]))
         ranking += search.compared(derived, ranking[0].differing)
@@ -121,7 +125,7 @@ def identify_attention(
 
 
 def _order(fit: AttentionFit) -> tuple[int, int, int]:
-    """Return what sorts kernels: those that explain more first, then those with more equal bits."""
+    """Return the key of the ranking: kernels that explain more first, then those with more equal bits."""
     return fit.wrong, fit.differing, fit.lse_differing
 
 
@@ -149,7 +153,7 @@ class _Dump:
 
 
 def _read(
-    arrays: list[Any], lse: Any, causal: bool | None, layout: str | None, options: Options
+    arrays: list[Any], lse: Any, causal: bool | None, layout: Layout | None, options: Options
 ) -> tuple[_Dump, tuple[str, ...]]:
     """Return the dump in the layout and with the mask whose float64 attention is nearest to the outputs."""
     values = [_values(x) for x in arrays]
@@ -247,7 +251,7 @@ def _derived(kernel: AttentionKernel) -> Iterator[AttentionKernel]:
                 derived = kernel.with_(**{name: value})
             except (ValueError, TypeError):  # no such kernel
                 continue
-            # Bounds of functions that are not public are none of a kernel whose bits are.
+            # A kernel whose bits are public is not explained by bounds.
             if derived != kernel and derived.is_determined == kernel.is_determined:
                 yield derived
 

@@ -48,7 +48,7 @@ class AttentionIdentification:
     Attributes
     ----------
     options : dict
-        Arguments of `lowprec.attention`, beside operands and kernel.
+        Arguments of `lowprec.attention`, in addition to operands and kernel.
     ranking : tuple of AttentionFit
         Kernels, best first: the catalogue, and derived ones if no entry gives every bit.
     assumed : tuple of str
