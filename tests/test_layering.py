@@ -27,7 +27,7 @@ FLOORS = [
     {"attn", "order"},
     {"costs", "golden", "recipe", "vectors"},
     {"diagnose", "moe", "measure"},
-    {"board", "bounds", "plot"},
+    {"board", "bounds", "parity", "plot"},
     {"jax", "study", "testing", "torch"},
     {"cli"},
     {"__main__", "reference"},

@@ -17,6 +17,7 @@ from . import catalogues as cli_catalogues
 from . import check as cli_check
 from . import convert as cli_convert
 from . import costs as cli_costs
+from . import diverge as cli_diverge
 from . import format_errors as cli_format_errors
 from . import formats as cli_formats
 from . import golden as cli_golden
@@ -167,6 +168,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_identify.identify_command,
         cli_reveal.reveal_command,
         cli_reveal.invariance_command,
+        cli_diverge.diverge_command,
         cli_check.check,
         cli_vectors.vectors_command,
         cli_golden.golden,

@@ -1,0 +1,1 @@
+"""Two runs of one model compared: the first operation whose bits differ, from recordings of both."""

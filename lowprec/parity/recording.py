@@ -1,0 +1,249 @@
+"""Folders that `lowprec.torch.recorder` writes: the operations of a run, with hashes of rows and samples of values."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cast.casts import decode
+from ..format.catalogue import formats
+
+VERSION = 1
+FILES = ("manifest.json", "operations.jsonl", "tensors.bin")
+_INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
+
+
+class Tensor:
+    """A recorded tensor.
+
+    Parameters
+    ----------
+    row : mapping
+        Its entry in the recording.
+    data : uint8 array
+        Bytes of the recording.
+
+    Attributes
+    ----------
+    dtype : str
+        PyTorch's name of the dtype.
+    shape : tuple of int
+        Shape.
+    hash : str
+        Hash of dtype, shape and all bits.
+    """
+
+    def __init__(self, row: Mapping[str, Any], data: NDArray[np.uint8]) -> None:
+        self.dtype, self.shape, self.hash = str(row["dtype"]), tuple(row["shape"]), str(row["hash"])
+        self._row, self._data = row, data
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+    @functools.cached_property
+    def row_hashes(self) -> NDArray[np.int64]:
+        """Hashes of the rows, one for each place of all axes but the last; empty if nothing was stored."""
+        if "row_hashes" not in self._row:
+            return np.zeros(0, np.int64)
+        return read(self._data, self._row["row_hashes"], "int64").reshape(self.shape[:-1])
+
+    @property
+    def rows(self) -> list[int]:
+        """Places of the rows whose values are stored, with all axes but the last as one."""
+        return list(self._row.get("rows", []))
+
+    @functools.cached_property
+    def words(self) -> NDArray[Any]:
+        """Bits of the stored rows, shape (rows, last axis)."""
+        if "values" not in self._row:
+            return np.zeros((0, 0), np.uint8)
+        return read(self._data, self._row["values"], self.dtype).reshape(len(self.rows), -1)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Numbers of the stored rows."""
+        return to_numbers(self.words, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Samples of a matrix product d = a b^T + c: some of its rows and columns, and all of K, as words.
+
+    Attributes
+    ----------
+    a, b, c, d : array
+        Words, shapes (M, K), (N, K), (M, N) and (M, N); c may be None.
+    dtypes : tuple of str
+        Dtypes of a, b, c and d.
+    rows, columns : list of int
+        Places of the rows of a and of the columns of d.
+    """
+
+    a: NDArray[Any]
+    b: NDArray[Any]
+    c: NDArray[Any] | None
+    d: NDArray[Any]
+    dtypes: tuple[str, str, str, str]
+    rows: list[int]
+    columns: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A recorded operation, or a whole module.
+
+    Attributes
+    ----------
+    name : str
+        Module, operation and number of the call: ``"layers.0.mlp/aten.mm.default#0"``.
+    module, kind : str
+        Name of the module, and of the operation or "module".
+    numbers : tuple of str
+        Arguments that are not tensors; of a module, the name of its class.
+    inputs, outputs : tuple of Tensor
+        Tensors.
+    product : Product or None
+        Samples of a matrix product.
+    """
+
+    name: str
+    module: str
+    kind: str
+    numbers: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    product: Product | None
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A recorded run.
+
+    Attributes
+    ----------
+    folder : str
+        Folder it was read from.
+    about : mapping
+        Versions, device, and settings of the run.
+    parameters : mapping from str to Tensor
+        Parameters and buffers of the model.
+    operations : mapping from str to Operation
+        Operations by name, in the order in which they ended.
+    """
+
+    folder: str
+    about: Mapping[str, Any]
+    parameters: Mapping[str, Tensor]
+    operations: Mapping[str, Operation]
+
+
+def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | None = None) -> Recording:
+    """Read a folder that the recorder wrote.
+
+    Parameters
+    ----------
+    folder : path
+        Folder.
+    rename : mapping from str to str, optional
+        Beginnings of names of modules and parameters, and what replaces them.
+
+    Returns
+    -------
+    Recording
+        The run.
+
+    Raises
+    ------
+    ValueError
+        If the folder is not a recording, is not whole, or has another version.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ValueError(f"diverge: folder must be a recording, got {str(folder)!r}, which is not a folder")
+    if missing := [name for name in FILES if not (path / name).is_file()]:
+        raise ValueError(
+            f"diverge: folder must be a whole recording, got {str(folder)!r} without {' and '.join(missing)}: the "
+            "recorder writes manifest.json last, when the run ends"
+        )
+    about = _json(path / FILES[0], (path / FILES[0]).read_text())
+    if about.get("recorder") != VERSION:
+        raise ValueError(
+            f"diverge: recorder must be version {VERSION}, got {about.get('recorder')!r} in {str(folder)!r}"
+        )
+    data = np.fromfile(path / FILES[2], np.uint8)
+    lines = (path / FILES[1]).read_text().splitlines()
+    if len(lines) != about.get("operations"):
+        raise ValueError(
+            f"diverge: operations.jsonl must have {about.get('operations')} lines, got {len(lines)} in {str(folder)!r}"
+        )
+    made = (_operation(_json(path / FILES[1], line), data, rename or {}) for line in lines)
+    parameters = {_renamed(name, rename or {}): Tensor(row, data) for name, row in about.pop("parameters").items()}
+    return Recording(str(folder), about, parameters, {operation.name: operation for operation in made})
+
+
+def _json(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"diverge: {path} must hold JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"diverge: {path} must hold a JSON object, got {text[:40]!r}")
+    return found
+
+
+def _renamed(name: str, rename: Mapping[str, str]) -> str:
+    for old, new in rename.items():
+        if name.startswith(old):
+            return new + name[len(old) :]
+    return name
+
+
+def _operation(row: Mapping[str, Any], data: NDArray[np.uint8], rename: Mapping[str, str]) -> Operation:
+    inputs, outputs = (tuple(Tensor(each, data) for each in row[side]) for side in ("inputs", "outputs"))
+    samples = None
+    if "product" in row:
+        samples = _product(row["product"], inputs, outputs[0], data)
+    return Operation(
+        _renamed(row["name"], rename), _renamed(row["module"], rename), row["kind"], tuple(row["numbers"]), inputs,
+        outputs, samples,
+    )  # fmt: skip
+
+
+def _product(row: Mapping[str, Any], inputs: Sequence[Tensor], out: Tensor, data: NDArray[np.uint8]) -> Product:
+    addends = len(inputs) - 2 if "c" in row else 0
+    dtypes = inputs[addends].dtype, inputs[addends + 1].dtype, inputs[0].dtype, out.dtype
+    m, n = row["rows"], row["columns"]
+    a, b = (read(data, row[side], dtype).reshape(len(count), -1)
+            for side, dtype, count in (("a", dtypes[0], m), ("b", dtypes[1], n)))  # fmt: skip
+    c, d = (read(data, row[side], dtype).reshape(len(m), len(n)) if side in row else None
+            for side, dtype in (("c", dtypes[2]), ("d", dtypes[3])))  # fmt: skip
+    assert d is not None
+    return Product(a, b, c, d, dtypes, m, n)
+
+
+def read(data: NDArray[np.uint8], place: Sequence[int], dtype: str) -> NDArray[Any]:
+    """Return the words at an offset and length of the bytes; numbers without a NumPy dtype are unsigned words."""
+    start, length = place
+    if start + length > len(data):
+        raise ValueError(f"diverge: tensors.bin must have {start + length} bytes, got {len(data)}")
+    part = data[start : start + length]
+    if dtype in _INTEGERS:
+        return part.view(dtype)
+    return part.view(f"u{formats[dtype].bits // 8}")
+
+
+def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return words as numbers: integers as they are, others as float32 or float64."""
+    if dtype in _INTEGERS:
+        return words
+    if dtype in ("float32", "float64"):
+        return words.view(dtype)
+    return np.asarray(decode(words, formats[dtype]), np.float32)
