@@ -29,7 +29,7 @@ def diverge_command(
 
     A and B are folders that recorder.py wrote: a file that needs PyTorch alone, to copy to the machines of both runs.
     Prints what differs before any operation (weights, tokens, settings), the first operation whose outputs differ, the
-    share of its rows, and the arithmetic of both sides where samples tell it. The exit code is 1 if an operation
+    share of its rows, and the arithmetic of both sides where samples show it. The exit code is 1 if an operation
     differs.
 
     Example: lowprec diverge --write-recorder recorder.py

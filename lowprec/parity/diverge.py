@@ -1,4 +1,4 @@
-"""The first operation at which two recorded runs part, and what made its outputs on each side."""
+"""The first operation at which two recorded runs part, and the arithmetic of both sides."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ class Difference:
         text = f"{self.differing} of {self.rows} rows differ, the first at {list(self.first)}"
         if self.ulps is None:
             return text
-        return (
-            f"{text}; {self.share:.1%} of the values stored from both, by at most {self.ulps} units in the last place"
-        )
+        return f"{text}; of values that both stored, {self.share:.1%} differ, by at most {self.ulps} ulp"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +104,7 @@ class Divergence:
         return f"{where}; its input {' and '.join(map(str, changed))} differs already: {self.inputs[changed[0]]}"
 
     def lines(self) -> Iterator[str]:
-        """Yield the result as lines: what differs before, the sentence, causes, and what was not compared."""
+        """Yield the result as lines: `unlike`, the sentence, the causes, and operations of one run."""
         yield from self.unlike
         yield self.sentence
         yield from self.causes
@@ -138,7 +136,7 @@ def diverge(
     Returns
     -------
     Divergence
-        The operation, the share of its outputs, and what is known of both sides.
+        The operation, the difference of its outputs, and causes.
     """
     common = [name for name in a.operations if name in b.operations]
     about = {
@@ -194,7 +192,7 @@ def _ulps(one: Tensor, other: Tensor) -> tuple[int | None, float | None]:
 
 
 def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return integers in the order of the numbers, neighbours one apart."""
+    """Return integers in the order of the numbers; neighbours differ by 1."""
     sign = 1 << (_BITS[dtype] - 1)
     size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
     return np.where(words >= sign, -size, size)
@@ -251,7 +249,7 @@ def _causes(
 
 
 def _identified(op: Operation, seconds: float, progress: Callable[[int], None] | None) -> str:
-    """Return what `identify` says of the samples of a product."""
+    """Return the result of `identify` for the samples of a product."""
     p = op.product
     assert p is not None
     if p.a.shape[1] == 0 or any(dtype in ("int8", "uint8") for dtype in p.dtypes):

@@ -153,7 +153,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     folder : path
         Folder.
     rename : mapping from str to str, optional
-        Beginnings of names of modules and parameters, and what replaces them.
+        Beginnings of names of modules and parameters, with their replacements.
 
     Returns
     -------
@@ -193,7 +193,7 @@ def _json(path: Path, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"diverge: {path} must hold JSON: {error}") from None
+        raise ValueError(f"diverge: {path} must hold JSON, got {text[:40]!r}: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"diverge: {path} must hold a JSON object, got {text[:40]!r}")
     return found

@@ -34,7 +34,7 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @contextmanager
-def record(folder: str, model: Any, *, rows: int = 4, columns: int = 16, keep: str = "") -> Iterator[None]:
+def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16, keep: str = "") -> Iterator[None]:
     """Context manager: record the operations of a model into a new folder.
 
     Parameters
