@@ -183,7 +183,7 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     RevealError
         If the function raises, or returns another shape.
     ValueError
-        If there are no sizes, or one is not a whole number.
+        If there are no sizes, or one is not an integer.
     TypeError
         If `function` cannot be called.
 

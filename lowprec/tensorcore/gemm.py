@@ -252,7 +252,7 @@ def _parts(
 
 
 def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format) -> Float32Matrix:
-    """Return the sum of leaves of at most so many k, by halves of K; each sum is rounded."""
+    """Return the sum of leaves of a limited length, by halves of K; each sum is rounded."""
     if k <= longest:
         return next(leaves)
     half = k // 2
