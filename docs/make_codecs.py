@@ -5,7 +5,6 @@ from __future__ import annotations
 from pages import table
 
 from lowprec.codec import codecs
-from lowprec.codec.reductions import all_reduces
 
 
 def page() -> str:
@@ -19,14 +18,6 @@ def page() -> str:
         shown = f"{size:,}" if columns == 7168 else f"{size:,} of {columns:,}"
         share = f"{size / 2 / columns:.3f}"
         rows.append((f"`{name}`", f"{codec.bits_per_value:g}", shown, share, codec.description))
-    sums = [
-        (
-            f"`{name}`",
-            *(f"{all_reduces[name].snr_loss(ranks):.2f}" for ranks in (2, 8, 32, 128)),
-            all_reduces[name].source,
-        )
-        for name in all_reduces
-    ]
     return f"""# Codecs
 
 A codec encodes rows of values as bytes, and decodes them: for dispatch and combine of a Mixture of Experts, their
@@ -88,12 +79,8 @@ To define a codec, use `BlockCodec("mine", "e3m4", tile=32, scale_format="e8m0fn
 ## Reductions with encoded messages
 
 `lowprec.codec.reductions.combine_low_latency` and `combine_normal` add the outputs of experts as DeepEP's kernels do.
-`all_reduce(shards, codec, algorithm)` encodes every message with a codec. For independent values on R ranks, the SQNR
-of the sum is lower than that of the codec by (dB):
+An [all-reduce](collectives.md) encodes every message with a codec: `lp.collectives["ring"].all_reduce(shards, codec)`.
 
-{table(("algorithm", "R = 2", "8", "32", "128", "description"), sums)}
-
-`tests/codec/test_reductions.py` requires the emulation to agree within 0.2 dB. The error of each codec by kind of data
-is in [error_atlas](../ablations/results/error_atlas.md), its error against its time in
-[wire_cost](../ablations/results/wire_cost.md).
+The error of each codec by kind of data is in [error_atlas](../ablations/results/error_atlas.md), its error against its
+time in [wire_cost](../ablations/results/wire_cost.md).
 """

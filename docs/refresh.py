@@ -49,6 +49,7 @@ PAGES = {
     "docs/attention.md": "make_attention.page",
     "docs/quantizers.md": "make_quantizers.page",
     "docs/codecs.md": "make_codecs.page",
+    "docs/collectives.md": "make_collectives.page",
     "docs/costs.md": "make_costs.page",
     "docs/recipes.md": "make_recipes.page",
     "docs/ablations.md": "make_ablations.page",

@@ -20,6 +20,7 @@ from .cast.casts import round_to as round_to
 from .cast.packing import pack as pack
 from .cast.packing import unpack as unpack
 from .codec.catalogue import codecs as codecs
+from .collective.catalogue import collectives as collectives
 from .diagnose.check.check import check as check
 from .diagnose.identify.attention import identify_attention as identify_attention
 from .diagnose.identify.identify import identify as identify

@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 PUBLIC = (
     "formats", "quantizers", "accumulators", "gemm_libraries", "attentions", "recipes", "codecs", "configs", "policies",
-    "roundings", "orders",
+    "roundings", "orders", "collectives",
 )  # fmt: skip
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 

@@ -8,7 +8,7 @@ import numpy as np
 import lowprec as lp
 from lowprec import logfmt
 from lowprec.codec import codecs
-from lowprec.codec.reductions import all_reduce
+from lowprec.collective.catalogue import collectives
 from lowprec.measure.atlas import measure_errors
 from lowprec.measure.spread import kurtosis, tile_range
 
@@ -32,7 +32,7 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "logfmt": lambda x: logfmt.encode(x).decode(),
     "codec": lambda x: codecs["fp8_1x128"].encode(x).decode(),
     "codec bf16": lambda x: codecs["bf16"].round_trip(x),
-    "all_reduce": lambda x: all_reduce(x, "fp8_1x128"),
+    "all_reduce": lambda x: collectives["ring"].all_reduce(x, "fp8_1x128"),
     "ulp": lambda x: lp.formats["bfloat16"].ulp(x),
     "compare": lambda x: lp.compare(x, ONES),
     "measure_errors": lambda x: measure_errors(x, "fp8_1x128"),

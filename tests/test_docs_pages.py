@@ -82,6 +82,7 @@ def test_examples_of_links_run() -> None:
         "attention.md",
         "batch.md",
         "codecs.md",
+        "collectives.md",
         "costs.md",
         "golden.md",
         "identify.md",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.kinds.exact import ExactSum
-from ..tensorcore.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 _ROUNDINGS = {"nearest": "TO_NEAREST", "odd": "TO_ODD"}
 _FLUSHES = {"": "KEEP", "x86": "FLUSH_UNBOUNDED", "cdna2": "FLUSH_AFTER", "odd": "FLUSH_BEFORE"}

@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..cast.casts import round_to
-from ..codec.reductions import fma
 from ..format.catalogue import formats
 
 Array = NDArray[Any]
+Floats = NDArray[np.float32]
 _SPLITTER = 134217729.0  # 2^27 + 1 halves the 53 bits of a float64 (Veltkamp)
 _LEAST_NORMAL = np.float32(2.0**-126)
 _LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose parts neither overflow nor underflow
@@ -69,6 +69,39 @@ def _round_fraction(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.copysign(math.inf, value)
+
+
+def fma(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Floats:
+    """Return ``a * b + c`` in float32 with one rounding, as a GPU's fused multiply-add.
+
+    Parameters
+    ----------
+    a, b, c : float32 arrays that broadcast
+        Operands.
+
+    Returns
+    -------
+    float32 array
+        Result, rounded to nearest even; the product is exact in float64, and the sum is rounded there to odd, so the
+        second rounding never sees a false tie.
+
+    Examples
+    --------
+    >>> x = np.float32(1 + 2**-12)
+    >>> fma(x, x, np.float32(-1)) == 2**-11 + 2**-24, x * x - np.float32(1) == 2**-11
+    (np.True_, np.True_)
+    """
+    wide = [np.asarray(value, dtype=np.float32).astype(np.float64) for value in (a, b, c)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = wide[0] * wide[1]
+        total = np.asarray(product + wide[2])
+        part = total - product
+        error = (product - (total - part)) + (wide[2] - part)  # rounding error of the sum, exactly (Knuth's two-sum)
+        even = (total.view(np.int64) & 1) == 0
+        inexact = np.isfinite(total) & (error != 0) & even
+        total = np.where(inexact, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
+        result: Floats = total.astype(np.float32)
+    return result
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..tensorcore.summation_tree import SumNode
-from ..tensorcore.summation_tree import drawing as tree_drawing
+from .summation_tree import SumNode
+from .summation_tree import drawing as tree_drawing
 
 _BOXES = 400  # boxes of a legible drawing
 _LEAST_SLICE = 3  # elements of a slice

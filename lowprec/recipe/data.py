@@ -21,8 +21,10 @@ from lowprec.codec.cast import CastCodec
 from lowprec.codec.catalogue import codecs
 from lowprec.codec.logarithmic import DeepEPCodec, LogFMTCodec
 from lowprec.codec.paged import PagedCodec
-from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.split import SplitCodec
+from lowprec.collective.catalogue import collectives
+from lowprec.collective.collective import Collective
+from lowprec.collective.kinds import Choice
 from lowprec.definitions import VERSION, DefinitionError, Reader, Writer, iter_differences, short_hash
 from lowprec.format.catalogue import Format, formats
 from lowprec.format.policy import Policy
@@ -50,15 +52,16 @@ D = TypeVar("D", bound=RecipeFields)
 #: Catalogues of the objects that a recipe names, by kind.
 CATALOGUES: dict[str, Registry[Any]] = {
     "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": gemm_libraries, "codec": codecs,
-    "all_reduce": all_reduces, "attention": attentions,
+    "all_reduce": collectives, "attention": attentions,
 }  # fmt: skip
 #: Classes of the objects that a recipe holds.
 CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
-        CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, AllReduce, type(FLOAT64), AttentionKernel, Policy,
-        Combine, *(made for base in (RowSum, Exp2, Reciprocal, Sink, Schedule) for made in base.__subclasses__()),
+        CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
+        Combine, Choice,
+        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in base.__subclasses__()),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")

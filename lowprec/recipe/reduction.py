@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from lowprec._checks import check_int
 from lowprec._values import Value
 from lowprec.codec.catalogue import codecs
-from lowprec.codec.reductions import AllReduce, all_reduces
 from lowprec.codec.wire import Codec
+from lowprec.collective.catalogue import collectives
+from lowprec.collective.collective import Collective
 from lowprec.scaling.spec import Lookup
 
 #: Word for one rank that has the whole batch, where data cannot have None.
 NONE = "none"
-_CATALOGUES: Mapping[str, Lookup] = {"all_reduce": all_reduces, "codec": codecs}
+_CATALOGUES: Mapping[str, Lookup] = {"all_reduce": collectives, "codec": codecs}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,8 +27,8 @@ class GradientAllReduce(Value):
     ----------
     ranks : int
         Ranks that share a batch evenly, by sequences.
-    algorithm : AllReduce or str
-        Algorithm of the all-reduce, see `lowprec.codec.reductions`.
+    algorithm : Collective or str
+        Algorithm of the all-reduce, of `lowprec.collectives`.
     codec : Codec or str
         Codec of every message.
 
@@ -38,12 +39,12 @@ class GradientAllReduce(Value):
     """
 
     ranks: int
-    algorithm: AllReduce
+    algorithm: Collective
     codec: Codec
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranks", check_int("Reduction", "ranks", self.ranks, 1))
-        object.__setattr__(self, "algorithm", all_reduces.get(self.algorithm))
+        object.__setattr__(self, "algorithm", collectives.get(self.algorithm))
         object.__setattr__(self, "codec", codecs.get(self.codec))
 
     @classmethod

@@ -21,9 +21,9 @@ from ..cast.casts import decode
 from ..cast.constants import decode_constants, has_word_kernel
 from ..format.catalogue import Format, formats, formats_of
 from ..kernels.cast.nearest import decode32
+from ..order.summation_tree import SumNode, drawing
 from .block import Added, Block, exponent, power_below
 from .problem import Float32Matrix, GemmProblem, Matrix
-from .summation_tree import SumNode, drawing
 
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)

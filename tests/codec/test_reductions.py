@@ -1,7 +1,4 @@
-"""Combine and all-reduce do what the networks do: who rounds, how often, in which order; their noise has a formula."""
-
-import itertools
-from fractions import Fraction
+"""Combines do what the networks do: who rounds, how often, in which order."""
 
 import numpy as np
 import pytest
@@ -9,8 +6,8 @@ from refusals import refusals
 
 from lowprec import round_to, sqnr
 from lowprec.codec import codecs
-from lowprec.codec.reductions import all_reduce, all_reduces, combine_low_latency, combine_normal, fma
-from lowprec.oracle import FLOAT32, casts, decode
+from lowprec.codec.reductions import combine_low_latency, combine_normal
+from lowprec.order.exact import fma
 from lowprec.registry import UnknownNameError
 
 F = np.float32
@@ -32,30 +29,6 @@ class Counting:
         return np.array(x)
 
     encode = decode = to_bytes = from_bytes = round_trip
-
-
-# --- fused multiply-add ----------------------------------------------------------------------------------------------
-
-
-#: Near ties: 2^-24 beside 1, products just below and just above it, tails that a sum in float64 would drop.
-TIES = [(1, 2.0**-24, 1), (1, -(2.0**-24), 1), (1 + 2.0**-23, 2.0**-24, 1), (3e38, 2, -3e38), (1e-30, 1e-15, 0),
-        (1e-30, 1e-15, 2.0**-149), (1, 0, -0.0), (2.0**-24, 1, 1), (2.0**-76, 2.0**-76, 2.0**-149),
-        (2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23), 1), (2.0**-12 * (1 + 2.0**-23),) * 2 + (1,)]  # fmt: skip
-
-
-def test_fma_against_rationals():
-    rng = np.random.default_rng(0)
-    abc = [np.ldexp(rng.integers(-(1 << 24), 1 << 24, 3000), rng.integers(-40, 5, 3000)).astype(F) for _ in range(3)]
-    # c is a product's rounding, or far below it, so that a rounding to float64 would lose the difference.
-    abc[2][::3] = -(abc[0][::3] * abc[1][::3])
-    abc[2][1::3] = np.ldexp(F(1), -120)
-    abc = np.concatenate([abc, np.transpose(F(TIES))], axis=1)
-    for x, y, z, found in zip(*abc.tolist(), fma(*abc).tolist(), strict=True):
-        exact = Fraction(x) * Fraction(y) + Fraction(z)
-        assert found == decode(casts.cast(exact, FLOAT32, "nearest_even", "ocp_nonsat"), FLOAT32), (x, y, z)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = fma(F([np.nan, np.inf, np.inf]), F([1, 1, 0]), F([1, 1, 1]))
-    assert np.array_equal(found, [np.nan, np.inf, np.nan], equal_nan=True)
 
 
 # --- combine ---------------------------------------------------------------------------------------------------------
@@ -159,54 +132,6 @@ def test_normal_by_hand(count, nodes, options, wanted):
     assert combine_normal(x[:, :count], [nodes], **options)[0, 0] == wanted
 
 
-# --- all-reduce ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", ["logfmt8", "logfmt10", "fp8_1x128", "e5m2_1x128"])
-@pytest.mark.parametrize("algorithm", list(all_reduces))
-@pytest.mark.parametrize("ranks", [8, 32])
-def test_noise_has_its_closed_form(name, algorithm, ranks):
-    shards = np.random.default_rng(ranks).standard_normal((ranks, 128, 1024)).astype(F)
-    alone = sqnr(codecs[name].round_trip(shards[:4]), shards[:4])
-    found = sqnr(all_reduce(shards, name, algorithm), shards.astype(float).sum(0))
-    assert abs(found - (alone - all_reduces[algorithm].snr_loss(ranks))) < 0.2
-
-
-def test_closed_forms():
-    loss = {name: [round(all_reduces[name].snr_loss(ranks), 2) for ranks in (8, 32)] for name in all_reduces}
-    assert loss == {
-        "ring": [5.44, 11.9], "tree": [4.77, 6.99], "two_level": [-3.01, 5.44], "one_shot": [0.0, 0.0],
-        "two_step": [3.01, 3.01],
-    }  # fmt: skip
-    assert [all_reduces["tree"].noise_gain(ranks) for ranks in (1, 2, 3, 4)] == [0, 1, 5 / 3, 2]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "messages"), [("ring", 8 * 7), ("tree", 14), ("two_level", 2), ("one_shot", 8), ("two_step", 9)]
-)
-def test_who_sends(algorithm, messages):
-    wire = Counting()
-    shards = np.arange(8 * 16 * 4, dtype=F).reshape(8, 16, 4)
-    assert np.array_equal(all_reduce(shards, wire, algorithm), shards.sum(0))
-    assert len(wire.sent) == messages
-    rows = {"ring": 2, "two_level": 8}.get(algorithm, 16)
-    assert {sent.shape for sent in wire.sent} == {(rows, 4)}
-    if algorithm == "two_level":
-        assert {tuple(sent.ravel()) for sent in wire.sent} == {
-            tuple(shards[4:, :8].sum(0).ravel()), tuple(shards[:4, 8:].sum(0).ravel())
-        }  # fmt: skip
-    if algorithm == "ring":  # part 0 starts behind rank 0 and picks up rank after rank
-        assert np.array_equal(wire.sent[0], shards[1, :2])
-        assert np.array_equal(wire.sent[1], shards[1, :2] + shards[2, :2])
-
-
-@pytest.mark.parametrize(("algorithm", "ranks"), list(itertools.product(all_reduces, (1, 2, 3, 5, 7))))
-def test_any_number_of_ranks(algorithm, ranks):
-    shards = np.random.default_rng(0).integers(-8, 9, (ranks, 3, 2, 32)).astype(F)
-    assert np.array_equal(all_reduce(shards, "float32", algorithm), shards.sum(0))
-
-
 # --- what users give -------------------------------------------------------------------------------------------------
 
 test_errors = refusals(
@@ -218,10 +143,7 @@ test_errors = refusals(
         ("low(x, gates, 'fp7')", UnknownNameError, "unknown codec"),
         ("normal(x, gates)", "combine_normal: nodes must be integers, got float32"),
         ("normal(x, gates.astype(int), bias=np.ones(4))", r"combine_normal: bias must have shape \(2, 4\), got \(4,\)"),
-        ("all_reduce(x, algorithm='rings')", UnknownNameError, "unknown all-reduce 'rings': did you mean 'ring'"),
-        ("all_reduce(np.ones((0, 4)))", r"all_reduce: shards must have shape \[ranks >= 1, ..., columns\], got"),
-        ("all_reduce(np.ones(4))", r"all_reduce: shards must have shape \[ranks >= 1, ..., columns\], got \(4,\)"),
     ],
-    lambda: {"low": combine_low_latency, "normal": combine_normal, "all_reduce": all_reduce,
+    lambda: {"low": combine_low_latency, "normal": combine_normal,
              "x": np.ones((2, 3, 4), F), "gates": np.ones((2, 3), F)},
 )  # fmt: skip

@@ -6,7 +6,6 @@ from refusals import refusals
 from small_models import held_out_bytes, in_bytes
 
 import lowprec as lp
-from lowprec.codec.reductions import all_reduce
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.model import Model
 from lowprec.moe.run.parallel import DataParallel, SingleRank, flatten_gradients, gradient_backend, unflatten_gradients
@@ -37,7 +36,8 @@ def test_every_parameter_goes_through_the_codec(tokens):
     model = Model("nano", "bf16", seed=0)
     shards = [model.loss_and_grads(part)[1] for part in np.split(tokens, 4)]
     _, got = DataParallel(GradientAllReduce(4, "ring", "e5m2_1x128"), 4).loss_and_grads(model, tokens)
-    rows = all_reduce(np.stack([flatten_gradients(shard) / np.float32(4) for shard in shards]), "e5m2_1x128", "ring")
+    shards = np.stack([flatten_gradients(shard) / np.float32(4) for shard in shards])
+    rows = lp.collectives["ring"].all_reduce(shards, "e5m2_1x128")
     assert all(np.array_equal(gradient, unflatten_gradients(rows, got)[name]) for name, gradient in got.items())
     assert sum(g.size for g in got.values()) <= rows.size < sum(g.size + 128 for g in got.values())
 

@@ -12,7 +12,7 @@ from refusals import refusals
 from toys import summarize
 
 import lowprec as lp
-from lowprec.codec.reductions import all_reduce
+from lowprec.collective.catalogue import collectives
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.model.config import configs
 from lowprec.moe.model.model import Model
@@ -204,7 +204,7 @@ def test_errors_are_those_of_the_reduction(sequences):
     parts = [model.loss_and_grads(part)[1] for part in np.split(sequences, 8)]
     shards = np.stack([flatten_gradients(part) for part in parts]) / np.float32(8)
     exact = shards.astype(np.float64).sum(axis=0)
-    error = np.sum((all_reduce(shards, "e5m2_1x128", "ring") - exact) ** 2)
+    error = np.sum((collectives["ring"].all_reduce(shards, "e5m2_1x128") - exact) ** 2)
     assert rows["8"]["gradient_error"] == pytest.approx(np.sqrt(error / np.sum(exact**2)), rel=1e-9)
     assert rows["2"]["gradient_error"] < rows["8"]["gradient_error"] < rows["8"]["worst_tensor"]
     assert 0 < rows["8"]["one_minus_cos"] < 0.1

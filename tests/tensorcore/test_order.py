@@ -14,9 +14,9 @@ from lowprec._values import compared_fields
 from lowprec.oracle import FORMATS
 from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
+from lowprec.order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from lowprec.tensorcore.kinds import KINDS
 from lowprec.tensorcore.problem import GemmProblem
-from lowprec.tensorcore.summation_tree import ProductLeaf, SingleRounding, SumNode
 
 NAMES = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
 

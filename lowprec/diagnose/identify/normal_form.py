@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...format.catalogue import Format, formats
+from ...order.summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ...tensorcore.accumulator import FLOAT64, Accumulator
 from ...tensorcore.library import GemmLibrary
-from ...tensorcore.summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..deadline import Deadline
 from .candidate import Candidate
 from .dump import GemmDump

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import formats
-from ...tensorcore.summation_tree import AlignedAddition
+from ...order.summation_tree import AlignedAddition
 
 _ROUNDED_TO = {name: f for name in formats if not (f := formats[name]).is_table and not f.is_integer and f.emin < 0}
 BITS = {name: f.mantissa_bits + 1 for name, f in _ROUNDED_TO.items()}  # significant bits

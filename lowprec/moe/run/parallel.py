@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lowprec.codec.reductions import all_reduce
 from lowprec.moe.model.model import Model
 from lowprec.recipe.reduction import GradientAllReduce
 
@@ -72,7 +71,7 @@ class DataParallel:
                 loads[gate] = loads.get(gate, 0) + load
         ranks = len(shards)
         model.loads, model.balance_loss, model.mtp_loss = loads, sum(balance) / ranks, sum(further) / ranks
-        total = all_reduce(np.stack(shards), self.reduction.codec, self.reduction.algorithm)
+        total = self.reduction.algorithm.all_reduce(np.stack(shards), self.reduction.codec)
         return sum(losses) / ranks, unflatten_gradients(total, gradients)
 
 

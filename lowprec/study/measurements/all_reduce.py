@@ -44,11 +44,11 @@ class ReducedGradients(Measurement):
     ) -> Iterator[Row]:
         """Yield one row per number of ranks."""
         from lowprec.codec import codecs
-        from lowprec.codec.reductions import all_reduce, all_reduces
+        from lowprec.collective.catalogue import collectives
         from lowprec.moe.run.parallel import flatten_gradients, unflatten_gradients
         from lowprec.recipe.reduction import GradientAllReduce
 
-        way = recipe.all_reduce or GradientAllReduce(1, all_reduces["one_shot"], codecs["float32"])
+        way = recipe.all_reduce or GradientAllReduce(1, collectives["one_shot"], codecs["float32"])
         if len(tokens) % max(self.ranks):
             raise ValueError(f"ranks must divide the batch of {len(tokens)} sequences, got {max(self.ranks)}")
         several = model.with_recipe(recipe)
@@ -57,7 +57,7 @@ class ReducedGradients(Measurement):
         )
         for ranks in self.ranks:
             shards = parts.reshape(ranks, -1, *parts.shape[1:]).mean(axis=1, dtype=np.float32) / np.float32(ranks)
-            got = all_reduce(shards, way.codec, way.algorithm).astype(np.float64)
+            got = way.algorithm.all_reduce(shards, way.codec).astype(np.float64)
             exact = shards.astype(np.float64).sum(axis=0)
             size, ours = (float(np.sum(np.square(x))) for x in (exact, got))
             wide = {name: weight.astype(np.float64) for name, weight in model.params.items()}

@@ -220,7 +220,7 @@ def emulated_product(
         If above 0, flip the bit in the accumulator instead, after this number of instructions in the tile's chain.
     """
     import lowprec as lp
-    from lowprec.codec.reductions import fma
+    from lowprec.order.exact import fma
 
     options: dict[str, Any] = {"accumulator": spec.accumulator, "a_format": a.format, "b_format": b.format}
     total = np.zeros((len(a.codes), len(b.codes)), np.float32)

@@ -14,13 +14,13 @@ import numpy as np
 from ...format.catalogue import Format
 from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
 from ...kernels.tensorcore.reference import amd, rdna
+from ...order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
 from ..block import Added, Block, exponent, power_below
 from ..engines.columns import ColumnEngine
 from ..engines.dots import DotSum
 from ..engines.reference import decompose, from_bits, parallel_over_rows, result_layout, to_bits
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
-from ..summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 _EXACT_FORMS: dict[int, type[Form]] = {2: ExactPairs, 4: ExactQuads}  # by group size
 

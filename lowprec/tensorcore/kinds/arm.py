@@ -9,12 +9,12 @@ import numpy as np
 from ...format.catalogue import Format
 from ...kernels.tensorcore.dots import tile
 from ...kernels.tensorcore.reference import cpu
+from ...order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from ..accumulator import FLOAT16, FLOAT32, StepError
 from ..engines.chain import ScaledChain
 from ..engines.dots import DotEngine, DotSum
 from ..engines.reference import parallel_over_rows
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
-from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 from .x86 import flushed
 
 _ODD = SingleRounding(rounding="odd", flushes="odd")

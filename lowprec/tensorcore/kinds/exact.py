@@ -10,9 +10,9 @@ from ..._threads import parallel_over_rows
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...kernels.tensorcore.reference import exact
+from ...order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
 from ..problem import GemmProblem, Matrix, canonical_nan
-from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 _WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512

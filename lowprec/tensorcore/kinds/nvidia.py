@@ -16,6 +16,7 @@ from ...cast.casts import decode, encode
 from ...format.catalogue import Format
 from ...kernels.tensorcore.reference.aligned import fused_dot
 from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
+from ...order.summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
 from ..block import Added, Block, exponent, power_below
 from ..engines.exact_groups import ExactGroupEngine
@@ -31,7 +32,6 @@ from ..engines.reference import (
     to_bits,
 )
 from ..problem import GemmProblem, Matrix, canonical_nan
-from ..summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 
 def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:

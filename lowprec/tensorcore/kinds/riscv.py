@@ -12,10 +12,10 @@ import numpy as np
 
 from ..._checks import check_choice
 from ...kernels.tensorcore.reference import riscv
+from ...order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
 from ..engines.reference import decompose, parallel_over_rows
 from ..problem import GemmProblem, Matrix
-from ..summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 
 PartialRounding = Literal["exact", "nearest", "odd"]
 SumRounding = Literal["nearest", "odd"]

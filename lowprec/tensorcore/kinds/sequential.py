@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ...cast.casts import decode
 from ...format.catalogue import Format
+from ...order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from ..accumulator import FLOAT32, FLOAT64, Accumulator, StepError
 from ..engines.chain import accumulate_f32
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
-from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ... import _threads
 from ...cast.casts import decode
 from ...format.catalogue import Format
+from ...order.summation_tree import KindSpecific, ProductLeaf, SumNode
 from ..accumulator import Accumulator, StepError
 from ..problem import Float32Matrix, GemmProblem, Matrix
-from ..summation_tree import KindSpecific, ProductLeaf, SumNode
 
 Ints = NDArray[np.int64]
 _GROUPS = 2  # of products that an instruction adds to C

@@ -11,11 +11,11 @@ import numpy as np
 from ...format.catalogue import Format
 from ...kernels.tensorcore.dots import tile
 from ...kernels.tensorcore.reference import cpu
+from ...order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
 from ..engines.dots import DotSum
 from ..engines.reference import parallel_over_rows
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
-from ..summation_tree import ProductLeaf, SingleRounding, SumNode
 
 _U, _LEAST = 2.0**-24, 2.0**-126
 _FMA = ("fused multiply-add", "rounded to nearest, float32, subnormals flushed")

@@ -1,0 +1,266 @@
+"""Kinds of collectives: rings, trees of pairs, double binary trees, one-shot sums, two levels, and choices by size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .._checks import check_choice, check_int
+from .._values import Value
+from ..order.rules import Steps
+from .collective import Collective, Part, Tree
+
+
+def _chain(ranks: int) -> Tree:
+    """Return the tree of a running sum that travels from leaf to leaf."""
+    steps = Steps(ranks, "float32")
+    steps.in_turn(range(ranks))
+    return Tree.of(steps, (0, *range(ranks, 2 * ranks - 2)) if ranks > 1 else ())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ring(Collective):
+    """Running sums that travel around the ranks: each rank adds its elements of a chunk; one chunk ends on each.
+
+    Parameters
+    ----------
+    first : int
+        Rank at which chunk 0 starts; chunk c starts c ranks further.
+    direction : {1, -1}
+        Whether a sum travels to the next rank or to the one before.
+    segments : int
+        0: chunks differ by one element at most, the larger ones first. Otherwise, chunks are equal but for the last
+        ones: the elements are cut into a multiple of `ranks` of equal segments, at least this many for each rank.
+    segment_bytes : int
+        Most bytes of a segment.
+    """
+
+    first: int = 1
+    direction: Literal[1, -1] = 1
+    segments: int = 0
+    segment_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        caller = f"Ring {self.name}"
+        check_int(caller, "first", self.first)
+        check_choice(caller, "direction", self.direction, (1, -1))
+        check_int(caller, "segments", self.segments, 0)
+        check_int(caller, "segment_bytes", self.segment_bytes, 1)
+
+    def least(self, ranks: int) -> int:
+        """Return the number of ranks: each has a chunk."""
+        return ranks
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield one part for each chunk."""
+        tree, start = _chain(ranks), 0
+        small, larger = divmod(count, ranks)
+        if self.segments:
+            most = itemsize * max(1, self.segment_bytes // itemsize)
+            total = count * itemsize
+            rounds = -(-max(-(-total // most), self.segments * ranks) // ranks)
+            small, larger = rounds * -(-total // (rounds * ranks) // itemsize), 0
+        for chunk in range(ranks):
+            stop = min(start + small + (chunk < larger), count)
+            if stop > start:
+                at = (chunk + self.first) % ranks
+                yield Part(start, stop, [(at + self.direction * hop) % ranks for hop in range(ranks)], tree)
+            start = stop
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pairs(Collective):
+    """Sums of pairs of ranks, then of pairs of sums, with both partners computing, so that both messages are encoded.
+
+    An exchange of halves of the elements (recursive halving, Rabenseifner) and one of all of them (recursive doubling)
+    have the same bits: an addition commutes.
+
+    Parameters
+    ----------
+    join : {"pairwise", "halving"}
+        ``pairwise``: ranks 0 and 1, 2 and 3, then their sums; ``halving``: ranks 0 and R/2, 1 and R/2 + 1, ...
+    folds : bool
+        Whether R ranks are first reduced to a power of two, 2^k: the first 2 (R - 2^k) in pairs of neighbours.
+        Otherwise, the last of an odd number waits for the next level.
+    halves : bool
+        Whether each rank reduces a part of the elements: the least number of elements is then 2^k.
+    """
+
+    join: Literal["pairwise", "halving"] = "pairwise"
+    folds: bool = True
+    halves: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(f"Pairs {self.name}", "join", self.join, ("pairwise", "halving"))
+
+    def least(self, ranks: int) -> int:
+        """Return the largest power of two that is not larger than the number of ranks, if each needs elements."""
+        return 1 << ranks.bit_length() - 1 if self.halves else 1
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield one part."""
+        steps = Steps(ranks, "float32")
+        extra = ranks - (1 << ranks.bit_length() - 1) if self.folds else 0
+        level = [steps.add(2 * i, 2 * i + 1) for i in range(extra)] + list(range(2 * extra, ranks))
+        steps.join(level, self.join)
+        if count:
+            yield Part(0, count, range(ranks), Tree.of(steps, range(ranks + len(steps.found) - 1)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OneShot(Collective):
+    """Every rank gets the elements of all ranks and adds them one by one.
+
+    Parameters
+    ----------
+    from_zero : bool
+        Whether the sum starts at +0 instead of the first rank's elements.
+    descending : bool
+        Whether the last rank is the first term.
+    scattered : bool
+        Whether a rank adds a part of the elements, and sends the sums.
+    """
+
+    from_zero: bool = False
+    descending: bool = False
+    scattered: bool = False
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield one part."""
+        steps = Steps(ranks, "float32")
+        first = steps.running([0]) if self.from_zero else 0
+        last = steps.in_turn([first, *range(1, ranks)])
+        sent = (*range(ranks), *([last] if self.scattered else []))
+        if count:
+            yield Part(0, count, range(ranks)[::-1] if self.descending else range(ranks), Tree.of(steps, sent))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TwoLevel(Collective):
+    """Sums within nodes, from +0 and without messages that are encoded, then a ring of nodes as `Ring`'s default.
+
+    Parameters
+    ----------
+    node : int
+        Ranks per node.
+    """
+
+    node: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(f"TwoLevel {self.name}", "node", self.node, 1)
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield one part for each node."""
+        nodes = [range(at, min(at + self.node, ranks)) for at in range(0, ranks, self.node)]
+        for start, stop, ring, _ in Ring("nodes").parts(len(nodes), count, itemsize):
+            steps, leaf, sums = Steps(ranks, "float32"), 0, []
+            for node in ring:
+                size = len(nodes[node])
+                sums.append(steps.in_turn([steps.running([leaf]), *range(leaf + 1, leaf + size)]))
+                leaf += size
+            totals = sums[:1]
+            for one in sums[1:]:
+                totals.append(steps.add(totals[-1], one))
+            yield Part(start, stop, [rank for node in ring for rank in nodes[node]], Tree.of(steps, totals[:-1]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DoubleBinaryTree(Collective):
+    """Two binary trees: a rank adds its children's sums to its own elements, and sends the result to its parent.
+
+    Rank 0 is the root of the first tree, which has the first half of the elements; the second tree is the first one
+    mirrored, or moved by one rank if the number of ranks is odd.
+    """
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield one part for each tree."""
+        steps = Steps(ranks, "float32")
+        last = _binary_tree(steps, 0, 1 << (ranks - 1).bit_length(), ranks)
+        tree = Tree.of(steps, [])
+        own = {0}
+        for terms in steps.found:  # the first term of a step is a rank's own sum
+            own.add(terms[0])
+        tree = tree._replace(sent=frozenset(range(last)) - own if ranks > 1 else frozenset())
+        half = (count + 1) // 2
+        other = [(rank + 1) % ranks for rank in range(ranks)] if ranks % 2 else list(range(ranks))[::-1]
+        for start, stop, seats in ((0, half, range(ranks)), (half, count, other)):
+            if stop > start:
+                yield Part(start, stop, seats, tree)
+
+
+def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
+    """Return the sum of a rank, whose lowest bit is `bit`, and of those below it."""
+    low = bit >> 1
+    children = []
+    if rank and low:
+        children.append(rank - low)
+    while low and rank + low >= ranks:
+        low >>= 1
+    if low:
+        children.append(rank + low)
+    total = rank
+    for child in children:
+        total = steps.add(total, _binary_tree(steps, child, child & -child, ranks))
+    return total
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Choice(Value):
+    """A row of `Chosen`: the algorithm for fewer ranks and bytes than given.
+
+    Parameters
+    ----------
+    ranks, nbytes : int
+        Numbers below which the row applies.
+    algorithm : Collective or None
+        The algorithm; None where the library's is not described.
+    few : Collective, optional
+        Algorithm for fewer elements than `algorithm` needs.
+    """
+
+    ranks: int
+    nbytes: int
+    algorithm: Collective | None
+    few: Collective | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chosen(Collective):
+    """The algorithm that a library chooses by the number of ranks and bytes.
+
+    Parameters
+    ----------
+    choices : tuple of Choice
+        Rows; the first that applies is taken.
+    """
+
+    choices: tuple[Choice, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def choose(self, ranks: int, count: int, itemsize: int) -> Collective:
+        """Return the algorithm.
+
+        Raises
+        ------
+        ValueError
+            If no row applies, or the row has no algorithm.
+        """
+        for row in self.choices:
+            if ranks < row.ranks and count * itemsize < row.nbytes:
+                few = row.few if row.algorithm and count < row.algorithm.least(ranks) else None
+                if found := few or row.algorithm:
+                    return found
+                break
+        raise ValueError(
+            f"{self.name}: ranks and bytes must be a case that is described, got {ranks} ranks and {count * itemsize} "
+            "bytes"
+        )
+
+    def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
+        """Yield the parts of the algorithm."""
+        yield from self.choose(ranks, count, itemsize).parts(ranks, count, itemsize)
