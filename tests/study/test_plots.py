@@ -22,6 +22,7 @@ from lowprec.study.branches.pairs import ema
 from lowprec.study.branches.sentences import sentence
 from lowprec.study.report import sheet
 from lowprec.study.report.parts import interval, percent, short_count
+from lowprec.study.run import progress
 from lowprec.study.run.progress import Bars, Lines, Running, Snapshot, clock, display, status
 from lowprec.study.run.store import StudyError
 
@@ -229,10 +230,13 @@ def terminal():
         yield Console(force_terminal=True, file=nowhere)
 
 
-def test_plain_lines_come_seldom_and_say_what_is_compiled_only_if_something_is(capsys):
+def test_plain_lines_come_seldom_and_say_what_is_compiled_only_if_something_is(capsys, monkeypatch):
     lines = Lines(Console(width=200), every=3600)
     lines.stage("the first step")
     for kernels in (1, 2, 0):
+        lines.compiling(kernels)
+    monkeypatch.setattr(progress, "COMPILING_EVERY", 0.0)
+    for kernels in (3, 0):
         lines.compiling(kernels)
     running = [Running("dsv3/c0-s1", 12, 40, 1.7123), Running("a", 0, 40, None), Running("b", 5, 5, 2.5)]
     for _ in range(2):
@@ -241,6 +245,7 @@ def test_plain_lines_come_seldom_and_say_what_is_compiled_only_if_something_is(c
     assert [line[8:] for line in capsys.readouterr().out.splitlines()] == [  # without the time
         "the first step",
         "compiling kernels, once per version of lowprec",
+        "compiling kernels, once per version of lowprec: 3 so far",
         "3/22 runs, 15 % of steps, about 2:10 left; dsv3/c0-s1 12/40 loss 1.712; a 0/40; b 5/5 loss 2.500 evaluating",
         "a remark",
     ]

@@ -36,7 +36,7 @@ class Cause:
     stage : {"making", "codes", "scale", "tensor scale"}
         Part that the mistake changes. In stage "making", predictions are of type `Expected`, which is a whole dump. In
         the others, they are codes, scales or the tensor's scale that replace those of any `Expected`, so that causes
-        of several stages are found together.
+        of several stages are found together. Scales and the tensor's scale must not depend on its values and codes.
     predict : callable
         Function of the expected and the found dump that yields (form, prediction).
     fix : str

@@ -96,7 +96,9 @@ def check(
                 f"check: quantizer must have an AmaxRule, got {one.name or 'one'} with the rule {one.rule}"
             )
         if one.has_row_scales:
-            raise ValueError(f"check: quantizer must have one scale of the tensor or none, got {one}: a scale a row")
+            raise ValueError(
+                f"check: quantizer must have one scale of the tensor or none, got {one}, which has one per row"
+            )
         if (came := given.dump.codes.dtype) != (needed := one.format.code_dtype):
             raise ValueError(
                 f"check: codes must be {needed} for {one.name or 'the quantizer'} ({one.format}), got {came}"

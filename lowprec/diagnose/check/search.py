@@ -6,6 +6,7 @@ applied to it. In this way, a mistake in quantization and one in storage are fou
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -111,7 +112,6 @@ Looked = tuple[float, tuple[tuple[Step, ...], Expected]]
 """A quantization, and its distance from the dump."""
 
 _LEFT = {"codes": codes_left, "scale": scales_left, "tensor scale": tensor_left}
-_FIELDS = {"codes": "codes", "scale": "scale"}  # of `Expected`, that a stage changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +127,7 @@ class CauseSearch:
 
     found: Observed
     deadline: Deadline
+    _known: dict[Any, list[_Part]] = field(default_factory=dict, init=False, repr=False)
 
     def of_stage(self, stage: str, made: Expected) -> Iterator[tuple[Step, Any]]:
         """Yield the predictions of every cause of a stage."""
@@ -198,10 +199,16 @@ class CauseSearch:
 
     def _parts(self, stage: str, made: Expected, own: Any, pairs: bool = False) -> list[_Part]:
         """Return the predictions of a part with the fewest differences: unchanged, or with causes of its stage."""
-        left = _LEFT[stage]
-        whole = left(self.found, own)
+        whole = _LEFT[stage](self.found, own)
         if not whole:
             return [_Part((), 0, own)]
+        key = stage, pairs, _content(stage, made)
+        if key not in self._known:  # many quantizations have the same scales, and some the same codes
+            self._known[key] = self._nearest_parts(stage, made, own, whole, pairs)
+        return self._known[key]
+
+    def _nearest_parts(self, stage: str, made: Expected, own: Any, whole: int, pairs: bool) -> list[_Part]:
+        left = _LEFT[stage]
         tried = [_Part((step,), left(self.found, p), p) for step, p in self.of_stage(stage, made)]
         if pairs and min((part.left for part in tried), default=0):
             two = list(self._pairs(stage, made, tried))
@@ -222,12 +229,12 @@ class CauseSearch:
 
     def _on_top(self, stage: str, made: Expected, first: _Part) -> Iterator[_Part]:
         """Yield parts with one more cause of a stage, after the causes of `first`."""
-        for step, predicted in self.of_stage(stage, replace(made, **{_FIELDS[stage]: first.predicted})):
+        for step, predicted in self.of_stage(stage, replace(made, **{stage: first.predicted})):
             yield _Part((*first.steps, step), _LEFT[stage](self.found, predicted), predicted)
 
     def _pairs(self, stage: str, made: Expected, singles: list[_Part]) -> Iterator[_Part]:
         """Yield pairs of causes of a stage in both orders; one of them is among the nearest single causes."""
-        left, field = _LEFT[stage], _FIELDS[stage]
+        left = _LEFT[stage]
         nearest: dict[str, _Part] = {}
         for part in sorted(singles, key=lambda part: _distance(stage, self.found, part)):
             nearest.setdefault(part.steps[0].cause.name, part)
@@ -235,12 +242,20 @@ class CauseSearch:
         for first in firsts:
             yield from self._on_top(stage, made, first)
         for step, between in self.of_stage(stage, made):
-            base = replace(made, **{field: between})
+            base = replace(made, **{stage: between})
             for first in firsts:
                 (last,) = first.steps
                 if last.cause is not step.cause:
                     for form, predicted in self.deadline.limit(last.cause.predict(base, self.found)):
                         yield _Part((step, Step(last.cause, form)), left(self.found, predicted), predicted)
+
+
+def _content(stage: str, made: Expected) -> Any:
+    """Return a digest of all that predictions of a stage depend on: those of scales neither on values nor on codes."""
+    digest = hashlib.blake2b()
+    for array in (made.scale, *((made.codes, made.v, made.x) if stage == "codes" else ())):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest(), made.scale.shape, made.x.shape, made.tensor, made.q
 
 
 def _prior(steps: Iterable[Step]) -> float:

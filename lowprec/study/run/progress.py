@@ -12,6 +12,8 @@ from typing import Any
 COMPILING = "compiling kernels, once per version of lowprec"
 #: Seconds between two lines outside of a terminal.
 LINE_EVERY = 5.0
+#: The same while kernels are being compiled.
+COMPILING_EVERY = 30.0
 #: Number of steps after the first before the remaining time is estimated.
 STEPS_TO_SETTLE = 3
 
@@ -115,7 +117,8 @@ class Lines(Display):
 
     def __init__(self, console: Any, every: float = LINE_EVERY) -> None:
         self.console, self.every = console, every
-        self.began, self.last = time.monotonic(), float("-inf")
+        self.began = self.compiled = time.monotonic()
+        self.last = float("-inf")
 
     def _write(self, text: str) -> None:
         line = f"[{clock(time.monotonic() - self.began):>5}] {text}"
@@ -130,9 +133,11 @@ class Lines(Display):
         self._write(text)
 
     def compiling(self, count: int) -> None:
-        """Print once that kernels are being compiled."""
-        if count == 1:
-            self._write(COMPILING)
+        """Print that kernels are being compiled, and now and then their number."""
+        now = time.monotonic()
+        if count == 1 or (count and now - self.compiled >= COMPILING_EVERY):
+            self.compiled = now
+            self._write(COMPILING + (f": {count} so far" if count > 1 else ""))
 
     def update(self, snapshot: Snapshot) -> None:
         """Print a line, unless the last one is recent."""
