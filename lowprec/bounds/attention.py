@@ -26,6 +26,7 @@ from .product import Errors, Order, errors_of
 
 _LEAST = 2.0**-125  # what flushed numbers can be, in units of the largest weight, with room for their roundings
 _MORE = 1 + 2.0**-10  # products of the small errors below
+_TANH = 2.0**-11 + U  # relative error of tanh.approx.f32 in NVIDIA's PTX ISA, with room for the float64 reference
 
 
 @with_default_fpenv
@@ -38,12 +39,13 @@ def attention_tolerance(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
     out_format: str | Format | None = None,
 ) -> Tolerance:
     """Bound the error of an attention kernel's output.
 
-    The bound holds for all functions within the documented errors of 2**x and of the reciprocal, for any order of the
-    row sums. It adds the worst case of every operation: 2 to 250 times the largest error was measured, most
+    The bound holds for all functions within the documented errors of 2**x, tanh and the reciprocal, for any order of
+    the row sums. It adds the worst case of every operation: 2 to 250 times the largest error was measured, most
     where a tensor core truncates sums of many tiles. `Tolerance.expected` is near the errors.
 
     Parameters
@@ -52,7 +54,7 @@ def attention_tolerance(
         Operands, see `lowprec.attention`; leading axes may be omitted.
     kernel : str or AttentionKernel
         Kernel in ``lowprec.attentions``, or a custom one.
-    causal, window, scale
+    causal, window, scale, softcap
         As in `lowprec.attention`.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
@@ -87,7 +89,7 @@ def attention_tolerance(
             f"{kernel.exp2} and {kernel.reciprocal}"
         )
     target = formats.get(kernel.output_format if out_format is None else out_format)
-    options: dict[str, Any] = {"kernel": kernel, "causal": causal, "window": window, "scale": scale}
+    options: dict[str, Any] = {"kernel": kernel, "causal": causal, "window": window, "scale": scale, "softcap": softcap}
     wide = attention(q, k, v, **options, out_format="float32").out
     right = attention(q, k, v, **options, out_format=target).out
     codes = [operand_codes("attention_tolerance", n, x, kernel.operands) for n, x in (("q", q), ("k", k), ("v", v))]
@@ -96,13 +98,13 @@ def attention_tolerance(
     (m, d), (n, channels) = queries.shape[2:], values.shape[2:]
     left, right_side = find_window(causal, window)
     low, high = visible_keys(m, n, left, right_side)
-    call = Call(m, n, d, channels, queries.shape[1] // keys.shape[1], False, left, right_side)
+    call = Call(m, n, d, channels, queries.shape[1] // keys.shape[1], False, left, right_side, softcap is not None)
     call = kernel.schedule.normalized(call)
     tile = kernel.tile_of(call).keys_of(call)
     found = np.empty((3, *queries.shape[:3], values.shape[-1]))
     for b, h in np.ndindex(queries.shape[:2]):
         group = h * keys.shape[1] // queries.shape[1]
-        head = _Head(kernel, tile, factor, queries[b, h], keys[b, group], values[b, group], low, high)
+        head = _Head(kernel, tile, factor, softcap, queries[b, h], keys[b, group], values[b, group], low, high)
         with np.errstate(all="ignore"):
             found[:, b, h] = head.errors()
     errors = Errors(*(x.reshape(wide.shape) for x in found))
@@ -118,6 +120,7 @@ class _Head:
     kernel: AttentionKernel
     tile: int
     factor: float
+    softcap: float | None
     q: NDArray[Any]
     k: NDArray[Any]
     v: NDArray[Any]
@@ -127,11 +130,13 @@ class _Head:
     def errors(self) -> Errors:
         """Return the exact output, the bound on its error, and an estimate of its mean square."""
         kernel, n = self.kernel, len(self.v)
-        octaves = abs(self.factor) * math.log2(math.e)
-        scores = errors_of(self._operand(self.q), self._operand(self.k), self._order())
+        scores, factor = errors_of(self._operand(self.q), self._operand(self.k), self._order()), self.factor
+        if self.softcap is not None:
+            scores, factor = self._capped(scores, self.softcap), self.softcap
+        octaves = abs(factor) * math.log2(math.e)
         key = np.arange(n)
         sees = (key >= self.low[:, None]) & (key < self.high[:, None])
-        x = np.where(sees, scores.exact * math.copysign(octaves, self.factor), -np.inf)
+        x = np.where(sees, scores.exact * math.copysign(octaves, factor), -np.inf)
         off = np.where(sees, scores.most * octaves, 0.0)
         peak = x.max(axis=1, keepdims=True, initial=-np.inf)
         weights = np.exp2(x - peak)
@@ -176,6 +181,13 @@ class _Head:
         variance = np.square(share) @ np.square(v) * (half**2 + kernel.exp2.relative_error**2) / 3
         variance += count * np.square(step.relative * products / total) / 3 + np.square(last * exact) / n
         return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
+
+    def _capped(self, scores: Errors, softcap: float) -> Errors:
+        """Return ``tanh(S factor / cap)``: its slope is at most 1, and its argument has four roundings."""
+        argument = scores.times(self.factor / softcap)
+        exact = np.tanh(argument.exact)
+        off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)
+        return Errors(exact, off + _TANH * (np.abs(exact) + off) + _LEAST, argument.variance)
 
     def _order(self) -> Order:
         return Order(self.kernel.scores, gemm_libraries["deepgemm"], None, 1, formats["float32"])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_real, check_shape
+from .._checks import check_real
 from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
@@ -182,8 +183,17 @@ class Tolerance:
         Parameters
         ----------
         probability : float
-            Probability that a correct result is refused, by the model of independent roundings; 0: the proven bound.
+            Probability in [0, 1) that a correct result is refused, by the model of independent roundings; 0: the proven
+            bound.
+
+        Raises
+        ------
+        ValueError
+            If the probability is not in [0, 1).
         """
+        probability = check_real("atol_rtol", "probability", probability)
+        if not 0 <= probability < 1:
+            raise ValueError(f"atol_rtol: probability must be in [0, 1), got {probability:g}")
         size = self._rtol * np.abs(self.exact)
         allowed = self.bound
         if probability > 0:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .._checks import check_int
 from ..cast.casts import round_to
+from ..measure.pairs import binomial_interval
 from ..scaling.quantize import quantize
 from ..scaling.quantizer import Quantizer
 from ..tensorcore.accumulator import Accumulator
@@ -34,12 +35,22 @@ class Passed(NamedTuple):
         Share that `Tolerance.test` accepts.
     draws : int
         Number of draws.
+
+    Examples
+    --------
+    >>> [round(end, 2) for end in Passed("zeros", 0.0, 0.0, 30).interval]
+    [0.0, 0.12]
     """
 
     kernel: str
     passes: float
     ours: float
     draws: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of Clopper and Pearson for the probability that the criterion accepts it."""
+        return binomial_interval(round(self.passes * self.draws), self.draws, 0.025)
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,9 @@ class Power:
     def sentence(self) -> str:
         """Summary in a sentence."""
         lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
-        text = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels, accepts {len(lived)} of "
-        text += f"{len(self.rows) - 1} faults"
+        low, high = (1 - end for end in reversed(self.rows[0].interval))
+        text = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels (95 % interval {low:.0%} to "
+        text += f"{high:.0%}), accepts {len(lived)} of {len(self.rows) - 1} faults"
         return f"{text}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else text
 
 

@@ -7,29 +7,28 @@ rounding each to sums that are known as well. docs/tolerances.md has the proofs.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._threads import run_chunks
 from ..format.catalogue import Format, formats
-from ..kernels.tensorcore.reference.exact import sequential64
-from ..scaling.granularity import Granularity
+from ..kernels.tensorcore.bounds.chains import ROWS, Plan, chains
+from ..kernels.tensorcore.bounds.operand import Operand, Scope, prepare
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
-from ..tensorcore.block import Added, Block
 from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.gemm import gemm
 from ..tensorcore.library import GemmLibrary
-from ..tensorcore.operands import interleave_k, promotion_interval, slice_k, strip_tensor_scales
-from .checksum import TINY, U, Values, side
+from ..tensorcore.operands import instruction_codes, interleave_k, promotion_interval, slice_k, strip_tensor_scales
+from .checksum import TINY, U, Values
 
-_ROWS = 1 << 16  # outputs per tile: its arrays stay in the cache
+T = TypeVar("T", Operand, Scope)
 _SPLIT_TILE = 128
-_NO_BITS = np.int16(8000)  # exponent of the lowest bit of a zero: no sum of two is below a unit
+_WORK = 1 << 22  # multiply-adds that justify a thread
 
 
 class Errors(NamedTuple):
@@ -113,40 +112,6 @@ class Order:
         return max(-(-tiles // self.split_k), 1) * _SPLIT_TILE
 
 
-class Operand(NamedTuple):
-    """An operand [R, K] of chains: exact values, magnitudes that the alignment reads, and lowest bits.
-
-    Attributes
-    ----------
-    values : float64 array [R, K]
-    powers : float64 array [R, K]
-        Powers of two, with the exponents that the alignment reads; 0 for 0.
-    bits : int16 array [R, K]
-        Exponents of the lowest bits of the values.
-    """
-
-    values: Values
-    powers: Values
-    bits: NDArray[np.int16]
-
-    @classmethod
-    def of(cls, q: Quantized, accumulator: Accumulator, with_scales: bool) -> Operand:
-        """Return an operand with or without its scales."""
-        if not with_scales:
-            q = replace(q, scale=np.ones((1, 1), np.float32), granularity=Granularity(None, None))
-        found = side(q, accumulator)
-        mantissa, high = np.frexp(np.nan_to_num(found.values, posinf=0.0, neginf=0.0))
-        whole = np.abs(np.ldexp(mantissa, 53)).astype(np.int64)
-        low = np.frexp((whole & -whole).astype(np.float64))[1] - 1
-        bits = np.where(whole == 0, _NO_BITS, high - 53 + low).astype(np.int16)
-        sizes = np.nan_to_num(found.sizes, posinf=0.0)
-        return cls(found.values, np.where(sizes > 0, np.exp2(np.frexp(sizes)[1] - 1.0), 0.0), bits)
-
-    def rows(self, some: slice) -> Operand:
-        """Return some rows."""
-        return Operand(self.values[some], self.powers[some], self.bits[some])
-
-
 def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = None) -> Errors:
     """Return the exact product of two matrices, and how far a result of an arithmetic may be from it before its format.
 
@@ -180,7 +145,8 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
             total = total.rounded(half, order.target.smallest_subnormal)
     assert total is not None
     found = total if by_out else _finished(total, alpha, addend)
-    norms = [np.sqrt(np.square(_scaled(q)).sum(axis=1)) for q in (a, b)]
+    values = [replace(q, tensor_scale=None).dequantize().astype(np.float64) for q in (a, b)]
+    norms = [np.sqrt(np.square(x).sum(axis=1)) for x in values]
     with np.errstate(invalid="ignore", over="ignore"):
         slack = (k + 16) * 2.0**-52 * np.multiply.outer(*norms) * np.abs(alpha)
         return found._replace(most=found.most * (1 + 2.0**-30) + slack)
@@ -209,190 +175,108 @@ def power_of_two(x: Values) -> NDArray[np.bool_]:
     return found
 
 
-def _spread(q: Quantized, at: int | NDArray[np.intp]) -> Values:
-    """Return the scale of every row at an index of K, or at several."""
+def _spread(q: Quantized, at: NDArray[np.intp]) -> Values:
+    """Return the scale of every row at indices of K."""
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
-    found: Values = q.scale[np.arange(q.shape[0]) // rows][:, np.asarray(at) // columns].astype(np.float64)
+    found: Values = q.scale[np.arange(q.shape[0]) // rows][:, at // columns].astype(np.float64)
     return found
 
 
-def _scaled(q: Quantized) -> Values:
-    return replace(q, tensor_scale=None).dequantize().astype(np.float64)
+# --- the chains of a part of K ---------------------------------------------------------------------------------------
 
 
 def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Errors:
-    """Return the sum of the chains of one part of K, tile by tile of rows."""
-    rule, (m, k) = order.accumulator, a.shape
+    """Return the sum of the chains of one part of K with their scales."""
+    rule, library, k = order.accumulator, order.library, a.shape[1]
     alone = every is None and rule.multiplies_values
     inside = rule.scale_format is not None or alone
-    left, right = (Operand.of(q, rule, inside) for q in (a, b))
-    step = max(_ROWS // max(b.shape[0], 1), 1)
-    found = [
-        _Tile(left.rows(slice(i, i + step)), right, a[i : i + step], b, order, every, inside, alone).sum(k)
-        for i in range(0, m, step)
-    ]
-    return Errors(*(np.concatenate([part[i] for part in found]) for i in range(3)))
+    span = min(q.granularity.columns or max(k, 1) for q in (a, b))
+    edges, first = _blocks(k, every, rule.block_length(), span if every is None else max(k, 1))
+    scopes, scaled = np.empty((0, 2), np.int64), False
+    if order.any_order:
+        scopes, scaled = _scopes(k, every, span, inside)
+    x, x_scope = _operand(a, rule, edges, inside, scopes, scaled)
+    y, y_scope = (_transposed(part) for part in _operand(b, rule, edges, inside, scopes, scaled))
+    scales, error, last = (x.scales, y.scales.T), rule.block_error(), first[1:] - 1
+    steps = [float(rule.steps(n)) for n in np.diff(edges).tolist()]
+    plan = Plan(
+        edges, first, np.array(steps), np.array([(1 + error.relative) ** n for n in steps]),
+        _are_rescaled(scales, first), np.logical_and(*(power_of_two(s[:, last]).all(axis=0) for s in scales)),
+        scopes, scaled, 2.0**rule.product_scale_log2, 2.0**-rule.output_bits + 5 * U,
+        float(getattr(rule.stored_format, "max", np.inf)) / 2,
+        1 if library.fma_promotion and library.apply_scales_at != "end" else 2, alone,
+    )  # fmt: skip
+    exact, most, variance = (np.empty((a.shape[0], b.shape[0])) for _ in range(3))
+
+    def some_rows(start: int, stop: int) -> None:
+        chains(x, y, x_scope, y_scope, plan, error, exact, most, variance, start, stop)
+
+    run_chunks(some_rows, len(exact), max(_WORK // max(k * exact.shape[1], 1) // ROWS, 1) * ROWS)
+    return Errors(exact, most, variance)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tile:
-    """Some rows of a product."""
-
-    left: Operand
-    right: Operand
-    a: Quantized
-    b: Quantized
-    order: Order
-    every: int | None
-    inside: bool
-    alone: bool
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.left.values), len(self.right.values)
-
-    def scale(self, at: int) -> Values:
-        """Return the scale of a chain for every output."""
-        if self.inside:
-            return np.ones((1, 1))
-        return np.multiply.outer(_spread(self.a, at), _spread(self.b, at))
-
-    def sum(self, k: int) -> Errors:
-        """Return the sum of the chains with their scales."""
-        rule, zero, sizes = self.order.accumulator, np.zeros(self.shape), np.zeros(self.shape)
-        length, total = self.every or max(k, 1), Errors(zero, zero, zero)
-        at_end = self.order.library.apply_scales_at == "end"
-        for start in range(0, max(k, 1), length):
-            chain, scale = self.chain(start, min(start + length, k))
-            chain = chain.times(2.0**rule.product_scale_log2)
-            exact = bool(power_of_two(scale).all())
-            chain = chain.times(scale)
-            if not exact:
-                chain = chain.rounded(U)
-                if not self.order.library.fma_promotion or at_end:
-                    chain = chain.rounded(U)
-            sizes += np.abs(chain.exact) + chain.most
-            total = chain if start == 0 and exact else total.plus(chain).rounded(U)
-        if k > length:  # in another order, the partial sums of chains are larger
-            more = -(-k // length) * (U * (sizes + np.abs(total.exact)) / 2 + TINY)
-            total = total._replace(most=total.most + more)
-        return total
-
-    def chain(self, start: int, stop: int) -> tuple[Errors, Values]:
-        """Return a chain over a range of K, and the scale of its result."""
-        rule, scale = self.order.accumulator, self.scale(start)
-        exact, most, variance = np.zeros(self.shape), np.zeros(self.shape), np.zeros(self.shape)
-        highest = rule.stored_format.max / 2 if hasattr(rule.stored_format, "max") else np.inf
-        span = min((q.granularity.columns or stop) for q in (self.a, self.b))
-        peak = np.zeros(self.shape)
-        with np.errstate(invalid="ignore", over="ignore"):
-            for at, end in _blocks(start, stop, rule.block_length(), span if self.every is None else stop):
-                now = self.scale(at)
-                if now is not scale and not (now == scale).all():
-                    ratio = scale / now
-                    again = 2.0**-rule.output_bits + 5 * U
-                    exact, most = exact * ratio, most * ratio
-                    sums = np.abs(exact)
-                    if self.order.any_order:
-                        _, size, total, _ = self.ranges(0, len(self.left.values[0]), True)
-                        sums = (size + total) / (2 * now)
-                    most = most + again * (sums + most)
-                    variance = variance * np.square(ratio) + np.square(again * exact) / 3
-                    scale = now
-                after, block = self.block(at, end, exact, most)
-                added = rule.block_error(block)
-                if self.order.any_order:
-                    added = self.in_any_order(block, self.scope(start, stop, span), most, scale)
-                if self.alone:  # the values were rounded to float32 with their scales
-                    most = most + 2.01 * U * block.size + 2 * TINY * (end - at) * (1 + block.size)
-                exact, most, variance = after, most + added.most, variance + added.variance
-                np.maximum(peak, block.inside + most, out=peak)
-            most = np.where(peak < highest, most, np.inf)
-        return Errors(exact, most, variance), scale
-
-    def block(self, at: int, end: int, exact: Values, most: Values) -> tuple[Values, Block]:
-        """Return the exact sum after some products, and their magnitudes."""
-        rule, some = self.order.accumulator, slice(at, end)
-        x, y = self.left.values[:, some], self.right.values[:, some]
-        after = exact.copy()
-        sequential64(np.ascontiguousarray(x), np.ascontiguousarray(y.T), after, 0, len(after))  # in one fixed order
-        p, q = self.left.powers[:, some], self.right.powers[:, some]
-        largest = np.multiply.outer(p.max(axis=1, initial=0), q.max(axis=1, initial=0))
-        # A product is less than four times its powers; Cauchy and Schwarz bound the sum of magnitudes.
-        norms = (np.sqrt(np.square(np.maximum(np.abs(v), w)).sum(axis=1)) for v, w in ((x, p), (y, q)))
-        size = np.multiply.outer(*norms)
-        before, beyond = np.abs(exact), np.abs(after)
-        steps = rule.steps(end - at)
-        inside = before if steps == 1 else (before + beyond + size) / 2
-        below = _counter(self.left.bits[:, some], self.right.bits[:, some])
-        return after, Block(steps, end - at, before + most, beyond + most, inside + most, largest, size, below)
-
-    def scope(self, start: int, stop: int, span: int) -> tuple[int, int, bool]:
-        """Return the range of K from which the products of a chain may come, and whether its scales differ."""
-        k = self.left.values.shape[1]
-        if span >= k:
-            return 0, k, False
-        if stop - start > span:
-            return 0, k, not self.inside
-        return start // span * span, min(-(-stop // span) * span, k), False
-
-    def in_any_order(self, block: Block, scope: tuple[int, int, bool], most: Values, scale: Values) -> Added:
-        """Return the error that a block adds if its chain takes the products of a scope in any order.
-
-        A partial sum is at most (sum of magnitudes + |sum|) / 2. Its mean square over all orders is S^2 / 3 + Q / 6, Q
-        being the sum of the squares of the products.
-        """
-        largest, size, sums, typical = (x / scale if scope[2] else x for x in self.ranges(*scope))
-        highest = (size + sums) / 2 + most
-        rule = self.order.accumulator
-        common = block._replace(largest=largest)
-        added = rule.block_error(common._replace(before=highest, after=highest, inside=highest))
-        usual = rule.block_error(block._replace(before=typical, after=typical, inside=typical))
-        return Added(added.most, usual.variance)
-
-    @functools.cache  # noqa: B019  # a tile lives as long as one call
-    def ranges(self, start: int, stop: int, scaled: bool) -> tuple[Values, Values, Values, Values]:
-        """Return, for a range of K, the largest product, the sum of magnitudes, |sum|, and the rms of a partial sum."""
-        some, sides, tops = slice(start, stop), [], []
-        for operand, q in ((self.left, self.a), (self.right, self.b)):
-            values, powers = operand.values[:, some], operand.powers[:, some]
-            if scaled:
-                values, powers = (x * _spread(q, np.arange(start, stop)) for x in (values, powers))
-            tops.append(powers.max(axis=1, initial=0))
-            sides.append((np.maximum(np.abs(values), powers), values, np.square(values)))
-        size, sums, squares = (np.zeros(self.shape) for _ in range(3))
-        for x, y, out in zip(*sides, (size, sums, squares), strict=True):
-            sequential64(np.ascontiguousarray(x), np.ascontiguousarray(y.T), out, 0, len(out))
-        return np.multiply.outer(*tops), size, np.abs(sums), np.sqrt(np.square(sums) / 3 + squares / 6)
+def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the edges of blocks of at most `length` products with constant scales, and the first block of chains."""
+    chain, edges, first = every or max(k, 1), [0], [0]
+    for start in range(0, max(k, 1), chain):
+        stop = min(start + chain, k)
+        while len(edges) == first[-1] + 1 or edges[-1] < stop:  # without products, a chain has an empty block
+            edges.append(min(edges[-1] + length, stop, (edges[-1] // span + 1) * span))
+        first.append(len(edges) - 1)
+    return np.array(edges), np.array(first)
 
 
-def _blocks(start: int, stop: int, length: int, span: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of at most `length` products with constant scales."""
-    at = start
-    while at < stop:
-        end = min(at + length, stop, (at // span + 1) * span)
-        yield at, end
-        at = end
+def _operand(
+    q: Quantized, rule: Accumulator, edges: NDArray[np.int64], inside: bool, scopes: NDArray[np.int64], scaled: bool
+) -> tuple[Operand, Scope]:
+    """Return an operand of chains, with `inside` with its scales, and its numbers for chains in any order."""
+    codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, rule)
+    (rows, k), (high, wide), floor = q.shape, q.granularity.block((q.shape[0], q.shape[1])), 0.0
+    scale = large = np.ones((1, k))
+    outside = np.ones((rows, len(edges) - 1))
+    if q.scale.size and inside:
+        scale = large = np.ascontiguousarray(np.repeat(q.scale.astype(np.float64), wide, axis=1)[:, :k])
+        if rule.scale_format is not None:
+            large = np.where(scale == 0, 0.0, np.maximum(scale, rule.scale_format.smallest_normal))
+            floor = formats["float32"].smallest_normal
+    elif q.scale.size:
+        outside = _spread(q, edges[:-1])
+    powers = np.empty(q.shape if len(scopes) else (0, 0))
+    found = Operand(
+        np.empty(q.shape), np.empty(q.shape, np.float32), np.empty(outside.shape), np.empty(outside.shape),
+        np.empty(outside.shape, np.float32), outside,
+    )  # fmt: skip
+    given = np.ascontiguousarray(rule.values(codes, fmt))
+    prepare(
+        given, scale, large, high if len(scale) > 1 else max(rows, 1), fmt.smallest_normal, floor, edges, found, powers
+    )
+    if not len(scopes):
+        return found, Scope(powers, powers, powers, powers)
+    factor = _spread(q, np.arange(k)) if scaled else 1.0
+    values, powers = found.values * factor, powers * factor
+    tops = np.stack([powers[:, i:j].max(axis=1, initial=0) for i, j in scopes], axis=1)
+    return found, Scope(np.maximum(np.abs(values), powers), values, np.square(values), tops)
 
 
-def _counter(x: NDArray[np.int16], y: NDArray[np.int16]) -> Callable[[NDArray[np.int16]], Values]:
-    """Return a function that counts, for each output, the products with bits below a given power of two."""
+def _transposed(x: T) -> T:
+    """Return the arrays of an operand transposed."""
+    return type(x)(*(np.ascontiguousarray(part.T) for part in x))
 
-    def count(unit: NDArray[np.int16]) -> Values:
-        found = np.zeros(unit.shape)
-        if (np.add.outer(x.min(axis=1), y.min(axis=1)) >= unit).all():  # no loss, as most wide accumulators of FP8
-            return found
-        lowest, flag = np.empty(unit.shape, np.int16), np.empty(unit.shape, np.bool_)
-        some = np.zeros(unit.shape, np.uint8)
-        rows = np.ascontiguousarray(y.T)
-        for k in range(x.shape[1]):
-            np.add(x[:, k, None], rows[k], out=lowest)
-            np.less(lowest, unit, out=flag)
-            np.add(some, flag.view(np.uint8), out=some)
-            if k % 255 == 254:
-                found += some
-                some[...] = 0
-        found += some
-        return found
 
-    return count
+def _are_rescaled(scales: Sequence[Values], first: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether a chain's scales differ between a block and the one before."""
+    found = np.zeros(scales[0].shape[1], np.bool_)
+    for x in scales:
+        found[1:] |= (x[:, 1:] != x[:, :-1]).any(axis=0)
+    found[first[:-1]] = False
+    return found
+
+
+def _scopes(k: int, every: int | None, span: int, inside: bool) -> tuple[NDArray[np.int64], bool]:
+    """Return the range of K from which the products of each chain may come, and whether scales within it differ."""
+    length = every or max(k, 1)
+    starts = np.arange(0, max(k, 1), length)
+    if span >= k or length > span:
+        return np.tile(np.array([0, k]), (len(starts), 1)), span < k and not inside
+    stops = np.minimum(starts + length, k)
+    return np.stack([starts // span * span, np.minimum(-(-stops // span) * span, k)], axis=1), False

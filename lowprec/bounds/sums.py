@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_float32
-from .._checks import brief_repr, check_int
+from .._checks import check_int
 from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
+from ..order.catalogue import orders as known_orders
+from ..order.order import Order
+from ..order.rules import Lanes, OrderRule
 from .checksum import Values
 from .derived import Tolerance
 from .faults import named_output
 from .product import Errors
 
-Order = Literal["sequential", "pairwise", "any"] | int
 Floats = NDArray[np.float32]
-T = TypeVar("T")
+Steps = Sequence[tuple[tuple[int, ...], Format]]  # terms of an addition, as in `Order.steps`, and the format of the sum
 
 
 @with_default_fpenv
@@ -28,16 +30,16 @@ def sum_tolerance(
     x: ArrayLike,
     *,
     axis: int = -1,
-    order: Order = "any",
-    sum_format: str | Format = "float32",
+    order: str | OrderRule | Order = "any",
+    sum_format: str | Format | None = None,
     out_format: str | Format | None = None,
     orders: int = 8,
     seed: int = 0,
 ) -> Tolerance:
     """Bound the error of sums of an array over an axis, such as row sums or an all-reduce.
 
-    Every addition is rounded to nearest even in `sum_format`. For an all-reduce the axis is that of the ranks: a ring,
-    a tree and a switch add in different orders, so that by default a result of any order is accepted.
+    Every addition is rounded to nearest even. For an all-reduce the axis is that of the ranks: a ring, a tree and a
+    switch add in different orders, so that by default a result of any order is accepted.
 
     Parameters
     ----------
@@ -45,14 +47,13 @@ def sum_tolerance(
         Terms, taken as float32; they are rounded to `sum_format` first.
     axis : int
         Axis of the terms.
-    order : {"any", "sequential", "pairwise"} or int
-        Order of the additions. ``any``: every binary tree over the terms; ``sequential``: one after the other;
-        ``pairwise``: neighbours, then neighbouring sums; n: term i is added to chain i mod n, and the sums of the n
-        chains are added pairwise.
-    sum_format : str or Format
-        Format of every sum.
+    order : str, OrderRule or Order
+        Order of the additions. ``any``: every binary tree over the terms. Otherwise a name in ``lowprec.orders``, a
+        rule, or an `Order` of as many terms, as `lowprec.reveal` finds it, with its formats.
+    sum_format : str or Format, optional
+        Format of every sum; default: float32, or those of the `Order`.
     out_format : str or Format, optional
-        Format of the result; default: `sum_format`.
+        Format of the result; default: `sum_format`, or that of the `Order`.
     orders : int
         Number of sampled orders, if any is allowed.
     seed : int
@@ -66,7 +67,8 @@ def sum_tolerance(
     Raises
     ------
     ValueError
-        If the array has no such axis, or the order is unknown.
+        If the array has no such axis, the order is unknown or has another number of terms, or an `Order` adds more than
+        two terms in a step or has float64 sums.
 
     Examples
     --------
@@ -75,26 +77,29 @@ def sum_tolerance(
     >>> t = lp.sum_tolerance(x, order="any")
     >>> bool(t.test(x.sum(axis=1))), bool(t.test(x[:, 1:].sum(axis=1)))
     (True, False)
+    >>> print(lp.sum_tolerance(x, order="numpy_sum").test(x.sum(axis=1)))
+    bits equal
     """
     caller = "sum_tolerance"
-    given, target = as_float32(caller, x), formats.get(sum_format)
+    given = as_float32(caller, x)
     axis = check_int(caller, "axis", axis, -given.ndim, given.ndim - 1) if given.ndim else _no_axis(given)
-    out = target if out_format is None else formats.get(out_format)
     terms = np.moveaxis(given, axis, 0)
-    n = len(terms)
-    chains = _chains(order, n)
+    if isinstance(order, Order):
+        sum_format, out_format = _formats_of(order, len(terms), sum_format, out_format)
+    target = formats.get("float32" if sum_format is None else sum_format)
+    out = target if out_format is None else formats.get(out_format)
+    steps = _steps(order, len(terms), target)
     seed, orders = check_int(caller, "seed", seed, 0), check_int(caller, "orders", orders, 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        stored = round_to(terms, target, policy="ieee")
-        if chains is None:
+        read = round_to(terms, formats[order.dtype], policy="ieee") if isinstance(order, Order) else terms
+        stored = round_to(read, target, policy="ieee")
+        if steps is None:
             errors = _in_any_order(terms, stored, target)
-            rng = np.random.default_rng(seed)
-            sampled = [(rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))) for _ in range(orders)]
-            wide = [computed_sum(stored[at], lanes, target) for at, lanes in sampled]
+            wide = _sampled(stored, target, orders, np.random.default_rng(seed))
             results: list[Floats] = []
         else:
-            errors = _in_order(terms, stored, chains, target)
-            wide = [computed_sum(stored, chains, target)]
+            errors = _in_order(terms, stored, steps, target)
+            wide = [computed_sum(stored, steps)]
             results = [round_to(wide[0], out, policy="ieee")]
     right = round_to(wide[0], out, policy="ieee")
     return Tolerance.of(
@@ -106,61 +111,73 @@ def _no_axis(x: Floats) -> int:
     raise ValueError(f"sum_tolerance: x must have an axis to sum over, got a number, {x}")
 
 
-def _chains(order: Order, n: int) -> int | None:
-    """Return the number of chains; None for any order."""
-    if isinstance(order, str):
-        if order not in ("any", "sequential", "pairwise"):
-            raise ValueError(
-                f"sum_tolerance: order must be any, sequential, pairwise or a number of chains, got {order!r}"
-            )
-        return {"any": None, "sequential": 1, "pairwise": max(n, 1)}[order]
-    if isinstance(order, bool) or not isinstance(order, int | np.integer):
+def _formats_of(order: Order, n: int, sum_format: Any, out_format: Any) -> tuple[str, str]:
+    """Return the formats of an order's sums and of its result."""
+    if order.n != n:
+        raise ValueError(f"sum_tolerance: order must have {n} terms, got {order.n}: {order!r}")
+    if sum_format is not None or out_format is not None:
         raise ValueError(
-            f"sum_tolerance: order must be any, sequential, pairwise or a number of chains, got {brief_repr(order)}"
+            f"sum_tolerance: sum_format and out_format must be None with an Order, which has formats, got {sum_format} "
+            f"and {out_format}"
         )
-    return check_int("sum_tolerance", "order", order, 1)
+    names = order.dtype, order.sum_format, order.out_format, *dict(order.step_formats).values()
+    if not (order.is_binary and all(name in formats for name in names)):
+        raise ValueError(f"sum_tolerance: order must add two terms in each step, in float32 or narrower, got {order!r}")
+    return order.sum_format, order.out_format
 
 
-def _folded(terms: Sequence[T], chains: int, add: Callable[[T, T], T]) -> T:
-    """Return the sum of terms in interleaved chains; the sums of the chains are added pairwise."""
-    lanes = list(terms[:chains])
-    for i, term in enumerate(terms[chains:]):
-        lanes[i % chains] = add(lanes[i % chains], term)
-    while len(lanes) > 1:
-        odd = lanes[-1:] if len(lanes) % 2 else []
-        lanes = [add(*lanes[i : i + 2]) for i in range(0, len(lanes) - 1, 2)] + odd
-    return lanes[0]
+def _steps(order: str | OrderRule | Order, n: int, target: Format) -> Steps | None:
+    """Return the additions of an order; None for any order."""
+    if order == "any" or not n:
+        return None
+    made = order if isinstance(order, Order) else known_orders.get(order)(n)
+    own = {i: formats[name] for i, name in made.step_formats}
+    return [(terms, own.get(i, target)) for i, terms in enumerate(made.steps)]
 
 
-def computed_sum(terms: Floats, chains: int, target: Format) -> Floats:
-    """Return the sum over the first axis, each addition rounded to a format.
+def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generator) -> list[Floats]:
+    """Return sums in random orders: of one to all terms in turn, then of these sums in pairs."""
+    n, found = len(stored), []
+    for _ in range(count):
+        at, lanes = rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))
+        steps = _steps(Lanes("sampled", lanes=lanes, rest_in_lanes=True), n, target)
+        found.append(computed_sum(stored[at], steps or ()))
+    return found
+
+
+def computed_sum(terms: Floats, steps: Steps) -> Floats:
+    """Return the sum over the first axis, each addition rounded to the format of its step.
 
     A float64 sum of two numbers of up to 24 significant bits, rounded again, is the sum rounded once.
     """
     if not len(terms):
         return np.zeros(terms.shape[1:], np.float32)
+    values = list(terms)
+    for (first, *others), target in steps:
+        total = values[first]
+        for other in others:
+            total = round_to(total.astype(np.float64) + values[other], target, policy="ieee")
+        values.append(total)
+    return values[-1]
 
-    def add(x: Floats, y: Floats) -> Floats:
-        return round_to(x.astype(np.float64) + y, target, policy="ieee")
 
-    return _folded(list(terms), chains, np.add if target.same_codes(formats["float32"]) else add)
+def _in_order(terms: Floats, stored: Floats, steps: Steps, target: Format) -> Errors:
+    """Return the errors of sums in an order: half an ulp of every sum, which is known exactly.
 
-
-def _in_order(terms: Floats, stored: Floats, chains: int, target: Format) -> Errors:
-    """Return the errors of sums in an order: half an ulp of every sum, which is known exactly."""
-    u, wide = 2.0 ** -(target.mantissa_bits + 1), terms.astype(np.float64)
-    if not len(terms):
-        return _in_any_order(terms, stored, target)
+    A sum that is subnormal is exact if its terms have the same format.
+    """
+    wide, alike = terms.astype(np.float64), all(fmt == target for _, fmt in steps)
     lost = np.abs(stored - wide)
-    peak = np.zeros(terms.shape[1:])
-
-    def add(x: Errors, y: Errors) -> Errors:
-        found = x.plus(y).rounded(u, 0.0)
-        np.maximum(peak, np.abs(found.exact) + found.most, out=peak)
-        return found
-
-    exact, most, variance = _folded([Errors(*each) for each in zip(wide, lost, lost**2, strict=True)], chains, add)
-    return _bounded(exact, most, variance, peak, terms, target)
+    values = [Errors(*each) for each in zip(wide, lost, lost**2, strict=True)]
+    peak, most = np.zeros(terms.shape[1:]), min([target.max, *(fmt.max for _, fmt in steps)])
+    for (first, *others), fmt in steps:
+        total = values[first]
+        for other in others:
+            total = total.plus(values[other])
+            total = total.rounded(2.0 ** -(fmt.mantissa_bits + 1), 0.0 if alike else fmt.smallest_subnormal)
+            np.maximum(peak, np.abs(total.exact) + total.most, out=peak)
+        values.append(total)
+    return _bounded(*values[-1], peak, terms, most)
 
 
 def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
@@ -173,13 +190,11 @@ def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
     by_height = np.expm1(max(n - 1, 0) * np.log1p(u)) * (size + lost)
     added = np.minimum(by_height, adds * partial / (1 - adds)) if adds < 1 else by_height
     usual = np.square(exact) / 3 + np.square(wide).sum(axis=0) / 6
-    return _bounded(exact, lost + added, adds * u * usual / 3 + lost**2, partial + added, terms, target)
+    return _bounded(exact, lost + added, adds * u * usual / 3 + lost**2, partial + added, terms, target.max)
 
 
-def _bounded(
-    exact: Values, most: Values, variance: Values, peak: Values, terms: Floats, target: Format
-) -> Errors:  # fmt: skip
+def _bounded(exact: Values, most: Values, variance: Values, peak: Values, terms: Floats, largest: float) -> Errors:
     """Return errors with the slack of the float64 sums, infinite where a sum may overflow."""
     slack = (len(terms) + 4) * 2.0**-52 * np.abs(terms.astype(np.float64)).sum(axis=0)
-    most = np.where(peak + slack < target.max, most * (1 + 2.0**-30) + slack, np.inf)
+    most = np.where(peak + slack < largest, most * (1 + 2.0**-30) + slack, np.inf)
     return Errors(exact, most, variance + 1e-300)

@@ -28,10 +28,13 @@ _SAMPLED = 1 << 15  # outputs to sample, at least
 OrderOfK = Literal["chains", "any"]
 
 
-def _pair(values: tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _pair(values: Any, a: Quantized, b: Quantized) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     if not isinstance(values, tuple | list) or len(values) != 2:
         raise ValueError(f"tolerance: values must be a pair of arrays, those of a and of b, got {brief_repr(values)}")
-    return as_float32("tolerance", values[0]), as_float32("tolerance", values[1])
+    x, y = (as_float32("tolerance", v) for v in values)
+    for name, v, q in (("a", x, a), ("b", y, b)):
+        check_shape("tolerance", f"values of {name}", v, q.shape)
+    return x, y
 
 
 @with_default_fpenv
@@ -79,7 +82,7 @@ def tolerance(
     ValueError
         If shapes do not match, or an accumulator does not take the operands.
     TypeError
-        If an operand is not `Quantized`, or an option is unknown.
+        If an operand is not `Quantized`, or an option or accumulator is unknown.
 
     Notes
     -----
@@ -97,9 +100,10 @@ def tolerance(
     >>> print(t.test(-d).cause)
     sign
     """
-    several = [accumulator] if isinstance(accumulator, str | Accumulator) else list(accumulator)
+    several = accumulator if isinstance(accumulator, list | tuple) else (accumulator,)
     if not several:
         raise ValueError("tolerance: accumulator must be one or more, got none")
+    rules = [accumulators.get(each) for each in several]
     unknown = options.keys() - {"promote_every", "out_format", "library", "alpha", "beta", "split_k"}
     if unknown:
         raise TypeError(f"tolerance: unknown option {min(unknown)!r}; see lowprec.gemm")
@@ -108,8 +112,8 @@ def tolerance(
         check_is_quantized("tolerance", name, q)
     check_matmul("tolerance", a.shape, b.shape)
     options = {"out_format": "float32", **options}
-    sources = None if values is None else _pair(values)
-    products = tuple(Product(a, b, c, {**options, "accumulator": accumulators.get(each)}, sources) for each in several)
+    sources = None if values is None else _pair(values, a, b)
+    products = tuple(Product(a, b, c, {**options, "accumulator": rule}, sources) for rule in rules)
     check_choice("tolerance", "order", order, ("chains", "any"))
     found = [_errors(product, order == "any") for product in products]
     exact, target = found[0].exact, formats.get(options["out_format"])

@@ -73,3 +73,18 @@ def share(flags: Any) -> float:
 def ratio(numerator: float, denominator: float) -> float:
     """Return a quotient: 0 for 0 / 0, infinity for any other division by 0."""
     return numerator / denominator if denominator else (0.0 if numerator == 0 else math.inf)
+
+
+def binomial_interval(successes: float, trials: float, tail: float) -> tuple[float, float]:
+    """Return the interval of Clopper and Pearson for a probability, missed on either side with probability `tail`.
+
+    Examples
+    --------
+    >>> [round(end, 3) for end in binomial_interval(9, 10, 0.05)]
+    [0.606, 0.995]
+    """
+    from scipy import stats
+
+    low = float(stats.beta.ppf(tail, successes, trials - successes + 1)) if successes > 0 else 0.0
+    high = float(stats.beta.ppf(1 - tail, successes + 1, trials - successes)) if successes < trials else 1.0
+    return low, high

@@ -21,8 +21,8 @@ from ..cast.casts import decode
 from ..cast.constants import decode_constants, has_word_kernel
 from ..format.catalogue import Format, formats, formats_of
 from ..kernels.cast.nearest import decode32
+from ..kernels.tensorcore.bounds.chains import ALIGNED, LINEAR, BlockError
 from ..order.summation_tree import SumNode, drawing
-from .block import Added, Block, exponent, power_below
 from .problem import Float32Matrix, GemmProblem, Matrix
 
 Align = Literal["truncate", "floor", "nearest"]
@@ -238,18 +238,15 @@ class Accumulator(Value, ABC):
         """Return the number of products in a block of `block_error`: some instructions, for speed."""
         return max(32 // self.step(), 1) * self.step()
 
-    def block_error(self, block: Block) -> Added:
-        """Return a bound on the error that a block of instructions adds to a chain, and an estimate of its mean square.
+    def block_error(self) -> BlockError:
+        """Return the numbers that bound the error of a block of instructions, and estimate its mean square.
 
         With r and z of `step_error` and c the relative error of C, n instructions add at most
         ``(1 + r)^n (r size + n c inside + n z)``: every running sum is at most `inside` plus the error so far.
         """
-        error, n = self.step_error(), block.steps
+        error = self.step_error()
         carried = error.relative if error.carried is None else error.carried
-        products, sums = error.relative * block.size, carried * block.inside
-        growth = (1 + error.relative) ** n
-        squares = (np.square(products) / block.products + n * np.square(sums)) / 3
-        return Added(growth * (products + n * (sums + error.absolute)), squares)
+        return BlockError(LINEAR, relative=error.relative, carried=carried, absolute=error.absolute)
 
     def multiplied(self, fmt: Format) -> Format:
         """Return the format in which numbers are multiplied: TF32 operands lose the low 13 bits of float32."""
@@ -307,21 +304,19 @@ class AlignedSum(Accumulator):
         """Return the number of products of one instruction: its error depends on the exponents of its terms."""
         return self.step()
 
-    def block_error(self, block: Block) -> Added:
-        """Return the bound from the unit of the alignment, 2^(E - F), and the number of products with lower bits.
+    def block_error(self) -> BlockError:
+        """Return the numbers of the alignment: a product or C loses less than a unit, 2^(E - F).
 
         E is at most the exponent of the largest product, of C, of a subnormal C, or of a zero. The sum then loses less
         than its ulp, or half of it for float16.
         """
         zero = 0.0 if self.zero_exponent is None else 2.0**self.zero_exponent
-        least = max(zero, self.stored_format.smallest_normal)
-        unit = power_below(np.maximum(np.maximum(block.largest, block.before), least)) * 2.0**-self.fraction_bits
-        runs = np.minimum(block.below(exponent(unit)), self.group_size // self.exact_group)
-        terms = runs + (block.before > 0)  # a C of 0 loses nothing
-        cut = terms * unit * (0.5 if self.align == "nearest" else 1.0)
-        last = 2.0 ** -(self.output_bits + (self.output_format == FLOAT16))
-        rounded = last * power_below(np.maximum(block.after + cut, self.stored_format.smallest_normal))
-        return Added(cut + rounded, (terms * np.square(unit) + np.square(rounded)) / 3)
+        normal = self.stored_format.smallest_normal
+        return BlockError(
+            ALIGNED, unit=2.0**-self.fraction_bits, least=max(zero, normal), normal=normal,
+            terms=float(self.group_size // self.exact_group), cut=0.5 if self.align == "nearest" else 1.0,
+            last=2.0 ** -(self.output_bits + (self.output_format == FLOAT16)),
+        )  # fmt: skip
 
     def check(self) -> None:
         """Check that promotions occur between groups."""

@@ -1,5 +1,6 @@
 """Bounds of sums, quantizers and attention kernels: nothing exceeds them, and wrong results are refused."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +10,6 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.attn.attention import attention
-from lowprec.bounds.sums import computed_sum
 from lowprec.testing import BitsEqual, Impossible, Inside, Unlike
 
 NO_BOUND = {"te_delayed", "nvfp4_te_rht", "nvfp4_te_rht_unsigned", "nvfp4_4over6", "nvfp4_4over6_mse"}
@@ -24,24 +24,22 @@ def terms(rng, kind, m, n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("order", ["any", "sequential", "pairwise", 4])
+@pytest.mark.parametrize("order", ["any", "sequential", "pairwise", "torch_cpu_sum"])
 def test_no_sum_is_beyond_the_bound_in_exact_arithmetic(fmt, order):
-    rng, near, target = np.random.default_rng(0), 0.0, lp.formats[fmt]
+    rng, near = np.random.default_rng(0), 0.0
     for n in (1, 2, 33):
         for kind in ("normal", "positive", "powers", "steps"):
             x = terms(rng, kind, 8, n)
             t = lp.sum_tolerance(x, order=order, sum_format=fmt)
             exact = np.array([float(sum(map(Fraction, map(float, row)), Fraction(0))) for row in x])
             stored = lp.round_to(x, fmt).T
-            if order == "any":
-                by_size = np.argsort(np.abs(x[0]))
-                tried = [(at, lanes) for at in (by_size, by_size[::-1], rng.permutation(n)) for lanes in (1, 8, n)]
-            else:
-                tried = [(np.arange(n), {"sequential": 1, "pairwise": n, 4: 4}[order])]
-            for at, lanes in tried:
-                d = computed_sum(stored[at], lanes, target)
+            names = [order] if order != "any" else ["sequential", "openblas_sgemm", "pairwise"]
+            by_size = np.argsort(np.abs(x[0]))
+            places = [np.arange(n)] if order != "any" else [by_size, by_size[::-1], rng.permutation(n)]
+            for at, name in itertools.product(places, names):
+                d = lp.orders[name](n, dtype=fmt).sum(stored[at], axis=0).astype(np.float32)
                 assert (np.abs(d - exact) <= t.bound).all()
-                assert t.test(d, name_faults=False), (kind, n, lanes)
+                assert t.test(d, name_faults=False), (kind, n, name)
                 near = max(near, float((np.abs(d - exact) / np.maximum(t.bound, 1e-300)).max()))
     assert near > 0.5
 
@@ -56,12 +54,25 @@ def test_infinity_must_not_be_lost_and_vectors_are_judged():
     assert lp.sum_tolerance(np.zeros((0, 4), np.float32)).test(np.zeros(0, np.float32))
 
 
+@pytest.mark.parametrize("sums", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["numpy_sum", "mkl_sgemm"])
+def test_an_order_has_its_own_bits_and_formats(name, sums):
+    x = lp.round_to(normal(np.random.default_rng(10), 6, 300), "bfloat16")
+    order = lp.orders[name](300, dtype="bfloat16", sum_format=sums, out_format=sums)
+    wide = order.with_(step_formats=((5, "float32"), (80, "float16"))) if sums == "bfloat16" else order
+    for one in (order, wide):
+        t, d = lp.sum_tolerance(x, order=one), one.sum(x).astype(np.float32)
+        assert isinstance(t.test(d), BitsEqual)
+        assert (np.abs(d - t.exact) <= t.bound).all()
+    assert lp.sum_tolerance(x, order=order).bound.max() < lp.sum_tolerance(x, sum_format=sums).bound.max()
+
+
 def test_an_all_reduce_is_judged_over_its_ranks():
     x = normal(np.random.default_rng(1), 8, 4, 64)
     t = lp.sum_tolerance(x, axis=0, sum_format="bfloat16")
-    ring = computed_sum(np.roll(lp.round_to(x, "bfloat16"), 3, axis=0), 1, lp.formats["bfloat16"])
+    ring = lp.orders["sequential"](8, dtype="bfloat16").sum(np.roll(x, 3, axis=0), axis=0).astype(np.float32)
     assert isinstance(t.test(ring), Inside)
-    one_rank_less = t.test(computed_sum(lp.round_to(x[1:], "bfloat16"), 1, lp.formats["bfloat16"]))
+    one_rank_less = t.test(lp.orders["sequential"](7, dtype="bfloat16").sum(x[1:], axis=0).astype(np.float32))
     assert isinstance(one_rank_less, Impossible)
     assert t.test(-ring).cause == "sign"
     assert (t.exact.shape, len(one_rank_less.worst)) == ((4, 64), 2)
@@ -121,6 +132,21 @@ def test_no_output_of_attention_is_beyond_the_bound(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in lp.attentions if lp.attentions[name].softcap])
+def test_capped_scores_stay_within_the_bound(name):
+    rng, fmt = np.random.default_rng(11), lp.attentions[name].operands
+    for cap, size in ((30.0, 1), (0.7, 1), (50.0, 4)):
+        q, k, v = (lp.round_to(normal(rng, rows, 64) * size, fmt) for rows in (12, 300, 300))
+        options = {"kernel": name, "softcap": cap, "scale": -0.3 if cap < 1 else None}
+        t = lp.attention_tolerance(q, k, v, **options, out_format="float32")
+        d = attention(q, k, v, **options, out_format="float32").out
+        assert (np.abs(d - t.exact) <= t.bound).all()
+        assert isinstance(t.test(d), BitsEqual)
+        uncapped = attention(q, k, v, kernel=name, scale=options["scale"], out_format="float32").out
+        assert cap == 30 or not t.test(uncapped)  # a cap of 30 hardly changes scores of 1
+
+
+@pytest.mark.slow
 def test_worst_cases_of_attention_stay_within_the_bound():
     """Coordinate search: keep a change of an operand if the error becomes a larger share of the bound."""
     rng, near = np.random.default_rng(6), np.zeros(1)
@@ -172,8 +198,11 @@ test_refusals = refusals(
     [
         ("lp.sum_tolerance(1.0)", "sum_tolerance: x must have an axis to sum over, got a number, 1.0"),
         ("lp.sum_tolerance(x, axis=2)", "sum_tolerance: axis must be"),
-        ("lp.sum_tolerance(x, order='random')", "order must be any, sequential, pairwise or a number of chains, got"),
-        ("lp.sum_tolerance(x, order=0.5)", "order must be any, sequential, pairwise or a number of chains, got 0.5"),
+        ("lp.sum_tolerance(x, order='random')", "unknown order 'random'"),
+        ("lp.sum_tolerance(x, order=0.5)", TypeError, "order must be a name or an OrderRule, got 0.5"),
+        ("lp.sum_tolerance(x, order=lp.orders['pairwise'](8))", "sum_tolerance: order must have 64 terms, got 8"),
+        ("lp.sum_tolerance(x, order=lp.orders['pairwise'](64), sum_format='float16')", "must be None with an Order"),
+        ("lp.sum_tolerance(x, order=lp.orders['pairwise'](64, dtype='float64'))", "in float32 or narrower, got"),
         ("lp.quantize_tolerance(x, 'te_delayed')", "spec must have no state, got 'te_delayed'"),
         ("lp.quantize_tolerance(x, 'nvfp4_te_rht')", "got one with hadamard_size=16; transform x first"),
         ("lp.quantize_tolerance(x, 'nvfp4_4over6')", "got one with a scale chosen by a comparison of sums, mae"),

@@ -142,6 +142,26 @@ def test_faults_are_refused_and_named(out):
     assert all(name in wrong for name in faults if faults[name].vacuous)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 128), (4, 0, 128), (3, 4, 0)])
+def test_operands_may_be_empty(m, n, k):
+    a, b = (lp.quantize(np.ones((rows, k), np.float32), "e4m3fn row") for rows in (m, n))
+    for order in ("chains", "any"):
+        t = lp.tolerance(a, b, order=order, orders=1)
+        assert t.exact.shape == (m, n)
+        assert isinstance(t.test(lp.gemm(a, b)), BitsEqual)
+        assert not m * n or isinstance(t.test(np.ones((m, n))), Impossible)
+
+
+def test_any_order_reaches_beyond_a_promotion():
+    """With one scale, a chain may take the largest products of all K, not only those of its own range."""
+    x = np.ones((2, 256), np.float32)
+    x[:, 128:] = 448
+    a, b = (lp.quantize(v, "e4m3fn tensor") for v in (x, np.abs(x)))
+    t = lp.tolerance(a, b, order="any", orders=1, promote_every=128)
+    last = lp.tolerance(*(lp.quantize(v[:, 128:], "e4m3fn tensor") for v in (x, x)), order="any", orders=1)
+    assert (t.bound >= 1.9 * last.bound).all()
+
+
 def test_special_values_are_compared_by_place():
     x, y = lp.testing.operands("normal", 8, 8, 128)
     x[3, 5] = np.nan
@@ -223,6 +243,8 @@ def test_criteria_are_measured():
     assert {"1.01x", "scale 6 % off", "A not quantized", "never promoted"} <= {r.kernel for r in power.rows if r.passes}
     assert power.vacuous == ()
     assert power.refused == 0
+    assert power.rows[0].interval == (pytest.approx(0.025 ** (1 / 3)), 1.0)
+    assert power.sentence.startswith("calc_diff<1e-3: refuses 0% of right kernels (95 % interval 0% to 71%), accepts")
     loose = criterion_power("allclose(0, 1e9)", m=32, n=32, k=256, draws=1)
     assert "zeros" in loose.vacuous
     assert [row.ours for row in loose.rows if row.kernel in loose.vacuous] == [0, 0, 0]
@@ -249,6 +271,10 @@ test_refusals = refusals(
         ("lp.tolerance(a, b.T)", r"tolerance: a \[M, K\] and b \[N, K\] must have the same K"),
         ("lp.tolerance(a, b, speed=1)", TypeError, "tolerance: unknown option 'speed'; see lowprec.gemm"),
         ("lp.tolerance(a, b, accumulator=[])", "tolerance: accumulator must be one or more, got none"),
+        ("lp.tolerance(a, b, accumulator=3)", TypeError, "accumulator must be a name or an Accumulator, got 3"),
+        ("lp.tolerance(a, b, values=(np.ones((4, 8)), np.ones((6, 256))))",
+         r"tolerance: values of a must have shape \(4, 256\), got \(4, 8\)"),
+        *((f"t.atol_rtol({p})", r"atol_rtol: probability must be in \[0, 1\), got") for p in ("-1", "1", "np.nan")),
         ("lp.tolerance(a, b, accumulator='fp64')", "fp64: operands must be of float64, got e4m3fn"),
         ("lp.tolerance(a, b, np.ones(3))", r"tolerance: c must have shape \(4, 6\), got \(3,\)"),
         ("t.test(np.ones((6, 4)))", r"tolerance: got must have shape \(4, 6\), got \(6, 4\)"),

@@ -250,7 +250,7 @@ def tolerance_arguments(draw: Draw) -> Arguments:
 
 
 def sum_tolerance_arguments(draw: Draw) -> Arguments:
-    order = draw.one("sequential", "pairwise", "any", 4)
+    order = draw.one("sequential", "pairwise", "any", "numpy_sum")
     return {"x": draw.values((draw.one(0, 1, 3), draw.one(1, 40)), "f4", special=0.02), "order": order}
 
 

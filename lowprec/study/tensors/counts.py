@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...measure.pairs import binomial_interval
 from ...plot.style import NEUTRAL, PALETTE
 from ..analysis.estimates import Estimate
 from ..design.study import Progress, check_names
@@ -31,7 +32,8 @@ class CountStudy(TableStudy):
     """A question about events, answered by the share of trials that succeed.
 
     The metric of its expectations is ``success_percent``. Intervals are Clopper's and Pearson's; where shares differ
-    more between seeds than independent trials would, the number of trials is divided by that dispersion. Differences
+    more between seeds than independent trials would, the number of trials is divided by that dispersion. If all trials
+    succeed, or none, there is no dispersion to see, and the interval is that of independent trials. Differences
     (`Expectation.minus`) have Newcombe's interval.
 
     Parameters
@@ -201,12 +203,8 @@ class Share:
     @property
     def estimate(self) -> Estimate:
         """Share in percent with its 90 % interval (Clopper and Pearson)."""
-        from scipy import stats
-
-        hits, trials = self.successes / self.dispersion, self.trials / self.dispersion
-        low = stats.beta.ppf(0.05, hits, trials - hits + 1) if self.successes else 0.0
-        high = stats.beta.ppf(0.95, hits + 1, trials - hits) if self.successes < self.trials else 1.0
-        return Estimate(100 * self.successes / self.trials, (100 * float(low), 100 * float(high)))
+        low, high = binomial_interval(self.successes / self.dispersion, self.trials / self.dispersion, 0.05)
+        return Estimate(100 * self.successes / self.trials, (100 * low, 100 * high))
 
     def subtracted_from(self, other: Share) -> Estimate:
         """Return the difference of another share and this one, by Newcombe's combination of their intervals."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...format.catalogue import Format
+from ...kernels.tensorcore.bounds.chains import FLOORED, BlockError
 from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
 from ...kernels.tensorcore.reference import amd, rdna
 from ...order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
-from ..block import Added, Block, exponent, power_below
 from ..engines.columns import ColumnEngine
 from ..engines.dots import DotSum
 from ..engines.reference import decompose, from_bits, parallel_over_rows, result_layout, to_bits
@@ -156,15 +156,12 @@ class TruncateFloorSum(Accumulator):
         """Return the number of products of one instruction."""
         return self.step()
 
-    def block_error(self, block: Block) -> Added:
-        """Return the bound from the unit of the alignment: products without lower bits, and their sum, lose nothing."""
-        top = power_below(np.maximum(np.maximum(block.size, block.before), 2.0**-126))
-        unit = top * 2.0**-self.fraction_bits
-        cut = block.below(exponent(unit))
-        terms = cut + 3 * (cut > 0) + 2 * (block.before > 0)
-        lost = terms * unit + 2.0**-_WIDE_BITS * top
-        rounded = 2.0**-24 * (block.after + lost) + 2.0**-149
-        return Added(lost + rounded, (terms * np.square(unit) + np.square(rounded)) / 3)
+    def block_error(self) -> BlockError:
+        """Return the numbers of the alignment: products without lower bits, and their sum, lose nothing."""
+        return BlockError(
+            FLOORED, unit=2.0**-self.fraction_bits, least=2.0**-126, cut=2.0**-_WIDE_BITS, last=2.0**-24,
+            absolute=2.0**-149,
+        )  # fmt: skip
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain over all K; with two partial sums, a C far below them is dropped."""

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ...cast.casts import decode, encode
 from ...format.catalogue import Format
+from ...kernels.tensorcore.bounds.chains import SPLIT, BlockError
 from ...kernels.tensorcore.reference.aligned import fused_dot
 from ...kernels.tensorcore.reference.runs import ScaledParts, scaled_dot
 from ...order.summation_tree import AlignedAddition, KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import FLOAT16, FLOAT32, Accumulator, AlignedSum, StepError
-from ..block import Added, Block, exponent, power_below
 from ..engines.exact_groups import ExactGroupEngine
 from ..engines.float32_lanes import Float32Lanes
 from ..engines.float64_lanes import Float64Lanes, SplitF16InFloat64Lanes
@@ -246,14 +246,17 @@ class SplitF16Sum(Accumulator):
         """Return the number of products of one instruction."""
         return self.step()
 
-    def block_error(self, block: Block) -> Added:
-        """Return the bound of `step_error` where a half can have bits that are lost, else that of the last addition."""
-        error, nearest = self.step_error(), 2.0 ** -(self.output_bits + 1)
-        top = power_below(np.maximum(block.size, self.stored_format.smallest_normal))
-        kept = min(self.fraction_bits, self.output_bits)
-        lost = np.where(block.below(exponent(top * 2.0**-kept)) > 0, error.relative * block.size, 0.0)
-        rounded = nearest * (block.after + lost)
-        return Added(lost + rounded + error.absolute, (np.square(lost) / block.products + np.square(rounded)) / 3)
+    def block_error(self) -> BlockError:
+        """Return the numbers of `step_error` where a half can have bits that are lost, else those of the last addition.
+
+        The sum of the magnitudes of the products bounds every sum of a half.
+        """
+        error, kept = self.step_error(), min(self.fraction_bits, self.output_bits)
+        normal = self.stored_format.smallest_normal
+        return BlockError(
+            SPLIT, unit=2.0**-kept, least=normal, relative=error.relative, last=2.0 ** -(self.output_bits + 1),
+            absolute=error.absolute,
+        )  # fmt: skip
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, instruction by instruction."""

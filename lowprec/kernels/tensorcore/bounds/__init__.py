@@ -1,0 +1,1 @@
+"""Bounds on the errors of chains of products."""
