@@ -196,12 +196,13 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
     if order.any_order:
         scopes, scaled = _scopes(k, every, span, inside)
     x, x_scope = _operand(a, rule, edges, inside, scopes, scaled)
-    y, y_scope = (_transposed(part) for part in _operand(b, rule, edges, inside, scopes, scaled))
-    scales, error, last = (x.scales, y.scales.T), rule.block_error(), first[1:] - 1
+    right, right_scope = _operand(b, rule, edges, inside, scopes, scaled)
+    y, y_scope = _transposed(right), _transposed(right_scope)
+    scales, error, last = (x.scales, right.scales), rule.block_error(), first[1:] - 1
     steps = [float(rule.steps(n)) for n in np.diff(edges).tolist()]
     plan = Plan(
         edges, first, np.array(steps), np.array([(1 + error.relative) ** n for n in steps]),
-        _are_rescaled(scales, first), np.logical_and(*(power_of_two(s[:, last]).all(axis=0) for s in scales)),
+        _are_rescaled(scales, first), np.all([power_of_two(s[:, last]).all(axis=0) for s in scales], axis=0),
         scopes, scaled, 2.0**rule.product_scale_log2, 2.0**-rule.output_bits + 5 * U,
         float(getattr(rule.stored_format, "max", np.inf)) / 2,
         1 if library.fma_promotion and library.apply_scales_at != "end" else 2, alone,

@@ -152,7 +152,7 @@ def computed_sum(terms: Floats, steps: Steps) -> Floats:
     """
     if not len(terms):
         return np.zeros(terms.shape[1:], np.float32)
-    values = list(terms)
+    values: list[Floats] = list(terms)
     for (first, *others), target in steps:
         total = values[first]
         for other in others:
