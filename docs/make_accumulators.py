@@ -74,8 +74,8 @@ Which accumulator is an instruction?
 | RISC-V's dot products in drafts: Zvdota as Spike computes it, for VLEN = 128 | `zvdota_fp8`, `zvdota_bf16` |
 | RISC-V's matrix extension in draft, by its choices psm and rnd | `ime_bf16_rto`, `ime_bf16_frm`, `ime_bf16_xct`, \
 `ime_bf16_rvbna` |
-| Tenstorrent's MVMUL with float32 sums, in one, two or four fidelity phases | `wormhole_bf16_lofi`, `_hifi2`, \
-`_hifi4`; `blackhole_bf16_lofi`, `_hifi2`, `_hifi4` |
+| MVMUL of Tenstorrent's Blackhole with float32 sums, in one or two fidelity phases; others are a field | \
+`blackhole_bf16_lofi`, `blackhole_bf16_hifi2` |
 
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
 compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above

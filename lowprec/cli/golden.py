@@ -22,25 +22,30 @@ from .output import CommandError
 def golden(
     name: str, language: str, a_format: str | None, b_format: str | None, policy: str | None, out: str | None
 ) -> None:
-    """Write an accumulator or a cast as C or SystemVerilog.
+    """Write an accumulator, a quantizer or a cast as C or SystemVerilog.
 
-    NAME is an accumulator (`lowprec accumulators`) or, for the casts from and to float32, a format. The source is
-    readable, has no dependencies, and is generated from the entry's fields; that of an accumulator embeds test vectors
-    of the exact oracle.
+    NAME is an accumulator (`lowprec accumulators`), a quantizer or, for the casts from and to float32, a format. The
+    source is readable, has no dependencies, and is generated from the entry's fields; that of an accumulator embeds
+    test vectors of the exact oracle.
 
     Example: lowprec golden hopper_fp8 --language sv-dpi --out rtl
     """
     from .._files import write_bytes
     from ..format.catalogue import formats
-    from ..golden.export import c_cast, c_header, sv_dpi
+    from ..golden.export import c_cast, c_header, c_quantizer, sv_dpi
+    from ..scaling.quantizer import quantizers
     from ..tensorcore.catalogue import accumulators
 
-    is_cast = name in formats and name not in accumulators
-    if is_cast and (a_format or b_format or language == "sv-dpi"):
+    is_quantizer = name in quantizers and name not in accumulators
+    is_cast = name in formats and name not in accumulators and not is_quantizer
+    if (is_cast or is_quantizer) and (a_format or b_format or language == "sv-dpi"):
         raise CommandError(f"NAME must be an accumulator with --a-format, --b-format and --language sv-dpi, got {name}")
     if policy and not is_cast:
         raise CommandError(f"NAME must be a format with --policy, got {name}")
-    header = c_cast(name, policy) if is_cast else c_header(name, a_format, b_format)
+    if is_quantizer:
+        header = c_quantizer(name)
+    else:
+        header = c_cast(name, policy) if is_cast else c_header(name, a_format, b_format)
     texts = {f"{header.name}.h{'pp' if language == 'cpp' else ''}": header.text}
     if language == "sv-dpi":
         texts[f"{header.name}_pkg.sv"], texts[f"{header.name}_dpi.c"] = sv_dpi(header, name)

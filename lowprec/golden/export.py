@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import __version__
 from .._values import compared_fields
 from ..format.catalogue import Format, formats
 from ..format.policy import Policy
 from ..format.rounding import resolve, special_codes
+from ..scaling.quantizer import Quantizer, quantizers
+from ..scaling.rules import AmaxRule
 from ..tensorcore.accumulator import ALIGNMENTS, FLOAT16, FLOAT32, Accumulator, AlignedSum
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.engine import products_fit_float32
@@ -37,6 +41,12 @@ TEMPLATES: Mapping[type[Accumulator], str] = {
     ),
 }  # fmt: skip
 _NO_CODE = 0xFFFFFFFF  # no code has this value
+#: Increment of a scale's exponent over that of amax, from amax's mantissa m in float32: an expression in C.
+_EXPONENTS: Mapping[str, Callable[[Format], str]] = {
+    "floor": lambda fmt: "0u * m", "ceil": lambda fmt: "m != 0",
+    "even": lambda fmt: f"(m + (UINT32_C(1) << {22 - fmt.mantissa_bits})) >> 23",
+    "even_1bit": lambda fmt: "(m + (UINT32_C(1) << 21)) >> 23",
+}  # fmt: skip
 
 
 class ExportError(ValueError):
@@ -146,6 +156,75 @@ def c_cast(fmt: str | Format, policy: str | Policy | None = None) -> Exported:
     True
     """
     fmt = formats.get(fmt)
+    name = f"lp_{_identifier(fmt)}"
+    rule, values = _encoding(fmt, policy)
+    values |= {
+        "ID": name, "GUARD": name.upper(), "NAME": fmt.name, "VERSION": __version__, "POLICY": rule.name,
+        "SOURCE": _words(fmt.source), "MAGNITUDE": hex(fmt.sign_mask - 1), "INF_CODE": hex(_code(fmt)),
+        "NAN_CODE": hex(_NO_CODE if fmt.nan_code is None else fmt.nan_code),
+    }  # fmt: skip
+    values["ENCODE"] = _filled("encode", values)
+    return Exported(name, _filled("cast", values), fmt, fmt, 1)
+
+
+def c_quantizer(quantizer: str | Quantizer) -> Exported:
+    """Return a quantizer of blocks with power-of-two scales as a C99 header.
+
+    Parameters
+    ----------
+    quantizer : str or Quantizer
+        Blocks of one row, scales in E8M0 from the exponent of amax or from ``amax*(1/max)``, elements rounded to
+        nearest even, without transform and history.
+
+    Returns
+    -------
+    Exported
+        The header and the name of its function; `step` is the length of a block.
+
+    Raises
+    ------
+    ExportError
+        If the quantizer is of another kind.
+
+    Examples
+    --------
+    >>> c_quantizer("mxfp8_floor").name, c_quantizer("mxfp8_floor").step
+    ('lp_mxfp8_floor', 32)
+    """
+    q = quantizers.get(quantizer)
+    rule, fmt, block = q.rule, q.format, q.granularity
+    is_plain = q.hadamard_size is None and q.amax_history_len is None and q.negative_zero == "keep"
+    calculations = (*_EXPONENTS, "amax*(1/max)")
+    if not (isinstance(rule, AmaxRule) and q.scale_format.name == "e8m0fnu" and rule.scale_calculation in calculations):
+        raise ExportError(f"golden: scales must be E8M0, calculated by {', '.join(calculations)}, got {q}: {rule}")
+    if not is_plain or q.rounding.name != "nearest_even" or block.rows != 1 or block.columns is None:
+        raise ExportError(
+            f"golden: quantizer must round elements of blocks of one row to nearest even, no transform or history, "
+            f"got {q}"
+        )
+    name = f"lp_{_identifier(q)}"
+    _, values = _encoding(fmt, None)
+    inverse, exponent = np.frexp(np.float32(1) / np.float32(fmt.max))
+    special = {"one": 0, "smallest": -127, "largest": 127}
+    values |= {
+        "ID": name, "GUARD": name.upper(), "NAME": q.name, "VERSION": __version__, "SOURCE": _words(q.source),
+        "FORMAT": fmt.name, "BLOCK": block.columns, "LEAST": rule.min_scale_exponent,
+        "FLOOR": hex(int(np.float32(rule.amax_floor).view(np.uint32))), "ZERO_EXPONENT": special[rule.zero_block],
+        "INF_TOO": " || amax == UINT32_C(0x7f800000)" if rule.inf_block == "nan" else "",
+        "INF_EXPONENT": special.get(rule.inf_block, 127), "INVERSE": int(inverse * (1 << 24)),
+        "INVERSE_EXPONENT": int(exponent) - 24,
+    }  # fmt: skip
+    values["EXPONENT"] = (
+        _filled("amax_product", values)
+        if rule.scale_calculation == "amax*(1/max)"
+        else f"  return e + (int)({_EXPONENTS[rule.scale_calculation](fmt)}) - {fmt.emax};\n"
+    )
+    values["ENCODE"] = _filled("encode", values)
+    return Exported(name, _filled("quantize", values), fmt, fmt, block.columns)
+
+
+def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[str, Any]]:
+    """Return the policy of a cast to nearest even, and the constants of its template."""
     rounding, rule = resolve(fmt, None, policy)
     is_float = type(fmt) is Format and fmt.signed and fmt.has_zero and not fmt.is_integer
     if not is_float or rounding.name != "nearest_even":
@@ -153,16 +232,11 @@ def c_cast(fmt: str | Format, policy: str | Policy | None = None) -> Exported:
     if rule.may_raise:
         raise ExportError(f"golden: policy must not raise errors, got {rule.name}")
     special = special_codes(fmt, rounding, rule)
-    name = f"lp_{_identifier(fmt)}"
-    values = {
-        "ID": name, "GUARD": name.upper(), "NAME": fmt.name, "VERSION": __version__, "POLICY": rule.name,
-        "SOURCE": _words(fmt.source), "CODE_T": _c_type(fmt),
-        "FRACTION": fmt.mantissa_bits, "EMIN": fmt.emin, "MAX": hex(fmt.max_code), "SIGN": hex(fmt.sign_mask),
-        "MAGNITUDE": hex(fmt.sign_mask - 1), "INF_CODE": hex(_code(fmt)),
-        "NAN_CODE": hex(_NO_CODE if fmt.nan_code is None else fmt.nan_code),
-        **{key.upper(): hex(code) for key, code in special._asdict().items()},
+    values: dict[str, Any] = {
+        "CODE_T": _c_type(fmt), "FRACTION": fmt.mantissa_bits, "EMIN": fmt.emin, "MAX": hex(fmt.max_code),
+        "SIGN": hex(fmt.sign_mask), **{key.upper(): hex(code) for key, code in special._asdict().items()},
     }  # fmt: skip
-    return Exported(name, _filled("cast", values), fmt, fmt, 1)
+    return rule, values
 
 
 def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
@@ -242,7 +316,7 @@ def _scales(accumulator: Accumulator) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _identifier(entry: Accumulator | Format) -> str:
+def _identifier(entry: Accumulator | Format | Quantizer) -> str:
     return re.sub(r"\W", "_", entry.name)
 
 

@@ -210,9 +210,8 @@ _RISCV = {
 }
 
 _TENSTORRENT = {
-    f"{chip}_bf16_{fidelity}": Accumulator(FidelityPhases(phases=phases, wormhole=chip == "wormhole"), ("bfloat16",))
-    for chip in ("wormhole", "blackhole")
-    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)), ("hifi4", (0, 1, 2, 3)))
+    f"blackhole_bf16_{fidelity}": Accumulator(FidelityPhases(phases=phases), ("bfloat16",))
+    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)))
 }
 
 ACCUMULATORS = _catalogue() | _RISCV | _TENSTORRENT | _CPUS

@@ -239,8 +239,6 @@ def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, AnyRule]:
         "one fraction bit less": replace(rule, fraction_bits=9), "products truncated": replace(rule, truncated=True),
         "slices exchanged": replace(rule, swapped=True), "exact": ExactGroups(4),
     }  # fmt: skip
-    if rule.phases == (0, 1, 2, 3):
-        return {**wrong, "phases of 16 products": replace(rule, group=16), "HiFi3": replace(rule, phases=(0, 1, 2))}
     return {**wrong, "one phase more": replace(rule, phases=(*rule.phases, len(rule.phases)))}
 
 

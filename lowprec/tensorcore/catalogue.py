@@ -197,11 +197,10 @@ _RISCV: tuple[Accumulator, ...] = (
 _TTSIM = "tenstorrent/ttsim, src/tensix.cpp: mvmul, fpu_accum_normalize_encode; tt-llk, llk_math_matmul.h"
 _TENSTORRENT: tuple[Accumulator, ...] = tuple(
     FidelityPhaseSum(
-        f"{chip}_bf16_{fidelity}", phases=phases, misplaces_minus_one=chip == "wormhole", input_formats=_BF16,
-        source=_TTSIM, validated_against="2 results of the vendor's functional simulator; no recordings",
+        f"blackhole_bf16_{fidelity}", phases=phases, input_formats=_BF16, source=_TTSIM,
+        validated_against="2 results of the vendor's functional simulator; no recordings",
     )
-    for chip in ("wormhole", "blackhole")
-    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)), ("hifi4", (0, 1, 2, 3)))
+    for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)))
 )  # fmt: skip
 # Dot products of CPUs.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"

@@ -14,14 +14,22 @@ from tools import command
 
 import lowprec as lp
 from lowprec import oracle
-from lowprec.golden.export import TEMPLATES, Exported, ExportError, c_cast, c_header, sv_dpi
+from lowprec.golden.export import TEMPLATES, Exported, ExportError, c_cast, c_header, c_quantizer, sv_dpi
 from lowprec.oracle import ACCUMULATORS, FORMATS, Scales
+from lowprec.oracle.quantizers import quantize
+from lowprec.scaling.rules import AmaxRule
 from lowprec.tensorcore.kinds.sequential import SequentialSum
 
 NAMES = [name for name in lp.accumulators if type(lp.accumulators[name]) in TEMPLATES
          and lp.accumulators[name].dtype != np.float64]  # fmt: skip
 CASTS = [name for name in lp.formats if type(lp.formats[name]) is lp.Format and lp.formats[name].signed
          and lp.formats[name].has_zero and not lp.formats[name].is_integer]  # fmt: skip
+QUANTIZED = [
+    name for name in lp.quantizers
+    if isinstance(rule := lp.quantizers[name].rule, AmaxRule) and lp.quantizers[name].scale_format.name == "e8m0fnu"
+    and rule.scale_calculation in ("floor", "ceil", "even", "even_1bit", "amax*(1/max)")
+    and lp.quantizers[name].rounding.name == "nearest_even" and not lp.quantizers[name].format.is_integer
+]  # fmt: skip
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
@@ -180,6 +188,31 @@ def test_generated_casts_are_the_oracle(name: str, tmp_path: Path) -> None:
             assert int(y[i]) == oracle.encode(float(values[i]), fmt), (name, hex(x[i]))
 
 
+@needs_cc
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_generated_quantizers_are_the_oracle(name: str, tmp_path: Path) -> None:
+    header = c_quantizer(name)
+    code_type = f"uint{8 * header.a.code_dtype.itemsize}_t"
+    args = f"const uint32_t *x, {code_type} *y, uint8_t *s, int n"
+    library = compiled(
+        tmp_path, header, f"void blocks({args});\nvoid blocks({args}) {{\n  int i;\n  for (i = 0; i < n; i++) "
+        f"s[i] = {header.name}(x + {header.step} * i, y + {header.step} * i);\n}}",
+    )  # fmt: skip
+    rng, n, k = np.random.default_rng(12), 60, header.step
+    x = rng.standard_normal((n, k)) * 2.0 ** rng.integers(-12, 3, (n, k)) * 2.0 ** rng.integers(-120, 120, (n, 1))
+    values = x.astype(np.float32)
+    values[:12, 0] = np.exp2(rng.integers(-126, 127, 12)) * (2 - 2.0 ** -rng.integers(1, 24, 12))  # near powers of two
+    values[12:18] = np.float32(1e-44) * rng.integers(-3, 4, (6, k))
+    values[18:20], values[20:22, 3], values[22, 5], values[23, :2] = 0.0, np.inf, np.nan, (np.nan, -np.inf)
+    values[24:26, 1] = np.finfo(np.float32).max
+    codes, scales = np.empty(values.shape, header.a.code_dtype), np.empty(n, np.uint8)
+    library.blocks(*(v.ctypes.data_as(ctypes.c_void_p) for v in (values, codes, scales)), n)
+    wanted, factors, _ = quantize(values, name)
+    assert np.array_equal(codes, wanted)
+    assert np.array_equal(lp.decode(scales, "e8m0fnu"), factors[:, 0], equal_nan=True)
+
+
 def test_what_cannot_be_exported_says_why() -> None:
     class MySum(SequentialSum):
         """A kind of one's own."""
@@ -198,6 +231,12 @@ def test_what_cannot_be_exported_says_why() -> None:
         c_cast("e8m0fnu")
     with pytest.raises(ExportError, match="policy must not raise errors, got strict"):
         c_cast("e4m3fn", lp.policies["ocp_sat"].with_(name="strict", overflow="raise"))
+    with pytest.raises(ExportError, match=r"scales must be E8M0, calculated by floor, .*, got nvfp4_te"):
+        c_quantizer("nvfp4_te")
+    with pytest.raises(ExportError, match=r"quantizer must round elements .* to nearest even, .* got mxfp4_gguf"):
+        c_quantizer("mxfp4_gguf")
+    with pytest.raises(ExportError, match="must be a signed floating-point format with a zero, got mxint8"):
+        c_quantizer("mxint8")
     with pytest.raises(ValueError, match="operands must be of e4m3fn, e5m2"):
         c_header("hopper_fp8", "float16")
 
@@ -211,6 +250,7 @@ def test_command_writes_files(tmp_path: Path) -> None:
     assert package == sv_dpi(c_header("rdna3_f16"), "rdna3_f16")[0]
     assert "localparam int GROUP = 2, A_BITS = 16, B_BITS = 16, C_BITS = 32;" in package
     assert command("golden", "e5m2").startswith("/* Casts between float32 and e5m2")
+    assert command("golden", "mxfp8_floor").startswith("/* mxfp8_floor: quantizes a block of 32 float32 numbers")
     assert "--out must be a folder for lp_rdna3_f16.h, " in command(
         "golden", "rdna3_f16", "--language", "sv-dpi", code=2
     )

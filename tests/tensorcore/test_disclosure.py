@@ -61,6 +61,7 @@ def test_what_is_refused(old: str, new: str, message: str, tmp_path: Path) -> No
     assert str(tmp_path / "x.toml") in str(error.value)
 
 
+@pytest.mark.slow
 def test_command_writes_vectors_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "ime.toml"
     written = command("accumulators", "ime_bf16_rto", "--disclosure", str(file)).split()

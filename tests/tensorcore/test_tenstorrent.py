@@ -21,15 +21,16 @@ def codes(text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"phase{row[0]}")
-@pytest.mark.parametrize("chip", ["wormhole", "blackhole"])
-def test_simulated_instructions(row: list[str], chip: str) -> None:
+@pytest.mark.parametrize("wormhole", [True, False])
+def test_simulated_instructions(row: list[str], wormhole: bool) -> None:
     """Right operands come first in a row of the file: they are the unit's register A."""
-    unit = lp.accumulators[f"{chip}_bf16_lofi"].with_(input_formats=(), phases=(int(row[0]),), phase_length=16)
+    changes = {"phases": (int(row[0]),), "phase_length": 16, "misplaces_minus_one": wormhole}
+    unit = lp.accumulators["blackhole_bf16_lofi"].with_(input_formats=(), **changes)
     b, a = codes(row[1]), codes(row[2])
     c = np.array([[int(row[3], 16)]], np.uint32).view(np.float32)
     found = lp.mma(a, b, c, accumulator=unit, a_format="tf32", b_format="tf32").view(np.uint32).item()
     assert found == int(row[4], 16)
-    rule = oracle.FidelityPhases(group=16, phases=(int(row[0]),), wormhole=chip == "wormhole")
+    rule = oracle.FidelityPhases(group=16, phases=(int(row[0]),), wormhole=wormhole)
     assert rule.dot(a[0].tolist(), b[0].tolist(), int(row[3], 16), oracle.TF32, oracle.TF32) == found
 
 
@@ -38,8 +39,16 @@ def test_a_sum_of_minus_one_unit_on_wormhole() -> None:
     a, b = (np.zeros((1, 16), np.uint16) for _ in "ab")
     a[0, 0], b[0, 0] = 0x3F80, 0xBF80  # 1 and -1
     c = np.array([[0x3F7FFFFE]], np.uint32).view(np.float32)  # rounded half up to 1 - 2^-23, in units of 2^-23
-    found = {chip: lp.mma(a, b, c, accumulator=f"{chip}_bf16_lofi").item() for chip in ("wormhole", "blackhole")}
-    assert found == {"wormhole": -16.0, "blackhole": -(2.0**-23)}
+    blackhole = lp.accumulators["blackhole_bf16_lofi"]
+    found = [
+        lp.mma(a, b, c, accumulator=blackhole.with_(misplaces_minus_one=defect)).item() for defect in (True, False)
+    ]
+    assert found == [-16.0, -(2.0**-23)]
+    for wormhole, wanted in zip((True, False), found, strict=True):
+        bits = oracle.FidelityPhases(wormhole=wormhole).dot(
+            a[0].tolist(), b[0].tolist(), 0x3F7FFFFE, oracle.BFLOAT16, oracle.BFLOAT16
+        )
+        assert np.array(bits, np.uint32).view(np.float32) == wanted
 
 
 def test_more_phases_are_not_always_more_accurate() -> None:

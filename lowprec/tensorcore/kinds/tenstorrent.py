@@ -101,7 +101,8 @@ class FidelityPhaseSum(Accumulator):
         lost = sum(bits for phase, bits in _LOST.items() if phase not in self.phases)
         sums = self.steps(self.step())
         last = sums * 2.0**-21 + (17.0 * sums if self.misplaces_minus_one else 0.0)
-        groups = len(self.phases) * self.group_size * 2.0 ** -(self.fraction_bits + 1)
+        shifts = sum(2.0 ** -(5 * (phase & 1) + 7 * (phase >> 1)) for phase in self.phases)  # of a phase's exponents
+        groups = shifts * self.group_size * 2.0 ** -(self.fraction_bits + 1)
         return StepError(lost + groups + last, sums * 2.0**-118, last)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
