@@ -36,72 +36,75 @@ def chain(pairs: Pairs) -> Exact:
     return total
 
 
+def _add(*terms: Exact) -> Exact:
+    return rounded(ieee_sum([(term, _ONE) for term in terms], exact(-0.0)), FLOAT32)
+
+
+def _finished(total: Exact, alpha: Exact, addend: Exact | None) -> Exact:
+    """Return ``alpha * total + addend``, rounded to float32."""
+    if addend is None and alpha == _ONE:
+        return total
+    return rounded(ieee_sum([(alpha, total)], _ZERO if addend is None else addend), FLOAT32)
+
+
+def _part(some: Pairs, slices: int, slice_length: int, wrong: str) -> Exact:
+    """Return the sum of the chains of the slices of a part."""
+    count = min(slices, -(-len(some) // slice_length))
+    pieces = [[p for i, p in enumerate(some) if i // slice_length % slices == s] for s in range(count)]
+    if wrong == "slices are halves":
+        half = len(some) // 2
+        pieces = [list(some[:half]), list(some[half:])]
+    if wrong == "slices in reverse":
+        pieces = [list(some[::-1])[i::count] for i in range(count)]
+    total = chain(pieces[0])
+    for piece in pieces[1:]:
+        total = _add(total, chain(piece))
+    return total
+
+
+def _tree(pairs: Pairs, tile: int, target: Fields, wrong: str) -> Exact:
+    """Return the sum of two halves, rounded, or of a leaf."""
+    k = len(pairs)
+    if k <= tile:
+        return chain(pairs) if wrong == "parts not rounded" else rounded(chain(pairs), target)
+    middle = k // 2
+    if wrong == "leaves of whole tiles":
+        middle = -(-middle // tile) * tile
+    if wrong == "pairs from the left":
+        middle = k - tile
+    return rounded(_add(_tree(pairs[:middle], tile, target, wrong), _tree(pairs[middle:], tile, target, wrong)), target)
+
+
 def split_sum(
     pairs: Pairs, reduction: str, *, split_k: int, split_tile: int, out: str, alpha: Exact = _ONE,
     c: Exact | None = None, slices: int = 1, slice_length: int = 32, wrong: str = "",
 ) -> int:  # fmt: skip
     """Return the code of ``alpha * sum of products + c`` in a format."""
     target, k = _FORMATS[out], len(pairs)
-
-    def add(*terms: Exact, fmt: Fields = FLOAT32) -> Exact:
-        return rounded(ieee_sum([(term, _ONE) for term in terms], exact(-0.0)), fmt)
-
-    def finished(total: Exact, addend: Exact | None) -> Exact:
-        if addend is None and alpha == _ONE:
-            return total
-        return rounded(ieee_sum([(alpha, total)], _ZERO if addend is None else addend), FLOAT32)
-
-    def part(some: Pairs) -> Exact:
-        count = min(slices, -(-len(some) // slice_length))
-        pieces = [[p for i, p in enumerate(some) if i // slice_length % slices == s] for s in range(count)]
-        if wrong == "slices are halves":
-            half = len(some) // 2
-            pieces = [list(some[:half]), list(some[half:])]
-        if wrong == "slices in reverse":
-            pieces = [list(some[::-1])[i::count] for i in range(count)]
-        total = chain(pieces[0])
-        for piece in pieces[1:]:
-            total = add(total, chain(piece))
-        return total
-
     if reduction == "tree" and out != "float32":
-
-        def node(low: int, high: int) -> Exact:
-            if high - low <= split_tile:
-                found = part(pairs[low:high])
-                return found if wrong == "parts not rounded" else rounded(found, target)
-            middle = low + (high - low) // 2
-            if wrong == "leaves of whole tiles":
-                middle = low + -(-(middle - low) // split_tile) * split_tile
-            if wrong == "pairs from the left":
-                middle = high - split_tile
-            return rounded(add(node(low, middle), node(middle, high)), target)
-
-        return encode(finished(node(0, k), c), target, "nonsaturate")
+        return encode(_finished(_tree(pairs, split_tile, target, wrong), alpha, c), target, "nonsaturate")
     iterations = -(-k // split_tile)
-    size = -(-iterations // split_k) * split_tile
-    sums = [part(pairs[start : start + size]) for start in range(0, k, size)]
-    if reduction == "tree":
-        sums = [part(pairs)]
+    size = k if reduction == "tree" else -(-iterations // split_k) * split_tile
+    sums = [_part(pairs[start : start + size], slices, slice_length, wrong) for start in range(0, k, size)]
     if wrong == "last part first":
         sums.reverse()
     if reduction == "serial":
         result: Exact | None = c
         for i, total in enumerate(sums):
             value = rounded(total, target) if wrong == "part rounded first" else total
-            result = rounded(finished(value, result), target)
+            result = rounded(_finished(value, alpha, result), target)
             if wrong == "C in each part" and i and c is not None:
-                result = rounded(add(result, c), target)
+                result = rounded(_add(result, c), target)
         assert result is not None
         return encode(result, target, "nonsaturate")
     if reduction == "workspace" and len(sums) > 1:
         sums = [_ZERO, *(s if wrong == "parts not rounded" else rounded(s, target) for s in sums)]
     total = sums[0]
     for one in sums[1:]:
-        total = add(total, one)
+        total = _add(total, one)
         if wrong == "sum rounded each time":
             total = rounded(total, target)
-    return encode(finished(total, c), target, "nonsaturate")
+    return encode(_finished(total, alpha, c), target, "nonsaturate")
 
 
 def stream_cuts(tiles: int, iterations: int, blocks: int) -> Iterator[list[int]]:
