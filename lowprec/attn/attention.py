@@ -164,10 +164,10 @@ def attention(
     call = kernel.schedule.paged(kernel.schedule.normalized(call), kernel.key_tiles)
     low, high = visible_keys(m, n, call.left, call.right)
     tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
-    logits = None if sinks is None else _sinks(sinks, heads)
+    logits = None if sinks is None else sink_logits(sinks, heads)
     factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
-    descales = _descales(descale, batch, key_heads)
+    descales = head_descales(descale, batch, key_heads)
     out = np.zeros((batch, heads, m, channels), np.float32)
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
@@ -280,7 +280,8 @@ def _check_options(
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
 
 
-def _sinks(sinks: ArrayLike, heads: int) -> Floats:
+def sink_logits(sinks: ArrayLike, heads: int) -> Floats:
+    """Return the sinks of all query heads in float32, checked."""
     with np.errstate(over="ignore"):  # beyond float32: Inf
         found = np.asarray(sinks, np.float32)
     if found.shape != (heads,):
@@ -310,7 +311,8 @@ def visible_keys(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
     return np.minimum(low, n), np.clip(high, 0, n)
 
 
-def _descales(descale: tuple[ArrayLike, ...] | None, batch: int, heads: int) -> list[Floats]:
+def head_descales(descale: tuple[ArrayLike, ...] | None, batch: int, heads: int) -> list[Floats]:
+    """Return the scales of q, k and v for all sequences and key heads, checked."""
     if descale is None:
         return [np.ones((batch, heads), np.float32)] * 3
     if len(descale) != 3:

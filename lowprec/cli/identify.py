@@ -34,7 +34,7 @@ _SHOW_EVERY = 5.0  # seconds between two lines of progress
     show_default=True,
     help="Entries and differences to print.",
 )
-@click.option("--attention", is_flag=True, help="Find the attention kernel of q, k, v and out.")
+@click.option("--attention", is_flag=True, help="Find the attention kernel of q, k, v and o.")
 @machine_readable
 def identify_command(
     dump: str, target: str | None, d_format: str | None, seconds: float, write_probes: str | None,
@@ -51,7 +51,7 @@ def identify_command(
     d, and pass it with --answers. If nothing reproduces the dump, the exit code is 1 and the smallest mismatch is
     printed.
 
-    With --attention, DUMP has q, k, v, out and perhaps lse, as numbers or as codes of bfloat16 and e4m3fn, and perhaps
+    With --attention, DUMP has q, k, v, o and perhaps lse, as numbers or as codes of bfloat16 and e4m3fn, and perhaps
     causal, window, scale, descale, softcap, sinks, splits and page_size, which are those of lowprec.attention.
 
     Example: lowprec identify dump.npz --format e4m3fn --write-probes probes.npz
@@ -86,9 +86,9 @@ def _identify_attention(path: str, seconds: float, max_rows: int) -> None:
     from ..diagnose.identify.attention import identify_attention
     from ..diagnose.words import join_some
 
-    needed = ("q", "k", "v", "out")
+    needed = ("q", "k", "v", "o")
     known = (*needed, "lse", "causal", "window", "scale", "descale", "softcap", "sinks", "splits", "page_size")
-    with Archive(path, "an .npz of arrays q, k, v, out and perhaps lse") as held:
+    with Archive(path, "an .npz of arrays q, k, v, o and perhaps lse") as held:
         given = {name: held[name] for name in held.names if name in known}
     if missing := [name for name in needed if name not in given]:
         raise CommandError(
@@ -100,7 +100,7 @@ def _identify_attention(path: str, seconds: float, max_rows: int) -> None:
     }
     with naming(path):
         found = identify_attention(
-            given["q"], given["k"], given["v"], given["out"], given.get("lse"), seconds=seconds, **options
+            given["q"], given["k"], given["v"], given["o"], given.get("lse"), seconds=seconds, **options
         )
     machines = bool(output_format())
     click.echo(found.sentence, err=machines)

@@ -147,7 +147,7 @@ def attended(tmp_path):
     found = lowprec.attention(q, k, v, kernel="fa3_bf16", causal=True, window=(400, 0), softcap=5.0, splits=2)
     for name, x in zip("qkv", (q, k, v), strict=True):
         np.save(tmp_path / f"{name}.npy", x)
-    np.savez(tmp_path / "dump.npz", q=q, k=k, v=v, out=found.out, lse=found.lse, causal=True, window=(400, 0),
+    np.savez(tmp_path / "dump.npz", q=q, k=k, v=v, o=found.out, lse=found.lse, causal=True, window=(400, 0),
              softcap=5.0, splits=2)  # fmt: skip
     return tmp_path, found
 
@@ -174,9 +174,7 @@ def test_the_kernel_of_a_dump_is_found(attended):
     assert lines[0].startswith("fa3_bf16 reproduces all 256 outputs; 4 of 4 log-sum-exps are equal")
     assert "kernel='fa3_bf16'" in lines[1]
     np.savez(folder / "less.npz", q=np.ones((2, 8)), k=np.ones((2, 8)), v=np.ones((2, 8)))
-    assert "must have arrays q, k, v, out, got none named out" in refused(
-        "identify", "--attention", folder / "less.npz"
-    )
+    assert "must have arrays q, k, v, o, got none named o" in refused("identify", "--attention", folder / "less.npz")
     refused(
         "identify",
         "--attention",

@@ -88,10 +88,10 @@ def test_what_nothing_explains_names_the_nearest_kernel() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"out": np.ones((1, 2, 5, 16), np.float32)}, "out must be near the attention of q, k and v, got a relative"),
+        ({"o": np.ones((1, 2, 5, 16), np.float32)}, "o must be near the attention of q, k and v, got a relative"),
         (
-            {"out": np.ones((1, 2, 5, 8), np.float32)},
-            r"q, k, v and out must be \(B, H, M, D\), .*, got \(1, 2, 5, 16\)",
+            {"o": np.ones((1, 2, 5, 8), np.float32)},
+            r"q, k, v and o must be \(B, H, M, D\), .*, got \(1, 2, 5, 16\)",
         ),
         ({"v": np.ones((3, 16), np.float32)}, "must have the same 2 to 4 axes"),
         ({"lse": np.ones(3, np.float32)}, r"lse must be of shape \(1, 2, 5\), got \(3,\)"),
@@ -100,6 +100,6 @@ def test_what_nothing_explains_names_the_nearest_kernel() -> None:
     ],
 )
 def test_bad_dumps_are_refused(changes: dict[str, Any], message: str) -> None:
-    arrays = dict(zip(("q", "k", "v", "out", "lse"), dump("fa3_bf16", n=20), strict=True))
+    arrays = dict(zip(("q", "k", "v", "o", "lse"), dump("fa3_bf16", n=20), strict=True))
     with pytest.raises(ValueError, match=message):
         lp.identify_attention(**{**arrays, **changes})

@@ -266,7 +266,7 @@ def attention_tolerance_arguments(draw: Draw) -> Arguments:
 def identify_attention_arguments(draw: Draw) -> Arguments:
     q, k, v = (lp.round_to(draw.values((3, 4), "f4", special=0), "bfloat16") for _ in "qkv")
     found = lp.attention(q, k, v, kernel="flash2")
-    return {"q": q, "k": k, "v": v, "out": found.out, "lse": found.lse, "seconds": 0.5}
+    return {"q": q, "k": k, "v": v, "o": found.out, "lse": found.lse, "seconds": 0.5}
 
 
 def order_fields(draw: Draw) -> Arguments:

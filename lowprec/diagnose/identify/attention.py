@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._checks import check_choice
+from ..._arrays import to_numpy
+from ..._checks import check_choice, check_float32, check_positive, check_real
 from ..._fpenv import with_default_fpenv
-from ...attn.attention import attention, softmax_attention
+from ...attn.attention import attention, head_descales, sink_logits, softmax_attention
 from ...attn.catalogue import attentions
 from ...attn.kernel import AttentionKernel
 from ...cast.arrays import format_from_dtype
@@ -43,7 +44,7 @@ _FIXED = {"name", "operands", "output_format", "source", "decided", "gradient_ti
 
 @with_default_fpenv
 def identify_attention(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, out: ArrayLike, lse: ArrayLike | None = None, *,
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, o: ArrayLike, lse: ArrayLike | None = None, *,
     causal: bool | None = None, window: tuple[int, int] | None = None, scale: float | None = None,
     descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None, softcap: float | None = None,
     sinks: ArrayLike | None = None, splits: int = 1, page_size: int | None = None, layout: Layout | None = None,
@@ -60,7 +61,7 @@ def identify_attention(
     q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
         Operands of the kernel, after any quantization; leading axes may be omitted.
         Unsigned integers are codes: of bfloat16 if they have 16 bits, of e4m3fn if they have 8.
-    out : array_like, shape (B, H, M, Dv)
+    o : array_like, shape (B, H, M, Dv)
         Outputs: numbers of float32, float16 or bfloat16, or codes of bfloat16.
     lse : array_like of float32, shape (B, H, M), optional
         Log-sum-exps.
@@ -69,7 +70,7 @@ def identify_attention(
     window, scale, descale, softcap, sinks, splits, page_size
         As in `lowprec.attention`.
     layout : {"bhmd", "bmhd"}, optional
-        Order of the axes of q, k, v and out: heads before tokens, or after them, as FlashAttention has them; default:
+        Order of the axes of q, k, v and o: heads before tokens, or after them, as FlashAttention has them; default:
         what the outputs show.
     out_format : str or Format, optional
         Format of the outputs; default: the narrowest of bfloat16, float16 and float32 that has all of them.
@@ -96,11 +97,15 @@ def identify_attention(
     'vllm_fa3_fp8'
     """
     deadline = Deadline(seconds)
+    if scale is not None:
+        check_float32("identify_attention", "scale", check_real("identify_attention", "scale", scale))
+    if softcap is not None:
+        check_positive("identify_attention", "softcap", softcap)
     given = {"window": window, "scale": scale, "descale": descale, "softcap": softcap, "sinks": sinks,
              "splits": splits if splits != 1 else None, "page_size": page_size}  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
-    dump, assumed = _read([q, k, v, out], lse, causal, layout, options)
-    target = _format_of(out, dump.out) if out_format is None else formats.get(out_format)
+    dump, assumed = _read({"q": q, "k": k, "v": v, "o": o}, lse, causal, layout, options)
+    target = _format_of(o, dump.out) if out_format is None else formats.get(out_format)
     assumed = (*assumed, *((f"outputs are {target}",) if out_format is None else ()))
     search = _Search(dump.first_group(), target, deadline)
     ranking = search.compared(attentions[name] for name in attentions)
@@ -153,18 +158,19 @@ class _Dump:
 
 
 def _read(
-    arrays: list[Any], lse: Any, causal: bool | None, layout: Layout | None, options: Options
+    arrays: dict[str, Any], lse: Any, causal: bool | None, layout: Layout | None, options: Options
 ) -> tuple[_Dump, tuple[str, ...]]:
     """Return the dump in the layout and with the mask whose float64 attention is nearest to the outputs."""
-    values = [_values(x) for x in arrays]
+    values = [_values(name, x) for name, x in arrays.items()]
     if len({x.ndim for x in values}) > 1 or not 2 <= values[0].ndim <= 4:
         shapes = ", ".join(str(x.shape) for x in values)
-        raise ValueError(f"identify_attention: q, k, v and out must have the same 2 to 4 axes, got {shapes}")
+        raise ValueError(f"identify_attention: q, k, v and o must have the same 2 to 4 axes, got {shapes}")
     layouts = _LAYOUTS if values[0].ndim == 4 else _LAYOUTS[:1]
     if layout is not None:
         layouts = (check_choice("identify_attention", "layout", layout, _LAYOUTS),)
     masks = (False, True) if causal is None else (bool(causal),)
-    found = []
+    found: list[tuple[float, Layout, bool, tuple[Array, ...]]] = []
+    refused: ValueError | None = None
     for name in layouts:
         q, k, v, out = (x.swapaxes(1, 2) if name == "bmhd" else x for x in values)
         q, k, v, out = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (q, k, v, out))
@@ -172,18 +178,27 @@ def _read(
             continue
         if not k.shape[1] or q.shape[1] % k.shape[1] or not out.size or not k.size:
             continue
+        try:
+            scales = head_descales(options.get("descale"), *k.shape[:2])
+            if options.get("sinks") is not None:
+                sink_logits(options["sinks"], q.shape[1])
+        except ValueError as misfit:  # other axes may fit
+            refused = misfit
+            continue
         for mask in masks:
-            found.append((_error(q, k, v, out, mask, options), name, mask, (q, k, v, out)))
+            found.append((_error(q, k, v, out, mask, options, scales), name, mask, (q, k, v, out)))
+    if refused is not None and not found:
+        raise refused
     if not found:
         shapes = ", ".join(str(x.shape) for x in values)
         raise ValueError(
-            "identify_attention: q, k, v and out must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv) and "
+            "identify_attention: q, k, v and o must be (B, H, M, D), (B, Hk, N, D), (B, Hk, N, Dv) and "
             f"(B, H, M, Dv), not empty, got {shapes}"
         )
     error, name, mask, (q, k, v, out) = min(found, key=lambda one: one[0])
     if not error < _LEAST_ERROR:
         raise ValueError(
-            "identify_attention: out must be near the attention of q, k and v, got a relative error of "
+            "identify_attention: o must be near the attention of q, k and v, got a relative error of "
             f"{error:.2g} at best; check scale, descale, window and layout"
         )
     sums = None if lse is None else np.asarray(lse, np.float32).reshape(-1)
@@ -195,19 +210,23 @@ def _read(
     return _Dump(q, k, v, out, lses, {"causal": mask, **options}), tuple(assumed)
 
 
-def _values(x: Any) -> Array:
+def _values(name: str, x: Any) -> Array:
     """Return numbers in float32, those of codes too."""
-    implied, codes = format_from_dtype(x), np.asarray(x)
+    implied, codes = format_from_dtype(x), np.asarray(to_numpy(x))
+    if implied is None and codes.dtype.kind not in "biufV":
+        raise TypeError(f"identify_attention: {name} must hold real numbers, got {codes.dtype}")
     if implied is None and codes.dtype.kind in "uV" and codes.dtype.itemsize in _CODES:
         return decode(codes.view(f"u{codes.dtype.itemsize}"), _CODES[codes.dtype.itemsize])
-    return np.asarray(x, np.float32) if implied is None or formats[implied].bits > 16 else round_to(x, implied)
+    with np.errstate(over="ignore"):  # beyond float32: Inf
+        return (
+            np.asarray(codes, np.float32) if implied is None or formats[implied].bits > 16 else round_to(codes, implied)
+        )
 
 
-def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Options) -> float:
+def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Options, scales: list[Array]) -> float:
     """Return the relative error of the last rows of three heads against float64; NaN and Inf are left out."""
     rows = slice(max(q.shape[2] - _REFERENCE_ROWS, 0), None)
     known = {name: options[name] for name in ("window", "scale", "softcap") if name in options}
-    scales = [np.broadcast_to(np.asarray(x, np.float64), k.shape[:2]) for x in options.get("descale") or (1, 1, 1)]
     group = q.shape[1] // k.shape[1]
     errors, sizes = [0.0], [0.0]
     with np.errstate(all="ignore"):
