@@ -95,7 +95,7 @@ for kind in ("normal", "positive", "tiles", "integers"):
 # %%
 # A second kernel: FP8 with scales
 # --------------------------------
-# ``torch._scaled_mm`` multiplies E4M3 codes, with one scale for each matrix. What it computes on a CPU is undocumented.
+# ``torch._scaled_mm`` multiplies E4M3 codes, with one scale for each matrix. Its arithmetic on a CPU is undocumented.
 # Its operands become `Quantized`, and the six steps are the same:
 
 

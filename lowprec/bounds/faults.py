@@ -157,7 +157,7 @@ def _scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32] | None])
     """Return a fault of A's scales that a product with any accumulator can have."""
 
     def product(p: Product) -> Result | None:
-        found = change(p.a.scale.copy())
+        found = change(p.a.scale.copy()) if p.a.scale.size else None
         if found is None or np.array_equal(found, p.a.scale):
             return None
         if p.options["accumulator"].scale_format is None:

@@ -51,7 +51,7 @@ def sum_tolerance(
         Order of the additions. ``any``: every binary tree over the terms. Otherwise a name in ``lowprec.orders``, a
         rule, or an `Order` of as many terms, as `lowprec.reveal` finds it, with its formats.
     sum_format : str or Format, optional
-        Format of every sum; default: float32, or those of the `Order`.
+        Format of every sum; default: float32, or those of the `Order`. With a rule, a format for which it holds.
     out_format : str or Format, optional
         Format of the result; default: `sum_format`, or that of the `Order`.
     orders : int
@@ -67,8 +67,8 @@ def sum_tolerance(
     Raises
     ------
     ValueError
-        If the array has no such axis, the order is unknown or has another number of terms, or an `Order` adds more than
-        two terms in a step or has float64 sums.
+        If the array has no such axis, the order is unknown or has another number of terms or another format of sums, or
+        it adds more than two terms in a step, has float64 sums, or flushes subnormals.
 
     Examples
     --------
@@ -130,7 +130,15 @@ def _steps(order: str | OrderRule | Order, n: int, target: Format) -> Steps | No
     """Return the additions of an order; None for any order."""
     if order == "any" or not n:
         return None
-    made = order if isinstance(order, Order) else known_orders.get(order)(n)
+    dtype: Any = target.name  # the rule says for which formats it holds
+    made = order if isinstance(order, Order) else known_orders.get(order)(n, dtype=dtype)
+    if made.flush:
+        raise ValueError(f"sum_tolerance: order must not flush subnormals, got {made!r}")
+    if made is not order and made.sum_format != target.name:
+        raise ValueError(
+            f"sum_tolerance: sum_format must be that of the order's sums, got {target.name}; give "
+            f"lowprec.orders[{made.name!r}]({n}, dtype={target.name!r}), which has {made.sum_format} sums"
+        )
     own = {i: formats[name] for i, name in made.step_formats}
     return [(terms, own.get(i, target)) for i, terms in enumerate(made.steps)]
 
