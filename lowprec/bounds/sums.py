@@ -130,7 +130,7 @@ def _steps(order: str | OrderRule | Order, n: int, target: Format) -> Steps | No
     """Return the additions of an order; None for any order."""
     if order == "any" or not n:
         return None
-    dtype: Any = target.name  # the rule says for which formats it holds
+    dtype: Any = target.name  # the rule checks it
     made = order if isinstance(order, Order) else known_orders.get(order)(n, dtype=dtype)
     if made.flush:
         raise ValueError(f"sum_tolerance: order must not flush subnormals, got {made!r}")
