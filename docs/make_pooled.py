@@ -34,11 +34,11 @@ RECIPES = {
 EFFECTS = ("forward", "training")
 BLOCK = "<!-- {name}: made by docs/refresh.py -->\n{text}\n<!-- end of {name} -->"
 NOTE = (
-    "A group is one model on one corpus; the table has the random-effects mean over groups, with its 90 % interval. All "
-    "pairs of one checkpoint are averaged first, so a checkpoint that several studies share counts once. The primary "
-    "outcome is the training effect. The outcome registered first, training and forward effect together, is +0.052 % "
-    "[+0.016, +0.088] for `dsv3`. Training from scratch is not included. The runs of `nvfp4` used its earlier version, "
-    "whose Hadamard transform was not rounded to bfloat16."
+    "A group is one model on one corpus; the table has the random-effects mean over groups, with its 90 % interval. "
+    "All pairs of one checkpoint are averaged first, so a checkpoint that several studies share counts once. The "
+    "primary outcome is the training effect. The outcome registered first, training and forward effect together, is "
+    "+0.052 % [+0.016, +0.088] for `dsv3`. Training from scratch is not included. The runs of `nvfp4` used its earlier "
+    "version, whose Hadamard transform was not rounded to bfloat16."
 )
 
 
