@@ -104,13 +104,13 @@ computes one.
 The columns, for head dimension D of queries and keys, and Dv of values:
 
 - *keys per tile*: size of a tile of keys (kBlockN) without a mask. The first size in a cell whose condition holds is
-  used; a condition without Dv also requires Dv <= D. Causal and sliding-window kernels may have other sizes (`key_tiles`).
-- *row sum*: order in which the values of a row of P are added. `QuadSum`: thread t of four (t = 0 to 3) adds keys
-  8i + 2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each
-  tile, one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) +
-  ((c1 + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and
-  so on; `in_lanes`: the last
-  keys are a vector, too.
+  used; a condition without Dv also requires Dv <= D. Causal and sliding-window kernels may have other sizes
+  (`key_tiles`).
+- *row sum*: order in which the values of a row of P are added. `QuadSum`: thread t of four (t = 0 to 3) adds keys 8i +
+  2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each tile,
+  one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) + ((c1
+  + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
+  `in_lanes`: the last keys are a vector, too.
 - *P*: format of P, and the power of two that multiplies it.
 - *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
   otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
@@ -167,15 +167,14 @@ uses 160 and 128.)
 
 ## Verification and assumptions
 
-Outputs and log-sum-exps of each kernel match an [oracle in exact rational
-arithmetic](../lowprec/oracle/attention.py), bit for bit, on random rows with several tiles, with and without a causal
-mask. The tests detect each of 19 deliberately wrong rules (another order of tiles, offset, threshold, rounding, order
-of the sum). [The loops of the
+Outputs and log-sum-exps of each kernel match an [oracle in exact rational arithmetic](../lowprec/oracle/attention.py),
+bit for bit, on random rows with several tiles, with and without a causal mask. The tests detect each of 19 deliberately
+wrong rules (another order of tiles, offset, threshold, rounding, order of the sum). [The loops of the
 sources](../lowprec/oracle/attention_tiles.py) check two more rules: which tiles a block of queries loads, and where a
-kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table, twice: a second implementation, written from the
-sources without knowledge of the first, has the same bits in all 109,760 outputs and 1,109 log-sum-exps of 384 cases
-(masks, groups of heads, NaN, infinities). The smallest of these cases are part of the test suite. **No recording of a
-GPU's attention has confirmed the rules yet.**
+kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
+twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
+109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities). The smallest of these
+cases are part of the test suite. **No recording of a GPU's attention has confirmed the rules yet.**
 
 Whether the compiler contracts a multiplication and an addition into one FMA was read from compiled kernels: fa3-fwd
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
@@ -210,17 +209,16 @@ bounds:
 ## PyTorch on a CPU
 
 `torch_cpu_flash_f32` and `torch_cpu_flash_bf16` are PyTorch's flash attention on a CPU with AVX-512, which anyone can
-compare without a GPU. 0 of 305,624 outputs and 0 of 5,642 log-sum-exps differ from PyTorch 2.13.0 (MKL 2024.2,
-one thread, an AMD CPU). The cases have 4 to 800 queries, 12 to 1100 keys and 12 to 256 channels, some with a causal
-mask, NaN, infinities or subnormals. Digests of eight such outputs are tests, and an
+compare without a GPU. 0 of 305,624 outputs and 0 of 5,642 log-sum-exps differ from PyTorch 2.13.0 (MKL 2024.2, one
+thread, an AMD CPU). The cases have 4 to 800 queries, 12 to 1100 keys and 12 to 256 channels, some with a causal mask,
+NaN, infinities or subnormals. Digests of eight such outputs are tests, and an
 [oracle](../lowprec/oracle/attention_cpu.py) has the same bits.
 
 The vector functions of PyTorch and glibc's `expf` and `logf` are public. Two rules are measured, since no source gives
-them: MKL adds at most 192 products in one chain (for K of 193 to 384,
-in two chains of equal length), and the sum of a BF16
-row has two accumulators. Smaller products, with fewer than 4 queries in a block, 12 keys in a tile or 12 channels, have
-other orders; `undecided=True` marks these outputs. Other CPUs and versions may have other orders. A mask other than a
-square causal one raises an error.
+them: MKL adds at most 192 products in one chain (for K of 193 to 384, in two chains of equal length), and the sum of a
+BF16 row has two accumulators. Smaller products, with fewer than 4 queries in a block, 12 keys in a tile or 12 channels,
+have other orders; `undecided=True` marks these outputs. Other CPUs and versions may have other orders. A mask other
+than a square causal one raises an error.
 
 `sdpa_math` is PyTorch's attention by single operations (`SDPBackend.MATH`), to which it falls back if no fused kernel
 takes the operands. Q and K are each multiplied by the square root of the scale, masks are added to the scores, the
