@@ -54,6 +54,13 @@ CATALOGUES: dict[str, Registry[Any]] = {
     "format": formats, "quantizer": quantizers, "accumulator": accumulators, "library": gemm_libraries, "codec": codecs,
     "all_reduce": collectives, "attention": attentions,
 }  # fmt: skip
+
+
+def _subclasses(base: type[Any]) -> list[type[Any]]:
+    """Return the subclasses of a class, and theirs."""
+    return [found for made in base.__subclasses__() for found in (made, *_subclasses(made))]
+
+
 #: Classes of the objects that a recipe holds.
 CLASSES: dict[str, type] = {
     cls.__name__: cls
@@ -61,7 +68,7 @@ CLASSES: dict[str, type] = {
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
         Combine, Choice,
-        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in base.__subclasses__()),
+        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in _subclasses(base)),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")
