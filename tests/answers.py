@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the digests that a worker found."""
-    _found.update(node.workeroutput["digests"])
+    """Take the digests that a worker found; one that crashed has none, and pytest names its test."""
+    _found.update(getattr(node, "workeroutput", {}).get("digests", ()))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
