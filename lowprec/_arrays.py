@@ -266,7 +266,7 @@ def check_matmul(caller: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 def repeat_tiles(a: Array, times: int, length: int, axis: int = -1) -> Array:
-    """Repeat the values of tiles for each of their elements along an axis, cut to `length`, which a tile may exceed.
+    """Repeat each value `times` times along an axis, and cut the result to `length`.
 
     Examples
     --------

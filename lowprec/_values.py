@@ -193,7 +193,7 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return a field for `Value.__repr__`, as Python: entries of catalogues by the names that the field accepts."""
+    """Return the Python expression of a field in `Value.__repr__`; entries of catalogues are shown by name."""
     if isinstance(value, tuple) and any(isinstance(item, Value) for item in value):
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     text = str(value) if isinstance(value, Value) else ""
@@ -245,7 +245,7 @@ def split_name(name: str) -> tuple[str, dict[str, str]]:
 
 
 def label(value: Any) -> str:
-    """Return a value for a derived name.
+    """Return the text of a value in a derived name.
 
     Examples
     --------
@@ -258,7 +258,10 @@ def label(value: Any) -> str:
 
 
 def parse_label(cls: Any, field: str, text: str) -> Any:
-    """Return the value of a field from its text in a derived name: the inverse of `label`; other texts as they are.
+    """Return the value of a field from its text in a derived name, the inverse of `label`.
+
+    A text that is not None, a bool, a number or a tuple is returned unchanged.
+
 
     Examples
     --------

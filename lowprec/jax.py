@@ -143,7 +143,10 @@ def linear(
 def _multiplication(
     recipe: str | Recipe, layer: str, seed: int, step: Any, unrounded: bool = False
 ) -> Callable[[Any, Any], Any]:
-    """Return the product of rows [M, K] and [N, K] by a recipe, in its storage dtype of y; in float32 unrounded."""
+    """Return the function that multiplies rows [M, K] and [N, K] by a recipe.
+
+    Results have the recipe's storage dtype, or are float32 if `unrounded`.
+    """
     recipe = load_recipe(recipe)
     precision = LayerPrecision.of(recipe, layer, 1000)
     if recipe.activations == "float64" or precision.spec.delayed_tensors():

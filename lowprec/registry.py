@@ -302,7 +302,7 @@ class Registry(Generic[T]):
 
 
 def _public() -> dict[str, Registry[Any]]:
-    """Return the catalogues among the package's public names; loading them may take a second, after an error."""
+    """Return the catalogues among the package's public names, for messages: loading them may take a second."""
     package = importlib.import_module(__package__)
     return {name: getattr(package, name) for name in PUBLIC}
 

@@ -35,7 +35,7 @@ for factor in (1.0, 1.005):
 
 # %%
 # **Step 2: the usual repair.** FP8 sums err more, and the same test refuses a right FP8 kernel of Hopper. Someone
-# raises ``atol`` until it passes. Which faults pass now? `criterion_power` tries a criterion on right kernels and on
+# raises ``atol`` until it passes. Which faults pass now? `criterion_power` tries a criterion on correct kernels and on
 # every fault:
 
 print(criterion_power("torch_bfloat16", m=64, n=96, k=1024, draws=1).sentence)
@@ -65,8 +65,8 @@ t = lp.tolerance(plain(x), plain(y), **arithmetic)
 print(t.test(got))
 
 # %%
-# **Step 4: numbers for a suite that must have them.** The smallest pair that never refuses a right kernel, and one that
-# does so once in a million products:
+# **Step 4: numbers for a suite that must have them.** The smallest pair that never refuses a correct kernel, and one
+# that does so once in a million products:
 
 print(t.atol_rtol())
 print(t.atol_rtol(1e-6))

@@ -68,7 +68,7 @@ class TorchCpu(Schedule):
         normalize_fields(self)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call with a causal mask as a limit of 0 keys to the right.
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right.
 
         Raises
         ------

@@ -95,7 +95,7 @@ def answers(
 
 
 def _computed(module: ModuleType) -> list[Any]:
-    """Return the inputs of answers: functions and their calls, without the entries that they are compared with."""
+    """Return what determines an adapter's answers: its functions and their calls, without lowprec's entries."""
     functions = [value for _, value in inspect.getmembers(module, inspect.isfunction)]
     calls = [(o.name, o.function.__name__, repr(o.arguments), o.inputs, o.step) for o in module.OPERATIONS]
     return [*map(inspect.getsource, functions), *calls]

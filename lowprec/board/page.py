@@ -70,7 +70,7 @@ def _words(cell: Cell, example: Mapping[str, Any]) -> str:
 
 
 def _code(answer: Mapping[str, str]) -> str:
-    """Return the code of an answer, or the value of 32 bits."""
+    """Return an answer's code, or its value if the code has 32 bits."""
     return answer["code"] if len(answer["code"]) < 10 else short(number(answer["code"]))
 
 

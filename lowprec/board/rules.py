@@ -243,7 +243,10 @@ def zero_tensor(p: Prediction) -> Prediction:
 
 
 def static_scales(p: Prediction) -> Prediction:
-    """Use s = E4M3(amax / 6 * b / (amax of the tensor / 6)) from 2^-9 to 448, 1 for a quotient of 0; x / (s * g)."""
+    """Use s = E4M3(q * b / (amax of the tensor / 6)), clipped to [2^-9, 448], and x / (s * g).
+
+    q is amax / 6, or 1 if that is 0; b is the quantizer's largest block scale; g is amax of the tensor / (6 b).
+    """
     assert p.quantizer is not None
     bound = f32(p.quantizer.rule.max_block_scale or 448)  # type: ignore[union-attr]
     wide = np.where(p.quotient == 0, f32(1), p.quotient) * bound / (p.tensor_amax / E2M1_MAX)
@@ -252,7 +255,10 @@ def static_scales(p: Prediction) -> Prediction:
 
 
 def unsaturated(p: Prediction) -> Prediction:
-    """Use e = 6 b / amax of the tensor, s = E4M3(amax / 6 * e), x * (1 / (s / e)) without a limit: 8 is coded -0."""
+    """Use e = 6 b / amax of the tensor, s = E4M3(amax / 6 * e), and x * (1 / (s / e)) without saturation.
+
+    A quotient of 8 has the code of -0; b is the quantizer's largest block scale.
+    """
     assert p.quantizer is not None
     choice, bound = p.quantizer.rule.four_over_six, p.quantizer.rule.max_block_scale or 448  # type: ignore[union-attr]
     e = E2M1_MAX * f32(bound) / p.tensor_amax

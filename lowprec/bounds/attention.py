@@ -45,8 +45,8 @@ def attention_tolerance(
     """Bound the error of an attention kernel's output.
 
     The bound holds for all functions within the documented errors of 2**x, tanh and the reciprocal, for any order of
-    the row sums. It adds the worst case of every operation: 2 to 250 times the largest error was measured, most
-    where a tensor core truncates sums of many tiles. `Tolerance.expected` is near the errors.
+    the row sums. It adds the worst cases of all operations: it is 2 to 250 times the largest measured error,
+    most where a tensor core truncates sums of many tiles. `Tolerance.expected` is close to actual errors.
 
     Parameters
     ----------

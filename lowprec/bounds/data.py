@@ -67,7 +67,7 @@ def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
     return x
 
 
-@_add("integers", "every sum is exact, so that a right kernel has no error at all and any error is a fault")
+@_add("integers", "every sum is exact, so that a correct kernel has no error at all and any error is a fault")
 def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
     x = rng.integers(-3, 4, (rows, k)).astype(np.float64)
     x[:, ::32] = 7 * np.where(rng.random(x[:, ::32].shape) < 0.5, -1, 1)  # the same maximum in every block

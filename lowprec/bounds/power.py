@@ -62,7 +62,7 @@ class Power:
     criterion : Criterion
         Criterion that was judged.
     rows : tuple of Passed
-        Right kernels first, then the faults that apply.
+        Correct kernels first, then the faults that apply.
     """
 
     criterion: Criterion
@@ -75,7 +75,7 @@ class Power:
 
     @property
     def refused(self) -> float:
-        """Share of right kernels that the criterion refuses."""
+        """Share of correct kernels that the criterion refuses."""
         return 1 - self.rows[0].passes
 
     @property
@@ -83,7 +83,7 @@ class Power:
         """Summary in a sentence."""
         lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
         low, high = (1 - end for end in reversed(self.rows[0].interval))
-        text = f"{self.criterion.name}: refuses {self.refused:.0%} of right kernels (95 % interval {low:.0%} to "
+        text = f"{self.criterion.name}: refuses {self.refused:.0%} of correct kernels (95 % interval {low:.0%} to "
         text += f"{high:.0%}), accepts {len(lived)} of {len(self.rows) - 1} faults"
         return f"{text}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else text
 
@@ -101,7 +101,7 @@ def criterion_power(
     draws: int = 3,
     **options: Any,
 ) -> Power:
-    """Measure what a criterion accepts: right kernels in several orders, and every fault.
+    """Measure how often a criterion accepts correct kernels, in several orders of K, and each fault.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def criterion_power(
     quantizers : pair of str or Quantizer
         Specs of both operands, see `lowprec.quantize`.
     accumulator : str or Accumulator
-        Summation rule of the right kernel.
+        Summation rule of the correct kernel.
     out_format : str
         Format of the result.
     draws : int
@@ -152,7 +152,7 @@ def criterion_power(
 
 
 def results(product: Product, seed: int = 0) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield results of a right kernel, in three orders of K, and of every fault that changes an output."""
+    """Yield the results of a correct kernel in three orders of K, and of every fault that changes an output."""
     right = product.result()
     yield "right", right
     for i in (1, 2):

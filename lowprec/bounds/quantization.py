@@ -36,7 +36,7 @@ def quantize_tolerance(
 ) -> Tolerance:
     """Bound the dequantized values of a quantizer, whatever the order of its float32 operations.
 
-    A right kernel computes the same scale and the same quotient, possibly by other operations: ``x * (1 / s)`` for
+    A correct kernel computes the same scale and the same quotient, possibly by other operations: ``x * (1 / s)`` for
     ``x / s``, ``amax * (1 / max)`` for ``amax / max``. Both may then be off by some float32 roundings, which moves a
     scale or a code only where it is nearly a tie.
 

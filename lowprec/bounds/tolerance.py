@@ -61,7 +61,7 @@ def tolerance(
     accumulator : str, Accumulator, or a sequence of them
         Summation rule, or several: a result of any of them is accepted.
     order : {"chains", "any"}
-        Orders of K that a right kernel may have. ``chains``: the chains of `lowprec.gemm`, added in any order; ``any``:
+        Orders of K of a correct kernel. ``chains``: the chains of `lowprec.gemm`, added in any order; ``any``:
         the products within a scale, and the scales within a split, in any order, for which the bound is larger.
     orders : int, optional
         Number of sampled orders; default: 2 to 32, fewer for large products.
@@ -160,7 +160,7 @@ def _order(product: Product, any_order: bool = False) -> Order:
 def reordered(
     product: Product, rng: np.random.Generator, order: OrderOfK = "chains"
 ) -> tuple[Quantized, Quantized] | None:  # fmt: skip
-    """Return the operands with K in another order that a right kernel may have, or None if there is only one."""
+    """Return the operands with K in another order that a correct kernel may have, or None if there is only one."""
     a, b, plan = product.a, product.b, _order(product)
     k, way = a.shape[1], plan_for(plan.accumulator, a.format, b.format)
     spans = [min(q.granularity.columns or k, k) for q in (a, b)]

@@ -162,7 +162,10 @@ def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Co
 
 @functools.cache
 def rounding_words(rounding: Rounding) -> Constants:
-    """Return a rounding's words for `kernels.cast.rounding`: plus, minus, random bits to keep, bits to set."""
+    """Return a rounding's words for `kernels.cast.rounding`.
+
+    They are the increments of positive and of negative values, a mask of the random bits to keep, and bits to set.
+    """
     n = rounding.random_bits
     extra = 1 << (31 - n) if n and rounding.variant == "B" else 0
     return _words(rounding.positive_increment, rounding.negative_increment, _ALL << (32 - n) & _ALL if n else 0, extra)

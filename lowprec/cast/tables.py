@@ -169,7 +169,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
 
 
 def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
-    """Return the number of keys below each value of their leading 16 bits, and the number of keys with these bits."""
+    """Return the number of keys below each value of the leading 16 bits, and last the number of all keys."""
     shift = keys.dtype.type(8 * keys.itemsize - 16)
     counts = np.bincount((keys >> shift).astype(np.int64), minlength=1 << 16)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

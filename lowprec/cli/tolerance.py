@@ -91,8 +91,8 @@ def criterion_command(
 
     CRITERION is a measure with a limit ("calc_diff<1e-3", "cosine>0.99", "sqnr>20", "max_abs<0.1"), "allclose(RTOL,
     ATOL)", or the name of a public suite's (deepgemm, vllm_cutlass, torchao, transformer_engine_fp8, triton_kernels
-    ...). Prints the share of draws that it accepts of a right kernel and of every fault, by kind of data, with its 95 %
-    interval (Clopper and Pearson). A right kernel adds K in three orders in each draw.
+    ...). Prints its share of accepted draws of a correct kernel and of every fault, by kind of data, with its 95 %
+    interval (Clopper and Pearson). A correct kernel adds K in three orders in each draw.
 
     Example: lowprec criterion "calc_diff<1e-3" --m 128 --n 256 --k 4096 --data normal,positive
     """
@@ -128,7 +128,7 @@ def criterion_command(
 def mutate_command(target: str, names: tuple[str, ...], timeout: float, command: tuple[str, ...]) -> None:
     """Run a test suite with faulty kernels.
 
-    COMMAND is pytest and its arguments, after "--". The suite runs once with the right kernel, which must pass, then
+    COMMAND is pytest and its arguments, after "--". The suite runs once with the correct kernel, which must pass, then
     once per fault of the catalogue, which replaces --target. Prints whether the suite failed, and the number of tests
     that call the kernel and passed nevertheless. The exit code is 1 if a fault lived.
 

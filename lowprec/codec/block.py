@@ -101,7 +101,7 @@ class BlockCodec(Value):
         return 4 if self.tensor_scale else 0
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row: a scale for each tile, and the codes."""
+        """Return the number of bytes sent for a row: a scale for each tile, and the codes."""
         return self._scale_bytes(columns) + -(-columns * self.format.bits // 8)
 
     def _scale_bytes(self, columns: int) -> int:

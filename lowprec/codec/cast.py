@@ -70,7 +70,7 @@ class CastCodec(Value):
         return float(self.format.bits)
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row."""
+        """Return the number of bytes sent for a row."""
         return -(-columns * self.format.bits // 8)
 
     @with_default_fpenv

@@ -87,7 +87,7 @@ class PagedCodec(Value):
         return 8 * self._page_bytes / self.columns_multiple
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row."""
+        """Return the number of bytes sent for a row."""
         if columns % self.columns_multiple:
             raise ValueError(f"codec {self.name}: columns must be a multiple of {self.columns_multiple}, got {columns}")
         return columns // self.columns_multiple * self._page_bytes

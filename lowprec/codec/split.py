@@ -73,7 +73,7 @@ class SplitCodec(Value):
         return 8 * self.row_bytes(self.columns_multiple) / self.columns_multiple
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row."""
+        """Return the number of bytes sent for a row."""
         return self._tokens(columns) * sum(codec.row_bytes(width) for width, codec in self.parts)
 
     def _tokens(self, columns: int) -> int:

@@ -42,7 +42,7 @@ class Codec(Protocol):
         """Bits sent per value of a row of whole tiles, scales included, if the values are bfloat16 numbers."""
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes sent for a row of `columns` values."""
+        """Return the number of bytes sent for a row of `columns` values."""
 
     def encode(self, x: Array) -> EncodedTensor:
         """Encode values [..., columns]."""

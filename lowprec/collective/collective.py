@@ -40,7 +40,7 @@ FP8 = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2"}
 
 
 class Tree(NamedTuple):
-    """Additions in the form of `Order.steps`, and the values of them that travel as messages.
+    """Additions in the form of `Order.steps`, and which of their results are sent as messages.
 
     A step of one term adds it to +0.
     """

@@ -141,7 +141,7 @@ class OneShot(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoLevel(Collective):
-    """Sums within nodes, from +0 and without messages that are encoded, then a ring of nodes as `Ring`'s default.
+    """Sums within each node, from +0 and without encoded messages, then in a ring of nodes by `Ring`'s defaults.
 
     Parameters
     ----------

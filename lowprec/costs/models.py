@@ -78,7 +78,7 @@ class LatentAttention:
 
     @property
     def kv_widths(self) -> tuple[int, ...]:
-        """Width of the latent and the shared key, one row."""
+        """Total width of the latent and the shared key, which are cached as one row."""
         return (self.kv_rank + self.rope_dim,)
 
     @property

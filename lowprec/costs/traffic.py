@@ -50,7 +50,7 @@ def bits_per_value(codec: Bits) -> float:
 
 
 def row_bytes(codec: Bits, columns: int) -> float:
-    """Return the bytes of one row of `columns` values, including short last tiles and padding."""
+    """Return the number of bytes of a row of `columns` values, including short last tiles and padding."""
     columns = check_int("row_bytes", "columns", columns, 1)
     if isinstance(codec, (int, float, np.integer, np.floating)):
         return bits_per_value(codec) * columns / 8

@@ -155,7 +155,7 @@ class Layout(Value):
 
     @property
     def has_negative_zero(self) -> bool:
-        """Whether the code of -0 is a zero."""
+        """Whether the code with only the sign bit set is -0."""
         return self.signed and self.specials in ("ieee", "fn", "finite") and self.has_zero
 
     @property

@@ -77,7 +77,7 @@ def _scale_codes(rng: np.random.Generator, accumulator: Accumulator, shape: tupl
 
 
 def _canonical(bits: int, accumulator: Accumulator) -> int:
-    """Return an answer of the oracle with the accumulator's NaN: the oracle's is IEEE 754's where all are equal."""
+    """Return the oracle's answer, a NaN replaced by the accumulator's canonical NaN if it has one."""
     stored = accumulator.stored_format
     assert stored.inf_code is not None
     is_nan = bits & (stored.sign_mask - 1) > stored.inf_code

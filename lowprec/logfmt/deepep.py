@@ -221,7 +221,7 @@ def encode_deepep(x: npt.ArrayLike, approx_tables: ApproxTables = ROUNDED) -> De
     Returns
     -------
     DeepEPMessage
-        Codes and ends.
+        Codes, and the smallest and largest magnitude of each tile.
 
     Raises
     ------

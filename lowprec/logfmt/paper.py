@@ -103,7 +103,7 @@ class LogFMT(BitwiseEq):
 
     @property
     def nbytes(self) -> int:
-        """Size of `pack()` in bytes, or the total size of its rows."""
+        """Total size in bytes of the rows that `pack()` returns."""
         rows, columns = as_rows(self.codes, self.axis).shape
         if not self.fallback or not self.codes.size:
             return int(rows * row_bytes(columns, self.bits, self.tile, self.range_bits))

@@ -30,7 +30,7 @@ def pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
 
 
 def errors(x: Wide, r: Wide) -> Wide:
-    """Return a - r; 0 where both are the same infinity or NaN, inf where only one is finite or they differ."""
+    """Return x - r; 0 where both are NaN or one infinity, inf where two others are not both finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.asarray(x - r)
         same = (x == r) | (np.isnan(x) & np.isnan(r))

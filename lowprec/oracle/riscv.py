@@ -78,7 +78,8 @@ class BulkSums(PartialSums):
     fraction_bits
         Bits kept below the largest sum of two exponents.
     sticky, normalised
-        False and True are wrong rules: lost bits of a product are forgotten; exponents are those of leading bits.
+        Whether lost bits of a product are kept as a sticky bit, and whether exponents are those of leading bits.
+        The other value of each is a wrong rule, for tests.
     """
 
     fraction_bits: int = 25

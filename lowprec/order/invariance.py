@@ -23,7 +23,7 @@ _DRAWS = 4  # operands of each kind, on which row 0 is compared
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A number of rows from which on a row has other bits than with the number before.
+    """A number of rows at which the bits of a row change, compared with the previous number.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def batch_invariance(
     function: Callable[[Any, Any], Any], k: int, n: int = 64, *, sizes: Sequence[int] = tuple(range(1, 65)),
     dtype: FormatName = "float32", orders: bool = True, seconds: float = SECONDS, seed: int = 0,
 ) -> Invariance:  # fmt: skip
-    """Find the numbers of rows at which a row of a matrix product gets other bits.
+    """Find the numbers of rows at which the bits of one row of a matrix product change.
 
     Row 0 is the same for every number of rows. Its results are compared on normal data and on data of which one half
     cancels the other exactly, so that the result is what was rounded off.

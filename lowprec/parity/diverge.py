@@ -21,14 +21,14 @@ _MOST = 5
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """How two recorded tensors differ, on the places that both have.
+    """How two recorded tensors differ at the indices that both have.
 
     Attributes
     ----------
     rows, differing : int
         Number of rows that both have, and of those that differ.
     first : tuple of int
-        Place of the first of them.
+        Index of the first of them.
     ulps : int or None
         Largest difference of the stored values in units in the last place; None if no stored row differs, or the
         dtypes do.
@@ -160,7 +160,7 @@ def _first(one: Sequence[Tensor], other: Sequence[Tensor]) -> Difference | None:
 
 
 def compare(one: Tensor | None, other: Tensor | None) -> Difference:
-    """Return how two tensors differ on the places that both have; None stands for a tensor that is missing."""
+    """Return how two tensors differ at the indices that both have; None stands for a missing tensor."""
     if one is None or other is None:
         return Difference(0, 0, reason=f"{one or 'none'} in A, {other or 'none'} in B")
     if one.hash == other.hash:
@@ -286,7 +286,7 @@ def _orders(op: Operation) -> str:
 
 
 def _finished(sums: NDArray[np.float32], n: int, is_mean: bool) -> Mapping[str, NDArray[np.float32]]:
-    """Return sums, or means by a division or by the product with a reciprocal."""
+    """Return the sums, or the means by a division and by a product with 1/n; keys name the way."""
     if not is_mean:
         return {"": sums}
     return {" divided by n": sums / np.float32(n), " times 1/n": sums * (np.float32(1) / np.float32(n))}

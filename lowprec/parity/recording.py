@@ -57,7 +57,7 @@ class Tensor:
 
     @property
     def rows(self) -> list[int]:
-        """Places of the rows whose values are stored, with all axes but the last as one."""
+        """Indices of the rows whose values are stored, with all axes but the last flattened."""
         return list(self._row.get("rows", []))
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class Product:
     dtypes : tuple of str
         Dtypes of a, b, c and d.
     rows, columns : list of int
-        Places of the rows of a and of the columns of d.
+        Indices of the rows of a and of the columns of d.
     """
 
     a: NDArray[Any]

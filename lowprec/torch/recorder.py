@@ -108,7 +108,7 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Context manager: operations are the recorder's, which a hook computes inside the mode."""
+        """Context manager: operations that a hook computes are the recorder's own, and are not recorded."""
         self.is_own = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Bounds of products: nothing exceeds them, right kernels are accepted, and faults are named."""
+"""Bounds of products: nothing exceeds them, correct kernels are accepted, and faults are named."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -244,7 +244,7 @@ def test_criteria_are_measured():
     assert power.vacuous == ()
     assert power.refused == 0
     assert power.rows[0].interval == (pytest.approx(0.025 ** (1 / 3)), 1.0)
-    assert power.sentence.startswith("calc_diff<1e-3: refuses 0% of right kernels (95 % interval 0% to 71%), accepts")
+    assert power.sentence.startswith("calc_diff<1e-3: refuses 0% of correct kernels (95 % interval 0% to 71%), accepts")
     loose = criterion_power("allclose(0, 1e9)", m=32, n=32, k=256, draws=1)
     assert "zeros" in loose.vacuous
     assert [row.ours for row in loose.rows if row.kernel in loose.vacuous] == [0, 0, 0]

@@ -118,7 +118,7 @@ def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float
 
 
 def tensor_bits(spec: TensorSpec) -> float:
-    """Return the bits of a value with its share of the block's scale; a scale per row or tensor counts as 0.
+    """Return the number of bits per value with its share of the block's scale, without scales per row or tensor.
 
     Examples
     --------

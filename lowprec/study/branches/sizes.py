@@ -69,7 +69,7 @@ class Setting(CheckpointSize):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field with the number of steps of the training that warms up."""
+        """Name of the field with the number of steps of the training that has a learning-rate warm-up."""
         return "branch_steps" if self.from_scratch else "checkpoint_steps"
 
     @property

@@ -160,7 +160,7 @@ class LaneChains(_X86Sum):
         cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine` for two lanes and whole rounds of the tile."""
+        """Return the arithmetic of `DotEngine`; None unless lanes are those of `form` and groups fill whole rounds."""
         whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
