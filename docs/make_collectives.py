@@ -51,7 +51,7 @@ nothing. `shards` may be float64, float32, float16, bfloat16 or FP8 (E4M3FN, E5M
 - `nccl_ring` and `nccl_tree` round every sum to the type of the elements; FP8 is added in float16 and rounded to FP8,
   with saturation. These are the sums of one channel: NCCL numbers the ranks of a ring by the topology, and deals
   elements out to channels and chunks by its tuning, so that which element gets which order is not known from outside.
-  RCCL has the same files. `nccl_tree` is that of one GPU per node.
+  `nccl_tree` is that of one GPU per node.
 - `two_level`, `one_shot` and `two_step` start their sums at +0; the sum of -0 and -0 is then +0.
 
 A new algorithm is an object of one of these classes with other fields, or a subclass of
