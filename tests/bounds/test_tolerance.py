@@ -291,3 +291,23 @@ test_refusals = refusals(
     ],
     _names,
 )  # fmt: skip
+
+
+@pytest.mark.sampled(1, default=4)
+@pytest.mark.parametrize(
+    "name", [name for name in BY_GEMM if lp.accumulators[name].output_format == lp.formats["float16"]]
+)
+def test_sums_that_overflow_have_no_finite_bound(name):
+    """At the end of a chain, in a half of an instruction, and between two products of other signs."""
+    rng, k, seen = np.random.default_rng(0), 128, 0
+    fmt = lp.accumulators[name].default_format
+    one = np.ones((1, 1), np.float32)
+    for signs in (np.ones(k), np.where(np.arange(k) % 4 < 2, 1, -1), np.where(np.arange(k) < k // 2, 1, -1)):
+        for limit in (0.97, 1.0, 1.03, 2.0, 4.0):
+            size = np.sqrt(65504 * limit / k) * rng.uniform(0.99, 1.01, (2, 8, k))
+            a, b = (lp.Quantized(lp.encode(x, fmt), one, fmt, "tensor") for x in (size[0], size[1] * signs))
+            options = {"accumulator": name, "promote_every": None}
+            infinite = np.isinf(lp.gemm(a, b, **options))
+            seen += int(infinite.sum())
+            assert np.isinf(lp.tolerance(a, b, orders=0, **options).bound[infinite]).all()
+    assert seen > 100
