@@ -162,7 +162,8 @@ def test_fields_that_are_tuples():
         ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"),
         ("AttentionKernel", "gradient_tiles"),
         ("OnesComplementSum", "daz_formats"), ("FlooredPairSum", "group_order"),
-        ("FidelityPhaseSum", "phases"),
+        ("FidelityPhaseSum", "phases"), ("GemmLibrary", "stream_k"),
+        *((kind, "sum_formats") for kind in ("Blocks", "Chain", "Lanes", "NumpyPairwise", "TorchCascade", "Tree")),
     }  # fmt: skip
 
 

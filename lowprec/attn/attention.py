@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import to_like
-from .._checks import brief_repr, check_float32, check_int, check_optional_int, check_positive, check_real
+from .._checks import brief_repr, check_float32, check_int, check_optional_int, check_positive_float32, check_real
 from .._fpenv import with_default_fpenv
 from .._values import BitwiseEq
 from ..cast.arrays import format_from_dtype
@@ -157,7 +157,7 @@ def attention(
     (batch, heads, m, d), (_, key_heads, n, channels) = q.shape, v.shape
     left, right = find_window(False, window)
     splits = check_int("attention", "splits", splits, 1, _MOST_SPLITS)
-    softcap = None if softcap is None else check_positive("attention", "softcap", softcap)
+    softcap = None if softcap is None else float(check_positive_float32("attention", "softcap", softcap))
     page_size = check_optional_int("attention", "page_size", page_size, 1)
     _check_options(kernel, softcap, sinks, splits, page_size, undecided)
     call = Call(m, n, d, channels, heads // key_heads, causal, left, right, softcap is not None, splits, page_size or 0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._checks import check_positive_float32
 from .._fpenv import with_default_fpenv
 from ..attn.attention import attention, find_window, operand_codes, softmax_scale, visible_keys
 from ..attn.catalogue import attentions
@@ -89,6 +90,8 @@ def attention_tolerance(
             f"{kernel.exp2} and {kernel.reciprocal}"
         )
     target = formats.get(kernel.output_format if out_format is None else out_format)
+    if softcap is not None:
+        softcap = float(check_positive_float32("attention_tolerance", "softcap", softcap))
     options: dict[str, Any] = {"kernel": kernel, "causal": causal, "window": window, "scale": scale, "softcap": softcap}
     wide = attention(q, k, v, **options, out_format="float32").out
     right = attention(q, k, v, **options, out_format=target).out

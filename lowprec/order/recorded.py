@@ -87,7 +87,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
         If n is above 128, or another parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    _check_options(dtype, operands, seed)
+    seed = _check_options(dtype, operands, seed)
     asked: dict[bytes, tuple[Array, ...]] = {}
 
     def collect(*vectors: Array) -> Any:
@@ -110,10 +110,11 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
     return _arrays(asked.values())
 
 
-def _check_options(dtype: FormatName, operands: int, seed: int) -> None:
+def _check_options(dtype: FormatName, operands: int, seed: int) -> int:
+    """Return the seed, after a check of all three."""
     check_choice("reveal", "dtype", dtype, FORMATS)
     check_choice("reveal", "operands", operands, (1, 2))
-    check_int("reveal", "seed", seed, 0)
+    return check_int("reveal", "seed", seed, 0)
 
 
 def _arrays(rows: Any) -> dict[str, Array]:
@@ -136,7 +137,7 @@ def next_probes(
         If arrays are missing or differ in shape, or a parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    _check_options(dtype, operands, seed)
+    seed = _check_options(dtype, operands, seed)
     check_choice("reveal", "out_format", out_format, (None, *FORMATS))
     function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
     assert isinstance(function, Recorded)
@@ -176,7 +177,7 @@ def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatN
         Arguments of `lowprec.identify`: ``a`` and ``b`` of shape (rows, n), ``c`` None and ``d`` of shape (rows,).
     """
     n, rows = check_int("dump", "n", n, 1), check_int("dump", "rows", rows, 1)
-    _check_options(dtype, operands, seed)
+    seed = _check_options(dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, np.inf, None)
     inputs = samples(n, rows, operands, probed.dtype, seed, kinds=4)
     d = [probed(*(x[row] for x in inputs)) for row in range(rows)]

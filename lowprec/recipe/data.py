@@ -58,7 +58,8 @@ CATALOGUES: dict[str, Registry[Any]] = {
 
 def _subclasses(base: type[Any]) -> list[type[Any]]:
     """Return the subclasses of a class, and theirs."""
-    return [found for made in base.__subclasses__() for found in (made, *_subclasses(made))]
+    own = [made for made in base.__subclasses__() if made.__module__.partition(".")[0] == __package__.partition(".")[0]]
+    return [found for made in own for found in (made, *_subclasses(made))]
 
 
 #: Classes of the objects that a recipe holds.

@@ -90,7 +90,7 @@ def test_a_provider_for_qwix():
 
 
 test_refused = refusals([
-    ("linear(x.astype(np.float16), w)", TypeError, "lowprec.jax: x must be float32 or bfloat16, got float16"),
+    ("linear(x.astype(np.float16), w)", TypeError, "lowprec.jax: x must be a float32 or bfloat16 array, got float16"),
     ("linear(x, w[:, :64])", r"lowprec.jax: x and w must have shapes \[..., K\] and \[N, K\], got \(2, 128\) and"),
     ("linear(x, w, 'te_delayed')", "lowprec.jax: recipe must be without float64 and delayed scaling, got te_delayed"),
     ("linear(x, w, 'float64')", "float64"),

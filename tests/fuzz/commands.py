@@ -87,7 +87,7 @@ class Lines:
 
     def value(self, parameter, draw: Draw) -> str:
         name, kind = parameter.name, parameter.type
-        if name in ("out", "probes", "svg"):
+        if name in ("out", "svg", "write_probes", "write_recorder", "disclosure"):
             return draw.one("out/new", "out/new", "folder", "missing/new", "/dev/null", "", "out/" + "n" * 300)
         if isinstance(kind, click.Choice):
             return draw.one(draw.of(kind.choices), draw.of(kind.choices), "no such")

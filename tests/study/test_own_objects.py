@@ -87,7 +87,7 @@ def test_a_module_for_every_file(tmp_path):
     assert lp.Recipe.from_dict(recipes[1].as_dict()).as_dict()["hash"] == recipes[1].as_dict()["hash"]
     (tmp_path / "b" / "mine.py").write_text("1 / 0")
     module = sys.modules[name]
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ValueError, match=r"mine.py, line 1: ZeroDivisionError: division by zero"):
         load(place)
     assert sys.modules[name] is module
 

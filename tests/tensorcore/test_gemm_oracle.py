@@ -234,7 +234,10 @@ def test_exact_zeros_of_the_epilogue(library: str) -> None:
 
 
 #: What `gemm` cannot do whatever the interval: scales that change within an instruction, or where they come at the end.
-WHATEVER = "blocks (of . )?along K must be multiples|must be constant along K|K must be a multiple|must be values of"
+WHATEVER = (
+    "must begin at a block of|blocks (of . )?along K must be multiples|must be constant along K|K must be a multiple|"
+    "must be values of"
+)
 
 
 @pytest.mark.sampled(22)
