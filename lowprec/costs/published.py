@@ -28,7 +28,7 @@ class PublishedFigure:
     Attributes
     ----------
     source : str
-        Source and place.
+        Publication, and the table or section.
     quantity : str
         Quantity, with its unit.
     published : float
@@ -40,7 +40,7 @@ class PublishedFigure:
     rel_tol : float
         Relative tolerance instead of the unit, for measurements.
     note : str
-        Reason why the number is not reproduced, if so.
+        Reason why the number is not reproduced; empty if it is.
     """
 
     source: str

@@ -39,7 +39,7 @@ class FormatErrors:
     relative_rms, relative_max : float
         Root mean square and maximum of |y - x| / |x| where x is not 0.
     magnitude_bias : float
-        mean |y| / mean |x| - 1.
+        mean |y| / mean |x| - 1, y being the result and x the array.
     gain_error : float
         sum(y x) / sum(x^2) - 1.
     underflow : float

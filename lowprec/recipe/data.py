@@ -57,7 +57,7 @@ CATALOGUES: dict[str, Registry[Any]] = {
 
 
 def _subclasses(base: type[Any]) -> list[type[Any]]:
-    """Return the subclasses of a class, and theirs."""
+    """Return all direct and indirect subclasses of a class."""
     return [found for made in base.__subclasses__() for found in (made, *_subclasses(made))]
 
 
@@ -139,7 +139,7 @@ def as_dict(recipe: RecipeFields) -> dict[str, Any]:
 
 
 def differences(then: RecipeFields, now: RecipeFields) -> list[str]:
-    """Return a line for every difference of two recipes, by their definitions, whatever the catalogues contain now.
+    """Return a line for every difference between two recipes, comparing definitions instead of catalogue names.
 
     Examples
     --------

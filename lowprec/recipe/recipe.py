@@ -30,7 +30,7 @@ class Recipe(RecipeFields):
     """
 
     def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
-        """Return the precision of one run: operations for its layers, and the state of those that have one.
+        """Return the precision of one run: the operations of its layers, with their state.
 
         Parameters
         ----------

@@ -73,7 +73,7 @@ def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
 
 
 def special_codes(cast: Callable[[Exact], int], top: Fraction, bits: int) -> dict[str, str]:
-    """Return the codes of values beyond the largest, just below the smallest, of Inf and of NaN."""
+    """Return the codes of values beyond the largest, of values just above and just below 0, and of -0, Inf and NaN."""
     beyond, tiny = 4 * top, Fraction(1, 1 << 1100)
     points: dict[str, Exact] = {
         "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,

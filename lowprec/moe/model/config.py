@@ -31,7 +31,7 @@ class MoEConfig:
     layers, dense_layers : int
         Number of blocks, and number of the first ones that have a dense feed-forward network instead of experts.
     heads : int
-        Attention heads.
+        Number of attention heads.
     nope_dim, rope_dim, value_dim : int
         Per head: width of queries and keys without and with rotary position (section 2.1.1), width of values.
     q_rank, kv_rank : int
@@ -41,13 +41,13 @@ class MoEConfig:
     expert_groups, topk_groups : int
         Experts form `expert_groups` equal groups; a token's experts come from `topk_groups` of them (section 2.1.2).
     shared_experts : int
-        Experts that every token uses, computed as one expert of that multiple of the width.
+        Number of experts that every token uses; they are computed as one expert, wider by this factor.
     expert_width, dense_width : int
         Hidden widths of one expert and of the dense network.
     vocabulary : int
-        Tokens are bytes: at most 256.
+        Number of different tokens, at most 256, as tokens are bytes.
     sequence, batch : int
-        Bytes in a training sequence and sequences in a step, by default in training.
+        Number of bytes per training sequence, and of sequences per step.
     rope_theta, norm_eps : float
         Base of the rotary frequencies; constant added to the mean square in RMSNorm.
     route_scale : float

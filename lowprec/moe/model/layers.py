@@ -71,7 +71,7 @@ class Linear:
         return self.ops.cached_input(saved)
 
     def with_input(self, saved: Any, x: Array | None, shared_with: tuple[Linear, Any] | None = None) -> Any:
-        """Return `saved` with its input recomputed from x; without an input, if x is None."""
+        """Return `saved` with its input recomputed from x, or without an input if x is None."""
         if x is None:
             return saved._replace(x=None)
         shared = self._shared(shared_with)

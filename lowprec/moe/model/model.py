@@ -37,7 +37,8 @@ from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     """Draw the initial parameters: norm gains 1, everything else normal with `config.init_std`.
 
-    The seed and a parameter's name key its generator: a parameter has the same values when others are added or removed.
+    A parameter's generator depends only on the seed and the parameter's name, so its values stay the same when other
+    parameters are added or removed.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ class Model:
 
     @property
     def max_violation(self) -> float:
-        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the maximum over layers."""
+        """Largest load of an expert / mean load - 1 in the last `loss_and_grads`, maximum over layers."""
         loads = [load for load in self.loads.values() if load.any()]
         return max((float(load.max() * load.size / load.sum()) - 1.0 for load in loads), default=0.0)
 
@@ -268,7 +269,7 @@ class Model:
     def _predict_further(
         self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """Predict the byte after next; return gradients of the last block's output and of next bytes' embeddings.
+        """Predict the byte after the next; return the gradients of the last block's output and of the embeddings.
 
         The shared head's gradient is added to that of the main model.
         """

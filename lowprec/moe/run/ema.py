@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 class ParameterEMA:
-    """Exponential moving average of named arrays: ``mean += (1 - decay) * (weight - mean)``, three roundings.
+    """Exponential moving average of named arrays: ``mean += (1 - decay) * (weight - mean)``, with three roundings.
 
     Parameters
     ----------

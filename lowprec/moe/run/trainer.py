@@ -174,7 +174,8 @@ class Trainer:
         recipe : Recipe or str, optional
             Recipe of the forward pass, by default the trainer's; "bf16" for the quality of the weights alone.
         n_bytes : int
-            Bytes to predict, rounded down to whole windows: the same windows for every trainer on this corpus.
+            Number of bytes to predict, rounded down to whole windows, which are the same for every trainer on this
+            corpus.
         mean_weights : bool
             Whether to evaluate the moving average of the weights.
 
@@ -213,7 +214,7 @@ class Trainer:
         recipe : Recipe or str, optional
             Recipe of the forward pass; by default the trainer's, with its scales of delayed scaling.
         n_bytes : int
-            Bytes to predict, see `evaluate`.
+            Number of bytes to predict, see `evaluate`.
         seed : int, optional
             Seed of the random bits of stochastic rounding in the forward pass; by default the run's.
         calibration : int
@@ -253,7 +254,7 @@ class Trainer:
         Parameters
         ----------
         n_bytes : int
-            Bytes to predict.
+            Number of bytes to predict.
         loss : float, optional
             Result of `evaluate` for them, if it is known already.
 
@@ -308,7 +309,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If it made fewer steps.
+            If the trainer has made fewer steps.
         """
         if not 0 <= batches <= self.steps:
             raise ValueError(f"calibrate: batches must be from 0 to {self.steps}, the steps so far, got {batches!r}")
@@ -357,7 +358,8 @@ class Trainer:
         schedule : Schedule, optional
             Another learning rate schedule; its step 0 is the next step.
         data_seed : int, optional
-            Seed of other windows and, if the recipe draws any, other random bits in the following steps.
+            Seed of the windows and, if the recipe draws any, of the random bits in the following steps, in place of the
+            saved one.
         data : Corpus, optional
             Corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
         recompute : RecomputePolicy or str
@@ -378,7 +380,7 @@ class Trainer:
         Warns
         -----
         UserWarning
-            If another version of the code wrote the checkpoint, so that the next steps may have other bits.
+            If another version of the code wrote the checkpoint, so that the bits of the next steps may differ.
         """
         return saving.load(
             cls,

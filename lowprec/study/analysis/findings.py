@@ -89,7 +89,8 @@ class Finding:
 def outcome_of(found: Estimate, expected: Range, published: Range | None = None) -> str:
     """Return the outcome of an expectation, from the 90 % interval of the measured number.
 
-    A number without an interval is not resolved; of an infinite one, a divergence, both ends are infinite.
+    A number without an interval is not resolved. If the number is infinite (a divergence), both ends of its interval
+    are infinite.
 
     Examples
     --------
@@ -116,7 +117,7 @@ def outcome_of(found: Estimate, expected: Range, published: Range | None = None)
 
 
 def is_as_expected(outcome: str) -> bool:
-    """Return whether an outcome means that the expected range holds the whole interval.
+    """Return whether an outcome means that the whole interval is inside the expected range.
 
     Examples
     --------

@@ -70,7 +70,7 @@ class Inference:
 
     @property
     def verdict(self) -> str:
-        """Verdict: equivalent, worse, better, "worse" or "better, but within the margin", or not resolved.
+        """Verdict: equivalent, worse, better, worse or better but within the margin, or not resolved.
 
         Both sides are tested against the margin. A real difference that is shown neither to be smaller than the margin
         nor to be larger is not resolved.
@@ -139,7 +139,7 @@ class Paired(Inference):
     Attributes
     ----------
     n, checkpoints : int
-        Number of pairs, including diverged ones, and of their checkpoints.
+        Number of pairs, including diverged ones, and number of checkpoints.
     diverged : int
         Number of pairs with a difference that is not finite; the mean is nan if there are any.
     sd : float
@@ -160,7 +160,7 @@ class Paired(Inference):
 
     @property
     def verdict(self) -> str:
-        """Verdict of `Inference`; an arm that diverges is worse."""
+        """Verdict of `Inference`, or "worse" if the arm diverged in any pair."""
         return WORSE if self.diverged else super().verdict
 
 
@@ -217,7 +217,7 @@ def paired(
     checkpoints : sequence of int, length n, optional
         Checkpoint of each pair; by default one for all.
     ratio : PooledRatio, optional
-        Pooled estimate from all arms of the study: variance between checkpoints relative to seeds. None by default.
+        Variance between checkpoints relative to the variance between seeds, pooled over all arms of the study.
     text : float64 array [n, windows], optional
         Contribution of each held-out window to each difference.
 
@@ -229,7 +229,8 @@ def paired(
     Raises
     ------
     ValueError
-        If `pairs` is empty, a difference is nan, the margin is not positive, or the checkpoints do not match.
+        If `differences` is empty, one of them is nan, the margin is not positive and finite, or the number of
+        checkpoints differs from that of the differences.
 
     Examples
     --------
@@ -360,7 +361,7 @@ def spread(values: ArrayLike) -> float:
 
 
 def root_mean_square(differences: ArrayLike) -> float:
-    """Return the root mean square of the finite differences; nan without one.
+    """Return the root mean square of the finite differences; nan if none is finite.
 
     Use it as the spread of differences whose mean is known to be 0, as for a change without effect. A standard
     deviation of a few such differences would subtract their common part as a mean.

@@ -93,7 +93,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
 
 
 def pairs_needed(sd: float, margin: float, power: float = POWER) -> int:
-    """Return the least number of pairs that show equivalence with the given probability if the true difference is 0.
+    """Return the smallest number of pairs that show equivalence with the given probability if there is no difference.
 
     Examples
     --------

@@ -121,7 +121,7 @@ def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[Ar
 
 
 def costs(study: StudySummary) -> dict[str, dict[str, float] | None]:
-    """Return the bits that every arm uses, None if its recipe does not name all its formats."""
+    """Return the result of `bits_of` for every arm, None for a recipe that does not name all its formats."""
     return {arm.name: _costs(study, arm) for arm in study.ablation.arms}
 
 

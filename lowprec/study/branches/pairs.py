@@ -168,7 +168,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     arm, reference : array_like of float, shape (steps,)
         Training losses on the same batches.
     beta : float
-        Smoothing.
+        Weight of the past in the smoothing, as in `ema`.
     skip : int
         Number of leading steps to ignore while the average settles; at least the last step is always used.
 
@@ -193,7 +193,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
 
 
 def data_equivalent(effect: float, slope: float) -> float:
-    """Return the fraction of the data that is worth as much as a relative increase of the loss ~ bytes**slope.
+    """Return the fraction of the data whose removal increases the loss by `effect` (relative), for loss ~ bytes**slope.
 
     Examples
     --------

@@ -220,7 +220,7 @@ class StudySummary:
 
     @property
     def damaged(self) -> list[str]:
-        """Reasons that are faults; a control missed because of few pairs is not one, but a matter of the size."""
+        """Reasons not to trust the study, except undetected controls, which may only mean that there are few pairs."""
         return [reason for reason in self.invalid_reasons if reason not in self.undetected_controls]
 
     @property

@@ -270,7 +270,7 @@ def register(found: Registration, new: Version) -> Registration:
     found : Registration
         Previous registration.
     new : Version
-        Current expectations. Every version after the first must have a reason, also if only a size or a note changed.
+        Current expectations. Every version after the first must have a reason, even if only a size or a note changed.
 
     Raises
     ------

@@ -112,7 +112,7 @@ class CheckpointSize(Size):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field with the number of steps of the training that has a learning-rate warm-up."""
+        """Name of the field that holds the number of steps of the training that starts with learning-rate warm-up."""
         return "checkpoint_steps"
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:

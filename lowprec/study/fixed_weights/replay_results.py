@@ -99,7 +99,7 @@ class ReplaySummary:
         return found
 
     def sufficient_bits(self, where: str) -> int | None:
-        """Return the least number of fraction bits from which on the error is below `NEGLIGIBLE_RATIO`."""
+        """Return the number of fraction bits at and above which the error is at most `NEGLIGIBLE_RATIO`, or None."""
         least = None
         for bits, arm in reversed(self.bits):
             if not self.of("over_quantization", arm.name, where).high <= NEGLIGIBLE_RATIO:

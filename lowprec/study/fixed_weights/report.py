@@ -73,7 +73,7 @@ def overview(summary: Samples) -> Table:
 
 
 def conditions_in_full(summary: Samples) -> Iterator[Block]:
-    """Yield for each metric that is drawn its table by condition and arm, below a heading; none for one condition."""
+    """Yield a heading and a table by condition and arm for each drawn metric; nothing if there is one condition."""
     measurement = summary.study.measurement
     for metric in measurement.panels if len(summary.conditions) > 1 else ():
         rows = tuple(

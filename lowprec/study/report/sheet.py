@@ -271,7 +271,7 @@ def scale_differences(axes: Any, which: Which, values: Sequence[ArrayLike], marg
 
 
 def scale_sizes(axes: Any, which: Which, values: Iterable[float], *, room: float = 0.12) -> bool:
-    """Set limits for values, logarithmic if they are positive and span a factor of 8; return whether they do."""
+    """Set limits for values; use and report (True) a logarithmic axis if they are positive and span a factor of 8."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     seen = [value for value in values if math.isfinite(value)]

@@ -136,7 +136,7 @@ def draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 def write_names(
     axes: Any, points: Sequence[tuple[Point, float]], *, size: float = 8.5, radius: float = 9.0,
 ) -> None:  # fmt: skip
-    """Write the names of points at the nearest free place, with a line to distant ones.
+    """Write the names of points at the nearest free positions, with lines to distant names.
 
     Parameters
     ----------

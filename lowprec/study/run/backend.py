@@ -81,7 +81,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Creates trainers for the runs of a study. The modules of lowprec's trainer are imported when one is created.
+    """Factory of trainers for the runs of a study; the modules of lowprec's trainer are imported when it creates one.
 
     A backend of another trainer is a subclass, or an object with the same members. A task carries its backend to worker
     processes, so it can be pickled, and equal backends create equal trainers.
@@ -107,7 +107,7 @@ class Backend:
         return MoETrainer
 
     def load_corpus(self, source: str) -> Corpus:
-        """Return the data with a name or path; fingerprints record its `sha256`."""
+        """Return the corpus with the given name or path; fingerprints record its `sha256`."""
         from lowprec.moe.data.sources import load_corpus
 
         return load_corpus(source)

@@ -105,7 +105,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Branch(Work):
-    """Trains an arm from a checkpoint, or from scratch, and evaluates its final weights.
+    """Work that trains an arm from a checkpoint or from scratch, and evaluates its final weights.
 
     Parameters
     ----------

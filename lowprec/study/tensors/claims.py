@@ -52,7 +52,7 @@ class TableStudy(MeasuredStudy):
 
     @abstractmethod
     def measured(self, size: Any, folder: Path, command: str, progress: Progress) -> Results:
-        """Return the results; their `json` has the entries of this kind only."""
+        """Return the results; their `json` has only the entries that are specific to this kind of study."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Claims(TableStudy):
     kind: ClassVar[str] = "claims"
 
     def measured(self, size: ClaimSetting, folder: Path, command: str, progress: Progress) -> Results:
-        """Measure all numbers; a finding is never a failure."""
+        """Measure all numbers; no finding makes the study fail."""
         from ..analysis.estimates import ConstantMetrics, estimate
         from ..analysis.findings import judge
         from ..report.results import Block, Results
