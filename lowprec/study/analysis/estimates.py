@@ -23,7 +23,7 @@ _DOUBLINGS = 12  # standard errors from 0; nearer, a ratio is unbounded
 
 
 class VarianceModel(Protocol):
-    """Interface: means of a study's metrics, and their variances."""
+    """Interface of the means of a study's metrics and of the variances of these means."""
 
     def mean(self, metric: str, arm: str, condition: str = "", /) -> float:
         """Return a metric's mean for an arm, under a condition."""
@@ -50,7 +50,7 @@ class ConstantMetrics:
         return 0.0, math.inf
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
-        """Return False: nothing is known of the sign."""
+        """Return False, because the sign is not known."""
         return False
 
 
@@ -252,7 +252,7 @@ def all_nonnegative(rows: NDArray[np.float64]) -> bool:
 
 
 def weighted_rows(tables: Mapping[str, NDArray[np.float64]], weights: Mapping[str, float]) -> NDArray[np.float64]:
-    """Return the weighted sum of arms' rows (checkpoint, batch, value), over the batches that all of them have.
+    """Return the weighted sum of arms' rows (checkpoint, batch, value), over the batches that all arms have.
 
     Examples
     --------
@@ -330,7 +330,7 @@ class BootstrapMean:
     Attributes
     ----------
     mean, low, high : float
-        The mean and the ends of the interval; nan without a finite value.
+        The mean and the ends of the interval; nan if no value is finite.
     largest : float
         The largest value.
     count : int

@@ -46,15 +46,15 @@ class Inference:
     Attributes
     ----------
     mean, error : float
-        Mean and its standard error; `error` is nan without a degree of freedom.
+        Mean and its standard error; `error` is nan without degrees of freedom.
     df : float
         Degrees of freedom of the error.
     ci90, ci95 : (float, float)
-        t intervals; (-inf, inf) without a degree of freedom.
+        t intervals; (-inf, inf) without degrees of freedom.
     p_difference : float
-        Two-sided p of mean = 0.
+        Two-sided p value of the hypothesis that the mean is 0.
     p_equivalence : float
-        The larger p of the two one-sided tests against the margin.
+        Larger p value of the two one-sided tests against the margin.
     margin : float
         Equivalence margin.
     """
@@ -117,7 +117,7 @@ def infer(mean: float, error: float, df: float, margin: float) -> Inference:
 
 
 def t_interval(mean: float, error: float, df: float, level: float) -> tuple[float, float]:
-    """Return Student's interval of a mean; (-inf, inf) without a degree of freedom.
+    """Return Student's interval of a mean; (-inf, inf) without degrees of freedom.
 
     Examples
     --------
@@ -147,7 +147,8 @@ class Paired(Inference):
     pairs_error, text_error : float
         Contributions to the standard error: of checkpoints and seeds, and of the held-out text.
     p_checkpoints : float
-        p of "all checkpoints have the same mean" (one-way analysis of variance); nan if the test is not possible.
+        p value of the hypothesis that all checkpoints have the same mean (one-way analysis of variance); nan if it
+        cannot be tested.
     """
 
     n: int
@@ -215,7 +216,7 @@ def paired(
     margin : float
         Equivalence margin on r.
     checkpoints : sequence of int, length n, optional
-        Checkpoint of each pair; by default one for all.
+        Checkpoint of each pair; by default, all pairs have the same one.
     ratio : PooledRatio, optional
         Variance between checkpoints relative to the variance between seeds, pooled over all arms of the study.
     text : float64 array [n, windows], optional

@@ -41,7 +41,7 @@ class MeanSquares:
         Mean of all differences.
     between, within : float
         Mean squares. Both have the variance of one difference as their expectation if checkpoints do not differ; nan
-        without a degree of freedom.
+        without degrees of freedom.
     """
 
     n: int

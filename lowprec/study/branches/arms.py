@@ -73,7 +73,7 @@ class ArmSummary:
     power : Power
         Statistical power with this number of pairs and this spread.
     mean_floor : float
-        Noise floor of the mean; nan without one.
+        Noise floor of the mean; nan if the study has no floor arm.
     sensitivity : mapping of str to float
         Upper limit for equivalence, by effect: `ASSAY_SENSITIVITY` times the smallest effect of a positive control;
         empty without a control.
@@ -107,7 +107,7 @@ class ArmSummary:
 
     @property
     def floor_position(self) -> str:
-        """Position of the 90 % interval relative to the noise floor of the mean; empty without one."""
+        """Position of the 90 % interval relative to the noise floor of the mean; empty if either is missing."""
         return against_floor(self.primary, self.mean_floor)
 
     @property

@@ -123,7 +123,7 @@ def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
 
 
 def _late_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last quarter of the values; nan for none."""
+    """Return the mean of the last quarter of the values; nan if there are no values."""
     return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
 
 

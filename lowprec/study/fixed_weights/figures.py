@@ -44,7 +44,7 @@ def _name(metric: str) -> str:
 
 
 def by_arm(summary: Samples) -> Figure:
-    """Return the figure of headline metric and gradient error; arms are rows, conditions markers, batches ticks."""
+    """Return the figure of headline metric and gradient error by arm (row), condition (marker) and batch (tick)."""
     metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
     arms, several = summary.shown, len(summary.conditions) > 1
     rows = [

@@ -34,7 +34,7 @@ def lengths(tokens: int, batch: int) -> tuple[int, ...]:
 
 
 class Operands(NamedTuple):
-    """Operands of one layer in one batch, float32 with K as columns; T tokens, N outputs, K inputs.
+    """Float32 operands of a layer with N outputs and K inputs, in one batch of T tokens; sums run along the columns.
 
     Attributes
     ----------

@@ -182,7 +182,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
 
 
 def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
-    """Count values with the largest code that exceed it by more than half an ulp, beyond the effect of rounding."""
+    """Count values that have the largest code and exceed its value by more than rounding allows, half an ulp."""
     form = quantized.format
     if form.is_table:
         largest = np.isin(quantized.codes, (form.max_code, form.min_code))

@@ -159,7 +159,7 @@ def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *,
     folder : Path
         Folder of the study.
     names : iterable of str
-        Names of its runs, arm and pair or checkpoint: "dsv3/c0-s1".
+        Names of its runs, each with the arm and the pair or checkpoint, such as "dsv3/c0-s1".
     varied : collection of str
         Entries of the fingerprint in which arms differ on purpose, see `check_mixture`.
     partial : bool

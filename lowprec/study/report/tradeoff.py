@@ -184,7 +184,7 @@ def write_names(
 
 
 def _free(x: float, y: float, width: float, height: float, taken: Sequence[Any], inside: Any) -> tuple[float, float]:
-    """Return a free position for a name: right of the point, left of it, then further up and down."""
+    """Return a free position for a name, tried right of the point, left of it, then further up and down."""
     from matplotlib.transforms import Bbox
 
     for step in sorted(range(-24, 25), key=lambda step: (abs(step), step)):

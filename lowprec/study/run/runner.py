@@ -58,7 +58,7 @@ def check_same(tasks: Sequence[Task]) -> None:
 
 
 def rename_existing_runs(folder: Path) -> Path | None:
-    """Rename a study's folder of runs and return its new path; None without runs.
+    """Rename a study's folder of runs and return its new path; None if it does not exist.
 
     Raises
     ------

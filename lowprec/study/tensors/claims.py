@@ -35,7 +35,7 @@ class ClaimSetting(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class TableStudy(MeasuredStudy):
-    """Base class of studies in this folder: checks the folder first, and records time, versions and host."""
+    """Base class of studies of tensors; it checks the output folder first, and records time, versions and host."""
 
     def measure(
         self, size: Any, folder: Path, *, command: str = "", progress: Progress = lambda done, total: None
