@@ -49,8 +49,8 @@ class LatentAttention:
     q_rank, kv_rank : int
         Widths of the two latents; the key and value latent is cached.
     nope_dim, rope_dim, value_dim : int
-        Per head: widths of queries and keys without and with position, and of values. Keys with position are shared and
-        cached.
+        Widths per head: of queries and keys without and with position, and of values. Keys with position are shared by
+        all heads, and cached.
     """
 
     heads: int

@@ -82,7 +82,7 @@ def _deepep(microseconds: int, codec: float, header: int) -> float:
 
 
 def _catalogue() -> list[PublishedFigure]:
-    """Return all figures; long because the papers print many."""
+    """Return all figures; this function is long because the papers print many."""
     rows = []
     table = f"{PAPER}, table 1"
     for model, kilobytes, times, note in (

@@ -84,7 +84,7 @@ def encode(
     Parameters
     ----------
     x : array of one or more axes
-        Input as float32, float16 or bfloat16; other real types if float32 holds their values exactly.
+        Input as float32, float16 or bfloat16; other real types are accepted if float32 holds their values exactly.
     bits : int
         Number of bits per value, including the sign, from 3 to 16; 8 by default. The paper uses 8 and 10.
     tile : int

@@ -177,8 +177,8 @@ class DeepEPMessage(BitwiseEq):
     def pack(self) -> Bytes:
         """Return the bytes of the messages, one token after another.
 
-        A token is the (amax, amin) pairs of its tiles, bfloat16, and then its chunks: for every 16 channels either 160
-        bits, the 9-bit magnitudes from the lowest bit and then the signs, or 16 bfloat16 numbers.
+        A token is the (amax, amin) pairs of its tiles in bfloat16, and then its chunks. Every 16 channels of a chunk
+        are either 160 bits, the 9-bit magnitudes from the lowest bit and then the signs, or 16 bfloat16 numbers.
 
         Returns
         -------
@@ -214,7 +214,7 @@ def encode_deepep(x: npt.ArrayLike, approx_tables: ApproxTables = ROUNDED) -> De
     Parameters
     ----------
     x : array [..., channels]
-        Numbers that bfloat16 represents exactly, of any real type; channels a multiple of 512.
+        Numbers that bfloat16 represents exactly, of any real type; the number of channels must be a multiple of 512.
     approx_tables : ApproxTables
         Tables of log2 and 2**y.
 

@@ -43,8 +43,8 @@ class LogFMT(BitwiseEq):
     Attributes
     ----------
     codes : uint8 (bits <= 8) or uint16 array, the shape of the values
-        Sign in bit `bits` - 1, magnitude code below it. With a fallback always uint16; a chunk that fell back holds the
-        codes of its bfloat16 numbers.
+        Sign in bit `bits` - 1, magnitude code below it. With a fallback the dtype is always uint16, and a chunk that
+        fell back holds the codes of its bfloat16 numbers.
     amin, amax : float32 arrays, the shape of the values with `axis` counting tiles
         Smallest non-zero and largest magnitude of each tile; 0 and 0 for a tile of zeros, amax NaN for a poisoned one.
     bits : int

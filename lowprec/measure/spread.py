@@ -68,7 +68,7 @@ def kurtosis(x: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        Kurtosis, 1 or more; NaN if all values are equal, as it is 0 / 0 then.
+        Kurtosis, at least 1; NaN if all values are equal, for which it is 0 / 0.
 
     Raises
     ------

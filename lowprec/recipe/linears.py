@@ -191,7 +191,7 @@ class LinearSpec(Value):
 
     @property
     def stateful(self) -> bool:
-        """Whether bits depend on the step: by stochastic rounding, delayed scaling, or an injected error."""
+        """Whether bits depend on the step, because of stochastic rounding, delayed scaling, or an injected error."""
         every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
         disturbed = any(getattr(self, gemm).injected_error is not None for gemm in OPERANDS)
         return disturbed or any(tensor.random or tensor.delayed for tensor in every)

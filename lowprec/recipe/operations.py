@@ -52,7 +52,7 @@ class SavedLinear(NamedTuple):
 
 
 class LinearOps(Protocol):
-    """The three multiplications of one linear layer; arrays are float32, or float64 under the recipe of that name."""
+    """The three multiplications of one linear layer; arrays are float32, or float64 if activations are float64."""
 
     @property
     def input_spec(self) -> Hashable:

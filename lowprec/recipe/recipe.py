@@ -37,7 +37,7 @@ class Recipe(RecipeFields):
         seed : int
             Seed of the run: with step, layer and tensor it determines all random bits.
         layers : int, optional
-            Number of blocks of the model; required if a rule counts from the last one.
+            Number of blocks of the model; required if a rule counts blocks from the last one.
 
         Raises
         ------

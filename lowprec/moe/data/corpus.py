@@ -35,7 +35,7 @@ class Corpus:
     bytes : int
         Length of both parts together.
     sha256 : str
-        Hash of both parts; results are comparable only if it is equal.
+        Hash of both parts; results are comparable only if their corpora have equal hashes.
     train, held_out : uint8 array
         Text of the two parts, read-only.
     origin : str

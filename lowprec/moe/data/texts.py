@@ -99,7 +99,7 @@ def bible() -> Corpus:
 
 
 def _translation(package: str) -> tuple[str, dict[int, int]]:
-    """Return a translation as one string, and the start of each book in it, by number."""
+    """Return a translation as one string, and the index at which each book starts, by number of the book."""
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(folder) / _READERS for folder in folders if (Path(folder) / _READERS).is_file()]

@@ -75,7 +75,7 @@ class Block:
         return self._add(x, self.branches[1](update)), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
 
     def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
-        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is overwritten."""
+        """Return the gradient of the incoming stream; `d_x`, the gradient of the outgoing stream, is overwritten."""
         normed = None if self.keep_input else self.ffn_norm.again(params, saved.ffn_norm)
         d_normed = self.ffn.backward(grads, d_x, saved.ffn, normed)
         d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)

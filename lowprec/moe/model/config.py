@@ -33,7 +33,7 @@ class MoEConfig:
     heads : int
         Number of attention heads.
     nope_dim, rope_dim, value_dim : int
-        Per head: width of queries and keys without and with rotary position (section 2.1.1), width of values.
+        Widths per head: of queries and keys without and with rotary position (section 2.1.1), and of values.
     q_rank, kv_rank : int
         Widths of the two compressed latents.
     experts, top_k : int
@@ -234,7 +234,7 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: the main model's, those a token uses, and those of the latter that FP8 recipes convert.
+    """Numbers of the main model's parameters: all, those used by a token, and of these those that FP8 recipes convert.
 
     `mtp` counts the multi-token prediction module, which may be dropped when a trained model is used.
     """

@@ -35,7 +35,7 @@ from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 
 
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Draw the initial parameters: norm gains 1, everything else normal with `config.init_std`.
+    """Draw the initial parameters: gains of norms are 1, all others normal with standard deviation `config.init_std`.
 
     A parameter's generator depends only on the seed and the parameter's name, so its values stay the same when other
     parameters are added or removed.
@@ -89,7 +89,8 @@ class Model:
     biases : dict of str to float32 array [E]
         Load-balancing biases by the name of the gate; see `lowprec.moe.model.routing.update_bias`.
     loads : dict of str to int64 array [E]
-        Slots per expert in the last `loss_and_grads`, by the same names: of all positions, or of those that predict.
+        Number of slots of each expert in the last `loss_and_grads`, by the same names; in the prediction module, only
+        positions that have a target are counted.
     balance_loss : float
         Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
     mtp_weight : float
@@ -164,7 +165,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            Sequences; the first S bytes of each are read, the last S predicted.
+            Sequences; the first S bytes of each are read, the last S are predicted.
 
         Raises
         ------
@@ -209,7 +210,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            See `loss`. The prediction module does not count: its backward pass ends before the main model's begins.
+            See `loss`. The prediction module is not counted, as its backward pass ends before the main model's begins.
 
         Examples
         --------
@@ -230,7 +231,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            Sequences; the first S bytes of each are read, the last S predicted.
+            Sequences; the first S bytes of each are read, the last S are predicted.
 
         Returns
         -------
@@ -309,7 +310,7 @@ class Model:
         return logits, _SavedModel(blocks, routings, x, norm, head)
 
     def _parameters(self) -> dict[str, Array]:
-        """Return the parameters in the recipe's compute dtype; without copies in training."""
+        """Return the parameters in the recipe's compute dtype; in training they are not copied."""
         return {name: np.asarray(value, dtype=self._dtype) for name, value in self.params.items()}
 
 

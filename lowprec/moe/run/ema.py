@@ -21,7 +21,7 @@ class ParameterEMA:
     params : mapping of str to array
         Weights, the initial value of the mean.
     decay : float
-        Decay in [0, 1); 0 follows the weights.
+        Decay in [0, 1); with 0, the mean equals the weights.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, restart: boo
 
 
 def describe_existing_run(folder: str | os.PathLike[str]) -> str | None:
-    """Return a description of the run that a folder holds, None without a run."""
+    """Return a description of the run that a folder holds, or None if there is no run."""
     path = Path(folder)
     left = [name for name in (SUMMARY, CHECKPOINT, METRICS) if (path / name).exists()]
     if not left:

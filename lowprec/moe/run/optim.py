@@ -36,7 +36,7 @@ class AdamW:
     beta1, beta2, epsilon, weight_decay : float
         Coefficients of AdamW; `weight_decay` is multiplied by the rate of the step.
     clip : float
-        Largest norm of the whole gradient; a larger one is scaled down to it.
+        Largest norm of the whole gradient; a gradient with a larger norm is scaled down to it.
 
     Attributes
     ----------

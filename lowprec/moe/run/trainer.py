@@ -256,7 +256,7 @@ class Trainer:
         n_bytes : int
             Number of bytes to predict.
         loss : float, optional
-            Result of `evaluate` for them, if it is known already.
+            Result of `evaluate` for these bytes, if it is already known.
 
         Raises
         ------
@@ -304,7 +304,7 @@ class Trainer:
         Parameters
         ----------
         batches : int
-            Number of batches: those of this trainer's data for its last steps.
+            Number of batches, which are those of the trainer's last steps.
 
         Raises
         ------
@@ -347,7 +347,7 @@ class Trainer:
         recompute: RecomputePolicy | str = SAVE_ALL,
         config: MoEConfig | None = None,
     ) -> Trainer:
-        """Continue from a checkpoint, exactly, or branch off from it.
+        """Continue exactly from a checkpoint, or branch off from it.
 
         Parameters
         ----------
@@ -365,7 +365,7 @@ class Trainer:
         recompute : RecomputePolicy or str
             Activations that the backward pass recomputes in the following steps; results do not change.
         config : MoEConfig, optional
-            Another configuration with the same parameters, such as one with other routing.
+            Another configuration with the same parameters, such as one with different routing.
 
         Returns
         -------

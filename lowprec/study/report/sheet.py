@@ -166,7 +166,7 @@ class LineStyle:
 
 
 def line_styles(arms: Iterable[Any]) -> dict[str, LineStyle]:
-    """Return the line style of each arm by name: reference, control and floor have fixed styles, others differ."""
+    """Return the line style of each arm by name; reference, control and floor have fixed styles."""
     fixed = {
         "reference": LineStyle(NEUTRAL, width=2.6), "control": LineStyle(CONTROL),
         "floor": LineStyle(NEUTRAL, width=1.0),
