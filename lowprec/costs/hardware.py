@@ -33,7 +33,7 @@ class Hardware:
     gpus_per_node : int
         Number of GPUs that the links within a node connect.
     peak_flops : float
-        Dense BF16 operations per second, the base of model FLOPs utilization.
+        Number of dense BF16 operations per second, the base of model FLOPs utilization.
     latency : float
         Latency of an all-to-all in seconds, to which the time of its bytes is added.
     source : str

@@ -27,7 +27,7 @@ class Attention(Protocol):
         """Return the number of elements of the matrices of one layer."""
 
     def vector_parameters(self) -> int:
-        """Return the number of elements of its gains and biases in one layer."""
+        """Return the number of elements of the gains and biases of one layer."""
 
     @property
     def kv_widths(self) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ DEEPEP_HEADER = 16
 
 
 def bits_per_value(codec: Bits) -> float:
-    """Return the bits per value of a codec (scales included), given as an object, by name, or as a number.
+    """Return the number of bits per value of a codec, scales included, given as an object, by name, or as a number.
 
     Raises
     ------

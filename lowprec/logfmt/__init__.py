@@ -169,7 +169,7 @@ _OF_DEEPEP = {
 
 
 def from_bytes(data: bytes, approx_tables: ApproxTables | None = None) -> LogFMT | DeepEPMessage:
-    """Restore an encoded array from the bytes of its `to_bytes`.
+    """Restore an encoded array from the bytes that its method `to_bytes` returned.
 
     Parameters
     ----------

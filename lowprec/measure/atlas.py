@@ -26,20 +26,20 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FormatErrors:
-    """Errors of one format on one array.
+    """Errors of one format on one array x, which the format encodes and decodes to y.
 
     Attributes
     ----------
     format : str
         Name of the codec, quantizer or element format.
     bits_per_value : float
-        Bits per value, scales included.
+        Number of bits per value, scales included.
     sqnr : float
         Signal to quantization noise ratio, dB.
     relative_rms, relative_max : float
         Root mean square and maximum of |y - x| / |x| where x is not 0.
     magnitude_bias : float
-        mean |y| / mean |x| - 1, y being the result and x the array.
+        mean |y| / mean |x| - 1.
     gain_error : float
         sum(y x) / sum(x^2) - 1.
     underflow : float

@@ -54,7 +54,7 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     Parameters
     ----------
     logits : float array [T, E]
-        Logits of whole sequences one after another.
+        Logits of the tokens of whole sequences, one sequence after another.
     bias : float32 array [E]
         Bias added to the scores for the choice only.
     config : MoEConfig

@@ -218,11 +218,11 @@ class ActivationMemory:
     recipe, policy : str
         Names of recipe and policy.
     bytes_per_token : float
-        Bytes of activations saved for the backward pass, per token.
+        Number of bytes of activations saved for the backward pass, per token.
     seconds : float
         Processor time of a forward and backward pass on one thread, the minimum of the rounds.
     kinds : dict of str to float
-        Bytes per token by kind.
+        Number of bytes per token by kind.
     """
 
     recipe: str

@@ -70,7 +70,7 @@ class Inference:
 
     @property
     def verdict(self) -> str:
-        """Verdict: equivalent, worse, better, worse or better but within the margin, or not resolved.
+        """Verdict: equivalent; worse or better; worse or better, but within the margin; or not resolved.
 
         Both sides are tested against the margin. A real difference that is shown neither to be smaller than the margin
         nor to be larger is not resolved.

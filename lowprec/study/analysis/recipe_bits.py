@@ -135,7 +135,7 @@ def tensor_bits(spec: TensorSpec) -> float:
 
 
 def multiply_adds(shape: MoEConfig) -> dict[str, float]:
-    """Return the multiply-adds per token of one product of each linear layer, with experts at their mean load.
+    """Return the number of multiply-adds per token in one product of each linear layer, with experts at mean load.
 
     Examples
     --------

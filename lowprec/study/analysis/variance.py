@@ -238,6 +238,7 @@ def random_effects(values: ArrayLike, errors: ArrayLike, df: int) -> RandomEffec
     Returns
     -------
     RandomEffects
+        Mean with its standard error, and standard deviation between groups.
 
     Examples
     --------

@@ -143,6 +143,7 @@ def ema(values: ArrayLike, beta: float = 0.9) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, shape (steps,)
+        Smoothed curve.
 
     Examples
     --------
@@ -234,7 +235,7 @@ class EffectSamples:
         return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
 
     def minus(self, other: EffectSamples) -> EffectSamples:
-        """Return the difference of this effect and another arm's, for pairs that both arms have."""
+        """Return this effect minus another arm's, for pairs that both arms have."""
         return self.add(other, -1.0)
 
     def add(self, other: EffectSamples, weight: float = 1.0) -> EffectSamples:
@@ -252,7 +253,7 @@ class EffectSamples:
 
 
 def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (checkpoint, index within it) of every pair; pairs are in the order of their seeds."""
+    """Return the checkpoint of every pair, and its index among the checkpoint's pairs, which are in order of seeds."""
     return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
 
 

@@ -69,7 +69,7 @@ class StudySummary:
     floor : float
         Noise floor of a pair: root mean square of the floor arm's differences; nan without that arm.
     tokens_per_step, parameters, active_parameters : int
-        Tokens per step, and parameters of the model.
+        Number of tokens per step, and of all and of active parameters of the model.
     data : str
         Hash of the data.
     about : dict

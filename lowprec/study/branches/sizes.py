@@ -39,19 +39,20 @@ class Setting(CheckpointSize):
     config : str
         Model configuration of the catalogue.
     checkpoint_steps : int
-        Steps of BF16 training before the branch; 0 for arms that train from scratch, each from the initial weights.
+        Number of steps of BF16 training before the branch; 0 if every arm trains from scratch.
     branch_steps : int
-        Steps of every arm, over which the learning rate decays linearly to 0.
+        Number of steps of every arm, over which the learning rate decays linearly to 0.
     checkpoints : int
-        Independent BF16 checkpoints, or initial weights.
+        Number of independent BF16 checkpoints, or of different initial weights.
     first_checkpoint : int
         Seed of the first checkpoint; the others have the seeds that follow.
     seeds : int
-        Data seeds per checkpoint; an arm has checkpoints x seeds pairs.
+        Number of data seeds per checkpoint; an arm has checkpoints x seeds pairs.
     learning_rate : float
         Peak learning rate, at which the checkpoint is trained and the branch starts.
     warmup_steps : int, optional
-        Linear warm-up of the checkpoint, or of arms from scratch: by default 20 steps, or all if there are fewer.
+        Number of steps of linear warm-up of the checkpoint, or of arms from scratch; by default 20, or all steps if
+        there are fewer.
     evaluation_bytes : int
         Number of held-out bytes that the final weights predict.
     without : str
@@ -154,7 +155,7 @@ class ScalingSetting(Size):
     checkpoints, seeds : int
         Number per cell, as in `Setting`.
     warmup_steps : int
-        Warm-up steps in every cell, limited to its steps.
+        Number of warm-up steps in every cell, at most all steps of the cell.
     evaluation_bytes : int
         Number of held-out bytes to predict, as in `Setting`.
     """

@@ -146,7 +146,7 @@ class Arm:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe with its changes, and of the tail's."""
+        """Names of the recipe and of the tail's recipe, with their changes."""
         name = name_of(self.recipe, self.change)
         return name if self.tail is None else f"{name}, {self.tail}"
 

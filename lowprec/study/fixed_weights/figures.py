@@ -245,7 +245,7 @@ def _draw_conditions(sheet: Any, top: float, summary: Samples, rows: Sequence[di
 
 
 def _scale_means(axes: Any, means: Sequence[float]) -> None:
-    """Set limits that show the means; intervals of conditions with few bytes may exceed them."""
+    """Set limits that show the means; intervals of conditions with few bytes may exceed the limits."""
     if not means:
         return
     low, high = min(means), max(means)

@@ -141,6 +141,7 @@ def record(model: Model, recipe: Recipe, condition: Condition, tokens: NDArray[n
     Returns
     -------
     Recording
+        Loss, gradients, records of the linear layers, and choices of experts.
     """
     from lowprec.moe.model.routing import route
 
