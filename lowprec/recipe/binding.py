@@ -169,7 +169,7 @@ class BoundRecipe:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Context manager for evaluations: no amax is recorded, so that later steps are the same as without it."""
+        """Context manager for evaluations: no amax is recorded, so that evaluations do not affect later steps."""
         before, self.observing = self.observing, False
         try:
             yield

@@ -83,7 +83,7 @@ def writer(*, full: bool) -> Writer:
 
 
 def _is_reserved(kind: str, word: str) -> bool:
-    """Return whether a word in an operand means something else than an object of the given kind."""
+    """Return whether a word in an operand has another meaning than the name of an object of the given kind."""
     if (kind == "format" and word in quantizers) or (kind == "attention" and word == NONE):
         return True
     return is_word(word) or not word or word != "".join(word.split())

@@ -72,7 +72,7 @@ def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, source_nl
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
-    """Make a corpus from a byte string; its end is held out.
+    """Make a corpus from a byte string, the end of which is held out.
 
     Parameters
     ----------

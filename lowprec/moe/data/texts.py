@@ -72,7 +72,7 @@ def _sources(root: Path) -> list[str]:
 
 
 def bible() -> Corpus:
-    """Return three translations of the Bible, from the packages of the extra ``data``, held out by book.
+    """Return three translations of the Bible, from the packages of the extra ``data``; whole books are held out.
 
     The packages are read, never imported: one file has the text and the positions of its verses as literals.
 

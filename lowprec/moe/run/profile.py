@@ -87,7 +87,7 @@ class PhaseTimer:
 
 @contextmanager
 def phases(*models: Model) -> Iterator[PhaseTimer]:
-    """Time the phases of all passes of these models within the block.
+    """Context manager: time the phases of all passes of the given models.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from lowprec.recipe.description import State
 
 
 class TrainerState(Protocol):
-    """The attributes of a trainer that a checkpoint stores: all state of its next step."""
+    """The attributes of a trainer that a checkpoint stores: all state that determines its next step."""
 
     config: MoEConfig
     corpus: Corpus

@@ -279,7 +279,7 @@ class Trainer:
         return model
 
     def perturb(self) -> str:
-        """Multiply one weight by 1 + 2^-7, to measure how far an error of the size of a rounding separates two runs.
+        """Multiply one weight by 1 + 2^-7, to measure how far a change of the size of a rounding error separates runs.
 
         This changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
         query projection, or the next nonzero one.
@@ -321,7 +321,7 @@ class Trainer:
             model.loss_and_grads(self._batches[step])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all state of the next step to a checkpoint.
+        """Write all state that determines the next step to a checkpoint.
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ class ReplaySummary:
 
     @property
     def bits(self) -> list[tuple[int, GemmArm]]:
-        """Arms without promotion and with per-tensor scales, by their fraction bits."""
+        """Arms without promotion and with per-tensor scales, each preceded by its number of fraction bits."""
         found = [
             (bits, arm) for arm in self.study.arms
             if arm.promote_every is None and arm.blocks == "tensor"
@@ -84,7 +84,7 @@ class ReplaySummary:
 
     @property
     def intervals(self) -> list[tuple[int, GemmArm]]:
-        """Arms that differ from the control only in promotion, by its interval."""
+        """Arms that differ from the control only in promotion, each preceded by its promotion interval."""
         control = self.control
         found = [
             (arm.promote_every, arm) for arm in self.study.arms

@@ -22,7 +22,7 @@ _PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
 
 
 def cell(summary: Samples, metric: str, arm: str, condition: str = "", scale: float = 1.0) -> str:
-    """Format a metric's mean, times a scale, with half the width of its 90 % interval."""
+    """Format a metric's mean with half the width of its 90 % interval, both multiplied by `scale`."""
     mean, half = (scale * value(metric, arm, condition) for value in (summary.mean, summary.half))
     return number(mean) if math.isnan(half) or half == 0 else f"{number(mean)} ± {half:.1g}"
 

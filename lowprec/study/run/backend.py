@@ -101,7 +101,7 @@ class Backend:
 
     @property
     def trainer(self) -> type[MoETrainer]:
-        """Class of the trainers; used by this backend only."""
+        """Class of the trainers; only this backend uses it."""
         from lowprec.moe.run.trainer import Trainer as MoETrainer
 
         return MoETrainer
@@ -185,7 +185,7 @@ class Backend:
         return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus, config=config)
 
     def weights_hash(self, trainer: Any) -> str:
-        """Return a hash of all weights, equal if and only if every bit is."""
+        """Return a hash of all weights; two hashes are equal if and only if all bits of the weights are."""
         digest = hashlib.sha256()
         for name, array in trainer.model.params.items():
             digest.update(name.encode() + b"\0" + array.tobytes())

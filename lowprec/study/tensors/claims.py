@@ -123,7 +123,7 @@ class ClaimResults:
         return all(ours.holds for _, ours in self.measured)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of the table of claims: what, source, published, ours, agreement, command."""
+        """Return the rows of the table of claims: description, source, published, ours, agreement, command."""
         return [
             (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
             for claim, ours in self.measured
