@@ -25,7 +25,7 @@ SECONDS_PER_DAY = 86400
 
 
 def kv_cache_bytes(model: str | ModelShape | Mapping[str, Any], codec: Bits = 16) -> float:
-    """Return the bytes of KV cache of one token.
+    """Return the number of bytes of KV cache per token.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def kv_cache_bytes(model: str | ModelShape | Mapping[str, Any], codec: Bits = 16
     Returns
     -------
     float
-        Bytes for all layers, including scales of short last tiles.
+        Number of bytes for all layers, including scales of short last tiles.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def training_flops(
     causal: bool = True,
     method: Literal["consistent", "paper"] = "consistent",
 ) -> float:
-    """Return the operations that training costs per token.
+    """Return the number of operations that training requires per token.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def training_flops(
 
 
 def achieved_flops(flops_per_token: float, tokens_per_day: float, gpus: int) -> float:
-    """Return the operations per second of one GPU in a training run.
+    """Return the number of operations per second of one GPU in a training run.
 
     Examples
     --------

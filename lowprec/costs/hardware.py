@@ -29,13 +29,13 @@ class Hardware:
     scale_up_bandwidth : float, optional
         Bandwidth of the links within a node (NVLink); `bandwidth` by default.
     effective_scale_up_bandwidth : float, optional
-        Bandwidth reached on these in practice; `scale_up_bandwidth` by default.
+        Bandwidth reached on those links in practice; `scale_up_bandwidth` by default.
     gpus_per_node : int
-        GPUs connected by the links within a node.
+        Number of GPUs that the links within a node connect.
     peak_flops : float
-        Dense BF16 operations per second, the base of model FLOPs utilization.
+        Number of dense BF16 operations per second, the base of model FLOPs utilization.
     latency : float
-        Seconds of an all-to-all without its bytes.
+        Latency of an all-to-all in seconds, to which the time of its bytes is added.
     source : str
         Source of the numbers.
 

@@ -27,7 +27,7 @@ class Attention(Protocol):
         """Return the number of elements of the matrices of one layer."""
 
     def vector_parameters(self) -> int:
-        """Return the number of elements of its gains and biases in one layer."""
+        """Return the number of elements of the gains and biases of one layer."""
 
     @property
     def kv_widths(self) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ class Attention(Protocol):
 
     @property
     def score_width(self) -> int:
-        """Sum over heads of the widths of queries and values: one multiply-add each for a pair of tokens."""
+        """Sum over heads of the widths of queries and values: the number of multiply-adds per pair of tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class LatentAttention:
     q_rank, kv_rank : int
         Widths of the two latents; the key and value latent is cached.
     nope_dim, rope_dim, value_dim : int
-        Per head: widths of queries and keys without and with position, and of values. Keys with position are shared and
-        cached.
+        Widths per head: of queries and keys without and with position, and of values. Keys with position are shared by
+        all heads, and cached.
     """
 
     heads: int
@@ -121,7 +121,7 @@ class GroupedAttention:
 
     @property
     def kv_widths(self) -> tuple[int, ...]:
-        """Widths of keys and values, one row each."""
+        """Widths of keys and of values, which are cached as two rows."""
         return (self.kv_heads * self.head_dim,) * 2
 
     @property
@@ -145,7 +145,7 @@ class ModelShape:
     name : str
         Name in the catalogue.
     dim, layers, vocabulary : int
-        Width of the residual stream, number of blocks, number of tokens.
+        Width of the residual stream, number of blocks, size of the vocabulary.
     attention : LatentAttention or GroupedAttention
         Attention of every block.
     dense_width : int
@@ -290,7 +290,7 @@ class ModelShape:
 
     @property
     def matmul_parameters(self) -> int:
-        """Number of elements of the matrices that one token is multiplied with: no embedding, no gates, no gains.
+        """Number of elements of the matrices that multiply one token, without embedding, gates and gains.
 
         DeepSeek counts these for training costs (arXiv 2505.09343, table 2): with the gates included the MFUs of its
         table 4 would be off by 0.1.

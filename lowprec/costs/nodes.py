@@ -33,7 +33,7 @@ class NodesPerToken:
     Attributes
     ----------
     fractions : tuple of float
-        Share of the tokens that are sent to 0, 1, 2 ... nodes.
+        Shares of the tokens that are sent to 0, 1, 2 ... nodes.
     """
 
     fractions: tuple[float, ...]
@@ -60,7 +60,7 @@ def uniform_nodes(experts: int, top_k: int, nodes: int, kept: int | None = None)
     experts, top_k : int
         Number of routed experts and of those that a token uses.
     nodes : int
-        Nodes among which the experts are divided evenly.
+        Number of nodes among which the experts are divided evenly.
     kept : int, optional
         Number of nodes that a token's experts may come from, also chosen uniformly; all by default.
 
@@ -148,9 +148,9 @@ class NodeTraffic:
     Attributes
     ----------
     scale_out_bytes, scale_up_bytes : float
-        Bytes sent between nodes, and forwarded within them.
+        Number of bytes sent between nodes, and of bytes forwarded within them.
     scale_out_s, scale_up_s : float
-        Seconds of each; the networks work in parallel.
+        Duration of each in seconds; the networks work in parallel.
     seconds : float
         The longer of the two times.
     """
@@ -171,7 +171,7 @@ def node_traffic(
     tokens: int = 4096,
     use_effective_bandwidth: bool = True,
 ) -> NodeTraffic:
-    """Return bytes and time of one direction if each token crosses the network once for each node.
+    """Return the traffic in one direction if each token crosses the network once for each node.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class PublishedFigure:
     Attributes
     ----------
     source : str
-        Source and place.
+        Publication, and the table or section.
     quantity : str
         Quantity, with its unit.
     published : float
@@ -40,7 +40,7 @@ class PublishedFigure:
     rel_tol : float
         Relative tolerance instead of the unit, for measurements.
     note : str
-        Reason why the number is not reproduced, if so.
+        Reason why the number is not reproduced; empty if it is.
     """
 
     source: str
@@ -82,7 +82,7 @@ def _deepep(microseconds: int, codec: float, header: int) -> float:
 
 
 def _catalogue() -> list[PublishedFigure]:
-    """Return all figures; long because the papers print many."""
+    """Return all figures; this function is long because the papers print many."""
     rows = []
     table = f"{PAPER}, table 1"
     for model, kilobytes, times, note in (

@@ -32,7 +32,7 @@ DEEPEP_HEADER = 16
 
 
 def bits_per_value(codec: Bits) -> float:
-    """Return the bits per value of a codec (scales included), given as an object, by name, or as a number.
+    """Return the number of bits per value of a codec, scales included, given as an object, by name, or as a number.
 
     Raises
     ------
@@ -73,11 +73,11 @@ class DecodeLimit:
     Attributes
     ----------
     dispatch_bytes, combine_bytes : float
-        Bytes that one GPU sends per layer, for its tokens.
+        Number of bytes that one GPU sends per layer for its tokens.
     dispatch_s, combine_s, all_to_all_s : float
-        Seconds of dispatch, of combine, and of both.
+        Duration of dispatch, of combine, and of both, in seconds.
     layer_s : float
-        Seconds per layer: two micro-batches.
+        Seconds per layer for two micro-batches.
     tpot_s : float
         Seconds per output token.
     tokens_per_s : float
@@ -159,9 +159,9 @@ def decode_limit(
 
 
 def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int = DEEPEP_HEADER) -> float:
-    """Return the bytes of one token in DeepEP's low-latency kernels.
+    """Return the number of bytes per token in DeepEP's low-latency kernels.
 
-    Dispatch sends a header of 16 bytes, the FP8 codes and a float32 scale per 128; combine sends only the values.
+    Dispatch sends a header of 16 bytes, the FP8 codes and a float32 scale per 128 values; combine sends only values.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def deepep_message_bytes(dim: int = 7168, codec: Bits = "fp8_1x128", header: int
 def deepep_bandwidth(
     seconds: float, codec: Bits, header: int, *, tokens: int = 128, top_k: int = 8, dim: int = 7168
 ) -> float:
-    """Return the bytes per second that DeepEP would report for a kernel of the given duration.
+    """Return the bandwidth in bytes per second that DeepEP would report for a kernel of the given duration.
 
     Examples
     --------

@@ -11,7 +11,7 @@ details open; variant `paper` settles them so that every bit is defined:
   or above the exact mean of their decoded values; below half of code 1 it becomes 0. No decision uses a logarithm.
 * The smallest magnitude excludes zeros. Zeros, and values that round to zero, keep their sign.
 * A tile of equal magnitudes takes code K. A short last tile is encoded at its own length.
-* NaN and infinities raise an error or poison their tile (it decodes to NaN): never dropped silently.
+* NaN and infinities are never dropped silently: they raise an error or poison their tile, which then decodes to NaN.
 
 Variant `deepep` is the arithmetic of DeepEP, including its differences from the paper (`lowprec.logfmt.deepep`).
 """
@@ -84,11 +84,11 @@ def encode(
     Parameters
     ----------
     x : array of one or more axes
-        Input as float32, float16 or bfloat16; other real types if float32 holds their values exactly.
+        Input as float32, float16 or bfloat16; other real types are accepted if float32 holds their values exactly.
     bits : int
-        Bits per value, including the sign, 3 to 16; 8 by default. The paper uses 8 and 10.
+        Number of bits per value, including the sign, from 3 to 16; 8 by default. The paper uses 8 and 10.
     tile : int
-        Values per tile; the last tile along the axis may be shorter.
+        Number of values per tile; the last tile along the axis may be shorter.
     variant : {"paper", "deepep"}
         The definition above, or the arithmetic of DeepEP: bfloat16 numbers [..., channels] in 10 bits and tiles of 128.
         Variant "deepep" accepts only the defaults of the other options except `approx_tables`, and treats NaN and
@@ -169,7 +169,7 @@ _OF_DEEPEP = {
 
 
 def from_bytes(data: bytes, approx_tables: ApproxTables | None = None) -> LogFMT | DeepEPMessage:
-    """Restore an encoded array from the bytes of its `to_bytes`.
+    """Restore an encoded array from the bytes that its method `to_bytes` returned.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ def exact_float32(x: npt.ArrayLike) -> Floats:
 
 
 def as_rows(array: Array, axis: int) -> Array:
-    """Return a contiguous array [rows, columns] with the axis as columns; a view where possible."""
+    """Return a contiguous array [rows, columns] with the axis as columns, as a view where possible."""
     moved = np.ascontiguousarray(np.moveaxis(array, axis, -1))
     return moved.reshape(int(np.prod(moved.shape[:-1], dtype=np.int64)), moved.shape[-1])
 

@@ -110,7 +110,7 @@ class DeepEPMessage(BitwiseEq):
     approx_tables : ApproxTables
         Tables of log2 and 2**y.
     overflows : int
-        Number of codes that overflowed into a neighbour; unknown if the message was read from bytes.
+        Number of codes that overflowed into a neighbour; 0 if the message was read from bytes, where it is unknown.
     """
 
     codes: Words = field(repr=False)
@@ -126,7 +126,7 @@ class DeepEPMessage(BitwiseEq):
 
     @property
     def encoded_chunks(self) -> Flags:
-        """Whether each chunk is in 10 bits: bool array [..., chunks]. The receiver derives it from the ends."""
+        """Whether each chunk is in 10 bits, bool array [..., chunks]; the receiver derives it from amin and amax."""
         flags = _chunks_fit(_words(self.amin), _words(self.amax), self.shape[-1], self.approx_tables)
         return flags.reshape(*self.shape[:-1], flags.shape[1])
 
@@ -139,7 +139,7 @@ class DeepEPMessage(BitwiseEq):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value, including metadata."""
+        """Number of bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
     @with_default_fpenv
@@ -177,8 +177,8 @@ class DeepEPMessage(BitwiseEq):
     def pack(self) -> Bytes:
         """Return the bytes of the messages, one token after another.
 
-        A token is the (amax, amin) pairs of its tiles, bfloat16, and then its chunks: for every 16 channels either 160
-        bits, the 9-bit magnitudes from the lowest bit and then the signs, or 16 bfloat16 numbers.
+        A token is the (amax, amin) pairs of its tiles in bfloat16, and then its chunks. Every 16 channels of a chunk
+        are either 160 bits, the 9-bit magnitudes from the lowest bit and then the signs, or 16 bfloat16 numbers.
 
         Returns
         -------
@@ -204,7 +204,7 @@ class DeepEPMessage(BitwiseEq):
         return join_rows(pairs_to_bytes(amax, amin, 32), cast, encoded, raw)
 
     def to_bytes(self) -> bytes:
-        """Return a header with the shape, followed by `pack()`: all that `lowprec.logfmt.from_bytes` needs."""
+        """Return a header with the shape, followed by `pack()`; `lowprec.logfmt.from_bytes` reads them."""
         return with_header(Header(1, 10, 32, 32, True, len(self.shape) - 1, TILE, self.shape), self.pack())
 
 
@@ -214,7 +214,7 @@ def encode_deepep(x: npt.ArrayLike, approx_tables: ApproxTables = ROUNDED) -> De
     Parameters
     ----------
     x : array [..., channels]
-        Numbers that bfloat16 represents exactly, of any real type; channels a multiple of 512.
+        Numbers that bfloat16 represents exactly, of any real type; the number of channels must be a multiple of 512.
     approx_tables : ApproxTables
         Tables of log2 and 2**y.
 
@@ -347,7 +347,7 @@ def _from_words(words: Words) -> Floats:
 
 
 def _chunks_fit(amin: Words, amax: Words, channels: int, approx_tables: ApproxTables) -> Flags:
-    """Return whether each chunk [rows, chunks] qualifies for 10 bits, from the ends of its tiles."""
+    """Return whether each chunk [rows, chunks] qualifies for 10 bits, given amin and amax of its tiles."""
     log2 = approx_tables.tables()[0]
     magnitude = np.uint16(0x7FFF)
     high = log2[amax & magnitude]

@@ -43,16 +43,16 @@ class LogFMT(BitwiseEq):
     Attributes
     ----------
     codes : uint8 (bits <= 8) or uint16 array, the shape of the values
-        Sign in bit `bits` - 1, magnitude code below it. With a fallback always uint16; a chunk that fell back holds the
-        codes of its bfloat16 numbers.
+        Sign in bit `bits` - 1, magnitude code below it. With a fallback the dtype is always uint16, and a chunk that
+        fell back holds the codes of its bfloat16 numbers.
     amin, amax : float32 arrays, the shape of the values with `axis` counting tiles
         Smallest non-zero and largest magnitude of each tile; 0 and 0 for a tile of zeros, amax NaN for a poisoned one.
     bits : int
-        Bits per value, including the sign.
+        Number of bits per value, including the sign.
     tile : int
-        Values per tile.
+        Number of values per tile.
     octaves : int
-        Largest ratio of the ends as a power of two: the lower one is at least amax * 2^-octaves.
+        Largest log2 of the ratio of a tile's ends: the lower end is at least amax * 2^-octaves.
     axis : int
         Axis of the tiles.
     range_format : {None, "bf16", "fp32"}
@@ -78,7 +78,7 @@ class LogFMT(BitwiseEq):
 
     @property
     def range_bits(self) -> int:
-        """Bits of a tile's (amin, amax) pair: 32 in bfloat16, 64 in float32."""
+        """Number of bits of a tile's (amin, amax) pair: 32 in bfloat16, 64 in float32."""
         if self.range_format is not None:
             return 32 if self.range_format == "bf16" else 64
         for ends in (self.amin, self.amax):
@@ -88,10 +88,10 @@ class LogFMT(BitwiseEq):
 
     @property
     def encoded_chunks(self) -> npt.NDArray[np.bool_]:
-        """Whether each chunk of 8 tiles is in LogFMT: bool, the shape of `amax` with `axis` counting chunks.
+        """Whether each chunk of 8 tiles is in LogFMT, bool array of the shape of `amax` with `axis` counting chunks.
 
-        Without a fallback all are; with it, those with amax < 1 and amin < amax in all tiles, DeepEP's condition for
-        1024 channels. The receiver derives it from the metadata.
+        Without a fallback, all chunks are. With it, only those with amax < 1 and amin < amax in all tiles are, which is
+        DeepEP's condition for 1024 channels. The receiver derives it from the metadata.
         """
         amin, amax = as_rows(self.amin, self.axis), as_rows(self.amax, self.axis)
         fit = (amax < 1) & (amin < amax) if self.fallback else np.ones(amax.shape, bool)
@@ -114,7 +114,7 @@ class LogFMT(BitwiseEq):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value, including metadata."""
+        """Number of bits sent per value, including metadata."""
         return 8 * self.nbytes / max(1, self.codes.size)
 
     @with_default_fpenv
@@ -196,7 +196,7 @@ class LogFMT(BitwiseEq):
         return join_rows(metas, cast, encoded, raw)
 
     def to_bytes(self) -> bytes:
-        """Return a header with bits, tiles and shape, followed by `pack()`: all that `from_bytes` needs."""
+        """Return a header with bits, tiles and shape, followed by `pack()`; `from_bytes` reads them."""
         axis = self.axis % len(self.shape)
         header = Header(
             0, self.bits, self.octaves, self.range_bits, self.fallback is not None, axis, self.tile, self.shape
@@ -204,7 +204,7 @@ class LogFMT(BitwiseEq):
         return with_header(header, self.pack().reshape(-1))
 
     def fallback_mask(self) -> npt.NDArray[np.bool_] | None:
-        """Return whether each value [rows, columns] is a bfloat16 number, or None without a fallback."""
+        """Return whether each value [rows, columns] is stored as bfloat16, or None without a fallback."""
         if not self.fallback:
             return None
         cast_chunks = as_rows(self.encoded_chunks, self.axis)
@@ -229,7 +229,7 @@ def unpack(
     wire : uint8 array [..., bytes of a row]
         Encoded bytes; with a fallback one-dimensional, row after row.
     columns : int
-        Values in a row.
+        Number of values per row.
     bits, tile, clamp_octaves, fallback
         Options that `encode` was given.
     range_bits : {32, 64}

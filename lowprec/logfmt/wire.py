@@ -71,7 +71,7 @@ def from_streams(rows: Bytes, columns: int, bits: int, tile: int) -> Array:
 
 
 def pairs_to_bytes(first: Array, second: Array, range_bits: int) -> Bytes:
-    """Return pairs of float32 numbers [rows, tiles] as little-endian bytes; in bfloat16 if a pair has 32 bits."""
+    """Return pairs of float32 numbers [rows, tiles] as little-endian bytes, as bfloat16 if a pair has 32 bits."""
     words = np.stack([first, second], axis=-1).view(np.uint32)
     halves = (words >> np.uint32(16)).astype("<u2") if range_bits == 32 else words.astype("<u4")
     return halves.reshape(-1).view(np.uint8).reshape(len(first), first.shape[1] * range_bits // 8)

@@ -26,14 +26,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FormatErrors:
-    """Errors of one format on one array.
+    """Errors of one format on one array x, which the format encodes and decodes to y.
 
     Attributes
     ----------
     format : str
         Name of the codec, quantizer or element format.
     bits_per_value : float
-        Bits per value, scales included.
+        Number of bits per value, scales included.
     sqnr : float
         Signal to quantization noise ratio, dB.
     relative_rms, relative_max : float

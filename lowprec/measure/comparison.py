@@ -17,7 +17,7 @@ from .pairs import errors, norm, pair, ratio, rms
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `compare`: one field per measure.
+    """Result of `compare` for an array a and a reference r: one field per measure.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def compare(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Comparison:
     Returns
     -------
     Comparison
-        All measures of the class.
+        Result, with one field per measure.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class Distribution:
     draw : callable
         Function that draws values: ``draw(rng, (rows, columns))``.
     description : str
-        Description.
+        Description of the distribution.
     """
 
     name: str

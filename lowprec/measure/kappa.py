@@ -23,8 +23,8 @@ def kappa(
 ) -> float:
     """Return the largest distance between two functions of codes, in code points, over all their operands.
 
-    Distances are steps in the order of the result's values, in which -0, in formats that have it, comes one before 0.
-    If the two functions differ in where they return NaN or Inf, kappa is NaN.
+    Distances are steps in the order of the result's values. In formats that have -0, it is one step before 0. If one
+    function returns NaN or Inf where the other does not, kappa is NaN.
 
     Parameters
     ----------

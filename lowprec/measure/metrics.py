@@ -24,7 +24,7 @@ def sqnr(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Parameters
     ----------
     actual, reference : array_like of one shape
-        Real numbers.
+        Real numbers a and r.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def relative_error(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
     Parameters
     ----------
     actual, reference : array_like of one shape
-        Real numbers.
+        Real numbers a and r.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def relative_error(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
 
 
 def ulp_difference(actual: npt.ArrayLike, reference: npt.ArrayLike) -> Wide:
-    """Return the distance of two values in float32 numbers: 0 if they are equal, 1 if they are neighbours.
+    """Return the distance between elements, counted in float32 numbers: 0 for equal ones, 1 for neighbours.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def underflow(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def saturation(actual: npt.ArrayLike, reference: npt.ArrayLike, limit: float) -> float:
-    """Return the share of elements that saturated: the reference is beyond a limit, and `actual` is at it.
+    """Return the share of elements that saturated: `reference` exceeds a limit in magnitude, and `actual` equals it.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def magnitude_bias(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Parameters
     ----------
     actual, reference : array_like of one shape
-        Real numbers.
+        Real numbers a and r.
 
     Returns
     -------
@@ -243,12 +243,12 @@ def magnitude_bias(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def gain_error(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return sum(a r) / sum(r^2) - 1: the gain error, by how much values are amplified on average.
+    """Return the gain error sum(a r) / sum(r^2) - 1, which is the relative amplification of values on average.
 
     Parameters
     ----------
     actual, reference : array_like of one shape
-        Real numbers.
+        Real numbers a and r.
 
     Returns
     -------
@@ -280,7 +280,7 @@ def calc_diff(actual: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     Parameters
     ----------
     actual, reference : array_like of one shape
-        Real numbers.
+        Real numbers a and r.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Pairs of arrays in float64: their errors, norms and places among the float32 numbers."""
+"""Pairs of arrays in float64: their errors, norms and positions among the float32 numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Wide = npt.NDArray[np.float64]
 def as_wide(name: str, x: npt.ArrayLike) -> Wide:
     """Return an array as float64 in C order; errors name the calling function.
 
-    C order determines the order of NumPy's sums: a transposed view could have another last bit.
+    The memory order determines the order of NumPy's sums, so that a sum over a transposed view could differ in the last
+    bit.
     """
     return as_real(name, x).astype(np.float64, order="C")
 
@@ -30,7 +31,7 @@ def pair(a: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Wide, Wide]:
 
 
 def errors(x: Wide, r: Wide) -> Wide:
-    """Return x - r; 0 where both are NaN or one infinity, inf where two others are not both finite."""
+    """Return x - r; 0 where both are NaN or the same infinity, inf elsewhere unless both are finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.asarray(x - r)
         same = (x == r) | (np.isnan(x) & np.isnan(r))

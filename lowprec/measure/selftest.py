@@ -55,7 +55,7 @@ class SelfTest:
 
 
 def self_tests(exhaustive: bool = False, names: tuple[str, ...] = ()) -> list[SelfTest]:
-    """Return the checks, quick ones (seconds) or all 2^32 float32 inputs of each format (minutes).
+    """Return the checks: quick ones (seconds), or exhaustive ones over all 2^32 float32 inputs per format (minutes).
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _GRAIN = 1 << 16  # values per task of the thread pool
 
 
 def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
-    """Return log2 of the largest over the smallest nonzero magnitude of each tile of a row: R, in octaves.
+    """Return R = log2(largest / smallest nonzero magnitude) of each tile of a row, in octaves.
 
     R predicts the error of a logarithmic format with K steps: its steps are R / K octaves.
 
@@ -24,7 +24,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
     x : array_like [..., columns]
         Real numbers; the last tile of a row may be shorter.
     tile : int
-        Values per tile.
+        Number of values per tile.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def kurtosis(x: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        Kurtosis, 1 or more; NaN if all values are equal, as it is 0 / 0 then.
+        Kurtosis, at least 1; NaN if all values are equal, for which it is 0 / 0.
 
     Raises
     ------

@@ -116,7 +116,8 @@ class BoundRecipe:
     def storage(self, name: str, *, passing: bool = False) -> Callable[[Array], Array]:
         """Return the in-place rounding that is applied when a named tensor is stored.
 
-        With `passing=True` (consumed at once, never stored) a tensor is rounded only if a storage rule names it.
+        With `passing=True`, for tensors that are consumed at once and never stored, a tensor is rounded only if a
+        storage rule names it.
         """
         for rule in self.recipe.storage:
             if matches(name, rule.pattern, self.layers) and self.recipe.activations != "float64":
@@ -153,7 +154,7 @@ class BoundRecipe:
         return _LOSSLESS if self.recipe.activations != "bfloat16" and is_cast(codec, _BF16) else codec
 
     def delayed(self, tensor: str, spec: TensorSpec) -> DelayedScaling:
-        """Return the scale of a tensor under delayed scaling, with its history."""
+        """Return the `DelayedScaling` of a tensor, which holds its amax history; it is created on the first call."""
         if tensor not in self._delayed:
             self._delayed[tensor] = DelayedScaling(spec.resolved)
         return self._delayed[tensor]
@@ -168,7 +169,7 @@ class BoundRecipe:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Context manager for evaluations: no amax is recorded, so that later steps are the same as without it."""
+        """Context manager for evaluations: no amax is recorded, so that evaluations do not affect later steps."""
         before, self.observing = self.observing, False
         try:
             yield

@@ -19,7 +19,7 @@ _V3_PROJECTION = LayerRule("layers.*.projection", BF16_LINEAR)
 
 
 def every_block_linear(spec: LinearSpec, **experts: LinearSpec) -> tuple[LayerRule, ...]:
-    """Return rules for all linears of attention, feed-forward and experts: not the gate, the head, the embedding."""
+    """Return rules for the linear layers of attention, feed-forward and experts, but not gate, head and embedding."""
     first = tuple(LayerRule(f"layers.*.ffn.experts.*.{name}", linear) for name, linear in experts.items())
     places = ("layers.*.attn.w*", "layers.*.ffn.*", "layers.*.projection")
     return (*first, GATE, *(LayerRule(place, spec) for place in places))
@@ -134,7 +134,7 @@ def _te(x: str, w: str, dy: str, **more: Any) -> tuple[LayerRule, ...]:
 
 
 def _hopper(gemms: tuple[LayerRule, ...]) -> tuple[LayerRule, ...]:
-    """Return Hopper's accumulation: FP22 to the end in Fprop, promotion every 128 products in Dgrad and Wgrad."""
+    """Return rules with Hopper's fast accumulation in Fprop, FP22 without promotion; Dgrad and Wgrad are unchanged."""
     fast = {"fprop": {"library": "cublaslt_fast", "promote_every": None}}
     return tuple(LayerRule(r.pattern, r.linear.with_(**fast)) if r.linear.quantized else r for r in gemms)
 

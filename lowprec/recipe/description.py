@@ -147,7 +147,7 @@ class RecipeFields(Value):
         Codecs of two activations saved for the backward pass: the input of the linear layer after attention, and the
         inputs of SwiGLU.
     attention : AttentionKernel or str, optional
-        Kernel of attention's forward pass, whose operands are quantized as it needs, see
+        Kernel of attention's forward pass, whose operands are quantized as the kernel requires, see
         `lowprec.attn.operands.quantize_operands`; None for products of the stored operands in float32. The backward
         pass is straight through: it reads the stored q, k, v, the kernel's output and its log-sum-exp, in float32. A
         float64 recipe ignores it, as it ignores quantization.
@@ -231,7 +231,7 @@ class RecipeFields(Value):
 
     @property
     def forward_fields(self) -> Self:
-        """The fields that affect a forward pass: with equal `forward_fields`, two recipes give equal bits.
+        """The fields that affect a forward pass; recipes with equal `forward_fields` give equal bits.
 
         Scales of delayed scaling depend on earlier values, those of backward passes included: see
         `uses_delayed_scaling`.
@@ -271,7 +271,7 @@ class RecipeFields(Value):
 
     @property
     def typical_linear(self) -> LinearSpec:
-        """The `LinearSpec` of most linear layers: that of attention's first one in a middle block."""
+        """The `LinearSpec` of attention's first linear layer in a middle block, taken as that of most layers."""
         return self.spec(_MAIN, layers=3)
 
     def with_(self, **changes: Any) -> Self:
@@ -280,14 +280,19 @@ class RecipeFields(Value):
         Parameters
         ----------
         **changes
-            Of the recipe: its fields; `storage` also as a mapping from patterns of stored tensors to codecs, which
-            precede the existing rules; `moments` for both moments. Of all its quantized linear layers, or if none is,
-            of those in the blocks but the gate: `x`, `w`, `dy` (a tensor in all its multiplications), `fprop`, `dgrad`,
-            `wgrad` (mappings of changes in one multiplication), `accumulator`, `promote_every`, `library`,
-            `injected_error`, `wgrad_input`, `dgrad_weight`. Of single layers: `protect`, patterns of layers that run in
-            BF16; `quantize`, patterns of layers that run as most quantized layers do; `layers`, a mapping from patterns
-            of names to changes of these layers, applied in order, with the keys above and `out`, the format of y and
-            dx. Without a `name` the new one lists the changes.
+            Changes of the recipe are its fields; `storage` may also be a mapping from patterns of stored tensors to
+            codecs, which precede the existing rules, and `moments` changes both moments.
+
+            Changes of all quantized linear layers (or, if none is quantized, of all linear layers in the blocks except
+            the gate) are `x`, `w`, `dy` (a tensor in all its multiplications), `fprop`, `dgrad`, `wgrad` (mappings of
+            changes in one multiplication), `accumulator`, `promote_every`, `library`, `injected_error`, `wgrad_input`
+            and `dgrad_weight`.
+
+            Changes of single layers are `protect`, patterns of layers that run in BF16; `quantize`, patterns of layers
+            that run as most quantized layers do; and `layers`, a mapping from patterns of names to changes of these
+            layers, applied in order, with the keys above and `out`, the format of y and dx.
+
+            If `name` is not given, the new name lists the changes.
 
         Raises
         ------

@@ -29,9 +29,9 @@ class InjectedError(Value):
     Parameters
     ----------
     gain : float
-        Bias along the product: its factor minus 1.
+        Bias along the product, which is multiplied by 1 + gain.
     noise : float
-        Ratio of the Frobenius norms of the random part and of the product.
+        Ratio of the Frobenius norm of the random part to that of the product.
     frozen : bool
         Whether the random part has the same pattern in every step, as an error that the operands determine would;
         otherwise every step draws its own.

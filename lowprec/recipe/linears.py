@@ -89,7 +89,7 @@ class GemmSpec(Value):
             )
 
     def with_(self, **changes: Any) -> GemmSpec:
-        """Return a multiplication with the given fields replaced; itself if none differs."""
+        """Return the multiplication with the given fields replaced, or the same object if no field changes."""
         new = dataclasses.replace(self, **changes)
         return self if new == self else new
 
@@ -191,13 +191,13 @@ class LinearSpec(Value):
 
     @property
     def stateful(self) -> bool:
-        """Whether bits depend on the step: by stochastic rounding, delayed scaling, or an injected error."""
+        """Whether bits depend on the step, because of stochastic rounding, delayed scaling, or an injected error."""
         every = [tensor for gemm in OPERANDS for tensor in self.tensors(gemm)]
         disturbed = any(getattr(self, gemm).injected_error is not None for gemm in OPERANDS)
         return disturbed or any(tensor.random or tensor.delayed for tensor in every)
 
     def delayed_tensors(self) -> dict[str, TensorSpec]:
-        """Return the keys of the state of operands under delayed scaling: role and format, as in ``"dy.e5m2"``."""
+        """Return the operands under delayed scaling, by the key of their state: role and format, ``"dy.e5m2"``."""
         named = [(r, t) for gemm, roles in OPERANDS.items() for r, t in zip(roles, self.tensors(gemm), strict=True)]
         return {f"{role}.{tensor.format}": tensor for role, tensor in named if tensor.delayed}
 
@@ -245,7 +245,7 @@ class LinearSpec(Value):
         return "; ".join(f"{name} {getattr(self, name)}" for name in OPERANDS) + self.describe_outputs()
 
     def describe_outputs(self, *tensors: str) -> str:
-        """Return the output formats of y and dx as words, if a format is named; of `tensors` only, if given."""
+        """Return the output format of `tensors`, y and dx by default, as words; empty if no format is given."""
         return "" if self.out_format is None else f", {' and '.join(tensors or ('y', 'dx'))} in {self.out_format}"
 
 

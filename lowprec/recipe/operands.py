@@ -32,7 +32,7 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
     x : ndarray of float32, shape (rows, K)
         Values to quantize.
     seed, signs : int
-        Seeds of stochastic rounding, and of signs that are drawn.
+        Seeds of stochastic rounding, and of random signs.
     """
     if spec.plain:
         return as_quantized(round_to(x, spec.format, **spec.rounding(seed)), spec.format)
@@ -53,7 +53,7 @@ class TensorState(Protocol):
     """State of the operands of one layer's multiplications."""
 
     def seed(self, operand: str, frozen: bool = False) -> int:
-        """Return the seed of an operand's random bits, ``"wgrad.dy"`` for example: of this step, or of all steps."""
+        """Return the seed of the random bits of an operand, such as ``"wgrad.dy"``, in this step or in all steps."""
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize a tensor, such as ``"dy"``, with the scale from earlier steps."""
@@ -79,7 +79,7 @@ class TensorOperand:
     spec : TensorSpec
         Specification of the operand.
     stored : Format
-        Format in which layers pass it.
+        Format in which layers pass the operand.
     name : str
         Name of the multiplication and the role, ``"wgrad.dy"``.
     state : TensorState

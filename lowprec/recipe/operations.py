@@ -32,7 +32,7 @@ class SavedInput(NamedTuple):
     row : Quantized or array [T, K]
         Operand of Fprop.
     kept : Quantized or array
-        Source of Wgrad's operand: the same, or x encoded by a cache, or x quantized along the tokens [K, T].
+        Source of Wgrad's operand: `row` itself, x encoded by a cache, or x quantized along the tokens [K, T].
     """
 
     row: Operand
@@ -40,7 +40,7 @@ class SavedInput(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes saved for the backward pass; a plain array counts as BF16."""
+        """Number of bytes saved for the backward pass; a plain array counts as BF16."""
         return 2 * self.kept.size if isinstance(self.kept, np.ndarray) else int(self.kept.nbytes)
 
 
@@ -52,11 +52,11 @@ class SavedLinear(NamedTuple):
 
 
 class LinearOps(Protocol):
-    """The three multiplications of one linear layer; arrays are float32, or float64 under the recipe of that name."""
+    """The three multiplications of one linear layer; arrays are float32, or float64 if activations are float64."""
 
     @property
     def input_spec(self) -> Hashable:
-        """Key for sharing a quantized input: layers with equal keys have equal `input` for one x. None: not shared."""
+        """Key of a shared quantized input: layers with equal keys have equal `input(x)`; None if it is not shared."""
 
     def input(self, x: Array) -> Any:
         """Return the operand that `fprop` computes from x [T, K] and saves."""
@@ -88,14 +88,14 @@ class LinearOps(Protocol):
     def gradients(
         self, dy: Array, x: Array, w: Array, need: tuple[bool, bool] = (True, True)
     ) -> tuple[Array | None, Array | None]:
-        """Return dx [T, K] and dW [N, K], or the required one of them, with the bits of `dgrad` and `wgrad`."""
+        """Return dx [T, K] and dW [N, K] with the bits of `dgrad` and `wgrad`; None for one that `need` excludes."""
 
     def words(self, gemm: str) -> str:
         """Describe ``"fprop"``, ``"dgrad"`` or ``"wgrad"`` for tables."""
 
 
 class _Linear:
-    """Multiplications with operands quantized by their specifications; products are exact on the given accumulators.
+    """Multiplications of operands quantized by their specifications, with the bits of the given accumulators.
 
     Wgrad sums over tokens: dy is requantized along that axis, and x either comes from Fprop's saved operand,
     dequantized, transposed and requantized, or was quantized from its source in both directions. Where a block is its

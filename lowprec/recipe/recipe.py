@@ -30,14 +30,14 @@ class Recipe(RecipeFields):
     """
 
     def bind(self, seed: int = 0, layers: int | None = None) -> BoundRecipe:
-        """Return the precision of one run: operations for its layers, and the state of those that have one.
+        """Return the precision of one run: the operations of its layers, with their state.
 
         Parameters
         ----------
         seed : int
             Seed of the run: with step, layer and tensor it determines all random bits.
         layers : int, optional
-            Number of blocks of the model; required if a rule counts from the last one.
+            Number of blocks of the model; required if a rule counts blocks from the last one.
 
         Raises
         ------

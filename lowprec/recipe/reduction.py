@@ -26,7 +26,7 @@ class GradientAllReduce(Value):
     Parameters
     ----------
     ranks : int
-        Ranks that share a batch evenly, by sequences.
+        Number of ranks, which share the sequences of a batch evenly.
     algorithm : Collective or str
         Algorithm of the all-reduce, of `lowprec.collectives`.
     codec : Codec or str
@@ -51,7 +51,7 @@ class GradientAllReduce(Value):
     def parse(
         cls, given: str | GradientAllReduce | None, names: Mapping[str, Lookup] | None = None
     ) -> GradientAllReduce | None:
-        """Read ``"16 ring fp8_1x128"``; None for ``"none"``.
+        """Parse an all-reduce such as ``"16 ring fp8_1x128"``; return None for ``"none"``.
 
         Parameters
         ----------

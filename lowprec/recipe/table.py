@@ -82,7 +82,7 @@ def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
 
 
 def _master(recipe: RecipeFields) -> str:
-    """Return the storage of master weights: the type of the moments' arithmetic, unless they are rounded."""
+    """Return the storage of master weights: the recipe's format, or the dtype of AdamW's arithmetic without one."""
     whole = "float64" if recipe.moment_m == "float64" else "float32"
     return whole if recipe.master_weights in ("float64", _FLOAT32) else str(recipe.master_weights)
 
@@ -103,7 +103,7 @@ def _linears(bound: BoundRecipe) -> list[PrecisionRow]:
 
 
 def _special_blocks(bound: BoundRecipe) -> list[PrecisionRow]:
-    """Return a line for each block or expert that differs."""
+    """Return a line for each rule that names blocks or experts by number."""
     if bound.recipe.activations == "float64":
         return []
     counted = [rule for rule in bound.recipe.rules if re.search(r"(layers|experts)\.-?\d", rule.pattern)]

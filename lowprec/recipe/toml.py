@@ -195,7 +195,7 @@ def _check_gemm(row: dict[str, Any], where: str) -> None:
 
 
 def _check(row: Mapping[str, Any], where: str, *tables: str) -> None:
-    """Raise a ValueError unless every value has the type of its key: a string, but for a few keys and for `tables`."""
+    """Raise a ValueError unless every value is a string, except the values of `tables` and of a few other keys."""
     for key, value in row.items():
         takes, needed = _TAKES.get(key, (_is_text, "a string"))
         if key in tables:

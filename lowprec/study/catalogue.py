@@ -113,7 +113,7 @@ def results(runs: Path) -> Results:
 
 
 def report(runs: Path, plot: bool = True) -> Results:
-    """Write the report of a finished study, and its page if `plot` is given.
+    """Write the report of a finished study, with figures and page if `plot`, and return its results.
 
     Raises
     ------

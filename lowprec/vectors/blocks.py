@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def block_of(r: Quantizer) -> tuple[int, int]:
-    """Return rows and columns of a vector: one block, or two blocks if the tensor has an additional scale.
+    """Return the numbers of rows and columns of a vector: one block, or two if the tensor has an additional scale.
 
-    Two rows of two blocks if every row has such a scale.
+    If every row has an additional scale, a vector has two rows of two blocks.
     """
     rows, columns = 2 if r.by_row else r.block[0] or 1, r.block[1] or 64
     return rows, columns * (2 if r.bound is not None else 1)
@@ -63,7 +63,7 @@ def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
 
 
 def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
-    """Return n words not above amax: ties between elements (with the scale amax / max), their neighbours, others."""
+    """Return n words not above amax: ties between elements at scale amax / largest element, neighbours, others."""
     top = max_code(r.element)
     size = Fraction(decode(amax, FLOAT32)) / Fraction(decode(top, r.element))
     words = []

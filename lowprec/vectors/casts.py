@@ -73,7 +73,7 @@ def special_results(f: Fields, mode: str, preset: str) -> dict[str, str]:
 
 
 def special_codes(cast: Callable[[Exact], int], top: Fraction, bits: int) -> dict[str, str]:
-    """Return the codes of values beyond the largest, just below the smallest, of Inf and of NaN."""
+    """Return the codes of values beyond the largest, of values just above and just below 0, and of -0, Inf and NaN."""
     beyond, tiny = 4 * top, Fraction(1, 1 << 1100)
     points: dict[str, Exact] = {
         "beyond the largest": beyond, "beyond the lowest": -beyond, "Inf": math.inf, "-Inf": -math.inf,
@@ -164,7 +164,7 @@ class _Casts(Family):
 
 
 def _concerns_positive(rule: casts.Away, mode: str) -> bool:
-    """Return whether a wrong rule differs for positive numbers; some formats have no others."""
+    """Return whether a wrong rule gives other results for positive numbers; some formats have only positive numbers."""
     fractions = [(Fraction(k, 16), odd) for k in range(16) for odd in (False, True)]
     return any(rule(nu, odd, False, mode, 0, 0) != casts.away(nu, odd, False, mode) for nu, odd in fractions)
 
@@ -352,7 +352,7 @@ class DecodeFamily(Family):
         return SetSpec(definition, *fields_, points, lambda words: (_as_float32(words[0], f),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield other formats of that width, and changes to subnormals and zeros."""
+        """Yield other formats of the same width, and changes to subnormals and zeros."""
         f = format_of(parts[0])[1]
         width, sign = f.width + f.signed, 1 << f.width
 

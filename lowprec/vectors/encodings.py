@@ -68,7 +68,7 @@ def _npz(s: VectorSet) -> bytes:
 
 
 def _hex(s: VectorSet) -> bytes:
-    """Return a set as lines of one hexadecimal number: the first input is most significant, word 0 of a field least."""
+    """Return a set as one hexadecimal number per line: the first input and the last word of a field come first."""
     fields = (*s.inputs, *s.results)
     width = sum(field.bits * field.count for field in fields)
     lines = [s.comments("//"), f"// reg [{width - 1}:0] {s.stem} [0:{len(s) - 1}];\n"]

@@ -68,7 +68,7 @@ class Rule:
     answer : callable
         Takes a vector's input words, returns its result words.
     mutant : bool
-        Whether it is a known wrong rule, which the set must distinguish from the right one.
+        Whether it is a known wrong rule, which the set must distinguish from the correct one.
     changes : int
         Number of changes from the set's rule. Of several rules that explain the same answers, the one with the fewest
         changes is reported.
@@ -82,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class SetSpec:
-    """A set without its answers: definition, fields, labelled inputs, and the right rule."""
+    """A set without its answers: definition, fields, labelled inputs, and the correct rule."""
 
     definition: dict[str, Any]
     inputs: tuple[Field, ...]
@@ -190,14 +190,14 @@ class Family(ABC):
 
     @abstractmethod
     def prepare(self, parts: Sequence[str], level: int, seed: int) -> SetSpec:
-        """Return the fields, inputs and rule of the set with that full name, without its answers."""
+        """Return the fields, inputs and rule of the set with the given full name, without its answers."""
 
     @abstractmethod
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
         """Yield rules other than the set's, fewest changes first; `theirs` maps inputs to the answers to explain."""
 
     def make(self, parts: Sequence[str], level: int, seed: int) -> VectorSet:
-        """Make the set with that name."""
+        """Make the set with the given name."""
         whole = self.full(parts)
         made = self.prepare(whole, level, seed)
         seen: dict[Words, Vector] = {}

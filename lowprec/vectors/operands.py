@@ -280,7 +280,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
 
 
 def _nothing_but_c(machine: Accumulator, pair: tuple[Fields, Fields], k: int) -> Iterator[Point]:
-    """Yield sums in which all products cancel, and sums of negative zeros with c = -0 or just below."""
+    """Yield sums in which all products cancel, and sums of negative zeros with c = -0 or the value just below."""
     ones: Codes = []
     if machine.scales is not None:
         fmt, block = machine.scales

@@ -28,7 +28,7 @@ def magnitude(code: int, f: Fields) -> Fraction:
 
 
 def patterns(bits: int, pairs: bool = False) -> list[int]:
-    """Return significands: zero, walking ones, runs of ones at either end; with `pairs`, also any two ones."""
+    """Return significands: zero, one bit set, runs of ones at either end and, with `pairs`, any two bits set."""
     ones = (1 << bits) - 1
     found = {0, ones, ones ^ 1 if bits else 0}
     found |= (
@@ -133,7 +133,7 @@ def fraction_points(target: Fields, source: Fields, bits: int) -> Iterator[Point
 
 
 def source_points(least: Fraction, source: Fields) -> Iterator[Point]:
-    """Yield values far below the target's least, and the source's extremes, zero, Inf and NaNs."""
+    """Yield values far below the target's smallest, and the source's extremes, zero, Inf and NaNs."""
     top, m = max_code(source), source.mantissa_bits
     for power in (2, 3, 10, 24, 25, 60, 100):
         word = _word(least * two_to(-power), 0, source)

@@ -69,7 +69,7 @@ class Recording:
 
     @property
     def accumulator(self) -> str:
-        """Accumulator that models it. FP8 is `wgmma` on Hopper with float32 results, other instructions elsewhere."""
+        """Name of the accumulator that models the recording; FP8 is `wgmma` only on Hopper with float32 results."""
         generation = _GENERATION[self.gpu]
         unit = {"e4m3": "fp8", "e5m2": "fp8"}.get(self.operand, self.operand)
         if unit == "fp8" and (generation == "blackwell" or (generation == "hopper" and self.output == "f16")):

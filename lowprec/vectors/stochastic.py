@@ -94,7 +94,7 @@ def _stochastic(f: Fields, mode: str, n: int, rule: casts.Away = casts.away) -> 
 
 
 def _deciding(word: int, f: Fields, mode: str, n: int, stream: Stream, every: bool) -> Iterator[tuple[int, str]]:
-    """Yield the least R that rounds away and the one before it; with `every`, also the extremes and a random one."""
+    """Yield the smallest R that rounds away and its predecessor; with `every`, also the extremes and a random R."""
     value = value_of(word, FLOAT32)
     last = (1 << n) - 1
     if value != value or value in (math.inf, -math.inf):

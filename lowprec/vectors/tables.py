@@ -276,7 +276,7 @@ class TableDecodeFamily(Family):
         return SetSpec(definition, *fields_, points, lambda words: (_as_float32(values[words[0]]),), "any")
 
     def rules(self, parts: Sequence[str], theirs: Mapping[Words, Words]) -> Iterator[Rule]:
-        """Yield the table in the order of codes, and formats with fields of that width."""
+        """Yield the table in the order of codes, and formats with fields of the same width."""
         f = formats[parts[0]]
         t = _table(f)
         ordered = sorted(t.numbers)

@@ -163,7 +163,7 @@ class VectorSet:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def lines(self) -> Iterator[str]:
-        """Return inputs and results of each vector as hexadecimal words."""
+        """Yield the inputs and results of each vector as hexadecimal words."""
         fields = (*self.inputs, *self.results)
         for vector in self.vectors:
             yield hex_words(fields, vector.inputs + vector.results)

@@ -35,7 +35,7 @@ class Corpus:
     bytes : int
         Length of both parts together.
     sha256 : str
-        Hash of both parts; results are comparable only if it is equal.
+        Hash of both parts; results are comparable only if their corpora have equal hashes.
     train, held_out : uint8 array
         Text of the two parts, read-only.
     origin : str
@@ -72,7 +72,7 @@ def make_corpus(name: str, train: bytes, held_out: bytes, origin: str, source_nl
 
 
 def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES) -> Corpus:
-    """Make a corpus from a byte string; its end is held out.
+    """Make a corpus from a byte string, the end of which is held out.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Batches:
     seed : int
         Seed that, with the step number, chooses the windows.
     batch, sequence : int
-        Windows per step, and predicted bytes per window.
+        Number of windows per step, and of predicted bytes per window.
     """
 
     text: Bytes = field(repr=False)
@@ -144,9 +144,9 @@ def batches(corpus: Corpus, seed: int, batch: int, sequence: int) -> Batches:
     seed : int
         Seed that chooses the windows, from 0 to 2**64 - 1.
     batch : int
-        Windows per step.
+        Number of windows per step.
     sequence : int
-        Predicted bytes per window.
+        Number of predicted bytes per window.
 
     Returns
     -------
@@ -183,15 +183,15 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
     corpus : Corpus
         Corpus.
     sequence : int
-        Predicted bytes per window.
+        Number of predicted bytes per window.
     total : int
-        Predicted bytes in all, rounded down to whole windows (at least one).
+        Total number of predicted bytes, rounded down to whole windows (at least one).
 
     Returns
     -------
     uint8 array [windows, sequence + 1]
-        Windows, the same for every recipe, seed and step. They do not overlap if the held-out part is long enough, and
-        are never more than fit into it without overlap.
+        Windows, the same for every recipe, seed and step. Their inputs do not overlap: if `total` is too large, only
+        the windows that fit into the held-out part are returned.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def held_out_windows(corpus: Corpus, sequence: int, total: int) -> Bytes:
 
 
 def held_out_entropy(corpus: Corpus, sequence: int, total: int) -> float:
-    """Return the mean of -log of the source's probability over the bytes predicted in `held_out_windows`, in nats.
+    """Return the source's mean negative log-probability of the bytes predicted in `held_out_windows`, in nats.
 
     Raises
     ------

@@ -37,8 +37,8 @@ def load_corpus(source: str | os.PathLike[str] = "stdlib") -> Corpus:
     Raises
     ------
     ValueError
-        If the file does not exist, is not a file, is empty or shorter than 131,072 bytes; if the packages of a corpus
-        are missing or have another text.
+        If the file does not exist, is not a file, is empty or shorter than 131,072 bytes, or if the packages of a
+        corpus are missing or have another text.
 
     Examples
     --------

@@ -2,10 +2,10 @@
 
 The source has eight domains, each a Markov chain of order two over 64 symbols; a context has eight successors
 each. With probability 1/256 per symbol the domain changes, without a mark. With probability 1/64 a copy begins: the
-following symbols repeat those 1 to 64 places earlier, and the copy ends with probability 1/16 at every symbol. Experts
+following symbols repeat those 1 to 64 symbols earlier, and the copy ends with probability 1/16 at every symbol. Experts
 can specialise in domains, and attention can find copies. The forward algorithm over 8 x 65 hidden states gives the
-probability of every symbol given all before it; the mean of -log of it is a lower bound that a model can only beat by
-luck.
+probability of every symbol given all before it; its mean negative logarithm is a lower bound of a model's loss, which a
+model can only beat by luck.
 All of it is integer and IEEE arithmetic on counter-based random words: the same bytes on every machine.
 """
 
@@ -45,7 +45,7 @@ def markov_tables(seed: int) -> MarkovTables:
 
 
 def generate(source: MarkovTables, seed: int, length: int) -> npt.NDArray[np.uint8]:
-    """Return symbols, numbered from 0."""
+    """Return `length` symbols drawn from the source, numbered from 0."""
     symbols = np.empty(length, np.uint8)
     kernels.generate(*source, np.uint32(seed), np.uint32(2), SWITCH, START, STOP, symbols)
     return symbols

@@ -7,8 +7,9 @@ extra channels, which for keys are shared by all heads (arXiv 2412.19437, sectio
     c_kv, k_r = split(wkv_a x)            k_n, v = wkv_b RMSNorm(c_kv)   # [T, H * (n + v)]; k = [k_n ; rotated k_r]
     o = softmax(q k^T / sqrt(n + r)) v    y      = wo o
 
-The backward pass reads o too: the gradient of a row of scores loses the row's sum of do * o, as in fused kernels. So
-the format in which o is saved, E5M6 in DeepSeek-V3 (section 3.3.3), affects attention's gradients as well as wo's.
+The backward pass reads o too: the row's sum of do * o is subtracted from the gradient of a row of scores, as in fused
+kernels. The format in which o is saved, E5M6 in DeepSeek-V3 (section 3.3.3), therefore affects attention's gradients as
+well as wo's.
 
 If a recipe has an attention kernel, the forward pass is that kernel's: operands with a scale per sequence and head, and
 its o and log-sum-exp. The backward pass is straight through: softmax from the stored q and k and the saved log-sum-exp,
@@ -63,7 +64,7 @@ def rotary_angles(sequence: int, rope_dim: int, theta: float, dtype: Any = np.fl
 
 
 def _kernels(dtype: Any) -> ModuleType:
-    """Return the matrix products for a dtype: those in float64 are for gradient checks and need not be fast."""
+    """Return the module with the products for a dtype; those in float64 are for gradient checks, and may be slow."""
     return attention_f32 if dtype == np.float32 else plain_kernels
 
 
@@ -177,7 +178,7 @@ class LatentAttention:
         return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(-1, heads.shape[1] * heads.shape[3]), found.lse[0]
 
     def _probabilities(self, q: Array, k: Array, lse: Array | None = None) -> Array:
-        """Return the softmax [B * H, S, S], rounded to storage; from a kernel's log-sum-exp if there is one."""
+        """Return the softmax [B * H, S, S], rounded to storage; a kernel's log-sum-exp `lse` is used if given."""
         probs = np.empty((*q.shape[:2], q.shape[1]), dtype=q.dtype)
         if lse is None:
             kernels = _kernels(q.dtype)
@@ -191,7 +192,7 @@ class LatentAttention:
         return self.stored["probs"](probs)
 
     def _remade(self, params: Params, saved: _Saved) -> tuple[dict[str, Any], Array, Array, Array, Array]:
-        """Return the linear layers' saved data, queries, keys, values and probabilities: as saved, or recomputed."""
+        """Return the linear layers' saved data, queries, keys, values and probabilities, saved or recomputed."""
         linears, q, k, v = dict(saved.linears), saved.q, saved.k, saved.v
         if self.recompute.norms or self.recompute.up_projections:
             q_latent = self.q_norm.again(params, saved.q_norm)

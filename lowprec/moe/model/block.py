@@ -27,7 +27,7 @@ class Block:
     Parameters
     ----------
     index : int
-        Index of the block, which decides between dense and experts.
+        Index of the block, which determines whether it has a dense network or experts.
     config : MoEConfig
         Sizes.
     recipe : BoundRecipe
@@ -60,7 +60,7 @@ class Block:
     def forward(
         self, params: Params, biases: Params, x: Array, sequence: int
     ) -> tuple[Array, _SavedBlock, Routing | None]:
-        """Map the stream x [T, d] to the next [T, d]; `routing` is None in a dense block."""
+        """Map the stream x [T, d] to the next [T, d]; the returned routing is None in a dense block."""
         normed, attn_norm = self.attn_norm.forward(params, x)
         update, attn = self.attn.forward(params, normed, sequence, keep_input=self.keep_input)
         x = self._add(x, self.branches[0](update))
@@ -75,7 +75,7 @@ class Block:
         return self._add(x, self.branches[1](update)), _SavedBlock(attn_norm, attn, ffn_norm, ffn), routing
 
     def backward(self, params: Params, grads: Grads, d_x: Array, saved: _SavedBlock) -> Array:
-        """Return the gradient of the incoming stream; `d_x`, that of the outgoing one, is overwritten."""
+        """Return the gradient of the incoming stream; `d_x`, the gradient of the outgoing stream, is overwritten."""
         normed = None if self.keep_input else self.ffn_norm.again(params, saved.ffn_norm)
         d_normed = self.ffn.backward(grads, d_x, saved.ffn, normed)
         d_x = self.ffn_norm.backward(params, grads, d_normed, saved.ffn_norm, d_x)

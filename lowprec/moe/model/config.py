@@ -31,9 +31,9 @@ class MoEConfig:
     layers, dense_layers : int
         Number of blocks, and number of the first ones that have a dense feed-forward network instead of experts.
     heads : int
-        Attention heads.
+        Number of attention heads.
     nope_dim, rope_dim, value_dim : int
-        Per head: width of queries and keys without and with rotary position (section 2.1.1), width of values.
+        Widths per head: of queries and keys without and with rotary position (section 2.1.1), and of values.
     q_rank, kv_rank : int
         Widths of the two compressed latents.
     experts, top_k : int
@@ -41,13 +41,13 @@ class MoEConfig:
     expert_groups, topk_groups : int
         Experts form `expert_groups` equal groups; a token's experts come from `topk_groups` of them (section 2.1.2).
     shared_experts : int
-        Experts that every token uses, computed as one expert of that multiple of the width.
+        Number of experts that every token uses; they are computed as one expert, wider by this factor.
     expert_width, dense_width : int
         Hidden widths of one expert and of the dense network.
     vocabulary : int
-        Tokens are bytes: at most 256.
+        Number of different tokens, at most 256, as tokens are bytes.
     sequence, batch : int
-        Bytes in a training sequence and sequences in a step, by default in training.
+        Number of bytes per training sequence, and of sequences per step.
     rope_theta, norm_eps : float
         Base of the rotary frequencies; constant added to the mean square in RMSNorm.
     route_scale : float
@@ -234,7 +234,7 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: the main model's, those a token uses, and those of the latter that FP8 recipes convert.
+    """Numbers of the main model's parameters: all, those used by a token, and of these those that FP8 recipes convert.
 
     `mtp` counts the multi-token prediction module, which may be dropped when a trained model is used.
     """

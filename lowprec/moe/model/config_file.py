@@ -95,8 +95,9 @@ def get_config(config: MoEConfig | str | os.PathLike[str]) -> MoEConfig:
 def check_tiles(config: MoEConfig, recipe: Recipe) -> None:
     """Check that the forward products of a configuration consist of whole tiles of a recipe.
 
-    A tile shares one scale. The last one of a row may be shorter, and sometimes must be: the backward products sum over
-    a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the original.
+    The values of a tile share a scale. A row's last tile may be shorter, and sometimes must be: backward products sum
+    over a layer's outputs, of which `wkv_a` has kv_rank + rope_dim, 1.25 tiles in the small models and 4.5 in the
+    original.
     Inputs that end in part of a tile are usually a mistake: they cost no accuracy, but speed on all hardware.
     `allow_partial_tiles` allows them.
 

@@ -71,7 +71,7 @@ class Linear:
         return self.ops.cached_input(saved)
 
     def with_input(self, saved: Any, x: Array | None, shared_with: tuple[Linear, Any] | None = None) -> Any:
-        """Return `saved` with its input recomputed from x; without an input, if x is None."""
+        """Return `saved` with its input recomputed from x, or without an input if x is None."""
         if x is None:
             return saved._replace(x=None)
         shared = self._shared(shared_with)
@@ -156,7 +156,7 @@ class FeedForward:
     cache : Codec, optional
         Codec of the saved inputs of SwiGLU, from which the backward pass then recomputes its output.
     limit : float
-        Upper limit of W1 x, and limit of the magnitude of W3 x; 0 for none. Saved inputs are not clipped.
+        Upper limit of W1 x, and limit of the magnitude of W3 x; 0 for no limit. Saved inputs are not clipped.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Embedding:
         return self.store(y)
 
     def backward(self, params: Params, grads: Grads, d_y: Sequence[Array], tokens: Sequence[Array]) -> None:
-        """Write the gradient of the table, summed over all uses: tokens [T] and gradients of their vectors [T, d]."""
+        """Write the gradient of the table, summed over all uses, given their tokens [T] and gradients [T, d]."""
         grads[self.name] = np.empty_like(params[self.name])
         whole = (d_y[0], tokens[0]) if len(d_y) == 1 else (np.concatenate(d_y), np.concatenate(tokens))
         nn.embed_backward(*whole, grads[self.name])

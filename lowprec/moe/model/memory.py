@@ -25,14 +25,15 @@ class RecomputePolicy:
     name : str
         Name in the catalogue.
     norms : bool
-        Outputs of every RMSNorm in the blocks, and their quantized copies saved as inputs of linear layers. The first
-        inputs of the head and of the prediction module are saved: their backward pass follows at once.
+        Whether to recompute the outputs of every RMSNorm in the blocks, and their quantized copies that are inputs of
+        linear layers. The first inputs of the head and of the prediction module are saved, because their backward pass
+        follows immediately.
     up_projections : bool
-        Queries, keys and values, from the latents.
+        Whether to recompute queries, keys and values from the latents.
     probabilities : bool
-        Softmax of attention, from queries and keys, as in fused attention kernels.
+        Whether to recompute the softmax of attention from queries and keys, as in fused attention kernels.
     swiglu : bool
-        Input of w2, from the outputs of w1 and w3.
+        Whether to recompute the input of w2 from the outputs of w1 and w3.
 
     Examples
     --------
@@ -79,7 +80,7 @@ _KINDS = (
 
 
 def saved_activation_bytes(saved: Any) -> dict[str, int]:
-    """Return the bytes that a forward pass saves, by kind; a tensor that is saved twice counts once.
+    """Return the number of bytes that a forward pass saves, by kind; a tensor that is saved twice counts once.
 
     Codes and scales count in their storage formats. A float32 array of bfloat16 values counts two bytes per value, its
     storage size. Weights and tables of angles do not count: they are not activations.
@@ -92,7 +93,7 @@ def saved_activation_bytes(saved: Any) -> dict[str, int]:
     Returns
     -------
     dict of str to int
-        Bytes by kind, the largest first.
+        Number of bytes by kind, the largest first.
     """
     seen: set[int] = set()
     found: dict[str, int] = {}
@@ -114,7 +115,7 @@ def _kind(path: tuple[str, ...]) -> str:
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield objects with bytes, with the names of the fields on their path."""
+    """Yield every array or other object with a size in bytes, preceded by the names of the fields on its path."""
     if isinstance(value, np.ndarray):
         yield path, value
     elif hasattr(value, "kept"):  # a linear layer's input: the source of Wgrad's operand

@@ -35,9 +35,10 @@ from lowprec.recipe import BoundRecipe, Recipe, load_recipe
 
 
 def initial_parameters(config: MoEConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Draw the initial parameters: norm gains 1, everything else normal with `config.init_std`.
+    """Draw the initial parameters: gains of norms are 1, all others normal with standard deviation `config.init_std`.
 
-    The seed and a parameter's name key its generator: a parameter has the same values when others are added or removed.
+    A parameter's generator depends only on the seed and the parameter's name, so its values stay the same when other
+    parameters are added or removed.
 
     Parameters
     ----------
@@ -88,7 +89,8 @@ class Model:
     biases : dict of str to float32 array [E]
         Load-balancing biases by the name of the gate; see `lowprec.moe.model.routing.update_bias`.
     loads : dict of str to int64 array [E]
-        Slots per expert in the last `loss_and_grads`, by the same names: of all positions, or of those that predict.
+        Number of slots of each expert in the last `loss_and_grads`, by the same names; in the prediction module, only
+        positions that have a target are counted.
     balance_loss : float
         Sum over layers of the sequence-wise balance loss in the last `loss_and_grads`.
     mtp_weight : float
@@ -153,7 +155,7 @@ class Model:
 
     @property
     def max_violation(self) -> float:
-        """The busiest expert's load over the mean, minus 1, in the last `loss_and_grads`; the maximum over layers."""
+        """Largest load of an expert / mean load - 1 in the last `loss_and_grads`, maximum over layers."""
         loads = [load for load in self.loads.values() if load.any()]
         return max((float(load.max() * load.size / load.sum()) - 1.0 for load in loads), default=0.0)
 
@@ -163,7 +165,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            Sequences; the first S bytes of each are read, the last S predicted.
+            Sequences; the first S bytes of each are read, the last S are predicted.
 
         Raises
         ------
@@ -208,7 +210,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            See `loss`. The prediction module does not count: its backward pass ends before the main model's begins.
+            See `loss`. The prediction module is not counted, as its backward pass ends before the main model's begins.
 
         Examples
         --------
@@ -229,7 +231,7 @@ class Model:
         Parameters
         ----------
         tokens : uint8 array [B, S + 1]
-            Sequences; the first S bytes of each are read, the last S predicted.
+            Sequences; the first S bytes of each are read, the last S are predicted.
 
         Returns
         -------
@@ -268,7 +270,7 @@ class Model:
     def _predict_further(
         self, params: Params, grads: dict[str, Array], hidden: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """Predict the byte after next; return gradients of the last block's output and of next bytes' embeddings.
+        """Predict the byte after the next; return the gradients of the last block's output and of the embeddings.
 
         The shared head's gradient is added to that of the main model.
         """
@@ -308,7 +310,7 @@ class Model:
         return logits, _SavedModel(blocks, routings, x, norm, head)
 
     def _parameters(self) -> dict[str, Array]:
-        """Return the parameters in the recipe's compute dtype; without copies in training."""
+        """Return the parameters in the recipe's compute dtype; in training they are not copied."""
         return {name: np.asarray(value, dtype=self._dtype) for name, value in self.params.items()}
 
 

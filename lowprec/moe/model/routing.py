@@ -29,11 +29,11 @@ class Routing(NamedTuple):
     scores : float array [T, E]
         Sigmoid of the logits.
     chosen : int64 array [T, K]
-        Chosen experts, best first by score plus bias; ties by their number.
+        Chosen experts, sorted by score plus bias, best first; ties are in the order of the experts' numbers.
     gates : float array [T, K]
         Weights of the chosen experts, from the scores alone; they sum to the configuration's `route_scale`.
     loads : int64 array [E]
-        Slots that each expert got from the tokens that count.
+        Number of slots of each expert, counting only tokens that are not `idle`, see `route`.
     balance_loss : float
         Sequence-wise balance loss, mean over the sequences.
     d_logits : float array [T, E]
@@ -54,15 +54,15 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     Parameters
     ----------
     logits : float array [T, E]
-        Logits of whole sequences one after another.
+        Logits of the tokens of whole sequences, one sequence after another.
     bias : float32 array [E]
         Bias added to the scores for the choice only.
     config : MoEConfig
         Configuration with top_k, groups, topk_groups, route_scale, balance_alpha.
     sequence : int
-        Tokens in one sequence.
+        Number of tokens per sequence.
     idle : int
-        Tokens at the end of a sequence that count neither for the loads nor for the balance loss.
+        Number of tokens at the end of each sequence that count neither for the loads nor for the balance loss.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def update_bias(bias: Array, loads: Array, rate: float) -> None:
     bias : float32 array [E]
         Biases, changed in place.
     loads : int64 array [E]
-        Slots per expert of the last batch.
+        Number of slots of each expert in the last batch.
     rate : float
         Step size, gamma in the report.
 
@@ -167,11 +167,11 @@ class MixtureOfExperts:
     ================== ========= ==================================================
 
     Gates are applied where the token is: to the returned outputs in the forward pass, and to the gradient before it is
-    sent in the backward pass. So that gradient is quantized once: Dgrad multiplies the received tiles with power-of-two
-    scales, as requantizing them changes no value. DeepSeek-V3's report does this for "the activation gradient before
-    MoE down-projections" and keeps both combines, ``combine`` and ``dispatch_grad``, in BF16 (section 3.3.3); it does
-    not specify where its gates are applied. Sums over a token's experts run in slot order in float32 and are rounded to
-    storage once.
+    sent in the backward pass. That gradient is therefore quantized only once: Dgrad uses the received tiles, whose
+    scales are powers of two, so that requantizing them would change no value. DeepSeek-V3's report does this for "the
+    activation gradient before MoE down-projections" and keeps both combines, ``combine`` and ``dispatch_grad``, in BF16
+    (section 3.3.3); it does not specify where its gates are applied. Sums over a token's experts are computed in slot
+    order in float32 and rounded to storage once.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class MixtureOfExperts:
     recompute : RecomputePolicy
         Activations that the backward pass recomputes.
     idle : int
-        Tokens at the end of a sequence that load balancing ignores, see `route`.
+        Number of tokens at the end of each sequence that load balancing ignores, see `route`.
     """
 
     def __init__(

@@ -42,12 +42,12 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mappi
     header : mapping
         Data that JSON can represent; floats keep every bit.
     arrays : mapping of str to array
-        Arrays of any number, none with dtype object.
+        Any number of arrays, none with dtype object.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be written; then an existing one is unchanged.
+        If the file cannot be written; an existing file is then unchanged.
 
     Examples
     --------

@@ -14,14 +14,14 @@ Array = npt.NDArray[Any]
 
 
 class ParameterEMA:
-    """Exponential moving average of named arrays: ``mean += (1 - decay) * (weight - mean)``, three roundings.
+    """Exponential moving average of named arrays: ``mean += (1 - decay) * (weight - mean)``, with three roundings.
 
     Parameters
     ----------
     params : mapping of str to array
         Weights, the initial value of the mean.
     decay : float
-        Decay in [0, 1); 0 follows the weights.
+        Decay in [0, 1); with 0, the mean equals the weights.
 
     Raises
     ------

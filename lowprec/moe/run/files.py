@@ -76,7 +76,7 @@ def run_files(out: str | os.PathLike[str], *, resume: bool = False, restart: boo
 
 
 def describe_existing_run(folder: str | os.PathLike[str]) -> str | None:
-    """Return a description of the run that a folder holds, None without a run."""
+    """Return a description of the run that a folder holds, or None if there is no run."""
     path = Path(folder)
     left = [name for name in (SUMMARY, CHECKPOINT, METRICS) if (path / name).exists()]
     if not left:
@@ -160,7 +160,7 @@ class RunFiles:
         Raises
         ------
         ValueError
-            If the disk is full, for example; then the previous files are unchanged.
+            If a file cannot be written, for example because the disk is full. That file is then unchanged.
         """
         head = list(StepRecord.__dataclass_fields__)
         config = trainer.config
@@ -254,7 +254,7 @@ class InterruptFlag:
 def deferred_interrupt() -> Iterator[InterruptFlag]:
     """Context manager: defer Ctrl-C to the end of the current step, as half of an update would corrupt the weights.
 
-    A second Ctrl-C interrupts immediately. No effect outside the main thread.
+    A second Ctrl-C interrupts immediately. Outside the main thread this has no effect.
     """
     stop = InterruptFlag()
     if threading.current_thread() is not threading.main_thread():

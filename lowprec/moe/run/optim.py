@@ -32,11 +32,11 @@ class AdamW:
     moment_m, moment_v : TensorSpec or "float64" or str
         Storage of the moments, see `StateFormat`.
     master : TensorSpec or "float64" or str
-        Storage of the weights themselves; they are rounded to it here and after every step.
+        Storage of the weights themselves; they are rounded to it when the optimizer is created and after every step.
     beta1, beta2, epsilon, weight_decay : float
         Coefficients of AdamW; `weight_decay` is multiplied by the rate of the step.
     clip : float
-        Largest norm of the whole gradient; a larger one is scaled down to it.
+        Largest norm of the whole gradient; a gradient with a larger norm is scaled down to it.
 
     Attributes
     ----------

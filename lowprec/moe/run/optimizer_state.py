@@ -77,11 +77,11 @@ class StateFormat(Value):
         return np.zeros(weight.shape, np.uint16 if self.as_codes else weight.dtype)
 
     def load(self, stored: Array) -> Array:
-        """Return the values; the stored array itself if it holds values."""
+        """Return the values, which are the stored array itself unless it holds codes."""
         return cast.decode(stored, _BF16) if self.as_codes else stored
 
     def store(self, values: Array, into: Array) -> None:
-        """Round values and store them in an array that `empty` made."""
+        """Round values and store them in an array that `empty` returned."""
         if self.as_codes:
             cast.encode(values, _BF16, out=into)
         else:
@@ -98,7 +98,7 @@ class StateFormat(Value):
             values[...] = quantize_operand(self._spec, values).dequantize()
 
     def bits_per_value(self, shape: tuple[int, ...]) -> float:
-        """Return the bits per value, including its share of the scales."""
+        """Return the number of bits per value, including its share of the scales."""
         if self._spec is None:
             return 64.0
         if self._spec.plain:

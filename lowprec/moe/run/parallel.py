@@ -44,7 +44,7 @@ class DataParallel:
     reduction : Reduction
         Ranks, algorithm and codec.
     batch : int
-        Sequences in a batch.
+        Number of sequences in a batch.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class DataParallel:
 
 
 def flatten_gradients(gradients: Mapping[str, Array]) -> Floats:
-    """Return gradients one after another in rows of 128, as frameworks send them; each starts a new row.
+    """Return gradients one after another in rows of 128, as frameworks send them; each gradient starts a new row.
 
     If the number of columns is a multiple of 128, a tile of a row is a tile of the parameter.
 

@@ -64,7 +64,7 @@ class PhaseTimer:
         self._since = now
 
     def timed(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that adds its time to a phase."""
+        """Return a function that calls a method and adds the time of the call to a phase."""
 
         @functools.wraps(method)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class PhaseTimer:
 
 @contextmanager
 def phases(*models: Model) -> Iterator[PhaseTimer]:
-    """Time the phases of all passes of these models within the block.
+    """Context manager: time the phases of all passes of the given models.
 
     Examples
     --------
@@ -124,11 +124,11 @@ class TrainingSpeed:
     seconds : float
         Median wall time of a step, in seconds.
     tokens_per_second : float
-        Bytes of a step divided by that time.
+        Number of bytes in a step divided by that time.
     peak_bytes : int
         Peak memory of NumPy's arrays and Python's objects in a step, model and optimizer included.
     page_faults : float
-        Minor page faults of a step, after the first steps.
+        Number of minor page faults per step, after the first steps.
     phases : dict of str to float
         Median processor seconds by phase on one thread.
     """
@@ -144,7 +144,7 @@ class TrainingSpeed:
 def training_speed(
     config: MoEConfig, recipes: Sequence[Recipe], corpus: Corpus, *, steps: int = 5, warmup: int = 3
 ) -> list[TrainingSpeed]:
-    """Time training steps of several recipes in turn; then, on one thread, their phases.
+    """Time training steps of several recipes in turn, and then the phases of their steps on one thread.
 
     Parameters
     ----------
@@ -218,11 +218,11 @@ class ActivationMemory:
     recipe, policy : str
         Names of recipe and policy.
     bytes_per_token : float
-        Bytes of activations saved for the backward pass, per token.
+        Number of bytes of activations saved for the backward pass, per token.
     seconds : float
         Processor time of a forward and backward pass on one thread, the minimum of the rounds.
     kinds : dict of str to float
-        Bytes per token by kind.
+        Number of bytes per token by kind.
     """
 
     recipe: str
@@ -250,7 +250,7 @@ def activation_memory(
     policies : sequence of RecomputePolicy or str, optional
         Policies to measure, by default all of the catalogue.
     rounds : int
-        Number of timed passes; 0 for none, seconds being NaN.
+        Number of timed passes; with 0, `seconds` is NaN.
 
     Returns
     -------

@@ -25,7 +25,7 @@ from lowprec.recipe.description import State
 
 
 class TrainerState(Protocol):
-    """The attributes of a trainer that a checkpoint stores: all state of its next step."""
+    """The attributes of a trainer that a checkpoint stores: all state that determines its next step."""
 
     config: MoEConfig
     corpus: Corpus
@@ -138,7 +138,7 @@ def load(
 
 
 def _recipe(header: Mapping[str, Any], place: str, check: bool) -> Recipe:
-    """Return the recipe of a header; that of version 2 has names only, as TOML."""
+    """Return the recipe in a header; a header of version 2 has it as TOML, with names but no definitions."""
     old = header.get("recipe_toml")
     try:
         data = header["recipe"] if old is None else tomllib.loads(old)

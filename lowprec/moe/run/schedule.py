@@ -26,11 +26,12 @@ class ScheduleCurve:
     Attributes
     ----------
     lr_factor : callable
-        Share of the peak, as a function of the step and the numbers of warm-up steps and of all steps.
+        Fraction of the peak, as a function of the step, the number of warm-up steps and the number of all steps.
     warmup : callable
         Default number of warm-up steps, as a function of the number of steps.
     bias_freeze_at, mtp_drop_at : float
-        Shares of the steps after which the load-balancing bias is constant, and the MTP loss weight is a third.
+        Fraction of the steps after which the load-balancing bias stays constant, and fraction after which the weight of
+        the MTP loss is a third.
     """
 
     lr_factor: Callable[[int, int, int], float]

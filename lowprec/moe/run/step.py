@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class Diverged(ArithmeticError):
-    """Exception: the loss, a gradient or a weight is NaN or infinite. The trainer keeps its state before that step.
+    """Error for a loss, gradient or weight that is NaN or infinite; the trainer keeps its state before that step.
 
     All recipes use the same criterion: casts that saturate infinities can keep the loss finite, but not the weight.
     """
@@ -27,9 +27,9 @@ class StepRecord:
     learning_rate : float
         Learning rate of the update.
     tokens : int
-        Bytes predicted since the first step.
+        Number of bytes predicted since the first step.
     max_violation : float
-        Excess of the busiest expert over the mean, max(load) / mean(load) - 1, maximum over layers.
+        Relative excess of the largest load of an expert, max(load) / mean(load) - 1, maximum over layers.
     balance_loss : float
         Sequence-wise balance loss, which is part of the gradient and not of `loss`.
     mtp_loss : float

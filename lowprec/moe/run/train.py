@@ -46,7 +46,7 @@ class Run:
         Whether all steps were made, or one had a loss or gradient that was not finite; the trainer keeps the state
         before that step.
     divergence_reason : str
-        Reason of the divergence.
+        Reason for the divergence.
     excess_loss : float, optional
         Validation loss minus the entropy of the source, if both are known.
     """

@@ -174,7 +174,8 @@ class Trainer:
         recipe : Recipe or str, optional
             Recipe of the forward pass, by default the trainer's; "bf16" for the quality of the weights alone.
         n_bytes : int
-            Bytes to predict, rounded down to whole windows: the same windows for every trainer on this corpus.
+            Number of bytes to predict, rounded down to whole windows, which are the same for every trainer on this
+            corpus.
         mean_weights : bool
             Whether to evaluate the moving average of the weights.
 
@@ -213,7 +214,7 @@ class Trainer:
         recipe : Recipe or str, optional
             Recipe of the forward pass; by default the trainer's, with its scales of delayed scaling.
         n_bytes : int
-            Bytes to predict, see `evaluate`.
+            Number of bytes to predict, see `evaluate`.
         seed : int, optional
             Seed of the random bits of stochastic rounding in the forward pass; by default the run's.
         calibration : int
@@ -253,9 +254,9 @@ class Trainer:
         Parameters
         ----------
         n_bytes : int
-            Bytes to predict.
+            Number of bytes to predict.
         loss : float, optional
-            Result of `evaluate` for them, if it is known already.
+            Result of `evaluate` for these bytes, if it is already known.
 
         Raises
         ------
@@ -278,7 +279,7 @@ class Trainer:
         return model
 
     def perturb(self) -> str:
-        """Multiply one weight by 1 + 2^-7, to measure how far an error of the size of a rounding separates two runs.
+        """Multiply one weight by 1 + 2^-7, to measure how far a change of the size of a rounding error separates runs.
 
         This changes the weight's bfloat16 value by one or two steps. It is the middle element of the first layer's
         query projection, or the next nonzero one.
@@ -303,12 +304,12 @@ class Trainer:
         Parameters
         ----------
         batches : int
-            Number of batches: those of this trainer's data for its last steps.
+            Number of batches, which are those of the trainer's last steps.
 
         Raises
         ------
         ValueError
-            If it made fewer steps.
+            If the trainer has made fewer steps.
         """
         if not 0 <= batches <= self.steps:
             raise ValueError(f"calibrate: batches must be from 0 to {self.steps}, the steps so far, got {batches!r}")
@@ -320,7 +321,7 @@ class Trainer:
             model.loss_and_grads(self._batches[step])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all state of the next step to a checkpoint.
+        """Write all state that determines the next step to a checkpoint.
 
         Parameters
         ----------
@@ -346,7 +347,7 @@ class Trainer:
         recompute: RecomputePolicy | str = SAVE_ALL,
         config: MoEConfig | None = None,
     ) -> Trainer:
-        """Continue from a checkpoint, exactly, or branch off from it.
+        """Continue exactly from a checkpoint, or branch off from it.
 
         Parameters
         ----------
@@ -357,13 +358,14 @@ class Trainer:
         schedule : Schedule, optional
             Another learning rate schedule; its step 0 is the next step.
         data_seed : int, optional
-            Seed of other windows and, if the recipe draws any, other random bits in the following steps.
+            Seed of the windows and, if the recipe draws any, of the random bits in the following steps, in place of the
+            saved one.
         data : Corpus, optional
             Corpus, if it is loaded already; it must be the one that the checkpoint was trained on.
         recompute : RecomputePolicy or str
             Activations that the backward pass recomputes in the following steps; results do not change.
         config : MoEConfig, optional
-            Another configuration with the same parameters, such as one with other routing.
+            Another configuration with the same parameters, such as one with different routing.
 
         Returns
         -------
@@ -378,7 +380,7 @@ class Trainer:
         Warns
         -----
         UserWarning
-            If another version of the code wrote the checkpoint, so that the next steps may have other bits.
+            If another version of the code wrote the checkpoint, so that the bits of the next steps may differ.
         """
         return saving.load(
             cls,

@@ -23,7 +23,7 @@ _DOUBLINGS = 12  # standard errors from 0; nearer, a ratio is unbounded
 
 
 class VarianceModel(Protocol):
-    """Interface: means of a study's metrics, and their variances."""
+    """Interface of the means of a study's metrics and of the variances of these means."""
 
     def mean(self, metric: str, arm: str, condition: str = "", /) -> float:
         """Return a metric's mean for an arm, under a condition."""
@@ -32,7 +32,7 @@ class VarianceModel(Protocol):
         """Return the variance of the sum of weight * mean over arms, and its degrees of freedom; nan if unknown."""
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
-        """Return whether a metric of an arm cannot be negative in any sample, as a divergence, an error or a share."""
+        """Return whether a metric of an arm cannot be negative in any sample, such as an error or a share."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ConstantMetrics:
         return 0.0, math.inf
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
-        """Return False: nothing is known of the sign."""
+        """Return False, because the sign is not known."""
         return False
 
 
@@ -77,7 +77,7 @@ class Estimate:
 def estimate(
     means: VarianceModel, metric: str, arm: str, condition: str = "", *, over: str = "", minus: str = ""
 ) -> Estimate:
-    """Return an arm's metric; with `over`, divided by that arm's; with `minus`, less that arm's.
+    """Return an arm's metric, divided by that of arm `over` or minus that of arm `minus` if either is given.
 
     The interval of a ratio of two non-negative metrics is that of its logarithm (delta method). For a ratio of two
     effects it is Fieller's interval, which is unbounded if the denominator may be 0. Both use variances of weighted
@@ -135,7 +135,7 @@ def resampled_estimate(
     of: Callable[[str, str, str], Resampled], metric: str, arm: str, condition: str = "", *, over: str = "",
     minus: str = "",
 ) -> Estimate:  # fmt: skip
-    """Return the same number with its interval over resamples of the data, given as `of(metric, condition, arm)`."""
+    """Return the number that `estimate` describes, with an interval from the resamples `of(metric, condition, arm)`."""
     found = of(metric, condition, arm)
     if over:
         return found.over(of(metric, condition, over))
@@ -167,7 +167,7 @@ class Resampled:
         return Resampled(self.value - other.value, self.draws - other.draws)
 
     def over(self, other: Resampled) -> Estimate:
-        """Return the ratio to another number; undefined if that is not distinguishable from 0.
+        """Return the ratio to another number; it has no interval if the other is not distinguishable from 0.
 
         Examples
         --------
@@ -226,7 +226,7 @@ def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def half_width(rows: NDArray[np.float64]) -> float:
-    """Return half the width of the 90 % interval of a mean over rows (checkpoint, batch, value); nan for a single one.
+    """Return half the width of the 90 % interval of a mean over rows (checkpoint, batch, value); nan for a single row.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def all_nonnegative(rows: NDArray[np.float64]) -> bool:
 
 
 def weighted_rows(tables: Mapping[str, NDArray[np.float64]], weights: Mapping[str, float]) -> NDArray[np.float64]:
-    """Return the weighted sum of arms' rows (checkpoint, batch, value), over the batches that all of them have.
+    """Return the weighted sum of arms' rows (checkpoint, batch, value), over the batches that all arms have.
 
     Examples
     --------
@@ -302,7 +302,7 @@ def fieller(above: float, below: float, variance: Callable[[float], tuple[float,
     value = above / below if below else math.nan
 
     def beyond(ratio: float) -> float:
-        """Return the margin by which above - r * below is distinguishable from 0; nan if its variance is unknown."""
+        """Return the margin by which above - ratio * below differs from 0; nan if its variance is unknown."""
         var, df = variance(ratio)
         if not df > 0.0:
             return math.nan
@@ -330,7 +330,7 @@ class BootstrapMean:
     Attributes
     ----------
     mean, low, high : float
-        The mean and the ends of the interval; nan without a finite value.
+        The mean and the ends of the interval; nan if no value is finite.
     largest : float
         The largest value.
     count : int

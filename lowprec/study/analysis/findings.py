@@ -48,12 +48,12 @@ def void_title(reasons: Sequence[str]) -> str:
 
 
 def not_identical(repeat: str, reference: str) -> str:
-    """Return the reason that voids a study: its repeat (A/A) has different bits."""
+    """Return the reason that voids a study whose repeat (A/A) differs from the reference in some bits."""
     return f"{repeat} is NOT bit-identical to {reference}: runs are not reproducible here"
 
 
 def not_detected(control: str) -> str:
-    """Return the reason that voids a study: its positive control does not hurt."""
+    """Return the reason that voids a study whose positive control does not hurt."""
     return f"{control} (positive control) is NOT detected: a recipe that is known to hurt cannot be seen here"
 
 
@@ -73,7 +73,7 @@ class Finding:
     found : Estimate
         The measured number and its interval.
     outcome : str
-        Result of `outcome_of`, "not registered", or "void: " and the reasons; always computed.
+        Result of `outcome_of`, "not registered", or "void: " and the reasons. It is always computed.
     """
 
     expectation: Expectation
@@ -89,7 +89,8 @@ class Finding:
 def outcome_of(found: Estimate, expected: Range, published: Range | None = None) -> str:
     """Return the outcome of an expectation, from the 90 % interval of the measured number.
 
-    A number without an interval is not resolved; of an infinite one, a divergence, both ends are infinite.
+    A number without an interval is not resolved. If the number is infinite (a divergence), both ends of its interval
+    are infinite.
 
     Examples
     --------
@@ -116,7 +117,7 @@ def outcome_of(found: Estimate, expected: Range, published: Range | None = None)
 
 
 def is_as_expected(outcome: str) -> bool:
-    """Return whether an outcome means that the expected range holds the whole interval.
+    """Return whether an outcome means that the whole interval is inside the expected range.
 
     Examples
     --------

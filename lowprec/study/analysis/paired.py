@@ -46,15 +46,15 @@ class Inference:
     Attributes
     ----------
     mean, error : float
-        Mean and its standard error; `error` is nan without a degree of freedom.
+        Mean and its standard error; `error` is nan without degrees of freedom.
     df : float
         Degrees of freedom of the error.
     ci90, ci95 : (float, float)
-        t intervals; (-inf, inf) without a degree of freedom.
+        t intervals; (-inf, inf) without degrees of freedom.
     p_difference : float
-        Two-sided p of mean = 0.
+        Two-sided p value of the hypothesis that the mean is 0.
     p_equivalence : float
-        The larger p of the two one-sided tests against the margin.
+        Larger p value of the two one-sided tests against the margin.
     margin : float
         Equivalence margin.
     """
@@ -70,7 +70,7 @@ class Inference:
 
     @property
     def verdict(self) -> str:
-        """Verdict: equivalent, worse, better, "worse" or "better, but within the margin", or not resolved.
+        """Verdict: equivalent; worse or better; worse or better, but within the margin; or not resolved.
 
         Both sides are tested against the margin. A real difference that is shown neither to be smaller than the margin
         nor to be larger is not resolved.
@@ -117,7 +117,7 @@ def infer(mean: float, error: float, df: float, margin: float) -> Inference:
 
 
 def t_interval(mean: float, error: float, df: float, level: float) -> tuple[float, float]:
-    """Return Student's interval of a mean; (-inf, inf) without a degree of freedom.
+    """Return Student's interval of a mean; (-inf, inf) without degrees of freedom.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Paired(Inference):
     Attributes
     ----------
     n, checkpoints : int
-        Number of pairs, including diverged ones, and of their checkpoints.
+        Number of pairs, including diverged ones, and number of checkpoints.
     diverged : int
         Number of pairs with a difference that is not finite; the mean is nan if there are any.
     sd : float
@@ -147,7 +147,8 @@ class Paired(Inference):
     pairs_error, text_error : float
         Contributions to the standard error: of checkpoints and seeds, and of the held-out text.
     p_checkpoints : float
-        p of "all checkpoints have the same mean" (one-way analysis of variance); nan if the test is not possible.
+        p value of the hypothesis that all checkpoints have the same mean (one-way analysis of variance); nan if it
+        cannot be tested.
     """
 
     n: int
@@ -160,7 +161,7 @@ class Paired(Inference):
 
     @property
     def verdict(self) -> str:
-        """Verdict of `Inference`; an arm that diverges is worse."""
+        """Verdict of `Inference`, or "worse" if the arm diverged in any pair."""
         return WORSE if self.diverged else super().verdict
 
 
@@ -215,9 +216,9 @@ def paired(
     margin : float
         Equivalence margin on r.
     checkpoints : sequence of int, length n, optional
-        Checkpoint of each pair; by default one for all.
+        Checkpoint of each pair; by default, all pairs have the same one.
     ratio : PooledRatio, optional
-        Pooled estimate from all arms of the study: variance between checkpoints relative to seeds. None by default.
+        Variance between checkpoints relative to the variance between seeds, pooled over all arms of the study.
     text : float64 array [n, windows], optional
         Contribution of each held-out window to each difference.
 
@@ -229,7 +230,8 @@ def paired(
     Raises
     ------
     ValueError
-        If `pairs` is empty, a difference is nan, the margin is not positive, or the checkpoints do not match.
+        If `differences` is empty, one of them is nan, the margin is not positive and finite, or the number of
+        checkpoints differs from that of the differences.
 
     Examples
     --------
@@ -360,7 +362,7 @@ def spread(values: ArrayLike) -> float:
 
 
 def root_mean_square(differences: ArrayLike) -> float:
-    """Return the root mean square of the finite differences; nan without one.
+    """Return the root mean square of the finite differences; nan if none is finite.
 
     Use it as the spread of differences whose mean is known to be 0, as for a change without effect. A standard
     deviation of a few such differences would subtract their common part as a mean.

@@ -20,7 +20,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: float | None = None,
     sd : float
         Standard deviation of a paired difference, in the units of the margin.
     n : int
-        Pairs.
+        Number of pairs.
     margin : float
         Equivalence margin.
     df : float, optional
@@ -31,7 +31,7 @@ def equivalence_power(sd: float, n: int, margin: float, df: float | None = None,
     Returns
     -------
     float
-        0 without a degree of freedom.
+        The probability; 0 without degrees of freedom.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
     sd : float
         Standard deviation of a paired difference.
     n : int
-        Pairs.
+        Number of pairs.
     df : float, optional
         Degrees of freedom of the estimated spread, n - 1 by default.
     power : float
@@ -72,7 +72,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
     Returns
     -------
     float
-        The difference in the units of `sd`; inf without a degree of freedom.
+        The difference in the units of `sd`; inf without degrees of freedom.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
 
 
 def pairs_needed(sd: float, margin: float, power: float = POWER) -> int:
-    """Return the least number of pairs that show equivalence with the given probability if the true difference is 0.
+    """Return the smallest number of pairs that show equivalence with the given probability if there is no difference.
 
     Examples
     --------

@@ -41,10 +41,10 @@ def bits_of(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, f
     Returns
     -------
     dict
-        "operands": mean over both operands of all multiplications of linear layers, weighted by multiply-adds of a
+        "operands": mean over both operands of all multiplications of linear layers, weighted by multiply-adds per
         token. "wires": mean over dispatch, combine and their gradients. "kept": mean over the two activations that a
-        codec keeps for the backward pass, weighted by their values of a token. "states": of AdamW for one parameter:
-        master weight and both moments.
+        codec keeps for the backward pass, weighted by their number of values per token. "states": total for AdamW's
+        state per parameter, which is the master weight and both moments.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _shape(config: Mapping[str, Any]) -> MoEConfig:
 
 
 def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
-    """Return a note, to follow a model's size, if most of its forward sums are as short as a tile; otherwise "".
+    """Return a note to append to a model's size if K is at most a tile in most forward sums, otherwise "".
 
     If K equals the tile, each row has one scale and each sum is promoted once, at its end. Such a model cannot show the
     effect of finer scales along K or of more frequent promotion. The gate and the head are not counted: they stay in
@@ -107,7 +107,7 @@ def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
 
 
 def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float) -> dict[str, float]:
-    """Return the mean bits of a run that uses another recipe in its last `share` of steps.
+    """Return the mean numbers of bits of a run that uses another recipe in the last fraction `share` of its steps.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def with_tail(bits: Mapping[str, float], tail: Mapping[str, float], share: float
 
 
 def tensor_bits(spec: TensorSpec) -> float:
-    """Return the number of bits per value with its share of the block's scale, without scales per row or tensor.
+    """Return the number of bits per value, including its share of the block's scale but no scales per row or tensor.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def tensor_bits(spec: TensorSpec) -> float:
 
 
 def multiply_adds(shape: MoEConfig) -> dict[str, float]:
-    """Return the multiply-adds per token of one product of each linear layer, with experts at their mean load.
+    """Return the number of multiply-adds per token in one product of each linear layer, with experts at mean load.
 
     Examples
     --------

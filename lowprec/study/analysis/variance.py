@@ -41,7 +41,7 @@ class MeanSquares:
         Mean of all differences.
     between, within : float
         Mean squares. Both have the variance of one difference as their expectation if checkpoints do not differ; nan
-        without a degree of freedom.
+        without degrees of freedom.
     """
 
     n: int
@@ -172,7 +172,7 @@ def text_variance(table: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def satterthwaite(*parts: tuple[float, float]) -> tuple[float, float]:
-    """Return the sum of variances with the degrees of freedom of Satterthwaite (1946).
+    """Return the sum of variances and its degrees of freedom, by the formula of Satterthwaite (1946).
 
     Examples
     --------
@@ -225,19 +225,20 @@ class RandomEffects:
 def random_effects(values: ArrayLike, errors: ArrayLike, df: int) -> RandomEffects:
     """Return the random-effects mean of groups.
 
-    The variance between groups is Paule and Mandel's; the interval is Hartung and Knapp's, never narrower than the
-    groups' own errors allow. The mean of a single group is the group.
+    The variance between groups is Paule and Mandel's estimate. The interval is Hartung and Knapp's, but never narrower
+    than the groups' own errors allow. The mean of a single group is that group's value.
 
     Parameters
     ----------
     values, errors : array_like of float, shape (groups,)
         Estimates and their standard errors.
     df : int
-        Degrees of freedom of an error, for a single group.
+        Degrees of freedom of the error; used only if there is a single group.
 
     Returns
     -------
     RandomEffects
+        Mean with its standard error, and standard deviation between groups.
 
     Examples
     --------

@@ -73,9 +73,10 @@ class ArmSummary:
     power : Power
         Statistical power with this number of pairs and this spread.
     mean_floor : float
-        Noise floor of the mean; nan without one.
+        Noise floor of the mean; nan if the study has no floor arm.
     sensitivity : mapping of str to float
-        Limit by effect: `ASSAY_SENSITIVITY` times the smallest effect of a positive control; empty without a control.
+        Upper limit for equivalence, by effect: `ASSAY_SENSITIVITY` times the smallest effect of a positive control;
+        empty without a control.
     faulty_runs : tuple of str
         Reasons not to trust the numbers: incomplete runs of the arm or of the arms it is compared with, or a differing
         repeat.
@@ -106,17 +107,17 @@ class ArmSummary:
 
     @property
     def floor_position(self) -> str:
-        """Position of the 90 % interval relative to the noise floor of the mean; empty without one."""
+        """Position of the 90 % interval relative to the noise floor of the mean; empty if either is missing."""
         return against_floor(self.primary, self.mean_floor)
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """Relative differences of that effect for each pair; inf for a diverged run."""
+        """Relative difference in the primary effect for each pair; inf for a diverged run."""
         return self.by_effect[self.primary_effect].values
 
     @property
     def data_equivalent(self) -> float:
-        """Fraction of the training data that is worth as much as the effect; nan if unknown."""
+        """Fraction of the training data whose removal would increase the loss as much as the effect; nan if unknown."""
         return data_equivalent(self.primary.mean, self.data_exponent)
 
     @property
@@ -201,7 +202,7 @@ def arm_summary(
 
 
 def sensitivity(arms: Sequence[ArmSummary]) -> dict[str, float]:
-    """Return by effect the share `ASSAY_SENSITIVITY` of the smallest effect of a positive control; empty without one.
+    """Return `ASSAY_SENSITIVITY` times the smallest effect of a positive control, by effect; empty without controls.
 
     A control that diverged has an infinite effect.
     """
@@ -214,7 +215,7 @@ def sensitivity(arms: Sequence[ArmSummary]) -> dict[str, float]:
 
 
 def floor_of_mean(floor: float, pairs: int, references: int = 1) -> float:
-    """Return the noise floor of a mean over pairs, given that of a pair of two runs.
+    """Return the noise floor of a mean over pairs, given the noise floor of a single pair of runs.
 
     With two references, each run is compared with their mean, which has half of a run's variance.
 

@@ -97,7 +97,7 @@ def _rows(panel: str, arm: Arm, numbers: list[list[float]], pairs: int, ended: b
 
 
 def _of_panel(rows: Sequence[Row], panel: str) -> list[tuple[Row, NDArray[np.float64]]]:
-    """Return a panel's curves: the first row of each, and arrays of thousand bytes, mean, low and high."""
+    """Return a panel's curves: the first row of each, and arrays of bytes in thousands, mean, low and high."""
     curves: dict[str, list[Row]] = {}
     for row in rows:
         if row["panel"] == panel:

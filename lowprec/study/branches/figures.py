@@ -50,8 +50,8 @@ def forest(study: StudySummary) -> Figure:
     """Return the figure of forward effect, training effect and total of every arm, with intervals and pairs.
 
     The rows of its table are the pairs. `text_error` is the contribution of the held-out text to the standard error of
-    the mean over an arm's pairs, repeated in each row; with the r of the pairs it determines the interval
-    (`lowprec.study.analysis.paired.paired`).
+    the mean over an arm's pairs, repeated in each row. Together with the pairs' relative differences r it determines
+    the interval (`lowprec.study.analysis.paired.paired`).
     """
     shown = study.shown("floor")
     rows = [
@@ -121,7 +121,7 @@ def _draw_forest(sheet: Any, top: float, study: StudySummary, shown: Sequence[Ar
 
 
 def costs(study: StudySummary) -> dict[str, dict[str, float] | None]:
-    """Return the bits that every arm uses, None if its recipe does not name all its formats."""
+    """Return the result of `bits_of` for every arm, None for a recipe that does not name all its formats."""
     return {arm.name: _costs(study, arm) for arm in study.ablation.arms}
 
 
@@ -140,7 +140,7 @@ def _costs(study: StudySummary, arm: Arm) -> dict[str, float] | None:
 
 
 def points_of(study: StudySummary) -> list[Point]:
-    """Return the points of the reference, treatments and controls with known cost; effects in percent."""
+    """Return the points of the reference, treatments and controls with known cost, with effects in percent."""
     styles, spent = line_styles(study.ablation.arms), costs(study)
     reference = study.ablation.reference.name
     found = [Point(reference, bits, 0.0, styles[reference].color)] if (bits := spent[reference]) is not None else []
@@ -154,7 +154,7 @@ def points_of(study: StudySummary) -> list[Point]:
 
 
 def note(study: StudySummary) -> str:
-    """Return a note on arms that are not drawn, with reasons; empty if all are."""
+    """Return a note on arms that are not drawn, with reasons; empty if all arms are drawn."""
     missing = [name for name, bits in costs(study).items() if bits is None]
     found = f"Without a cost, since the recipe does not name all its formats: {', '.join(missing)}." if missing else ""
     points = points_of(study)
@@ -165,7 +165,7 @@ def note(study: StudySummary) -> str:
 
 
 def cost(study: StudySummary) -> Figure:
-    """Return the figure of paired differences against bits; drawn if at least two arms differ in cost."""
+    """Return the figure of paired differences against bits; it is drawn only if at least two arms differ in cost."""
     spent, first = costs(study), study.ablation.reference
     found: list[tuple[Any, ...]] = [(first, len(study.reference), 0, "", "", "")]
     found += [

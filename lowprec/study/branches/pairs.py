@@ -123,7 +123,7 @@ def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
 
 
 def _late_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last quarter of the values; nan for none."""
+    """Return the mean of the last quarter of the values; nan if there are no values."""
     return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
 
 
@@ -143,6 +143,7 @@ def ema(values: ArrayLike, beta: float = 0.9) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, shape (steps,)
+        Smoothed curve.
 
     Examples
     --------
@@ -168,7 +169,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
     arm, reference : array_like of float, shape (steps,)
         Training losses on the same batches.
     beta : float
-        Smoothing.
+        Weight of the past in the smoothing, as in `ema`.
     skip : int
         Number of leading steps to ignore while the average settles; at least the last step is always used.
 
@@ -193,7 +194,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
 
 
 def data_equivalent(effect: float, slope: float) -> float:
-    """Return the fraction of the data that is worth as much as a relative increase of the loss ~ bytes**slope.
+    """Return the fraction of the data whose removal increases the loss by `effect` (relative), for loss ~ bytes**slope.
 
     Examples
     --------
@@ -234,7 +235,7 @@ class EffectSamples:
         return paired(self.values, margin, self.checkpoints, ratio=ratio, text=self.text)
 
     def minus(self, other: EffectSamples) -> EffectSamples:
-        """Return the difference of this effect and another arm's, for pairs that both arms have."""
+        """Return this effect minus another arm's, for pairs that both arms have."""
         return self.add(other, -1.0)
 
     def add(self, other: EffectSamples, weight: float = 1.0) -> EffectSamples:
@@ -252,7 +253,7 @@ class EffectSamples:
 
 
 def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (checkpoint, index within it) of every pair; pairs are in the order of their seeds."""
+    """Return the checkpoint of every pair, and its index among the checkpoint's pairs, which are in order of seeds."""
     return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
 
 

@@ -179,7 +179,7 @@ def contrast_caption(study: StudySummary) -> str:
 
 
 def _assay(study: StudySummary) -> str:
-    """Return the caption's sentence on the condition of equivalence that the control sets; empty without a control."""
+    """Return the caption's sentence on the limit that a control sets for equivalence; empty without a control."""
     bound = next((item.sensitivity[item.primary_effect] for item in study.arms if item.sensitivity), math.inf)
     if not math.isfinite(bound):
         return ""

@@ -69,7 +69,7 @@ class StudySummary:
     floor : float
         Noise floor of a pair: root mean square of the floor arm's differences; nan without that arm.
     tokens_per_step, parameters, active_parameters : int
-        Tokens per step, and parameters of the model.
+        Number of tokens per step, and of all and of active parameters of the model.
     data : str
         Hash of the data.
     about : dict
@@ -120,7 +120,7 @@ class StudySummary:
         return unique([*self.faulty_runs, *damage, *(() if metric in NOT_LOSSES else self.undetected_controls)])
 
     def mean(self, metric: str, name: str, _: str = "") -> float:
-        """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan where a run diverged."""
+        """Return the mean of one of `BRANCH_METRICS` over an arm's pairs; inf or nan if a run diverged."""
         if metric in NOT_LOSSES:
             return float(np.mean(self._by_run(metric, name)[:, 2]))
         if name == self.ablation.reference.name:
@@ -167,7 +167,7 @@ class StudySummary:
         return (100 * scale * found.error) ** 2, found.df
 
     def is_nonnegative(self, metric: str, arm: str, _: str = "") -> bool:
-        """Return whether a metric cannot be negative; effects can."""
+        """Return whether a metric cannot be negative; False for effects."""
         return metric in NOT_LOSSES and all_nonnegative(self._by_run(metric, arm))
 
     def shown(self, *more: str) -> list[ArmSummary]:
@@ -220,7 +220,7 @@ class StudySummary:
 
     @property
     def damaged(self) -> list[str]:
-        """Reasons that are faults; a control missed because of few pairs is not one, but a matter of the size."""
+        """Reasons not to trust the study, except undetected controls, which may only mean that there are few pairs."""
         return [reason for reason in self.invalid_reasons if reason not in self.undetected_controls]
 
     @property

@@ -41,7 +41,7 @@ class Fit:
     resampled: Floats
 
     def at(self, row: Sequence[float]) -> tuple[float, float, float]:
-        """Return the value at a row of the design matrix (a unit row: a coefficient), with its 90 % interval."""
+        """Return the value at a row of the design matrix and its 90 % interval; a unit row gives a coefficient."""
         found = self.read(row).estimate
         return found.value, *found.ci90
 

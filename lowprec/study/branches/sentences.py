@@ -83,7 +83,7 @@ def _measured(item: ArmSummary) -> str:
 
 
 def _effects(item: ArmSummary) -> str:
-    """Return the other effects, DeepSeek-V3's measure, and the amount of data that the effect is worth."""
+    """Return a text with the other effects, DeepSeek-V3's measure, and the share of data that the effect is worth."""
     if item.primary.diverged:
         return ""
     facts = [

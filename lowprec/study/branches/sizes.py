@@ -39,21 +39,22 @@ class Setting(CheckpointSize):
     config : str
         Model configuration of the catalogue.
     checkpoint_steps : int
-        Steps of BF16 training before the branch; 0 for arms that train from scratch, each from the initial weights.
+        Number of steps of BF16 training before the branch; 0 if every arm trains from scratch.
     branch_steps : int
-        Steps of every arm, with the learning rate going linearly to 0.
+        Number of steps of every arm, over which the learning rate decays linearly to 0.
     checkpoints : int
-        Independent BF16 checkpoints, or initial weights.
+        Number of independent BF16 checkpoints, or of different initial weights.
     first_checkpoint : int
-        Seed of the first of them; the others' follow.
+        Seed of the first checkpoint; the others have the seeds that follow.
     seeds : int
-        Data seeds per checkpoint; checkpoints x seeds pairs per arm.
+        Number of data seeds per checkpoint; an arm has checkpoints x seeds pairs.
     learning_rate : float
-        Peak rate; the checkpoint is trained at it and the branch starts from it.
+        Peak learning rate, at which the checkpoint is trained and the branch starts.
     warmup_steps : int, optional
-        Linear warm-up of the checkpoint, or of arms from scratch: by default 20 steps, or all if there are fewer.
+        Number of steps of linear warm-up of the checkpoint, or of arms from scratch; by default 20, or all steps if
+        there are fewer.
     evaluation_bytes : int
-        Held-out bytes that the final weights predict.
+        Number of held-out bytes that the final weights predict.
     without : str
         Names of arms that are left out at this size, with spaces between them.
     """
@@ -69,7 +70,7 @@ class Setting(CheckpointSize):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field with the number of steps of the training that has a learning-rate warm-up."""
+        """Name of the field that holds the number of steps of the training that starts with learning-rate warm-up."""
         return "branch_steps" if self.from_scratch else "checkpoint_steps"
 
     @property
@@ -122,7 +123,7 @@ class Cell:
     corpus : str
         Name of a corpus, or a path.
     learning_rate : float
-        Peak learning rate of both.
+        Peak learning rate of the checkpoint and of the branch.
     """
 
     config: str
@@ -154,7 +155,7 @@ class ScalingSetting(Size):
     checkpoints, seeds : int
         Number per cell, as in `Setting`.
     warmup_steps : int
-        Warm-up steps in every cell, limited to its steps.
+        Number of warm-up steps in every cell, at most all steps of the cell.
     evaluation_bytes : int
         Number of held-out bytes to predict, as in `Setting`.
     """
@@ -176,7 +177,7 @@ class ScalingSetting(Size):
             raise ValueError(f"cells must have different names, got {', '.join(names)}")
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
-        """Return the setting with some fields changed, as `Size.with_`; cells are selected by names or patterns.
+        """Return the setting with some fields changed, as in `Size.with_`; cells are selected by names or patterns.
 
         Raises
         ------

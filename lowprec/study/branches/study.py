@@ -173,7 +173,7 @@ class Ablation(PlannedStudy):
         return Plan(study, size, folder, study.to_json(size), tuple(checkpoints.values()), tuple(arms))
 
     def _evaluations(self, size: Setting, backend: Backend) -> dict[str, Evaluation]:
-        """Return the evaluation of each arm's final weights; a reference's are evaluated in the precisions of all arms.
+        """Return the evaluation of each arm's final weights; references are evaluated in the precisions of all arms.
 
         Arms with equal forward passes share one object.
         """

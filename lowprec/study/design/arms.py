@@ -115,12 +115,11 @@ class Arm:
     tail : PrecisionSwitch, optional
         Another precision for the last steps of the branch.
     config : mapping
-        Changes to the model configuration: ``{"bias_update_speed": 0.0}``. For branches, only fields that affect the
-        routing and leave the parameters as they are, such as ``{"topk_groups": 1}``; training from scratch allows
-        others.
+        Changes to the model configuration: ``{"bias_update_speed": 0.0}``. Branches can change only fields that affect
+        the routing but not the parameters, such as ``{"topk_groups": 1}``; training from scratch allows others.
     calibration : int
         Number of batches in forward passes before the first step, to fill the amax histories of delayed scaling, which
-        a BF16 checkpoint does not have. At most the steps of the checkpoint, so 0 from scratch.
+        a BF16 checkpoint does not have. It is at most the number of steps of the checkpoint, so 0 from scratch.
     """
 
     name: str
@@ -147,7 +146,7 @@ class Arm:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe with its changes, and of the tail's."""
+        """Names of the recipe and of the tail's recipe, with their changes."""
         name = name_of(self.recipe, self.change)
         return name if self.tail is None else f"{name}, {self.tail}"
 
@@ -176,7 +175,7 @@ def same_precision(arm: Arm, other: Arm) -> bool:
 
 
 def _resolved(arm: Arm) -> tuple[Any, ...]:
-    """Return the recipes of an arm as objects; recipes of a custom backend as names."""
+    """Return the recipes of an arm as objects, or as names if a custom backend defines them."""
     from lowprec.recipe import recipes
 
     parts = [arm.precision] if arm.tail is None else [arm.precision, arm.tail.precision]

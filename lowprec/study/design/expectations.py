@@ -25,16 +25,16 @@ class Expectation:
     arm : str
         Name of the arm.
     over : str
-        Name of an arm: its metric divides this arm's. Empty: no division.
+        Name of the arm whose metric this arm's is divided by; empty for no division.
     minus : str
-        Name of an arm: its metric is subtracted from this arm's, for effects that may be 0, where a ratio has no
-        meaning; empty for none.
+        Name of the arm whose metric is subtracted from this arm's; empty for none. Differences are for effects that may
+        be 0, where a ratio has no meaning.
     expected : (float, float)
         Expected range, both ends included.
     published : (float, float), optional
         Range of the number if the published finding holds at this size; None if nothing was published.
     condition : str
-        Condition of the measurement; the study's first by default.
+        Condition of the measurement; the study's first condition by default.
 
     Examples
     --------

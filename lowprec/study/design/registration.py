@@ -164,7 +164,7 @@ def digest(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in JSON types; numbers as their shortest strings, so that 1 equals 1.0 and infinity is allowed."""
+    """Return a value in JSON types, with numbers as their shortest strings: 1 equals 1.0, and infinity is allowed."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def hash_of(item: Expectation) -> str:
-    """Return the hash of an expectation: of all fields without default values."""
+    """Return the hash of an expectation's fields, except those that have their default values."""
     changed = {
         field.name: getattr(item, field.name) for field in fields(item) if getattr(item, field.name) != field.default
     }
@@ -270,7 +270,7 @@ def register(found: Registration, new: Version) -> Registration:
     found : Registration
         Previous registration.
     new : Version
-        Current expectations. Every version after the first must have a reason, also if only a size or a note changed.
+        Current expectations. Every version after the first must have a reason, even if only a size or a note changed.
 
     Raises
     ------

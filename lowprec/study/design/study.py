@@ -83,7 +83,7 @@ class CheckpointSize(Size):
     config : str
         Model configuration of the catalogue.
     checkpoint_steps : int
-        Steps of BF16 training before the measurement.
+        Number of steps of BF16 training before the measurement.
     checkpoints : int
         Number of independent checkpoints.
     seeds : int
@@ -91,7 +91,7 @@ class CheckpointSize(Size):
     learning_rate : float
         Constant learning rate of the checkpoints' training.
     warmup_steps : int, optional
-        Steps of linear warm-up; by default 20, or all steps if there are fewer.
+        Number of steps of linear warm-up; by default 20, or all steps if there are fewer.
     """
 
     config: str = field(default="nano", kw_only=False)
@@ -112,7 +112,7 @@ class CheckpointSize(Size):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field with the number of steps of the training that has a learning-rate warm-up."""
+        """Name of the field that holds the number of steps of the training that starts with learning-rate warm-up."""
         return "checkpoint_steps"
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:

@@ -44,7 +44,7 @@ def _name(metric: str) -> str:
 
 
 def by_arm(summary: Samples) -> Figure:
-    """Return the figure of headline metric and gradient error; arms are rows, conditions markers, batches ticks."""
+    """Return the figure of headline metric and gradient error by arm (row), condition (marker) and batch (tick)."""
     metrics = list(dict.fromkeys([summary.study.first, "gradient_error"]))
     arms, several = summary.shown, len(summary.conditions) > 1
     rows = [
@@ -245,7 +245,7 @@ def _draw_conditions(sheet: Any, top: float, summary: Samples, rows: Sequence[di
 
 
 def _scale_means(axes: Any, means: Sequence[float]) -> None:
-    """Set limits that show the means; intervals of conditions with few bytes may exceed them."""
+    """Set limits that show the means; intervals of conditions with few bytes may exceed the limits."""
     if not means:
         return
     low, high = min(means), max(means)

@@ -46,7 +46,7 @@ class ReplaySetting(CheckpointSize):
     rows : int
         Number of tokens per batch in Fprop and Dgrad.
     columns : int
-        Number of inputs and of outputs of a layer in Wgrad, and rows of synthetic operands.
+        Number of inputs and of outputs of a layer in Wgrad, and number of rows of synthetic operands.
     """
 
     seeds: int = count(1, 1)

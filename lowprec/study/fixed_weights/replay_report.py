@@ -16,7 +16,7 @@ from .replay_results import AT_FAR, NEGLIGIBLE_RATIO, ReplaySummary, class_label
 
 
 def sums_table(summary: ReplaySummary) -> Table:
-    """Return the error of each arm's sums relative to the quantization error, by class, with intervals."""
+    """Return the table of the error of each arm's sums relative to the quantization error, by class."""
     others = {arm.name for _, arm in summary.bits} - {summary.control.name}
     where = [*summary.classes, *summary.far]
     rows = [
@@ -34,7 +34,7 @@ def sums_table(summary: ReplaySummary) -> Table:
 
 
 def bits_table(summary: ReplaySummary) -> Table:
-    """Return the error of sums without promotion by the number of fraction bits."""
+    """Return the table of the error of sums without promotion, by number of fraction bits."""
     where = [*summary.classes, *summary.far]
     rows = [
         (str(bits), *(number(summary.of("over_quantization", arm.name, name).mean) for name in where))
@@ -52,7 +52,7 @@ def bits_table(summary: ReplaySummary) -> Table:
 
 
 def bias_table(summary: ReplaySummary) -> Table:
-    """Return the bias of sums towards zero, by class."""
+    """Return the table of the bias of sums towards zero, by class."""
     where = [*summary.classes, *summary.far]
     arms = [summary.control, *(arm for _, arm in summary.intervals)]
     rows = [
@@ -63,7 +63,7 @@ def bias_table(summary: ReplaySummary) -> Table:
 
 
 def operands_table(summary: ReplaySummary) -> Table:
-    """Return properties of the operands in each class, recorded and extended."""
+    """Return the table of properties of the operands in each class, recorded and extended."""
     rows = []
     arm = summary.control.name
     for where in (*summary.classes, *summary.checks, *summary.far):
@@ -85,7 +85,7 @@ def operands_table(summary: ReplaySummary) -> Table:
 
 
 def lines_table(summary: ReplaySummary) -> Table:
-    """Return the reference lines from synthetic operands."""
+    """Return the table of the reference lines from synthetic operands."""
     arm = summary.control.name
     known = sorted({k for _, name, k in summary.lines if name == arm})
     rows = [

@@ -74,7 +74,7 @@ class ReplaySummary:
 
     @property
     def bits(self) -> list[tuple[int, GemmArm]]:
-        """Arms without promotion and with per-tensor scales, by their fraction bits."""
+        """Arms without promotion and with per-tensor scales, each preceded by its number of fraction bits."""
         found = [
             (bits, arm) for arm in self.study.arms
             if arm.promote_every is None and arm.blocks == "tensor"
@@ -84,7 +84,7 @@ class ReplaySummary:
 
     @property
     def intervals(self) -> list[tuple[int, GemmArm]]:
-        """Arms that differ from the control only in promotion, by its interval."""
+        """Arms that differ from the control only in promotion, each preceded by its promotion interval."""
         control = self.control
         found = [
             (arm.promote_every, arm) for arm in self.study.arms
@@ -99,7 +99,7 @@ class ReplaySummary:
         return found
 
     def sufficient_bits(self, where: str) -> int | None:
-        """Return the least number of fraction bits from which on the error is below `NEGLIGIBLE_RATIO`."""
+        """Return the number of fraction bits at and above which the error is at most `NEGLIGIBLE_RATIO`, or None."""
         least = None
         for bits, arm in reversed(self.bits):
             if not self.of("over_quantization", arm.name, where).high <= NEGLIGIBLE_RATIO:

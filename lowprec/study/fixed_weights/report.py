@@ -22,7 +22,7 @@ _PERCENT = ("routing_flips", "flushed", "saturated", "tokens_flushed")
 
 
 def cell(summary: Samples, metric: str, arm: str, condition: str = "", scale: float = 1.0) -> str:
-    """Format a metric's mean, times a scale, with half the width of its 90 % interval."""
+    """Format a metric's mean with half the width of its 90 % interval, both multiplied by `scale`."""
     mean, half = (scale * value(metric, arm, condition) for value in (summary.mean, summary.half))
     return number(mean) if math.isnan(half) or half == 0 else f"{number(mean)} ± {half:.1g}"
 
@@ -73,7 +73,7 @@ def overview(summary: Samples) -> Table:
 
 
 def conditions_in_full(summary: Samples) -> Iterator[Block]:
-    """Yield for each metric that is drawn its table by condition and arm, below a heading; none for one condition."""
+    """Yield a heading and a table by condition and arm for each drawn metric; nothing if there is one condition."""
     measurement = summary.study.measurement
     for metric in measurement.panels if len(summary.conditions) > 1 else ():
         rows = tuple(

@@ -177,7 +177,7 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
 
 
 def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
-    """Return the repeats with files that differ from those of the first other arm with the same recipe."""
+    """Return a reason for each repeat whose files differ from those of the first other arm with the same recipe."""
     found = []
     for arm in study.arms_of("repeat"):
         other = next((one.name for one in study.arms if one.name != arm.name and one.recipe == arm.recipe), arm.name)
@@ -187,7 +187,7 @@ def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
 
 
 def _not_detected(samples: Samples) -> list[str]:
-    """Return the controls with a headline metric no further from the reference's than the noise floor's."""
+    """Return a reason for each control whose headline metric differs from the reference's by no more than the floor."""
     study = samples.study
 
     def distance(arm: str, condition: str) -> float:

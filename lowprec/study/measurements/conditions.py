@@ -58,7 +58,7 @@ class ChannelOutliers(Condition):
     """Outliers in some channels of every normalised activation, compensated by smaller weights.
 
     The gain of the norm is multiplied by 2^octaves, the columns of its consumers by 2^-octaves. These are powers of
-    two, so without quantization all products of the forward pass have the same bits, and only the ranges of operands
+    two, so without quantization all products of the forward pass keep their bits, and only the ranges of operands
     change.
 
     Parameters
@@ -136,7 +136,7 @@ class UnevenTokens(Condition):
 
 @dataclass(frozen=True)
 class ScaledLoss(Condition):
-    """Loss multiplied by 2^octaves, including the balance loss, as for more tokens per step or loss scaling.
+    """Loss, including the balance loss, multiplied by 2^octaves, as with more tokens per step or loss scaling.
 
     Powers of two commute with every rounding above the smallest normal number. Without a lower limit of amax only the
     exponents of the gradients change.
@@ -146,7 +146,7 @@ class ScaledLoss(Condition):
     octaves : int
         log2 of the factor.
     name : str
-        How it is called.
+        Name in tables and files.
 
     Examples
     --------

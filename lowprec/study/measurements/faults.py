@@ -38,7 +38,7 @@ BITS: dict[str, tuple[int, ...]] = {
 class Faults(Measurement):
     """Effect of single bit flips in the forward pass or in a weight on loss and gradients.
 
-    Each flip is in a random linear layer, at a random place of its operands or results. A checksum of that product
+    Each flip is in a random linear layer, at a random position in its operands or results. A checksum of that product
     (`lowprec.checksum`), computed from the operands before the flip, tests whether the flip is detected.
 
     Parameters
@@ -46,9 +46,9 @@ class Faults(Measurement):
     trials : int
         Number of flips of each bit at each place, per batch.
     sequences : int
-        Number of sequences used of a batch.
+        Number of sequences of each batch that are used.
     loss_threshold : float
-        Least change of the loss, in percent, for which a flip counts as harmful.
+        Smallest change of the loss, in percent, at which a flip counts as harmful.
     """
 
     trials: int = 2
@@ -142,7 +142,7 @@ class Fault:
         return {**params, self.layer: faulty}
 
     def result(self, y: Array) -> Array:
-        """Return a router's logits, with the flip if it is there."""
+        """Return a router's logits, with the flip if it is in a logit."""
         faulty = y.copy()
         flip(faulty, int(self.rng.integers(faulty.size)), self.bit)
         return faulty
@@ -215,9 +215,9 @@ def emulated_product(
     spec : GemmSpec
         Accumulator, with promotion every 128 products.
     fault : (int, int), optional
-        Tile along K, after which the bit of the running sum is flipped, and the bit.
+        Tile along K after which a bit of the running sum is flipped, and the index of that bit.
     step : int
-        If above 0, flip the bit in the accumulator instead, after this number of instructions in the tile's chain.
+        If positive, flip the bit in the accumulator instead, after this number of instructions in the tile's chain.
     """
     import lowprec as lp
     from lowprec.order.exact import fma

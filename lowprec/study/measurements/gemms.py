@@ -108,7 +108,7 @@ class MultiplySynthetic(MultiplyGemms):
 
 
 def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int) -> Iterator[GemmOperands]:
-    """Yield a layer's products, given its operands in every batch: the first batches, then pieces of all batches."""
+    """Yield a layer's products from its operands in every batch: Fprop and Dgrad in the first batches, then Wgrad."""
     for draw, operands in enumerate(found[: size.seeds]):
         pairs = {"fprop": (operands.x, operands.w), "dgrad": (operands.dy, np.ascontiguousarray(operands.w.T))}
         for name, pair in pairs.items():
@@ -130,7 +130,7 @@ def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int
 
 
 def _extrapolated(product: GemmOperands, length: int) -> GemmOperands:
-    """Return a product with extended operands that preserve the property in its `kept`."""
+    """Return a product with extended operands that preserve the property named in its `kept`."""
     growth = variance_growth(product.a, product.b)
     if not growth > 0:
         return product
@@ -176,7 +176,7 @@ def exact_product(a: NDArray[Any], b: NDArray[Any]) -> Values:
 
 
 def errors(got: Values, truth: Values) -> tuple[float, float, float]:
-    """Return relative Frobenius error, gain - 1 along the exact result, and largest error over the mean magnitude.
+    """Return the relative Frobenius error, the gain along the truth minus 1, and the largest error / mean magnitude.
 
     Examples
     --------

@@ -132,7 +132,7 @@ def record(model: Model, recipe: Recipe, condition: Condition, tokens: NDArray[n
     recipe : Recipe
         Precision of the passes.
     condition : Condition
-        What is done to weights and loss first.
+        Condition that changes the weights or the loss first.
     tokens : uint8 array [B, S + 1]
         Batch of tokens.
     seed : int
@@ -141,6 +141,7 @@ def record(model: Model, recipe: Recipe, condition: Condition, tokens: NDArray[n
     Returns
     -------
     Recording
+        Loss, gradients, records of the linear layers, and choices of experts.
     """
     from lowprec.moe.model.routing import route
 
@@ -182,7 +183,9 @@ def compare(arm: Recording, reference: Recording) -> dict[str, float]:
 
 
 def compare_layers(arm: Recording, reference: Recording) -> list[tuple[int, str, dict[str, float]]]:
-    """Return layer (-1 for none), kind ("attn.wq_a", "ffn.experts.w1" ...) and `layer_metrics`.
+    """Return (layer, kind, `layer_metrics`) of every kind of parameter in every layer; layer is -1 outside of layers.
+
+    Kinds are "attn.wq_a", "ffn.experts.w1" and so on.
 
     The experts of a layer count as one kind.
     """
@@ -241,7 +244,7 @@ def kl_of_tokens(reference: Array, arm: Array) -> NDArray[np.float64]:
 
 
 def losses_of_tokens(logits: Array, targets: Array) -> NDArray[np.float64]:
-    """Return the cross-entropy of every byte in nats: logits [..., V], targets [...].
+    """Return the cross-entropy of every byte in nats, given logits [..., V] and targets [...].
 
     Examples
     --------

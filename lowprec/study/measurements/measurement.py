@@ -116,7 +116,7 @@ class Tabulate(Work):
 
     @abstractmethod
     def tables(self, task: Task) -> Tables:
-        """Return columns and rows of each table, by its file, and append one row of metrics per step."""
+        """Return the columns and rows of each table by file name, and append one row of metrics per step."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def lengths(tokens: int, batch: int) -> tuple[int, ...]:
 
 
 class Operands(NamedTuple):
-    """Operands of one layer in one batch, float32 with K as columns; T tokens, N outputs, K inputs.
+    """Float32 operands of a layer with N outputs and K inputs, in one batch of T tokens; sums run along the columns.
 
     Attributes
     ----------
@@ -139,8 +139,8 @@ def tile_operands(
     """Return operands of about `length` columns, composed of copies of shorter ones, with a given coherence.
 
     Every copy permutes the columns and has a random sign for each row of either operand. Sums grow faster the more
-    signs agree: with mean sign m of the products, and sums `growth` times those of independent products, R copies give
-    ``growth (1 + (R - 1) m^2)``.
+    signs agree: R copies give a ratio (see `growth`) of ``growth (1 + (R - 1) m^2)``, m being the mean sign of the
+    products.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def tile_operands(
     length : int
         Requested K.
     growth : float
-        Mean square of the recorded sums divided by that for independent products.
+        Ratio of the mean square of the recorded sums to that of sums of independent products.
     wanted : float
-        Requested value of that ratio.
+        Ratio that the returned operands should have.
     rng : Generator
         Generator of permutations and signs.
     """

@@ -47,7 +47,7 @@ class Acceptance(Measurement):
     def measure(
         self, model: Model, recipe: Recipe, reference: Recipe, tokens: NDArray[np.uint8], seed: int
     ) -> Iterator[Row]:
-        """Yield one row for all bytes, and one per quarter of them by the largest probability of the main model."""
+        """Yield one row for all bytes, and one for each quarter of them, sorted by the main model's top probability."""
         logits, further = predicted(model, recipe, tokens, seed)
         if further is None:
             raise ValueError(f"mtp_depth must be 1, to predict a further byte, got 0 in {model.config.name}")
@@ -70,7 +70,7 @@ class Acceptance(Measurement):
 
 
 def speed(accepted: float, layers: int) -> float:
-    """Return the speed-up of decoding: 1 + accepted tokens per step, where a step computes one more layer.
+    """Return the speed-up of decoding if each step emits 1 + `accepted` tokens and computes `layers` + 1 layers.
 
     Decoding is bound by reading weights and caches, so verifying two tokens takes the time of one step.
 

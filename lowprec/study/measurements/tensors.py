@@ -31,9 +31,9 @@ class TensorRecord:
     nonzero : int
         Number of values that are not 0.
     flushed, saturated : int
-        Number of those that became 0, and of those that were cut to the largest magnitude of the format.
+        Number of nonzero values that became 0, and of values that were clipped to the format's largest magnitude.
     rows, rows_flushed : int
-        Number of rows with a value that is not 0, and of those that became all 0.
+        Number of rows with a nonzero value, and of those whose values all became 0.
     kurtosis : float
         Fourth standardised moment; nan if all values are equal.
     tile_range : float
@@ -182,7 +182,7 @@ def describe(x: Array, spec: TensorSpec | None) -> TensorRecord:
 
 
 def _saturated(x: NDArray[np.float64], got: Array, quantized: Any) -> int:
-    """Count values with the largest code that exceed it by more than half an ulp, beyond the effect of rounding."""
+    """Count values that have the largest code and exceed its value by more than rounding allows, half an ulp."""
     form = quantized.format
     if form.is_table:
         largest = np.isin(quantized.codes, (form.max_code, form.min_code))

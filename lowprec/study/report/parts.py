@@ -57,7 +57,7 @@ def warning(lines: Iterable[str]) -> str:
 
 
 def details(title: str, text: str) -> str:
-    """Return text in a fixed-width block, which pages fold."""
+    """Return text as a fixed-width block, which pages show folded."""
     return f"{title}:\n\n```\n{text.rstrip()}\n```"
 
 
@@ -147,7 +147,7 @@ def plural(number: int, one: str, more: str = "") -> str:
 
 
 def expected_table(findings: Sequence[Finding]) -> Table:
-    """Return the table of expectations and findings; the last column is computed."""
+    """Return the table of expectations and findings; the outcomes in the last column are computed."""
     rows = tuple(
         (
             item.expectation.words, item.expectation.quantity, span(item.expectation.expected),

@@ -34,7 +34,7 @@ class Results:
     body : sequence of str, Table or Figure
         Content of the report, after name and question.
     tables : mapping of str to str
-        CSV files by name.
+        Contents of the CSV files, by name.
     json : mapping
         Content of `summary.json`; name, question, tier, `made_of` and the table of expectations are added.
     made_of : mapping
@@ -48,7 +48,7 @@ class Results:
     holds : bool
         Whether every published figure that the study measures was reproduced.
     printed : str
-        CSV to print, if it is not the first of `tables`, or without these the first of `shown`.
+        CSV to print instead of the first of `tables` (or the first of `shown`, if `tables` is empty).
     files : sequence of Path
         All written files.
     """
@@ -159,7 +159,7 @@ def collect(folder: Path, names: Iterable[str], varied: Collection[str] = (), *,
     folder : Path
         Folder of the study.
     names : iterable of str
-        Names of its runs, arm and pair or checkpoint: "dsv3/c0-s1".
+        Names of its runs, each with the arm and the pair or checkpoint, such as "dsv3/c0-s1".
     varied : collection of str
         Entries of the fingerprint in which arms differ on purpose, see `check_mixture`.
     partial : bool

@@ -166,7 +166,7 @@ class LineStyle:
 
 
 def line_styles(arms: Iterable[Any]) -> dict[str, LineStyle]:
-    """Return the line style of each arm by name: fixed for reference, control and floor, in order for the others."""
+    """Return the line style of each arm by name; reference, control and floor have fixed styles."""
     fixed = {
         "reference": LineStyle(NEUTRAL, width=2.6), "control": LineStyle(CONTROL),
         "floor": LineStyle(NEUTRAL, width=1.0),
@@ -271,7 +271,7 @@ def scale_differences(axes: Any, which: Which, values: Sequence[ArrayLike], marg
 
 
 def scale_sizes(axes: Any, which: Which, values: Iterable[float], *, room: float = 0.12) -> bool:
-    """Set limits for values, logarithmic if they are positive and span a factor of 8; return whether they do."""
+    """Set limits for values; use and report (True) a logarithmic axis if they are positive and span a factor of 8."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     seen = [value for value in values if math.isfinite(value)]

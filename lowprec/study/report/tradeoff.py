@@ -136,7 +136,7 @@ def draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 def write_names(
     axes: Any, points: Sequence[tuple[Point, float]], *, size: float = 8.5, radius: float = 9.0,
 ) -> None:  # fmt: skip
-    """Write the names of points at the nearest free place, with a line to distant ones.
+    """Write the names of points at the nearest free positions, with lines to distant names.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def write_names(
 
 
 def _free(x: float, y: float, width: float, height: float, taken: Sequence[Any], inside: Any) -> tuple[float, float]:
-    """Return a free position for a name: right of the point, left of it, then further up and down."""
+    """Return a free position for a name, tried right of the point, left of it, then further up and down."""
     from matplotlib.transforms import Bbox
 
     for step in sorted(range(-24, 25), key=lambda step: (abs(step), step)):

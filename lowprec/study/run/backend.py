@@ -81,7 +81,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Creates trainers for the runs of a study. The modules of lowprec's trainer are imported when one is created.
+    """Factory of trainers for the runs of a study; the modules of lowprec's trainer are imported when it creates one.
 
     A backend of another trainer is a subclass, or an object with the same members. A task carries its backend to worker
     processes, so it can be pickled, and equal backends create equal trainers.
@@ -101,13 +101,13 @@ class Backend:
 
     @property
     def trainer(self) -> type[MoETrainer]:
-        """Class of the trainers; used by this backend only."""
+        """Class of the trainers; only this backend uses it."""
         from lowprec.moe.run.trainer import Trainer as MoETrainer
 
         return MoETrainer
 
     def load_corpus(self, source: str) -> Corpus:
-        """Return the data with a name or path; fingerprints record its `sha256`."""
+        """Return the corpus with the given name or path; fingerprints record its `sha256`."""
         from lowprec.moe.data.sources import load_corpus
 
         return load_corpus(source)
@@ -185,7 +185,7 @@ class Backend:
         return self.trainer.load(path, recipe=recipe, schedule=rates, data_seed=data_seed, data=corpus, config=config)
 
     def weights_hash(self, trainer: Any) -> str:
-        """Return a hash of all weights, equal if and only if every bit is."""
+        """Return a hash of all weights; two hashes are equal if and only if all bits of the weights are."""
         digest = hashlib.sha256()
         for name, array in trainer.model.params.items():
             digest.update(name.encode() + b"\0" + array.tobytes())

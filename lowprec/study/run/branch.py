@@ -105,7 +105,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Branch(Work):
-    """Trains an arm from a checkpoint, or from scratch, and evaluates its final weights.
+    """Work that trains an arm from a checkpoint or from scratch, and evaluates its final weights.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class Branch(Work):
         return folder.read() or {}
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Return the missing outputs: rows of metrics, or evaluations in the precision of an arm added later."""
+        """Describe the missing outputs: rows of metrics, or evaluations in the precision of an arm added later."""
         if missing := super().missing_output(task, record):
             return missing
         return "was not evaluated in the precision of every arm" if self.evaluation.missing_output(record) else ""
@@ -243,7 +243,7 @@ def exponent(seen: ArrayLike, losses: ArrayLike) -> float:
 
 
 def _with_recipe(trainer: Trainer, recipe: str | Recipe, task: Task, corpus: Any) -> Trainer:
-    """Return a trainer that continues in another precision, with the bits of a run saved and resumed that way."""
+    """Return a trainer that continues with another recipe, with the same bits as a run that is saved and resumed."""
     with tempfile.TemporaryDirectory(dir=task.folder.path) as folder:
         saved = Path(folder) / CHECKPOINT_FILE
         trainer.save(saved)

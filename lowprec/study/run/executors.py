@@ -47,7 +47,7 @@ CONNECT_TIMEOUT = 10.0
 class InlineExecutor(ThreadPoolExecutor):
     """Executor that runs calls one after another in a thread of this process; the calling thread can show progress.
 
-    Calls see the context variables of their caller: what `lowprec.use_kernel` and `numpy.errstate` set.
+    Calls see the context variables of their caller, such as those that `lowprec.use_kernel` and `numpy.errstate` set.
 
     Examples
     --------

@@ -53,9 +53,9 @@ class Snapshot:
 
 
 def seconds_per_step(seconds: Sequence[float]) -> float | None:
-    """Return the seconds per step of a run, None until its steps take about as long as each other.
+    """Return the seconds per step of a run, None until its steps take about equally long.
 
-    The first step loads kernels or compiles them: it does not count.
+    The first step is ignored, because it loads or compiles kernels.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Lines(Display):
         self._write(text)
 
     def compiling(self, count: int) -> None:
-        """Print that kernels are being compiled, and now and then their number."""
+        """Print that kernels are being compiled, and occasionally their number."""
         now = time.monotonic()
         if count == 1 or (count and now - self.compiled >= COMPILING_EVERY):
             self.compiled = now

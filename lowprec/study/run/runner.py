@@ -28,7 +28,7 @@ POLL_INTERVAL = 0.5
 
 
 def check_same(tasks: Sequence[Task]) -> None:
-    """Refuse to continue a study if its finished runs have another fingerprint.
+    """Refuse to continue a study if its finished runs have different fingerprints than planned.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def check_same(tasks: Sequence[Task]) -> None:
 
 
 def rename_existing_runs(folder: Path) -> Path | None:
-    """Rename a study's folder of runs and return its new path; None without runs.
+    """Rename a study's folder of runs and return its new path; None if it does not exist.
 
     Raises
     ------

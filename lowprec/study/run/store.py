@@ -150,7 +150,7 @@ class RunFolder:
             return 0
 
     def missing_rows(self, record: Mapping[str, Any]) -> str:
-        """Describe a wrong number of rows of a finished run, given its `run.json`; empty if it is right."""
+        """Describe a wrong number of rows of a finished run, given its `run.json`; empty if the number is correct."""
         steps = record.get("timed_steps" if record.get("status") == "diverged" else "steps")
         if (rows := self.rows()) == steps:
             return ""

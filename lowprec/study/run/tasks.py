@@ -83,7 +83,7 @@ class Work(ABC):
 
 @dataclass(frozen=True)
 class Task:
-    """One run.
+    """One run of a study.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class Prepare(Work):
         return folder.read() or {}
 
     def missing_output(self, task: Task, record: Mapping[str, Any]) -> str:
-        """Report a missing checkpoint."""
+        """Describe a missing checkpoint; empty if there is one."""
         return "" if (task.folder.path / CHECKPOINT_FILE).exists() else f"lacks {CHECKPOINT_FILE}"
 
 

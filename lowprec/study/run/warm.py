@@ -4,7 +4,7 @@ Numba compiles on one thread per process. If nothing is compiled yet, a second p
 recipes' multiplications and codecs, while this one compiles those for the rest of a step.
 
 The estimate for a study uses one timed step and one forward pass of every recipe. Times are CPU times over all threads,
-so that other processes do not affect them; on two free cores the wall time is half of that.
+so that other processes do not affect them; on two free cores the wall time is half of the CPU time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _nothing_is_compiled() -> bool:
 
 @contextlib.contextmanager
 def _products_elsewhere(given: Sequence[str | Recipe]) -> Iterator[None]:
-    """Context manager: compile kernels of recipes in a second process; its failures are raised or repaired here."""
+    """Context manager: compile kernels of recipes in a second process; this process compiles any that fail there."""
     with executors.workers(1) as pool:
         done: Future[None] = pool.submit(multiply_once, given)
         yield

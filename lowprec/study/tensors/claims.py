@@ -35,7 +35,7 @@ class ClaimSetting(Size):
 
 @dataclass(frozen=True, kw_only=True)
 class TableStudy(MeasuredStudy):
-    """Base class of studies in this folder: checks the folder first, and records time, versions and host."""
+    """Base class of studies of tensors; it checks the output folder first, and records time, versions and host."""
 
     def measure(
         self, size: Any, folder: Path, *, command: str = "", progress: Progress = lambda done, total: None
@@ -52,7 +52,7 @@ class TableStudy(MeasuredStudy):
 
     @abstractmethod
     def measured(self, size: Any, folder: Path, command: str, progress: Progress) -> Results:
-        """Return the results; their `json` has the entries of this kind only."""
+        """Return the results; their `json` has only the entries that are specific to this kind of study."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Claims(TableStudy):
     kind: ClassVar[str] = "claims"
 
     def measured(self, size: ClaimSetting, folder: Path, command: str, progress: Progress) -> Results:
-        """Measure all numbers; a finding is never a failure."""
+        """Measure all numbers; no finding makes the study fail."""
         from ..analysis.estimates import ConstantMetrics, estimate
         from ..analysis.findings import judge
         from ..report.results import Block, Results
@@ -123,7 +123,7 @@ class ClaimResults:
         return all(ours.holds for _, ours in self.measured)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of the table of claims: what, source, published, ours, agreement, command."""
+        """Return the rows of the table of claims: description, source, published, ours, agreement, command."""
         return [
             (claim.claim, claim.source, claim.published, ours.words, "yes" if ours.holds else "NO", self.command)
             for claim, ours in self.measured

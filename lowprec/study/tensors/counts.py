@@ -33,7 +33,7 @@ class CountStudy(TableStudy):
 
     The metric of its expectations is ``success_percent``. Intervals are Clopper's and Pearson's; where shares differ
     more between seeds than independent trials would, the number of trials is divided by that dispersion. If all trials
-    succeed, or none, there is no dispersion to see, and the interval is that of independent trials. Differences
+    succeed or all fail, dispersion cannot be estimated, and the interval is that of independent trials. Differences
     (`Expectation.minus`) have Newcombe's interval.
 
     Parameters
@@ -166,7 +166,7 @@ class CountStudy(TableStudy):
 
 @dataclass(frozen=True)
 class Share:
-    """Successes among trials, and how much more they vary between seeds than independent trials would.
+    """Numbers of successes and of trials, and the variance between seeds relative to that of independent trials.
 
     Examples
     --------
@@ -182,7 +182,7 @@ class Share:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int]]) -> Share:
-        """Return the share of (successes, trials) of several seeds.
+        """Return the share over all seeds, given (successes, trials) of each.
 
         Examples
         --------
@@ -207,7 +207,7 @@ class Share:
         return Estimate(100 * self.successes / self.trials, (100 * low, 100 * high))
 
     def subtracted_from(self, other: Share) -> Estimate:
-        """Return the difference of another share and this one, by Newcombe's combination of their intervals."""
+        """Return another share minus this one, with an interval that combines theirs by Newcombe's method."""
         (a, (low_a, high_a)), (b, (low_b, high_b)) = ((x.value, x.ci90) for x in (other.estimate, self.estimate))
         low, high = math.hypot(a - low_a, high_b - b), math.hypot(high_a - a, b - low_b)
         return Estimate(a - b, (a - b - low, a - b + high))

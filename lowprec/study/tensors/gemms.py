@@ -110,7 +110,7 @@ class TensorStudy(TableStudy):
 
 @dataclass(frozen=True, eq=False)
 class Errors(ClaimResults):
-    """Errors of every arm: `values` [measure, data, arm, length, seed], measures as in `MEASURES`."""
+    """Errors of every arm: `values` [measure, data, arm, length, seed], with measures in the order of `MEASURES`."""
 
     study: TensorStudy
     setting: TensorSetting
