@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 COLLECTIVE = Path(__file__).parents[1] / "collective"
 sys.path.insert(0, str(COLLECTIVE))  # `received` is beside the program that the ranks run
 from received import differing  # noqa: E402

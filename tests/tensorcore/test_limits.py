@@ -88,7 +88,7 @@ def instructions(unit: Unit, formats: tuple[lp.Format, lp.Format], kernels: Sequ
         assert np.array_equal(bits(multiply(unit, formats, x, LAST, LAST)), bits(want[LAST, LAST])), ("alone", *label)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, default=40)
 @pytest.mark.parametrize("name", UNITS)
 def test_instructions(name: str) -> None:
     instructions(lp.accumulators[name], formats_of(lp.accumulators[name]))
@@ -164,7 +164,7 @@ def products(unit: Unit, kernels: Sequence[str] = KERNELS) -> None:
         assert np.array_equal(bits(alone), bits(want[LAST, LAST])), ("alone", *label)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, default=30)
 @pytest.mark.parametrize("name", UNITS)
 def test_products(name: str) -> None:
     products(lp.accumulators[name])

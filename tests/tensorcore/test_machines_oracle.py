@@ -68,7 +68,7 @@ def compare(accumulator: Any, x: Sample, kernels: Any = KERNELS) -> None:
     once(lambda: check(ours, x), x.machine, x.names, t.a, t.b, t.c, x.scales, x.where, ours)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(6, default=300)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", NAMES)
 def test_mma_is_the_oracle(name: str, family: str) -> None:
