@@ -19,7 +19,6 @@ from .recording import INTEGERS, Operation, Product, Recording, Tensor, to_numbe
 SECONDS = 20.0
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _MOST = 5
-_BLOCK = 128  # rows of a block of scales, where blocks are square
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -157,7 +156,10 @@ def diverge(
         next(((x.shape[:-1], y.shape[:-1]) for x, y in entered if x and y), None),
     )
     outputs = {name: _pairs(a.operations[name].outputs, b.operations[name].outputs) for name in common}
-    unaligned = [name for name in common if any(x and y and _rows(x, y, shapes) is None for x, y in outputs[name])]
+    unaligned = [
+        name for name, pairs in outputs.items()
+        if pairs and all(x and y and _rows(x, y, shapes) is None for x, y in pairs)
+    ]  # fmt: skip
     about = {
         "unlike": tuple(_unlike(a, b, entered, shapes, unaligned)), "compared": len(common) - len(unaligned),
         "only_a": tuple(name for name in a.operations if name not in b.operations),
@@ -345,16 +347,15 @@ def _is_known(dtype: str) -> bool:
 
 
 def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
-    """Return the scales of the stored rows of a, or of the stored columns of b; None if they are not known."""
-    words, places = p.words[f"{side}_scale"], np.array(p.rows if side == "a" else p.columns)
+    """Return the scales of the stored rows of a, or of the stored columns of b; None if they have another layout."""
+    words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
     if p.dtypes[f"{side}_scale"] != "float32":
         return None
     scale = to_numbers(words, "float32")
-    scale = scale.reshape(1, 1) if scale.size == 1 else scale if side == "a" else scale.T
-    if scale.ndim != 2 or len(scale) not in (1, count, -(-count // _BLOCK)):
-        return None
-    size = {1: count, count: 1}.get(len(scale), _BLOCK)
-    return np.ascontiguousarray(scale[places // size])
+    if scale.size == 1:
+        return scale.reshape(1, 1)
+    scale = scale if side == "a" else scale.T
+    return np.ascontiguousarray(scale[places]) if scale.shape == (count, 1) else None
 
 
 def _orders(op: Operation) -> str:

@@ -76,9 +76,9 @@ def scaled(path, accumulator, bias=None, **more):
     if bias is not None:
         more["c"] = np.broadcast_to(bias, d.shape)
         d = d + bias
-    folder = Folder(path).add("mlp/aten._scaled_mm#0", (a, b), d, dtypes=["float8_e4m3fn"] * 2, product=True,
-                              a_scale=scales[0], b_scale=scales[1], **more)  # fmt: skip
-    return folder.close()
+    more = {"a_scale": scales[0], "b_scale": scales[1], **more}
+    dtypes = ["float8_e4m3fn"] * 2
+    return Folder(path).add("mlp/aten._scaled_mm#0", (a, b), d, dtypes=dtypes, product=True, **more).close()
 
 
 def test_both_sides_of_a_product_are_identified(tmp_path):
@@ -96,6 +96,15 @@ def test_both_sides_of_a_product_are_identified(tmp_path):
 def test_products_with_other_factors_are_not_searched(tmp_path):
     found = diverge(scaled(tmp_path / "a", "hopper_fp8", factors=["alpha 2"]), scaled(tmp_path / "b", "blackwell_fp8"))
     assert found.causes[0] == "A: a product with alpha 2, which is not searched"
+
+
+def test_products_with_scales_of_blocks_are_not_searched(tmp_path):
+    one, other = (
+        scaled(tmp_path / str(i), name, a_scale=np.ones((8, 8), np.float32))
+        for i, name in enumerate(("hopper_fp8", "blackwell_fp8"))
+    )
+    text = "A: a product with scales float32 [8, 8] and float32 [1, 8], which is not searched"
+    assert diverge(one, other).causes[0] == text
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "uint16", "uint32", "complex64"])
