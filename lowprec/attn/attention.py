@@ -122,7 +122,7 @@ def attention(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        softcap, sinks, splits or pages, or `undecided` is combined with a softcap or splits.
+        softcap, sinks, splits or pages, or `undecided` is combined with a softcap, splits, or `normalizes_p`.
 
     Notes
     -----
@@ -205,7 +205,7 @@ def attention(
 
 def softmax_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False, window: tuple[int, int] | None = None,
-    scale: float | None = None, softcap: float | None = None,
+    scale: float | None = None, softcap: float | None = None, sinks: ArrayLike | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute attention in float64, as a reference; the arguments are those of `attention`, values of any format.
 
@@ -220,7 +220,7 @@ def softmax_attention(
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
     low, high = visible_keys(q.shape[-2], k.shape[-2], *find_window(causal, window))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    key = np.arange(k.shape[-2])
+    key, logits = np.arange(k.shape[-2]), None if sinks is None else np.asarray(sinks, np.float64)
     for i in np.ndindex(q.shape[:-2]):
         for row, (first, stop) in enumerate(zip(low, high, strict=True)):
             if first < stop:
@@ -228,8 +228,10 @@ def softmax_attention(
                 if softcap is not None:
                     scores = softcap * np.tanh(scores / softcap)
                 scores = np.where((key >= first) & (key < stop), scores, -np.inf)
-                p = np.exp(scores - scores.max())
-                out[i][row] = p @ v[i] / p.sum()
+                sink = -np.inf if logits is None else logits[i[-1] if i else 0]
+                top = max(scores.max(), sink)
+                p = np.exp(scores - top)
+                out[i][row] = p @ v[i] / (p.sum() + np.exp(sink - top))
     return out
 
 
@@ -278,6 +280,8 @@ def _check_options(
         raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
     if undecided and (softcap is not None or splits > 1):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
+    if undecided and kernel.normalizes_p and not kernel.is_determined:
+        raise ValueError(f"attention: undecided must be False for {kernel}, which normalizes P, got True")
 
 
 def sink_logits(sinks: ArrayLike, heads: int) -> Floats:
@@ -299,7 +303,11 @@ def softmax_scale(head_dim: int, scale: float | None) -> float:
 
 def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
     """Return how many keys a query sees to the left and to the right of its position; -1: all."""
-    left, right = (-1, -1) if window is None else (check_int("attention", "window", side, -1) for side in window)
+    if window is None:
+        return -1, 0 if causal else -1
+    if np.shape(window) != (2,):
+        raise ValueError(f"attention: window must be two integers, left and right, got {brief_repr(window)}")
+    left, right = (check_int("attention", "window", side, -1) for side in window)
     return left, 0 if causal else right
 
 

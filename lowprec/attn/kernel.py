@@ -16,7 +16,7 @@ from ..tensorcore.accumulator import Accumulator
 from .sinks import Sink
 from .splits import Combine
 from .sums import QuadSum, RowSum
-from .tiles import Call, FlashAttention3, KeyTile, Schedule
+from .tiles import ALL_KEYS, Call, FlashAttention3, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 
@@ -88,7 +88,7 @@ class AttentionKernel(Value):
     adds_mask : bool
         Whether -inf is added to the scores of hidden keys, so that NaN and +inf give NaN; it replaces them otherwise.
     normalizes_p : bool
-        Whether P is multiplied by 1/l before the second product. All keys are then one tile.
+        Whether P is multiplied by 1/l before the second product. Tiles must then hold all keys.
     product_block : int or None
         Largest number of products in one chain of an accumulator, see `blocked_product`; None: no limit.
     propagates_nan : bool
@@ -175,6 +175,12 @@ class AttentionKernel(Value):
         if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
             raise ValueError(
                 f"{caller}: key_tiles must be rows of positive integers by increasing head size, got {sizes}"
+            )
+        if self.normalizes_p and any(
+            keys != ALL_KEYS for row in self.key_tiles for keys in (*row[1:4], row[5] or ALL_KEYS)
+        ):
+            raise ValueError(
+                f"{caller}: key_tiles must have all keys in one tile with normalizes_p, got {self.key_tiles}"
             )
         check_int(caller, "p_offset", self.p_offset, -64, 64)
         check_optional_int(caller, "promote_every", self.promote_every, 1)

@@ -95,7 +95,7 @@ def answers(
 
 
 def _computed(module: ModuleType) -> list[Any]:
-    """Return what determines an adapter's answers: its functions and their calls, without lowprec's entries."""
+    """Return an adapter's functions and their calls, without lowprec's entries: they determine its answers."""
     functions = [value for _, value in inspect.getmembers(module, inspect.isfunction)]
     calls = [(o.name, o.function.__name__, repr(o.arguments), o.inputs, o.step) for o in module.OPERATIONS]
     return [*map(inspect.getsource, functions), *calls]

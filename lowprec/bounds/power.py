@@ -30,7 +30,7 @@ class Passed(NamedTuple):
     kernel : str
         "right", or the name of a fault.
     passes : float
-        Share of the draws that it accepts.
+        Share of the draws that it accepts: of a correct kernel, those that it accepts in every order of K.
     ours : float
         Share that `Tolerance.test` accepts.
     draws : int
@@ -75,7 +75,7 @@ class Power:
 
     @property
     def refused(self) -> float:
-        """Share of correct kernels that the criterion refuses."""
+        """Share of draws in which the criterion refuses a correct kernel, in any of its orders."""
         return 1 - self.rows[0].passes
 
     @property
@@ -83,8 +83,10 @@ class Power:
         """Summary in a sentence."""
         lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
         low, high = (1 - end for end in reversed(self.rows[0].interval))
-        text = f"{self.criterion.name}: refuses {self.refused:.0%} of correct kernels (95 % interval {low:.0%} to "
-        text += f"{high:.0%}), accepts {len(lived)} of {len(self.rows) - 1} faults"
+        text = (
+            f"{self.criterion.name}: refuses a correct kernel in {self.refused:.0%} of draws (95 % interval {low:.0%} "
+        )
+        text += f"to {high:.0%}), accepts {len(lived)} of {len(self.rows) - 1} faults"
         return f"{text}; vacuous: it accepts {', '.join(self.vacuous)}" if self.vacuous else text
 
 
@@ -125,30 +127,31 @@ def criterion_power(
     Returns
     -------
     Power
-        Share of draws that are accepted, by kernel.
+        Share of draws that are accepted, by kernel. The orders of a draw have the same operands, so that they count as
+        one trial of the interval, which is accepted if all are.
 
     Raises
     ------
     ValueError
         If the criterion raises, or gives two answers for the same arrays.
     """
-    judge, seen = criterion(given), dict[str, list[tuple[bool, bool]]]()
+    judge, seen = criterion(given), dict[str, list[NDArray[np.bool_]]]()
     for seed in range(check_int("criterion", "draws", draws, 1)):
         x, y = operands(data, m, n, k, seed=seed)
         a, b = (quantize(v, spec) for v, spec in zip((x, y), quantizers, strict=True))
         t = tolerance(a, b, accumulator=accumulator, out_format=out_format, seed=seed, values=(x, y), **options)
         exact = t.exact if judge.reference == "operands" else x.astype(np.float64) @ y.astype(np.float64).T
         want = round_to(exact, out_format)
+        found: dict[str, list[tuple[bool, bool]]] = {}
         for name, got in results(t.products[0], seed):
             accepted = judge(got, want)
             if accepted != judge(got, want):
                 raise ValueError(f"criterion {judge.name}: it must not depend on chance, got two answers")
-            seen.setdefault(name, []).append((accepted, bool(t.test(got, name_faults=False))))
-    rows = [
-        Passed(name, float(np.mean([one for one, _ in found])), float(np.mean([two for _, two in found])), len(found))
-        for name, found in seen.items()
-    ]
-    return Power(judge, tuple(rows))
+            found.setdefault(name, []).append((accepted, bool(t.test(got, name_faults=False))))
+        for name, orders in found.items():
+            seen.setdefault(name, []).append(np.all(orders, axis=0))
+    shares = {name: np.mean(trials, axis=0).tolist() for name, trials in seen.items()}
+    return Power(judge, tuple(Passed(name, one, two, len(seen[name])) for name, (one, two) in shares.items()))
 
 
 def results(product: Product, seed: int = 0) -> Iterator[tuple[str, NDArray[np.float32]]]:

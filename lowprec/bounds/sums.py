@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from ..order.catalogue import orders as known_orders
-from ..order.order import Order
+from ..order.order import Order, Steps
 from ..order.rules import Lanes, OrderRule
 from .checksum import Values
 from .derived import Tolerance
@@ -22,7 +21,6 @@ from .faults import named_output
 from .product import Errors
 
 Floats = NDArray[np.float32]
-Steps = Sequence[tuple[tuple[int, ...], Format]]  # terms of an addition, as in `Order.steps`, and the format of the sum
 
 
 @with_default_fpenv
@@ -88,18 +86,18 @@ def sum_tolerance(
         sum_format, out_format = _formats_of(order, len(terms), sum_format, out_format)
     target = formats.get("float32" if sum_format is None else sum_format)
     out = target if out_format is None else formats.get(out_format)
-    steps = _steps(order, len(terms), target)
+    made = None if isinstance(order, str) and order == "any" else _made(order, len(terms), target)
     seed, orders = check_int(caller, "seed", seed, 0), check_int(caller, "orders", orders, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         read = round_to(terms, formats[order.dtype], policy="ieee") if isinstance(order, Order) else terms
-        stored = round_to(read, target, policy="ieee")
-        if steps is None:
+        if made is None or not len(terms):
+            stored = round_to(read, target, policy="ieee")
             errors = _in_any_order(terms, stored, target)
             wide = _sampled(stored, target, orders, np.random.default_rng(seed))
             results: list[Floats] = []
         else:
-            errors = _in_order(terms, stored, steps, target)
-            wide = [computed_sum(stored, steps)]
+            errors = _in_order(terms, read, made, target)
+            wide = [np.asarray(made.with_(out_format="float32").sum(read, axis=0))]
             results = [round_to(wide[0], out, policy="ieee")]
     right = round_to(wide[0], out, policy="ieee")
     return Tolerance.of(
@@ -126,21 +124,18 @@ def _formats_of(order: Order, n: int, sum_format: Any, out_format: Any) -> tuple
     return order.sum_format, order.out_format
 
 
-def _steps(order: str | OrderRule | Order, n: int, target: Format) -> Steps | None:
-    """Return the additions of an order; None for any order."""
-    if order == "any" or not n:
-        return None
+def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
+    """Return the order of n terms; a rule is checked with one term if there are none."""
     dtype: Any = target.name  # the rule checks it
-    made = order if isinstance(order, Order) else known_orders.get(order)(n, dtype=dtype)
+    made = order if isinstance(order, Order) else known_orders.get(order)(max(n, 1), dtype=dtype)
     if made.flush:
         raise ValueError(f"sum_tolerance: order must not flush subnormals, got {made!r}")
     if made is not order and made.sum_format != target.name:
         raise ValueError(
             f"sum_tolerance: sum_format must be that of the order's sums, got {target.name}; give "
-            f"lowprec.orders[{made.name!r}]({n}, dtype={target.name!r}), which has {made.sum_format} sums"
+            f"lowprec.orders[{made.name!r}]({made.n}, dtype={target.name!r}), which has {made.sum_format} sums"
         )
-    own = {i: formats[name] for i, name in made.step_formats}
-    return [(terms, own.get(i, target)) for i, terms in enumerate(made.steps)]
+    return made
 
 
 def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generator) -> list[Floats]:
@@ -148,41 +143,44 @@ def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generato
     n, found = len(stored), []
     for _ in range(count):
         at, lanes = rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))
-        steps = _steps(Lanes("sampled", lanes=lanes, rest_in_lanes=True), n, target)
-        found.append(computed_sum(stored[at], steps or ()))
+        steps = Lanes("sampled", lanes=lanes, rest_in_lanes=True)(n).steps if n else ()
+        found.append(computed_sum(stored[at], steps, target))
     return found
 
 
-def computed_sum(terms: Floats, steps: Steps) -> Floats:
-    """Return the sum over the first axis, each addition rounded to the format of its step.
+def computed_sum(terms: Floats, steps: Steps, target: Format) -> Floats:
+    """Return the sum over the first axis, each addition of two terms rounded to a format, which no `Order` may have.
 
     A float64 sum of two numbers of up to 24 significant bits, rounded again, is the sum rounded once.
     """
     if not len(terms):
         return np.zeros(terms.shape[1:], np.float32)
     values: list[Floats] = list(terms)
-    for (first, *others), target in steps:
-        total = values[first]
-        for other in others:
-            total = round_to(total.astype(np.float64) + values[other], target, policy="ieee")
-        values.append(total)
+    for first, second in steps:
+        values.append(round_to(values[first].astype(np.float64) + values[second], target, policy="ieee"))
     return values[-1]
 
 
-def _in_order(terms: Floats, stored: Floats, steps: Steps, target: Format) -> Errors:
+def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Errors:
     """Return the errors of sums in an order: half an ulp of every sum, which is known exactly.
 
-    A sum that is subnormal is exact if its terms have the same format.
+    If formats differ, a sum is rounded to float32 at most before it is rounded to its own, and one that is subnormal
+    need not be exact.
     """
-    wide, alike = terms.astype(np.float64), all(fmt == target for _, fmt in steps)
-    lost = np.abs(stored - wide)
-    values = [Errors(*each) for each in zip(wide, lost, lost**2, strict=True)]
-    peak, most = np.zeros(terms.shape[1:]), min([target.max, *(fmt.max for _, fmt in steps)])
-    for (first, *others), fmt in steps:
-        total = values[first]
+    wide, own = terms.astype(np.float64), {i: formats[name] for i, name in order.step_formats}
+
+    def element(i: int, fmt: Format) -> Errors:
+        lost = np.abs(round_to(read[i], fmt, policy="ieee") - wide[i])
+        return Errors(wide[i], lost, lost**2)
+
+    values = [element(i, target) for i in range(len(terms))]
+    peak, most = np.zeros(terms.shape[1:]), min([target.max, *(fmt.max for fmt in own.values())])
+    for step, (first, *others) in enumerate(order.steps):
+        fmt = own.get(step, target)
+        total = values[first] if others else element(first, fmt)
         for other in others:
-            total = total.plus(values[other])
-            total = total.rounded(2.0 ** -(fmt.mantissa_bits + 1), 0.0 if alike else fmt.smallest_subnormal)
+            total, u = total.plus(values[other]), 2.0 ** -(fmt.mantissa_bits + 1)
+            total = total.rounded(u + 2.0**-24 * (1 + u), fmt.smallest_subnormal) if own else total.rounded(u, 0.0)
             np.maximum(peak, np.abs(total.exact) + total.most, out=peak)
         values.append(total)
     return _bounded(*values[-1], peak, terms, most)

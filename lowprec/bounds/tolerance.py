@@ -80,7 +80,8 @@ def tolerance(
     Raises
     ------
     ValueError
-        If shapes do not match, or an accumulator does not take the operands.
+        If shapes do not match, an accumulator does not take the operands, or the library splits K in a way without a
+        bound.
     TypeError
         If an operand is not `Quantized`, or an option or accumulator is unknown.
 

@@ -85,11 +85,14 @@ def _identify_attention(path: str, seconds: float, max_rows: int) -> None:
     from .._files.npy import Archive
     from ..diagnose.identify.attention import identify_attention
     from ..diagnose.words import join_some
+    from ..registry import suggest
 
     needed = ("q", "k", "v", "o")
     known = (*needed, "lse", "causal", "window", "scale", "descale", "softcap", "sinks", "splits", "page_size")
     with Archive(path, "an .npz of arrays q, k, v, o and perhaps lse") as held:
-        given = {name: held[name] for name in held.names if name in known}
+        if unknown := [name for name in held.names if name not in known]:
+            raise CommandError(f"{path} has an unknown array {unknown[0]!r}: {suggest(unknown[0], known)}")
+        given = {name: held[name] for name in held.names}
     if missing := [name for name in needed if name not in given]:
         raise CommandError(
             f"{path} must have arrays {', '.join(needed)}, got none named {', '.join(missing)} among "

@@ -92,7 +92,8 @@ def criterion_command(
     CRITERION is a measure with a limit ("calc_diff<1e-3", "cosine>0.99", "sqnr>20", "max_abs<0.1"), "allclose(RTOL,
     ATOL)", or the name of a public suite's (deepgemm, vllm_cutlass, torchao, transformer_engine_fp8, triton_kernels
     ...). Prints its share of accepted draws of a correct kernel and of every fault, by kind of data, with its 95 %
-    interval (Clopper and Pearson). A correct kernel adds K in three orders in each draw.
+    interval (Clopper and Pearson). A correct kernel adds K in three orders, and a draw counts once:
+    it is accepted if all three are.
 
     Example: lowprec criterion "calc_diff<1e-3" --m 128 --n 256 --k 4096 --data normal,positive
     """

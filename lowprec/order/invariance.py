@@ -169,7 +169,8 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     Parameters
     ----------
     function : callable
-        Function of a size that returns the outputs of the row, always of one shape.
+        Function of a size that returns the outputs of the row, numbers always of one shape and dtype. All their bits
+        are compared, those of NaN too.
     sizes : sequence of int
         Sizes, in the order in which they are compared.
 
@@ -181,7 +182,7 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     Raises
     ------
     RevealError
-        If the function raises, or returns another shape.
+        If the function raises, or returns another shape or dtype.
     ValueError
         If there are no sizes, or one is not an integer.
     TypeError
@@ -202,19 +203,23 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     if np.ndim(sizes) != 1 or not len(sizes):
         raise ValueError(f"{caller}: sizes must be one or more numbers, got {brief_repr(sizes)}")
     ms = tuple(check_int(caller, "sizes", m, 0) for m in sizes)
-    changes, before = [], None
+    changes: list[Change] = []
+    first = last = None
     for m in ms:
         try:
-            found = np.asarray(to_numpy(function(m))).astype(np.float64)
+            found = np.asarray(to_numpy(function(m)))
         except Exception as error:
             raise RevealError(f"{caller}: {name} must take {m}, got {type(error).__name__}: {error}") from error
-        if before is not None and found.shape != before.shape:
-            raise RevealError(f"{caller}: {name} must return one shape, got {before.shape} and {found.shape}")
-        if before is not None and (differ := bits(found) != bits(before)).any():
+        if found.dtype.kind not in "biufcV" or found.dtype.char in "gG" or found.dtype.names is not None:
+            raise RevealError(f"{caller}: {name} must return numbers, none of extended precision, got {found.dtype}")
+        kind = f"{found.dtype} {found.shape}"
+        if first is not None and kind != first:
+            raise RevealError(f"{caller}: {name} must return one dtype and shape, got {first} and {kind}")
+        words = np.frombuffer(found.tobytes(), np.uint8).reshape(found.size, found.dtype.itemsize)
+        if last is not None and (differ := (words != last).any(axis=1)).any():
             changes.append(Change(m, float(differ.mean()), int(differ.argmax())))
-        before = found
-    assert before is not None
-    return Invariance(name, ms, tuple(changes), before.size, "size")
+        first, last = kind, words
+    return Invariance(name, ms, tuple(changes), found.size, "size")
 
 
 def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:

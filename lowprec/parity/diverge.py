@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnose.identify.identify import identify
+from ..format.catalogue import formats
 from ..order.catalogue import orders
-from .recording import Operation, Recording, Tensor, to_numbers
+from .recording import INTEGERS, Operation, Product, Recording, Tensor, to_numbers
 
 SECONDS = 20.0
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
 _MOST = 5
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,8 @@ class Difference:
         Share of the stored values that differ.
     reason : str
         Why bits cannot be compared: dtypes or shapes; empty if they can.
+    unaligned : bool
+        Whether nothing is known, because the runs have inputs of other shapes, and rows cannot be aligned.
     """
 
     rows: int
@@ -44,11 +49,14 @@ class Difference:
     ulps: int | None = None
     share: float | None = None
     reason: str = ""
+    unaligned: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.differing or self.reason)
 
     def __str__(self) -> str:
+        if self.unaligned:
+            return "its rows cannot be aligned"
         if self.reason:
             return self.reason
         text = f"{self.differing} of {self.rows} rows differ, the first at {list(self.first)}"
@@ -68,7 +76,7 @@ class Divergence:
     unlike : tuple of str
         What differs before any operation: weights, tokens, shapes, settings. Read it first.
     compared : int
-        Operations of both runs, by name.
+        Operations of both runs, by name, whose rows can be aligned.
     only_a, only_b : tuple of str
         Operations of one run.
     first : Operation or None
@@ -100,7 +108,9 @@ class Divergence:
         where = f"the first operation whose outputs differ is {self.first.name} ({self.output})"
         changed = [i for i, difference in enumerate(self.inputs) if difference]
         if not changed:
-            return f"{where}; its inputs are equal"
+            unknown = [str(i) for i, difference in enumerate(self.inputs) if difference.unaligned]
+            but = f", except input {' and '.join(unknown)}, whose rows cannot be aligned" if unknown else ""
+            return f"{where}; its inputs are equal{but}"
         return f"{where}; its input {' and '.join(map(str, changed))} differs already: {self.inputs[changed[0]]}"
 
     def lines(self) -> Iterator[str]:
@@ -122,7 +132,8 @@ def diverge(
     """Find the first operation at which two recorded runs of one model part.
 
     Operations are compared by name, in the order of the first run, by hashes of all rows. Runs with another number of
-    sequences or tokens are compared on the rows that both have.
+    sequences or tokens are compared on the rows that both have; rows of tensors in which sequences and tokens are one
+    axis are aligned by the shapes of the models' inputs.
 
     Parameters
     ----------
@@ -139,47 +150,92 @@ def diverge(
         The operation, the difference of its outputs, and causes.
     """
     common = [name for name in a.operations if name in b.operations]
+    entered = _entered(a, b)
+    shapes = next(
+        ((x.shape, y.shape) for x, y in entered if x and y and x.dtype in INTEGERS and y.dtype in INTEGERS),
+        next(((x.shape[:-1], y.shape[:-1]) for x, y in entered if x and y), None),
+    )
+    outputs = {name: _pairs(a.operations[name].outputs, b.operations[name].outputs) for name in common}
+    unaligned = [
+        name for name, pairs in outputs.items()
+        if pairs and all(x and y and _rows(x, y, shapes) is None for x, y in pairs)
+    ]  # fmt: skip
     about = {
-        "unlike": tuple(_unlike(a, b)), "compared": len(common),
+        "unlike": tuple(_unlike(a, b, entered, shapes, unaligned)), "compared": len(common) - len(unaligned),
         "only_a": tuple(name for name in a.operations if name not in b.operations),
         "only_b": tuple(name for name in b.operations if name not in a.operations),
     }  # fmt: skip
     for name in common:
         one, other = a.operations[name], b.operations[name]
-        output = _first(one.outputs, other.outputs)
+        output = next((found for pair in outputs[name] if (found := compare(*pair, shapes))), None)
         if output:
-            inputs = tuple(compare(*pair) for pair in zip_longest(one.inputs, other.inputs))
+            inputs = tuple(compare(*pair, shapes) for pair in _pairs(one.inputs, other.inputs))
             causes = tuple(_causes(a, b, one, other, inputs, seconds, progress))
             return Divergence(a, b, first=one, inputs=inputs, output=output, causes=causes, **about)  # type: ignore[arg-type]
     return Divergence(a, b, **about)  # type: ignore[arg-type]
 
 
-def _first(one: Sequence[Tensor], other: Sequence[Tensor]) -> Difference | None:
-    """Return the first difference of two lists of tensors."""
-    return next((found for pair in zip_longest(one, other) if (found := compare(*pair))), None)
+def _pairs(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[tuple[Tensor | None, Tensor | None]]:
+    return list(zip_longest(one, other))
 
 
-def compare(one: Tensor | None, other: Tensor | None) -> Difference:
-    """Return how two tensors differ at the indices that both have; None stands for a missing tensor."""
+def compare(one: Tensor | None, other: Tensor | None, shapes: Shapes | None = None) -> Difference:
+    """Return how two tensors differ at the indices that both have.
+
+    Parameters
+    ----------
+    one, other : Tensor or None
+        Tensors; None stands for a missing one.
+    shapes : pair of tuple of int, optional
+        Numbers of sequences and tokens in both runs, by which rows of tensors that flatten them are aligned.
+
+    Returns
+    -------
+    Difference
+        Equal tensors give one that is false.
+    """
     if one is None or other is None:
         return Difference(0, 0, reason=f"{one or 'none'} in A, {other or 'none'} in B")
     if one.hash == other.hash:
         return Difference(one.row_hashes.size, 0)
+    rows = _rows(one, other, shapes)
+    if rows is None:
+        return Difference(0, 0, unaligned=True)
     same_form = len(one.shape) == len(other.shape) and one.shape[-1:] == other.shape[-1:]
     if one.dtype != other.dtype or not same_form or not one.row_hashes.size or not other.row_hashes.size:
         return Difference(0, 0, reason=f"{one} in A, {other} in B")
-    both = tuple(slice(min(sizes)) for sizes in zip(one.shape[:-1], other.shape[:-1], strict=True))
-    differs = np.asarray(one.row_hashes[both] != other.row_hashes[both])
+    both = tuple(slice(min(sizes)) for sizes in zip(*rows, strict=True))
+    x, y = (t.row_hashes.reshape(form)[both] for t, form in zip((one, other), rows, strict=True))
+    differs = x != y
     if not differs.any():
         return Difference(differs.size, 0)
     first = tuple(int(i) for i in np.unravel_index(int(differs.argmax()), differs.shape))
-    ulps, share = _ulps(one, other)
+    ulps, share = _ulps(one, other, rows)
     return Difference(differs.size, int(differs.sum()), first, ulps, share)
 
 
-def _ulps(one: Tensor, other: Tensor) -> tuple[int | None, float | None]:
+def _rows(one: Tensor, other: Tensor, shapes: Shapes | None) -> Shapes | None:
+    """Return the shapes of the rows of two tensors, whose axes correspond; None if the rows cannot be aligned."""
+    x, y = (t.shape[:-1] or (1,) for t in (one, other))
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+        return x, y  # they differ whatever their rows are
+    if shapes is None or len(shapes[0]) != len(shapes[1]):
+        shapes = (), ()
+    if one.shape[-1:] != other.shape[-1:]:
+        return None if shapes[0] != shapes[1] else (x, y)
+    if shapes[0] != shapes[1] and (x[0], y[0]) == (math.prod(shapes[0]), math.prod(shapes[1])):
+        return (*shapes[0], *x[1:]), (*shapes[1], *y[1:])
+    axes = list(zip(*shapes, strict=True))
+    for size, own in zip(x, y, strict=True):
+        of_sequences = bool(axes) and size % axes[0][0] == 0 and size * axes[0][1] == own * axes[0][0]
+        if size != own and (size, own) not in axes and not of_sequences:
+            return None
+    return x, y
+
+
+def _ulps(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int | None, float | None]:
     """Return the largest difference in ulps of the rows that both stored, and the share of values that differ."""
-    places = [np.unravel_index(rows, t.shape[:-1]) for t in (one, other) for rows in (t.rows,)]
+    places = [np.unravel_index(t.rows, shape) for t, shape in zip((one, other), shapes, strict=True)]
     at = [list(zip(*map(list, place), strict=True)) for place in places]
     pairs = [(at[0].index(place), at[1].index(place)) for place in at[0] if place in at[1]]
     if one.dtype not in _BITS or not pairs:
@@ -198,7 +254,10 @@ def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
     return np.where(words >= sign, -size, size)
 
 
-def _unlike(a: Recording, b: Recording) -> Iterator[str]:
+def _unlike(
+    a: Recording, b: Recording, entered: Sequence[tuple[Tensor | None, Tensor | None]], shapes: Shapes | None,
+    unaligned: Sequence[str],
+) -> Iterator[str]:  # fmt: skip
     """Yield what differs before any operation."""
     for side, run in (("A", a), ("B", b)):
         if not run.about.get("finished"):
@@ -210,20 +269,33 @@ def _unlike(a: Recording, b: Recording) -> Iterator[str]:
     if other:
         first = compare(a.parameters[other[0]], b.parameters[other[0]])
         yield f"the weights differ: {len(other)} of {len(shared)} parameters, first {other[0]} ({first})"
-    for one, two in zip(_entered(a), _entered(b), strict=False):
-        if one.shape != two.shape:
-            shapes = f"{list(one.shape)} in A, {list(two.shape)} in B"
-            yield f"the model's inputs have shapes {shapes}: their common rows are compared"
-        if difference := compare(one, two):
+    for one, two in entered:
+        difference = compare(one, two, shapes)
+        if one and two and one.shape != two.shape:
+            sizes = f"{list(one.shape)} in A, {list(two.shape)} in B"
+            but = "; whether the inputs are equal there is not known" if difference.unaligned else ""
+            yield f"the model's inputs have shapes {sizes}: their common rows are compared{but}"
+        if difference:
             yield f"the model's inputs differ: {difference}"
+    if unaligned:
+        count = f"{len(unaligned)} operations are" if len(unaligned) > 1 else "1 operation is"
+        yield f"{count} not compared, because rows cannot be aligned, first {unaligned[0]}"
     for key in ("model", "torch", "device", "float32 products"):
         if a.about.get(key) != b.about.get(key):
             yield f"{key}: {a.about.get(key)} in A, {b.about.get(key)} in B"
 
 
-def _entered(run: Recording) -> tuple[Tensor, ...]:
-    """Return the inputs of the first call of the first module that has any."""
-    return next((op.inputs for op in run.operations.values() if op.inputs), ())
+def _entered(a: Recording, b: Recording) -> list[tuple[Tensor | None, Tensor | None]]:
+    """Return the inputs of the first call of the model, or of the first module that has any, without parameters."""
+    weights = {t.hash for run in (a, b) for t in run.parameters.values()}
+    found: dict[str, list[list[Tensor]]] = {}
+    for name, op in a.operations.items():
+        if op.kind == "module" and name in b.operations:
+            pair = [[t for t in each.inputs if t.hash not in weights] for each in (op, b.operations[name])]
+            if any(pair):
+                found.setdefault(op.module, pair)
+    one, other = found.get("") or next(iter(found.values()), [[], []])
+    return _pairs(one, other)
 
 
 def _causes(
@@ -252,12 +324,38 @@ def _identified(op: Operation, seconds: float, progress: Callable[[int], None] |
     """Return the result of `identify` for the samples of a product."""
     p = op.product
     assert p is not None
-    if p.a.shape[1] == 0 or any(dtype in ("int8", "uint8") for dtype in p.dtypes):
-        return f"a product of {p.dtypes[0]} and {p.dtypes[1]}, which identify does not know"
-    c = None if p.c is None else to_numbers(p.c, p.dtypes[2])
-    formats: dict[str, Any] = {"a_format": p.dtypes[0], "b_format": p.dtypes[1], "d_format": p.dtypes[3]}
-    found = identify(p.a, p.b, c, p.d, seconds=seconds, progress=progress, **formats)
-    return found.sentence
+    if p.factors:
+        return f"a product with {' and '.join(p.factors)}, which is not searched"
+    if unknown := [dtype for name in "abd" if not _is_known(dtype := p.dtypes[name])]:
+        return f"a product of {p.dtypes['a']} and {p.dtypes['b']}: identify does not know {unknown[0]}"
+    scales: dict[str, Any] = {}
+    if "a_scale" in p.words:
+        m, n = op.outputs[0].shape
+        scales = {"a_scale": _scales(p, "a", m), "b_scale": _scales(p, "b", n)}
+        if any(scale is None for scale in scales.values()):
+            sizes = " and ".join(f"{p.dtypes[name]} {list(p.words[name].shape)}" for name in scales)
+            return f"a product with scales {sizes}, which is not searched"
+    c = to_numbers(p.words["c"], p.dtypes["c"]) if "c" in p.words else None
+    of: dict[str, Any] = {f"{name}_format": p.dtypes[name] for name in "abd"}
+    return identify(
+        p.words["a"], p.words["b"], c, p.words["d"], seconds=seconds, progress=progress, **of, **scales
+    ).sentence
+
+
+def _is_known(dtype: str) -> bool:
+    return dtype == "float64" or (dtype not in INTEGERS and dtype in formats)
+
+
+def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
+    """Return the scales of the stored rows of a, or of the stored columns of b; None if they have another layout."""
+    words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
+    if p.dtypes[f"{side}_scale"] != "float32":
+        return None
+    scale = to_numbers(words, "float32")
+    if scale.size == 1:
+        return scale.reshape(1, 1)
+    scale = scale if side == "a" else scale.T
+    return np.ascontiguousarray(scale[places]) if scale.shape == (count, 1) else None
 
 
 def _orders(op: Operation) -> str:
@@ -265,7 +363,8 @@ def _orders(op: Operation) -> str:
     if (
         not op.kind.startswith(("aten.mean", "aten.sum"))
         or op.numbers[:1] != ("-1",)
-        or op.inputs[0].dtype != "float32"
+        or op.numbers[1:2] not in ((), ("True",))  # another axis
+        or (op.inputs[0].dtype, op.outputs[0].dtype) != ("float32", "float32")
     ):
         return ""
     x, out = op.inputs[0], op.outputs[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..format.catalogue import formats
 
 VERSION = 1
 FILES = ("manifest.json", "operations.jsonl", "tensors.bin")
-_INTEGERS = ("uint8", "int8", "int16", "int32", "int64", "bool")
+INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bool")
 
 
 class Tensor:
@@ -53,7 +54,7 @@ class Tensor:
         """Hashes of the rows, one for each place of all axes but the last; empty if nothing was stored."""
         if "row_hashes" not in self._row:
             return np.zeros(0, np.int64)
-        return read(self._data, self._row["row_hashes"], "int64").reshape(self.shape[:-1])
+        return read(self._data, self._row["row_hashes"], 8).view(np.int64).reshape(self.shape[:-1])
 
     @property
     def rows(self) -> list[int]:
@@ -65,7 +66,7 @@ class Tensor:
         """Bits of the stored rows, shape (rows, last axis)."""
         if "values" not in self._row:
             return np.zeros((0, 0), np.uint8)
-        return read(self._data, self._row["values"], self.dtype).reshape(len(self.rows), -1)
+        return read(self._data, self._row["values"], self._row["itemsize"]).reshape(len(self.rows), -1)
 
     @property
     def values(self) -> NDArray[Any]:
@@ -79,21 +80,21 @@ class Product:
 
     Attributes
     ----------
-    a, b, c, d : array
-        Words, shapes (M, K), (N, K), (M, N) and (M, N); c may be None.
-    dtypes : tuple of str
-        Dtypes of a, b, c and d.
+    words : mapping from str to array
+        Words of "a" (M, K), "b" (N, K), "d" (M, N), perhaps "c" (M, N), and perhaps all of "a_scale" and "b_scale".
+    dtypes : mapping from str to str
+        Their dtypes.
     rows, columns : list of int
         Indices of the rows of a and of the columns of d.
+    factors : tuple of str
+        Factors that are not in d = a b^T + c, such as "alpha 2".
     """
 
-    a: NDArray[Any]
-    b: NDArray[Any]
-    c: NDArray[Any] | None
-    d: NDArray[Any]
-    dtypes: tuple[str, str, str, str]
+    words: Mapping[str, NDArray[Any]]
+    dtypes: Mapping[str, str]
     rows: list[int]
     columns: list[int]
+    factors: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +185,16 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
         raise ValueError(
             f"diverge: operations.jsonl must have {about.get('operations')} lines, got {len(lines)} in {str(folder)!r}"
         )
-    made = (_operation(_json(path / FILES[1], line), data, rename or {}) for line in lines)
-    parameters = {_renamed(name, rename or {}): Tensor(row, data) for name, row in about.pop("parameters").items()}
-    return Recording(str(folder), about, parameters, {operation.name: operation for operation in made})
+    made = [_operation(_json(path / FILES[1], line), data, rename or {}) for line in lines]
+    parameters = [(_renamed(name, rename or {}), Tensor(row, data)) for name, row in about.pop("parameters").items()]
+    for names in ([operation.name for operation in made], [name for name, _ in parameters]):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise ValueError(
+                f"diverge: rename must give other names to other operations and parameters, got {twice[0]!r} twice in "
+                f"{str(folder)!r}"
+            )
+    return Recording(str(folder), about, dict(parameters), {operation.name: operation for operation in made})
 
 
 def _json(path: Path, text: str) -> dict[str, Any]:
@@ -208,42 +216,30 @@ def _renamed(name: str, rename: Mapping[str, str]) -> str:
 
 def _operation(row: Mapping[str, Any], data: NDArray[np.uint8], rename: Mapping[str, str]) -> Operation:
     inputs, outputs = (tuple(Tensor(each, data) for each in row[side]) for side in ("inputs", "outputs"))
-    samples = None
-    if "product" in row:
-        samples = _product(row["product"], inputs, outputs[0], data)
+    samples = _product(row["product"], data) if "product" in row else None
     return Operation(
         _renamed(row["name"], rename), _renamed(row["module"], rename), row["kind"], tuple(row["numbers"]), inputs,
         outputs, samples,
     )  # fmt: skip
 
 
-def _product(row: Mapping[str, Any], inputs: Sequence[Tensor], out: Tensor, data: NDArray[np.uint8]) -> Product:
-    addends = len(inputs) - 2 if "c" in row else 0
-    dtypes = inputs[addends].dtype, inputs[addends + 1].dtype, inputs[0].dtype, out.dtype
-    m, n = row["rows"], row["columns"]
-    a, b = (read(data, row[side], dtype).reshape(len(count), -1)
-            for side, dtype, count in (("a", dtypes[0], m), ("b", dtypes[1], n)))  # fmt: skip
-    c, d = (read(data, row[side], dtype).reshape(len(m), len(n)) if side in row else None
-            for side, dtype in (("c", dtypes[2]), ("d", dtypes[3])))  # fmt: skip
-    assert d is not None
-    return Product(a, b, c, d, dtypes, m, n)
+def _product(row: Mapping[str, Any], data: NDArray[np.uint8]) -> Product:
+    found = {name: row[name] for name in ("a", "b", "c", "d", "a_scale", "b_scale") if name in row}
+    words = {name: read(data, x["at"], x["itemsize"]).reshape(x["shape"]) for name, x in found.items()}
+    dtypes = {name: x["dtype"] for name, x in found.items()}
+    return Product(words, dtypes, row["rows"], row["columns"], tuple(row["factors"]))
 
 
-def read(data: NDArray[np.uint8], place: Sequence[int], dtype: str) -> NDArray[Any]:
-    """Return the words at an offset and length of the bytes; numbers without a NumPy dtype are unsigned words."""
+def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArray[Any]:
+    """Return the unsigned words at an offset and length of the bytes."""
     start, length = place
     if start + length > len(data):
         raise ValueError(f"diverge: tensors.bin must have {start + length} bytes, got {len(data)}")
-    part = data[start : start + length]
-    if dtype in _INTEGERS:
-        return part.view(dtype)
-    return part.view(f"u{formats[dtype].bits // 8}")
+    return data[start : start + length].view(f"u{itemsize}")
 
 
 def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return words as numbers: integers as they are, others as float32 or float64."""
-    if dtype in _INTEGERS:
-        return words
-    if dtype in ("float32", "float64"):
+    if dtype in (*INTEGERS, "float32", "float64"):
         return words.view(dtype)
     return np.asarray(decode(words, formats[dtype]), np.float32)

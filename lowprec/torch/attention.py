@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lowprec.attn.attention import attention as attend
+from lowprec.attn.attention import check_shapes
 from lowprec.attn.catalogue import attentions
+from lowprec.attn.cpu import TorchCpu
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.operands import quantize_operands
 
+from .arrays import check
 from .folder import transformers_module
 
 Mask = NDArray[np.bool_]
@@ -51,7 +54,7 @@ def attention(
     mask : Tensor of bool, shape (B or 1, 1, M, N), optional
         Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
         with a sliding window: padding on either side is left out, as varlen kernels leave it out. A query without keys
-        gets zeros.
+        gets zeros. PyTorch's kernels, such as ``sdpa_math``, compute hidden keys, too: they take no padding.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 
@@ -62,8 +65,10 @@ def attention(
 
     Raises
     ------
+    TypeError
+        If q, k or v is neither float32 nor bfloat16.
     ValueError
-        If no kernel computes such a mask; the message has its first row that differs.
+        If shapes do not match, or the kernel does not compute such a mask; the message has its first row that differs.
 
     Examples
     --------
@@ -73,7 +78,9 @@ def attention(
     """
     if mask is not None and causal:
         raise ValueError("lowprec.torch.attention: mask must be None with causal=True, got both")
-    out: Tensor = _Attention.apply(q, k, v, attentions.get(kernel), causal, mask, scale)
+    kernel = attentions.get(kernel)
+    _check_operands(q, k, v, kernel)
+    out: Tensor = _Attention.apply(q, k, v, kernel, causal, mask, scale)
     return out.to(q.dtype)
 
 
@@ -89,6 +96,8 @@ class _Attention(torch.autograd.Function):
         if mask is not None:
             given = np.broadcast_to(_checked(mask, batch, m, n), (batch, m, n))
             visible = [_visible(b, rows) for b, rows in enumerate(given)]
+            if isinstance(kernel.schedule, TorchCpu):
+                _check_dense(visible, m, n, kernel)
         out = np.zeros((batch, heads, m, v.shape[3]), np.float32)
         lse = np.full((batch, heads, m), -np.inf, np.float32)
         for b, (rows, keys, is_causal, window) in ((b, part) for b, parts in enumerate(visible) for part in parts):
@@ -118,6 +127,31 @@ class _Attention(torch.autograd.Function):
         d_scores = p * (d_out @ values.mT - (d_out * out).sum(-1, keepdim=True)) * ctx.scale
         d_k, d_v = (x.unflatten(1, (k.shape[1], groups)).sum(2) for x in (d_scores.mT @ queries, p.mT @ d_out))
         return (d_scores @ keys).to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, None, None, None
+
+
+def _check_operands(q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel) -> None:
+    """Raise an error unless q, k and v have four axes that match, of float32 or bfloat16."""
+    shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
+    if any(len(shape) != 4 for shape in shapes):
+        raise ValueError(
+            "lowprec.torch.attention: q, k and v must have 4 axes, (batch, heads, tokens, channels), got "
+            f"{', '.join(map(str, shapes))}"
+        )
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check(name, x)
+    check_shapes(*shapes, kernel)
+
+
+def _check_dense(visible: list[list[_Visible]], m: int, n: int, kernel: AttentionKernel) -> None:
+    """Raise ValueError if a sequence has queries or keys that are left out, which this kernel computes."""
+    for b, parts in enumerate(visible):
+        rows = slice(parts[0].rows.start, parts[-1].rows.stop) if parts else slice(0, 0)
+        keys = parts[0].keys if parts else slice(0, 0)
+        if (rows, keys) != (slice(0, m), slice(0, n)):
+            raise ValueError(
+                f"lowprec.torch.attention: mask must have no padding with {kernel}, which computes hidden keys, too, "
+                f"got queries {rows.start}:{rows.stop} of {m} and keys {keys.start}:{keys.stop} of {n} in sequence {b}"
+            )
 
 
 def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -158,12 +159,40 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
             )
 
 
+class SlowPath:
+    """Hold on torch's fast path of attention: it is disabled until all holds are released.
+
+    Copies and pickles of a converted model have their own.
+    """
+
+    _held: ClassVar[WeakSet[SlowPath]] = WeakSet()
+    _before: ClassVar[bool | None] = None
+
+    def __init__(self) -> None:
+        if SlowPath._before is None:
+            SlowPath._before = torch.backends.mha.get_fastpath_enabled()
+        SlowPath._held.add(self)
+        torch.backends.mha.set_fastpath_enabled(False)
+
+    def __reduce__(self) -> tuple[type[SlowPath], tuple[()]]:
+        return SlowPath, ()
+
+    def release(self) -> None:
+        """Restore the state found before the first hold if this is the last one."""
+        SlowPath._held.discard(self)
+        if not SlowPath._held and SlowPath._before is not None:
+            torch.backends.mha.set_fastpath_enabled(SlowPath._before)
+            SlowPath._before = None
+
+
 def _take_slow_path(model: nn.Module, recipe: Recipe) -> list[str]:
     """Disable the fast path of torch's encoder layers and attention, which bypasses what was converted."""
+    if (before := model.__dict__.pop("_lowprec_slow", None)) is not None:
+        before.release()
     kinds = (nn.TransformerEncoderLayer, *((nn.MultiheadAttention,) if recipe.attention is not None else ()))
     if not any(isinstance(module, kinds) for module in model.modules()):
         return []
-    torch.backends.mha.set_fastpath_enabled(False)
+    model.__dict__["_lowprec_slow"] = SlowPath()
     return ["torch.backends.mha's fast path is off: it would go past converted parts of TransformerEncoderLayer"]
 
 
@@ -173,6 +202,8 @@ def restore(model: M) -> M:
         _restore(module)
     use_attention(model, None)
     model.__dict__.pop("_lowprec", None)
+    if (held := model.__dict__.pop("_lowprec_slow", None)) is not None:
+        held.release()
     return model
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
-import sys
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @contextmanager
-def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16, keep: str = "") -> Iterator[None]:
+def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16) -> Iterator[None]:
     """Context manager: record the operations of a model into a new folder.
 
     Parameters
@@ -45,8 +45,6 @@ def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16, keep: s
         Model, whose modules give the operations their names.
     rows, columns : int
         Number of rows of each tensor, and of columns of a product's second matrix, whose values are stored.
-    keep : str
-        Pattern, such as ``"layers.3.*"``, of operations whose tensors are stored whole.
 
     Raises
     ------
@@ -54,56 +52,59 @@ def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16, keep: s
         If the folder exists.
     """
     os.makedirs(folder)
-    recorder = _Recorder(folder, model, rows, columns, keep)
+    recorder, finished = _Recorder(folder, model, rows, columns), False
     handles = recorder.add_hooks()
     try:
         with recorder:
             yield
+        finished = True
     finally:
         for handle in handles:
             handle.remove()
-        recorder.close(finished=sys.exc_info()[0] is None)
+        recorder.close(finished=finished)
 
 
 class _Recorder(TorchDispatchMode):
     """Writes a line for every operation and every module."""
 
-    def __init__(self, folder: str, model: Any, rows: int, columns: int, keep: str) -> None:
+    def __init__(self, folder: str, model: Any, rows: int, columns: int) -> None:
         super().__init__()
-        self.folder, self.rows, self.columns, self.keep = folder, rows, columns, keep
+        self.folder, self.rows, self.columns = folder, rows, columns
         self.names = {module: name for name, module in model.named_modules()}
-        self.stack: list[str] = []
+        self.stack: list[tuple[str, list[Any]]] = []  # modules that run, with their inputs
         self.calls: Counter[str] = Counter()
         self.count = 0
         self.is_own = False  # whether the recorder itself computes
         self.lines = open(os.path.join(folder, "operations.jsonl"), "w")  # noqa: SIM115  # closed by `close`
         self.bytes = open(os.path.join(folder, "tensors.bin"), "wb")  # noqa: SIM115
         self.stored: dict[str, list[int]] = {}
-        self.constants: dict[int, tuple[int, dict[str, Any]]] = {}
         state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.parameters = {name: self.describe(t) for name, t in state.items()}
-        self.constants = {id(t): (t._version, self.parameters[name]) for name, t in state.items()}
         self.model = type(model).__name__
 
     def add_hooks(self) -> list[Any]:
         """Follow which module runs, and record its inputs and outputs."""
-        waiting: list[list[Any]] = []
 
         def enter(module: Any, args: Any, kwargs: Any) -> None:
             with self.own():
-                waiting.append([self.describe(t) for t in _tensors((args, kwargs))])
-            self.stack.append(self.names[module])
+                self.stack.append((self.names[module], [self.describe(t) for t in _tensors((args, kwargs))]))
 
         def leave(module: Any, args: Any, kwargs: Any, out: Any) -> None:
-            name = self.stack.pop()
-            with self.own():
-                outputs = [self.describe(t) for t in _tensors(out)]
-            self.write(name, "module", waiting.pop(), outputs, [type(module).__name__])
+            name = self.names[module]
+            if all(name != entered for entered, _ in self.stack):
+                return  # another hook failed before `enter`
+            while self.stack[-1][0] != name:  # these ended with an exception
+                self.stack.pop()
+            _, inputs = self.stack.pop()
+            if out is not None:  # None: this one did, too
+                with self.own():
+                    outputs = [self.describe(t) for t in _tensors(out)]
+                self.write(name, "module", inputs, outputs, [type(module).__name__])
 
         found = []
         for module in self.names:
             found.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            found.append(module.register_forward_hook(leave, with_kwargs=True))
+            found.append(module.register_forward_hook(leave, with_kwargs=True, always_call=True))
         return found
 
     @contextmanager
@@ -116,7 +117,7 @@ class _Recorder(TorchDispatchMode):
             self.is_own = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record an operation, unless it only views or allocates memory, or has no floating-point result."""
+        """Record an operation, unless it only views or allocates memory, or has no real or complex result."""
         kwargs = kwargs or {}
         if self.is_own:
             return func(*args, **kwargs)
@@ -125,53 +126,69 @@ class _Recorder(TorchDispatchMode):
         if not any(is_written) and any(r.alias_info is not None for r in schema.returns):
             return func(*args, **kwargs)  # a view
         inputs = [self.describe(t) for t in _tensors((args, kwargs))]
-        product = self.factors(func, args)
+        product = self.factors(func, args, kwargs)
         out = func(*args, **kwargs)
         made = _tensors(out)
         for place, written in enumerate(is_written):
             if written:
                 value = args[place] if place < len(args) else kwargs.get(schema.arguments[place].name)
                 made += [t for t in _tensors(value) if all(t is not other for other in made)]
-        if inputs and any(t.dtype.is_floating_point for t in made):
-            numbers = [repr(v) for v in _leaves((args, sorted(kwargs.items()))) if not isinstance(v, torch.Tensor)]
+        if inputs and any(t.dtype.is_floating_point or t.is_complex() for t in made):
+            others = [v for v in _leaves((args, sorted(kwargs.items()))) if not isinstance(v, torch.Tensor)]
+            numbers = [re.sub(r" at 0x[0-9a-f]+", "", repr(v)) for v in others]  # without addresses in memory
             outputs = [self.describe(t) for t in made]
-            self.write(self.stack[-1] if self.stack else "", str(func), inputs, outputs, numbers, product, made[0])
+            self.write(self.stack[-1][0] if self.stack else "", str(func), inputs, outputs, numbers, product, made[0])
         return out
 
-    def factors(self, func: Any, args: Any) -> dict[str, Any] | None:
+    def factors(self, func: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
         """Store rows of the first matrix of a product and columns of the second, all of K; return where they are."""
-        first = PRODUCTS.get(str(func).rsplit(".", 1)[0])
-        if first is None or len(args) < first + 2:
+        kind = str(func).rsplit(".", 1)[0]
+        first = PRODUCTS.get(kind)
+        given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
+        if first is None or not all(_has_values(t) and not t.is_complex() for t in _tensors(given)):
             return None
-        a, b = args[first].detach(), args[first + 1].detach()
-        b = b if str(func).startswith("aten.linear") else b.transpose(-1, -2)
+        if args[first + 1].dim() < 2:
+            return None
+        types = [str(t.dtype)[6:] for t in args[first : first + 2]]
+        a, b = map(_words, args[first : first + 2])
+        b = b if kind == "aten.linear" else b.transpose(-1, -2)
         if a.dim() == 3 and b.dim() == 3:
             a, b = a[0], b[0]
         a = a.reshape(-1, a.shape[-1])
         m, n = _spread(len(a), self.rows), _spread(len(b), self.columns)
-        addend = args[0].detach() if first else None
-        found = {"rows": m, "columns": n, "a": self.store(a[m]), "b": self.store(b[n])}
+        found = {"rows": m, "columns": n, "a": self.sample(a[m], types[0]), "b": self.sample(b[n], types[1])}
+        addend = args[0] if first else given.get("bias")
         if addend is not None:
-            found["c"] = self.store(torch.broadcast_to(addend, (*addend.shape[:-2], len(a), len(b)))
-                                    .reshape(-1, len(a), len(b))[0][m][:, n])  # fmt: skip
+            c = _words(addend)
+            c = torch.broadcast_to(c, (*c.shape[:-2], len(a), len(b))).reshape(-1, len(a), len(b))[0]
+            found["c"] = self.sample(c[m][:, n], str(addend.dtype)[6:])
+        for side in "ab":
+            scale = given.get(f"scale_{side}")
+            if scale is not None:
+                found[f"{side}_scale"] = self.sample(_words(scale), str(scale.dtype)[6:])
+        factors = [f"{name} {given[name]}" for name in ("alpha", "beta") if given.get(name, 1) != 1]
+        found["factors"] = factors + ["scale_result"] * (given.get("scale_result") is not None)
         return found
+
+    def sample(self, words: Any, dtype: str) -> dict[str, Any]:
+        """Store words; return their dtype, size in bytes, shape, and where they are."""
+        return {"dtype": dtype, "itemsize": words.element_size(), "shape": list(words.shape), "at": self.store(words)}
 
     def describe(self, tensor: Any) -> dict[str, Any]:
         """Return dtype, shape and hash of a tensor, and where hashes of its rows and samples of its values are."""
-        version, known = self.constants.get(id(tensor), (None, None))
-        if known is not None and version == tensor._version:
-            return known
-        t = tensor.detach()
-        if t.layout != torch.strided or t.numel() == 0 or t.is_complex():
-            return {"dtype": str(t.dtype)[6:], "shape": list(t.shape), "hash": f"{t.layout}"}
-        matrix = t.contiguous().reshape(-1, t.shape[-1] if t.dim() else 1)
-        words = matrix.view(torch.uint8) if t.dtype == torch.bool else matrix.view(WORDS[t.element_size()])
-        hashes = (words.to(torch.int64) * _multipliers(words.shape[1], str(words.device))).sum(-1)
-        about = f"{t.dtype} {tuple(t.shape)}".encode()
-        row = {"dtype": str(t.dtype)[6:], "shape": list(t.shape)}
-        row["hash"] = hashlib.sha256(about + _raw(hashes)).hexdigest()[:24]
+        shape = [] if tensor.is_nested else list(tensor.shape)
+        row = {"dtype": str(tensor.dtype)[6:], "shape": shape}
+        about = f"{tensor.dtype} {tuple(shape)} {tensor.layout}"
+        if not _has_values(tensor):
+            return {**row, "hash": f"{about} {'meta' if tensor.is_meta else ''}"}
+        words = _words(tensor)
+        width = words.numel() // max(math.prod(shape[:-1]), 1)
+        matrix = words.contiguous().reshape(-1, width)
+        hashes = (matrix.to(torch.int64) * _multipliers(width, str(matrix.device))).sum(-1)
+        row["hash"] = hashlib.sha256(about.encode() + _raw(hashes)).hexdigest()[:24]
         places = _spread(len(matrix), self.rows)
-        return {**row, "row_hashes": self.store(hashes), "rows": places, "values": self.store(matrix[places])}
+        values = {"itemsize": matrix.element_size(), "values": self.store(matrix[places])}
+        return {**row, "row_hashes": self.store(hashes), "rows": places, **values}
 
     def store(self, t: Any) -> list[int]:
         """Write a tensor's bytes once; return where: offset and length."""
@@ -192,11 +209,12 @@ class _Recorder(TorchDispatchMode):
         self.count += 1
         row = {"name": name, "module": module, "kind": kind, "numbers": numbers, "inputs": inputs, "outputs": outputs}
         if product is not None:
-            d = made.detach()
+            d = _words(made)
             d = d[0] if d.dim() == 3 and kind.startswith(("aten.bmm", "aten.baddbmm")) else d.reshape(-1, d.shape[-1])
-            row["product"] = {**product, "d": self.store(d[product["rows"]][:, product["columns"]])}
-        if self.keep and made is not None and fnmatchcase(name, self.keep):
-            row["whole"] = self.store(made.detach())
+            row["product"] = {
+                **product,
+                "d": self.sample(d[product["rows"]][:, product["columns"]], str(made.dtype)[6:]),
+            }
         self.lines.write(json.dumps(row) + "\n")
 
     def close(self, *, finished: bool) -> None:
@@ -229,6 +247,18 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _tensors(value: Any) -> list[Any]:
     return [item for item in _leaves(value) if isinstance(item, torch.Tensor)]
+
+
+def _has_values(t: Any) -> bool:
+    """Return whether a tensor has values, in memory that can be read as words."""
+    return t.layout == torch.strided and not (t.is_nested or t.is_meta or t.is_quantized) and t.numel() > 0
+
+
+def _words(t: Any) -> Any:
+    """Return the bits of a tensor as integers of its size; of complex numbers, along a last axis of 2."""
+    t = t.detach().resolve_conj().resolve_neg()
+    t = torch.view_as_real(t) if t.is_complex() else t
+    return t.view(WORDS[t.element_size()])
 
 
 def _spread(size: int, count: int) -> list[int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from lowprec.attn.kernel import AttentionKernel
 from .attention import attention, register_attention
 
 _NAME = "scaled_dot_product_attention"
-_running: ContextVar[tuple[tuple[int, AttentionKernel], ...]] = ContextVar("_running", default=())
+_running: ContextVar[tuple[AttentionKernel, ...]] = ContextVar("_running", default=())
 _lock, _original, _users = threading.Lock(), getattr(F, _NAME), 0
 
 
@@ -72,55 +73,78 @@ def replace_attention(model: nn.Module, kernel: AttentionKernel | None) -> list[
     The kernel is used while one of these modules runs, in this thread, also when a checkpoint recomputes it.
     """
     for module in model.modules():
-        for handle in module.__dict__.pop("_lowprec_handles", ()):
-            handle.remove()
+        held = module.__dict__.pop("_lowprec_forward", None)
+        if held is not None:
+            held.remove(module)
     if kernel is None:
         return []
     found = callers(model)
     for name in found:
         module = model.get_submodule(name)
-        module.__dict__["_lowprec_handles"] = (
-            module.register_forward_pre_hook(_Enter(kernel), prepend=True, with_kwargs=True),
-            module.register_forward_hook(_leave, always_call=True),
-        )
+        module.__dict__["_lowprec_forward"] = module.__dict__["forward"] = _Forward(module, kernel)
     return found
 
 
-class _Enter:
-    """Hook that sets the attention before a module's forward pass."""
+class _Forward:
+    """Forward pass of a module with the attention of a kernel.
 
-    def __init__(self, kernel: AttentionKernel) -> None:
-        self.kernel = kernel
+    Hooks cannot do it: torch does not call them after KeyboardInterrupt and SystemExit.
+    """
 
-    @torch.compiler.disable
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        global _original, _users
-        if isinstance(module, nn.MultiheadAttention) and kwargs.get("need_weights", len(args) < 5 or args[4]):
+    def __init__(self, module: nn.Module, kernel: AttentionKernel) -> None:
+        self.module, self.own = module, module.__dict__.get("forward")
+        self.kernel: AttentionKernel | None = kernel
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function())
+
+    def _function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = MethodType(type(self.module).forward, self.module)
+        return function if self.own is None else self.own
+
+    def remove(self, module: nn.Module) -> None:
+        """Restore the module's own forward pass; if others have wrapped this one since, it calls the own one only."""
+        self.kernel = None
+        if module.__dict__.get("forward") is self:
+            del module.__dict__["forward"]
+            if self.own is not None:
+                module.__dict__["forward"] = self.own
+
+    @torch.compiler.disable(recursive=False)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self._function()
+        if self.kernel is None:
+            return function(*args, **kwargs)
+        if isinstance(self.module, nn.MultiheadAttention) and kwargs.get("need_weights", len(args) < 5 or args[4]):
             warnings.warn(
                 f"lowprec.torch.convert: nn.MultiheadAttention with need_weights=True computes attention in torch, not "
                 f"by {self.kernel}",
                 stacklevel=2,
             )
-        with _lock:
-            if not _users:
-                _original = getattr(F, _NAME)
-                setattr(F, _NAME, _attend)
-            _users += 1
-        _running.set((*_running.get(), (id(module), self.kernel)))
+        with _replaced(self.kernel):
+            return function(*args, **kwargs)
 
 
-@torch.compiler.disable
-def _leave(module: nn.Module, *_: Any) -> None:
-    """Restore the attention after a module's forward pass, or an exception in it."""
-    global _users
-    *before, (owner, _kernel) = _running.get() or ((0, None),)
-    if owner != id(module):  # another hook raised before the kernel was set
-        return
-    _running.set(tuple(before))
+@contextmanager
+def _replaced(kernel: AttentionKernel) -> Iterator[None]:
+    """Context manager that replaces torch's function by a kernel, in this thread."""
+    global _original, _users
+    before = _running.get()
     with _lock:
-        _users -= 1
-        if not _users and getattr(F, _NAME) is _attend:
-            setattr(F, _NAME, _original)
+        if not _users:
+            _original = getattr(F, _NAME)
+            setattr(F, _NAME, _attend)
+        _users += 1
+    try:
+        _running.set((*before, kernel))
+        yield
+    finally:
+        _running.set(before)
+        with _lock:
+            _users -= 1
+            if not _users and getattr(F, _NAME) is _attend:
+                setattr(F, _NAME, _original)
 
 
 @torch.compiler.disable
@@ -132,7 +156,7 @@ def _attend(
     if not (running := _running.get()):
         function: Callable[..., Tensor] = _original
         return function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    kernel = running[-1][1]
+    kernel = running[-1]
     if dropout_p:
         raise ValueError(f"lowprec.torch.attention: {kernel} must have no dropout, got dropout_p={dropout_p:g}")
     if not 2 <= query.dim() <= 4 or {key.dim(), value.dim()} != {query.dim()}:
@@ -140,18 +164,21 @@ def _attend(
         raise ValueError(f"lowprec.torch.attention: query, key and value must have the same 2 to 4 axes, got {shapes}")
     if torch.is_autocast_enabled(query.device.type):
         query, key, value = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (query, key, value))
-    heads = (query.shape[:-2], key.shape[:-2])
-    if not enable_gqa and heads[0] != heads[1]:
+    if query.dim() > 2 and not query.shape[0] == key.shape[0] == value.shape[0]:
+        sizes = ", ".join(str(len(x)) for x in (query, key, value))
+        raise ValueError(f"lowprec.torch.attention: query, key and value must have the same batch size, got {sizes}")
+    if not enable_gqa and query.dim() == 4 and query.shape[1] != key.shape[1]:
         raise ValueError(
-            f"lowprec.torch.attention: query and key must have the same heads without enable_gqa, got {heads[0]} and "
-            f"{heads[1]}"
+            f"lowprec.torch.attention: query and key must have the same number of heads without enable_gqa, got "
+            f"{query.shape[1]} and {key.shape[1]}"
         )
     four = {2: (None, None), 3: (slice(None), None), 4: ()}[query.dim()]
     q, k, v = (x[four] for x in (query, key, value))
     m, n = q.shape[2], k.shape[2]
     mask = None if attn_mask is None else _visible(attn_mask.expand(*query.shape[:-1], n)[four])
-    if is_causal and m != n:  # torch's causal mask is aligned to the first key
-        mask, is_causal = torch.ones(m, n, dtype=torch.bool).tril()[None, None], False
+    if is_causal and (m != n or mask is not None):  # torch's causal mask is aligned to the first key
+        causal = torch.ones(m, n, dtype=torch.bool).tril()[None, None]
+        mask, is_causal = causal if mask is None else mask & causal, False
     out = attention(q, k, v, kernel, causal=is_causal, mask=mask, scale=scale)
     return out.reshape(*query.shape[:-1], v.shape[-1])
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lowprec.recipe import LayerPrecision
 
-from .convert import restore
+from .convert import SlowPath, restore
 from .linear import Converted
 from .sdpa import use_attention
 
@@ -30,6 +30,7 @@ def preserve_model(model: nn.Module) -> Iterator[None]:
     kinds = {name: type(module) for name, module in modules.items()}
     before = {name: module.__dict__.copy() for name, module in modules.items() if isinstance(module, Converted)}
     recipe, training = model.__dict__.get("_lowprec"), model.training
+    was_slow = "_lowprec_slow" in model.__dict__
     model.eval()
     try:
         with torch.no_grad():
@@ -42,6 +43,8 @@ def preserve_model(model: nn.Module) -> Iterator[None]:
         if recipe is not None:
             model._lowprec = recipe
             use_attention(model, recipe[0].attention)
+        if was_slow:
+            model.__dict__["_lowprec_slow"] = SlowPath()
         model.train(training)
 
 

@@ -111,6 +111,7 @@ def test_dtypes_and_packages() -> None:
         ({"descale": (1, 1, [1, 2])}, r"descale must be numbers or of shape \(1, 1\)"),
         ({"kernel": "fa3_fp9"}, r"did you mean 'fa3_fp8'"),
         ({"window": (-2, 0)}, r"window"),
+        ({"window": (1,)}, r"window must be two integers, left and right, got \(1,\)"),
         ({"scale": "x"}, r"scale"),
     ],
 )
@@ -127,6 +128,7 @@ def test_a_kernel_of_ones_own_is_checked() -> None:
         ({"key_tiles": ()}, "key_tiles"),
         ({"key_tiles": ((64, 0, 1, 1),)}, "key_tiles"),
         ({"promote_every": 0}, "promote_every"),
+        ({"normalizes_p": True}, "key_tiles must have all keys in one tile with normalizes_p"),
         ({"row_sum": "quad"}, "row_sum must be an object of RowSum, got 'quad'"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):

@@ -190,3 +190,11 @@ def test_known_values_of_exp2_have_no_bounds() -> None:
     np.testing.assert_array_equal(high[0, :6], low[0, :6])
     np.testing.assert_array_equal(low[0, 6:], np.float32([2 - 2**-21, 0, 0]))
     np.testing.assert_array_equal(high[0, 6:], np.float32([2 + 2**-21, 2.0**-126 + 2.0**-148, 0]))
+
+
+def test_normalized_p_has_no_bounds() -> None:
+    """P times 1/l is not bounded: only kernels whose bits are public are compared."""
+    kernel, x = lp.attentions["sdpa_math"], np.ones((12, 12), np.float32)
+    assert lp.attention(x, x, x, kernel=kernel, undecided=True).undecided is not None
+    with pytest.raises(ValueError, match=r"undecided must be False for sdpa_math.*, which normalizes P"):
+        lp.attention(x, x, x, kernel=kernel.with_(reciprocal=lp.attentions["fa3_fp8"].reciprocal), undecided=True)

@@ -10,6 +10,7 @@ from refusals import refusals
 
 import lowprec as lp
 from lowprec.attn.attention import attention
+from lowprec.order.order import Order
 from lowprec.testing import BitsEqual, Impossible, Inside, Unlike
 
 NO_BOUND = {"te_delayed", "nvfp4_te_rht", "nvfp4_te_rht_unsigned", "nvfp4_4over6", "nvfp4_4over6_mse"}
@@ -65,6 +66,28 @@ def test_an_order_has_its_own_bits_and_formats(name, sums):
         assert isinstance(t.test(d), BitsEqual)
         assert (np.abs(d - t.exact) <= t.bound).all()
     assert lp.sum_tolerance(x, order=order).bound.max() < lp.sum_tolerance(x, sum_format=sums).bound.max()
+
+
+def test_mixed_formats_are_rounded_as_the_order_rounds_them():
+    """The first order rounds to float32 and then to bfloat16, the second rounds an element to float16 alone."""
+    twice = Order("twice", ((0, 1), (3, 2)), "float16", "float16", ((1, "bfloat16"),), "float16")
+    t = lp.sum_tolerance(np.float32([-0.07611083984375, -4176, -0.00011593103408813477]), order=twice)
+    assert isinstance(t.test(np.float32(-4160)), BitsEqual)
+    own = Order("own", ((0,), (2, 1)), step_formats=((0, "float16"),), fma=True)
+    x = np.float32([1 + 2.0**-12, 2.0**-13])
+    t = lp.sum_tolerance(x, order=own)
+    assert isinstance(t.test(own.sum(x)), BitsEqual)
+    assert t.bound >= abs(own.sum(x) - t.exact) > 2.0**-13
+
+
+@pytest.mark.parametrize("fmt", ["e4m3fn", "tf32", "e5m6"])
+def test_any_order_takes_every_format_of_sums(fmt):
+    x = lp.round_to(np.abs(normal(np.random.default_rng(4), 16, 12)), fmt)
+    total, t = np.zeros(16, np.float32), lp.sum_tolerance(x, order="any", sum_format=fmt)
+    for term in x.T:
+        total = lp.round_to(total + term, fmt)
+    assert t.test(total, name_faults=False)
+    assert isinstance(t.test(4 * total), Impossible)
 
 
 def test_an_all_reduce_is_judged_over_its_ranks():
@@ -199,6 +222,8 @@ test_refusals = refusals(
         ("lp.sum_tolerance(1.0)", "sum_tolerance: x must have an axis to sum over, got a number, 1.0"),
         ("lp.sum_tolerance(x, axis=2)", "sum_tolerance: axis must be"),
         ("lp.sum_tolerance(x, order='random')", "unknown order 'random'"),
+        ("lp.sum_tolerance(x[:, :0], order='random')", "unknown order 'random'"),
+        ("lp.sum_tolerance(x[:, :0], order='numpy_sum', sum_format='float16')", "which has float32 sums"),
         ("lp.sum_tolerance(x, order=0.5)", TypeError, "order must be a name or an OrderRule, got 0.5"),
         ("lp.sum_tolerance(x, order='numpy_sum', sum_format='float16')", "which has float32 sums"),
         ("lp.sum_tolerance(x, order='numpy_sum', sum_format='bfloat16')", "numpy_sum: dtype must be one of"),

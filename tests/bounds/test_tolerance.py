@@ -243,12 +243,20 @@ def test_criteria_are_measured():
     assert {"1.01x", "scale 6 % off", "A not quantized", "never promoted"} <= {r.kernel for r in power.rows if r.passes}
     assert power.vacuous == ()
     assert power.refused == 0
-    assert power.rows[0].interval == (pytest.approx(0.025 ** (1 / 3)), 1.0)
-    assert power.sentence.startswith("calc_diff<1e-3: refuses 0% of correct kernels (95 % interval 0% to 71%), accepts")
+    assert power.sentence.startswith("calc_diff<1e-3: refuses a correct kernel in 0% of draws (95 % interval 0% to 9")
     loose = criterion_power("allclose(0, 1e9)", m=32, n=32, k=256, draws=1)
     assert "zeros" in loose.vacuous
     assert [row.ours for row in loose.rows if row.kernel in loose.vacuous] == [0, 0, 0]
     assert criterion_power("torch_bfloat16", m=64, n=64, k=512, draws=1).refused == 1
+
+
+def test_orders_of_a_draw_are_one_trial():
+    x, y = lp.testing.operands("normal", 8, 8, 512, seed=0)
+    d = lp.gemm(lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 128x128"), accumulator="hopper_fp8")
+    size = {"m": 8, "n": 8, "k": 512, "out_format": "float32", "draws": 1}
+    power = criterion_power(lambda got, want: np.array_equal(got, d), **size)
+    assert (power.refused, power.rows[0].draws, power.rows[0].ours) == (1, 1, 1)
+    assert power.rows[0].interval == (0, pytest.approx(0.975))
 
 
 @pytest.mark.parametrize("kind", lp.testing.data_kinds)

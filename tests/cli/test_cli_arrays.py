@@ -175,6 +175,8 @@ def test_the_kernel_of_a_dump_is_found(attended):
     assert "kernel='fa3_bf16'" in lines[1]
     np.savez(folder / "less.npz", q=np.ones((2, 8)), k=np.ones((2, 8)), v=np.ones((2, 8)))
     assert "must have arrays q, k, v, o, got none named o" in refused("identify", "--attention", folder / "less.npz")
+    np.savez(folder / "typo.npz", widnow=(400, 0), **{name: np.ones((2, 8)) for name in "qkvo"})
+    refused("identify", "--attention", folder / "typo.npz", match="unknown array 'widnow': did you mean 'window'?")
     refused(
         "identify",
         "--attention",

@@ -26,6 +26,7 @@ def test_the_power_of_a_criterion_is_measured():
     shape = ("--m", 16, "--n", 24, "--k", 256)
     table = {row["kernel"]: row for row in csv_rows("criterion", "calc_diff<1e-3", *shape, "--data", "normal,positive")}
     assert (table["right"]["normal"], table["zeros"]["positive"], table["1.01x"]["normal"]) == ("1.0", "0.0", "1.0")
+    assert table["right"]["normal_95_percent"] == "0.025 to 1.000"
     assert "vacuous: it accepts zeros" in run("criterion", "max_abs<1e9", *shape).output
     refused("criterion", "size<3", *shape, match="unknown measure 'size'")
     refused("mutate", "--target", "a:b", "--", "make", match="command must begin with pytest")

@@ -9,6 +9,7 @@ import pytest
 
 import lowprec as lp
 from lowprec.diagnose.identify import attention
+from lowprec.diagnose.identify.attention_result import AttentionFit
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -85,6 +86,40 @@ def test_what_nothing_explains_names_the_nearest_kernel() -> None:
     assert not found.explaining
 
 
+def test_a_kernel_of_the_first_key_head_only_is_the_nearest() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (lp.round_to(rng.standard_normal((2, n, 16)), "e4m3fn") for n in (32, 300, 300))
+    found = lp.attention(q, k, v, kernel="fa3_fp8")
+    found.out[1] /= 2
+    ranked = lp.identify_attention(q, k, v, found.out, causal=False)
+    assert ranked.sentence == (
+        "no kernel reproduces the 1024 outputs; nearest is fa3_fp8, which gives 512; it explains the first key head, "
+        "not all heads"
+    )
+    assert any(0 < fit.wrong < 512 for fit in ranked.ranking[1:])
+
+
+def test_kernels_compared_with_fewer_heads_rank_by_fractions() -> None:
+    kernel = lp.attentions["fa3_fp8"]
+    first, whole = (AttentionFit(kernel, n, 0, wrong, 0, wrong) for n, wrong in ((64, 20), (256, 40)))
+    assert sorted([first, whole], key=attention._order) == [whole, first]
+
+
+def test_sinks_are_in_the_attention_that_outputs_must_be_near() -> None:
+    *arrays, lse = dump("vllm_fa3_fp8", sinks=[9.0, 8.0])
+    found = lp.identify_attention(*arrays, lse, sinks=[9.0, 8.0])
+    assert found.explaining[0].kernel is lp.attentions["vllm_fa3_fp8"]
+    with pytest.raises(ValueError, match="o must be near the attention"):
+        lp.identify_attention(*arrays, lse, sinks=[0.0, 0.0])
+
+
+def test_all_sequences_must_be_near() -> None:
+    arrays = [np.concatenate([x, x]) for x in dump("fa3_fp8", n=20)]
+    arrays[3][1] *= -1
+    with pytest.raises(ValueError, match="o must be near the attention"):
+        lp.identify_attention(*arrays)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -95,6 +130,11 @@ def test_what_nothing_explains_names_the_nearest_kernel() -> None:
         ),
         ({"v": np.ones((3, 16), np.float32)}, "must have the same 2 to 4 axes"),
         ({"lse": np.ones(3, np.float32)}, r"lse must be of shape \(1, 2, 5\), got \(3,\)"),
+        ({"lse": np.ones((1, 5, 2), np.float32)}, r"lse must be of shape \(1, 2, 5\), got \(1, 5, 2\)"),
+        ({"seconds": -1}, "identify_attention: seconds must be a finite number >= 0, got -1"),
+        ({"window": (1,)}, r"window must be two integers, left and right, got \(1,\)"),
+        ({"splits": 0}, "splits must be an integer >= 1, got 0"),
+        ({"o": np.full((1, 2, 5, 16), np.nan, np.float32)}, "o must be near .* a relative error of inf"),
         ({"layout": "mbhd"}, "layout must be 'bhmd' or 'bmhd', got 'mbhd'"),
         ({"softcap": -1}, "softcap must be a finite number > 0, got -1"),
     ],

@@ -1,6 +1,9 @@
 """Attention kernels in torch: the bits of `lowprec.attention`, masks, gradients, transformers' interface."""
 
+import copy
+import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ torch = pytest.importorskip("torch")
 
 import lowprec.torch as lpt  # noqa: E402
 from lowprec.torch import sdpa  # noqa: E402
+from lowprec.torch.convert import SlowPath  # noqa: E402
+from lowprec.torch.switching import preserve_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -279,12 +284,90 @@ def test_masks_that_no_kernel_has_are_refused(options, message):
         calling("fa3_bf16")(*drawn(3, 1, 2, 4, 16), **options)
 
 
-def test_operands_of_other_heads_are_refused():
+def test_operands_that_do_not_match_are_refused():
     q, k = drawn(1, 2, 4, 16), drawn(1, 1, 4, 16)
-    with pytest.raises(ValueError, match="same heads without enable_gqa"):
+    with pytest.raises(ValueError, match="same number of heads without enable_gqa, got 2 and 1"):
         calling("fa3_bf16")(q, k, k)
     with pytest.raises(ValueError, match="the same 2 to 4 axes"):
         calling("fa3_bf16")(q, k[0], k[0])
+    with pytest.raises(ValueError, match="the same batch size, got 1, 3, 3"):
+        calling("fa3_bf16")(q, *drawn(2, 3, 2, 4, 16))
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), [
+    ({"q": torch.ones(1, 3, 4, 16)}, ValueError, "heads of q must be a multiple of those of k, got 3 and 2"),
+    ({"q": torch.ones(4, 16)}, ValueError, r"must have 4 axes, \(batch, heads, tokens, channels\), got \(4, 16\), "),
+    ({"v": torch.ones(1, 2, 4, 16).double()}, TypeError, "v must be float32 or bfloat16, got torch.float64"),
+    ({"k": torch.ones(1, 2, 4, 16).int()}, TypeError, "k must be float32 or bfloat16, got torch.int32"),
+])  # fmt: skip
+def test_operands_that_no_kernel_takes_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        lpt.attention(**{name: torch.ones(1, 2, 4, 16) for name in "qkv"} | changes)
+
+
+@pytest.mark.parametrize("queries", [4, 3])
+def test_a_mask_and_is_causal_are_both_applied(queries):
+    """As torch's flash kernel applies them; its math kernel refuses them together."""
+    q, k, v = drawn(1, 2, queries, 16), drawn(1, 2, 4, 16, seed=1), drawn(1, 2, 4, 16, seed=2)
+    window = ~torch.ones(queries, 4, dtype=torch.bool).tril(-2)
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=window, is_causal=True)
+    out = calling("fa3_bf16")(q, k, v, attn_mask=window, is_causal=True)
+    torch.testing.assert_close(out, exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa_math", "torch_cpu_flash_f32"])
+def test_kernels_that_compute_hidden_keys_refuse_padding(kernel):
+    q, k, v = drawn(2, 2, 6, 16), drawn(2, 2, 6, 16, seed=1), drawn(2, 2, 6, 16, seed=2)
+    mask = torch.cat([seen(6, 6), seen(6, 6, keys=slice(2, None))])
+    with pytest.raises(
+        ValueError, match=rf"no padding with {kernel}, .*queries 2:6 of 6 and keys 2:6 of 6 in sequence 1"
+    ):
+        lpt.attention(q, k, v, kernel, mask=mask)
+    with pytest.raises(ValueError, match="keys 0:0 of 6 in sequence 0"):
+        lpt.attention(q, k, v, kernel, mask=torch.zeros(1, 1, 6, 6, dtype=torch.bool))
+    assert torch.equal(lpt.attention(q, k, v, kernel, mask=mask[:1]), direct(q, k, v, kernel, causal=True))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_an_interrupt_restores_the_function(error):
+    function, x = torch.nn.functional.scaled_dot_product_attention, drawn(1, 4, 32)
+    plain, model = seeded(Block()), lpt.convert(seeded(Block()), FP8)
+    before = plain(x)
+
+    def interrupt(*_):
+        raise error
+
+    model.qkv.register_forward_hook(interrupt)
+    with pytest.raises(error):
+        model(x)
+    assert torch.nn.functional.scaled_dot_product_attention is function
+    assert torch.equal(plain(x), before)
+
+
+def test_copies_and_forwards_of_others_are_kept():
+    """A copy runs by itself; a forward pass that another library has set is called, and restored."""
+    operands = drawn(3, 1, 2, 4, 16)
+    plain, model = Call(), Call()
+    exact = plain(*operands)
+    model.forward = own = lambda *x: 2 * plain.forward(*x)
+    sdpa.use_attention(model, lp.attentions["fa3_fp8"])
+    wanted = 2 * lpt.attention(*operands, "fa3_fp8")
+    assert torch.equal(model(*operands), wanted)
+    sdpa.use_attention(model, None)
+    assert model.forward is own
+    model = calling("fa3_fp8")
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        sdpa.use_attention(model, lp.attentions["fa3_fp8"])
+        assert twin.forward.module is twin
+        sdpa.use_attention(model, None)
+        assert torch.equal(twin(*operands), wanted / 2)
+        sdpa.use_attention(twin, None)
+        assert torch.equal(twin(*operands), exact)
+    model = calling("fa3_fp8")
+    inner = model.forward
+    model.forward = lambda *x: inner(*x)
+    sdpa.use_attention(model, None)
+    assert torch.equal(model(*operands), exact)
 
 
 def test_multi_head_attention_is_reached_without_its_weights():
@@ -299,3 +382,32 @@ def test_multi_head_attention_is_reached_without_its_weights():
         assert not torch.equal(layer(x), plain)
     with pytest.warns(UserWarning, match="need_weights=True computes attention in torch, not by fa3_fp8"):
         layer.self_attn(x, x, x)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_fast_path_is_restored_with_the_last_model(before, monkeypatch):
+    fast, kinds = torch.backends.mha, (torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2))
+    first, second = map(torch.nn.Sequential, kinds)
+    monkeypatch.setattr(SlowPath, "_held", weakref.WeakSet())
+    monkeypatch.setattr(SlowPath, "_before", None)
+    state = fast.get_fastpath_enabled()
+    try:
+        fast.set_fastpath_enabled(before)
+        for recipe in ("bf16", FP8):
+            lpt.convert(first, recipe)
+        lpt.convert(second, "bf16")
+        twin = copy.deepcopy(second)
+        with preserve_model(first):
+            lpt.convert(first, "dsv3")
+        for model in (first, second, twin):
+            assert not fast.get_fastpath_enabled()
+            lpt.restore(model)
+        assert fast.get_fastpath_enabled() == before
+        lpt.convert(first, "bf16")
+        with preserve_model(first):
+            pass
+        assert not fast.get_fastpath_enabled()
+        lpt.restore(first)
+        assert fast.get_fastpath_enabled() == before
+    finally:
+        fast.set_fastpath_enabled(state)

@@ -69,14 +69,31 @@ def test_sizes_of_any_function():
     assert [change.m for change in found.changes] == [3, 6]
     assert found.changes[0].share == (sums(0) != sums(3)).mean() > 0.5
     assert "row 0 changes its bits at size = 3" in found.sentence
-    with pytest.raises(RevealError, match=r"must return one shape, got \(1,\) and \(2,\)"):
+    with pytest.raises(RevealError, match=r"must return one dtype and shape, got float64 \(1,\) and float64 \(2,\)"):
         find_changes(np.ones, (1, 2))
+    with pytest.raises(RevealError, match="must return one dtype and shape, got float32"):
+        find_changes(lambda m: np.zeros(2, "fd"[m]), (0, 1))
+    for dtype in (object, np.longdouble):
+        with pytest.raises(RevealError, match="must return numbers, none of extended precision"):
+            find_changes(lambda m, dtype=dtype: np.zeros(2, dtype), (0, 1))
     with pytest.raises(RevealError, match="must take 0, got ZeroDivisionError"):
         find_changes(lambda m: 1 // m, (1, 0))
     with pytest.raises(ValueError, match="find_changes: sizes must be one or more numbers"):
         find_changes(sums, ())
     with pytest.raises(TypeError, match="find_changes: function must be callable, got 3"):
         find_changes(3, (1, 2))
+
+
+def test_bits_that_float64_does_not_hold_are_compared():
+    buffer = np.zeros(3, np.int64)
+
+    def integers(size):
+        buffer[1] = 2**60 + size
+        return buffer
+
+    for function in (lambda size: np.array([0, 1 + size * 1j, 2]), integers):
+        (change,) = find_changes(function, (1, 2)).changes
+        assert (change.m, change.column, change.share) == (2, 1, 1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ import lowprec as lp
 from lowprec.parity.diverge import diverge
 from lowprec.parity.recording import FILES, load_recording
 
-WORD = {"float32": np.float32, "float8_e4m3fn": np.uint8}
-
 
 class Folder:
     """A recording that stores every row."""
@@ -25,22 +23,34 @@ class Folder:
         return [len(self.data) - len(raw), len(raw)]
 
     def tensor(self, array, dtype):
-        hashes = [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:7]) for row in array]
+        rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
+        hashes = [int.from_bytes(hashlib.sha256(row.tobytes()).digest()[:7]) for row in rows]
         digest = hashlib.sha256(array.tobytes()).hexdigest()
         return {"dtype": dtype, "shape": list(array.shape), "hash": digest, "row_hashes": self.store(np.int64(hashes)),
-                "rows": list(range(len(array))), "values": self.store(array)}  # fmt: skip
+                "rows": list(range(len(hashes))), "itemsize": array.itemsize,
+                "values": self.store(array)}  # fmt: skip
 
-    def add(self, name, inputs, output, numbers=(), dtypes=None, product=None):
+    def sample(self, array, dtype="float32"):
+        return {"dtype": dtype, "itemsize": array.itemsize, "shape": list(array.shape), "at": self.store(array)}
+
+    def add(self, name, inputs, output, numbers=(), dtypes=None, product=None, factors=(), out="float32", **more):
         dtypes = dtypes or ["float32"] * len(inputs)
         module, _, rest = name.partition("/")
         row = {"name": name, "module": module, "kind": rest.partition("#")[0], "numbers": list(numbers),
                "inputs": [self.tensor(*pair) for pair in zip(inputs, dtypes, strict=True)],
-               "outputs": [self.tensor(output, "float32")]}  # fmt: skip
+               "outputs": [self.tensor(output, out)]}  # fmt: skip
         if product:
             a, b = inputs
-            places = {"rows": list(range(len(a))), "columns": list(range(len(b)))}
-            row["product"] = {**places, **dict(zip("abd", map(self.store, (a, b, output)), strict=True))}
+            row["product"] = {"rows": list(range(len(a))), "columns": list(range(len(b))), "factors": list(factors),
+                              "a": self.sample(a, dtypes[0]), "b": self.sample(b, dtypes[1]),
+                              "d": self.sample(output, out)}  # fmt: skip
+            row["product"] |= {name: self.sample(array) for name, array in more.items()}
         self.rows.append(row)
+        return self
+
+    def renamed(self, module, new):
+        for row in self.rows:
+            row["module"] = new if row["module"] == module else row["module"]
         return self
 
     def close(self, **more):
@@ -58,8 +68,22 @@ def product(path, accumulator):
     return Folder(path).add("mlp/aten._scaled_mm#0", (a, b), d, dtypes=["float8_e4m3fn"] * 2, product=True).close()
 
 
+def scaled(path, accumulator, bias=None, **more):
+    rng = np.random.default_rng(0)
+    a, b = (lp.encode(rng.standard_normal((8, 256)), "e4m3fn") for _ in "ab")
+    scales = np.float32([[0.3]]), np.float32(rng.uniform(0.1, 2, (1, 8)))
+    d = lp.mma(a, b, accumulator=accumulator) * (scales[0] * scales[1])
+    if bias is not None:
+        more["c"] = np.broadcast_to(bias, d.shape)
+        d = d + bias
+    more = {"a_scale": scales[0], "b_scale": scales[1], **more}
+    dtypes = ["float8_e4m3fn"] * 2
+    return Folder(path).add("mlp/aten._scaled_mm#0", (a, b), d, dtypes=dtypes, product=True, **more).close()
+
+
 def test_both_sides_of_a_product_are_identified(tmp_path):
-    found = diverge(product(tmp_path / "a", "hopper_fp8"), product(tmp_path / "b", "blackwell_fp8"))
+    bias = np.linspace(-1, 1, 8, dtype=np.float32)
+    found = diverge(scaled(tmp_path / "a", "hopper_fp8", bias), scaled(tmp_path / "b", "blackwell_fp8"))
     assert found.sentence.startswith("the first operation whose outputs differ is mlp/aten._scaled_mm#0 (8 of 8 rows")
     assert found.sentence.endswith("its inputs are equal")
     a, b = found.causes
@@ -67,6 +91,97 @@ def test_both_sides_of_a_product_are_identified(tmp_path):
     assert "hopper_fp8" in a
     assert b.startswith("B: ")
     assert "blackwell_fp8" in b
+
+
+def test_products_with_other_factors_are_not_searched(tmp_path):
+    found = diverge(scaled(tmp_path / "a", "hopper_fp8", factors=["alpha 2"]), scaled(tmp_path / "b", "blackwell_fp8"))
+    assert found.causes[0] == "A: a product with alpha 2, which is not searched"
+
+
+def test_products_with_scales_of_blocks_are_not_searched(tmp_path):
+    one, other = (
+        scaled(tmp_path / str(i), name, a_scale=np.ones((8, 8), np.float32))
+        for i, name in enumerate(("hopper_fp8", "blackwell_fp8"))
+    )
+    text = "A: a product with scales float32 [8, 8] and float32 [1, 8], which is not searched"
+    assert diverge(one, other).causes[0] == text
+
+
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "uint16", "uint32", "complex64"])
+def test_products_of_other_dtypes_are_read(tmp_path, dtype):
+    word = {"uint16": np.uint16, "uint32": np.uint32, "complex64": np.uint64}.get(dtype, np.uint8)
+    a = np.arange(12, dtype=word).reshape(3, 4)
+    one, other = (
+        Folder(tmp_path / str(i)).add("m/aten.mm#0", (a, a), a[:, :3] + word(i), dtypes=[dtype] * 2, product=True,
+                                      out=dtype).close() for i in (0, 1)
+    )  # fmt: skip
+    found = diverge(one, other)
+    assert found.causes[0] == f"A: a product of {dtype} and {dtype}: identify does not know {dtype}"
+
+
+def test_products_of_float64_are_searched(tmp_path):
+    a = np.random.default_rng(0).standard_normal((8, 32))
+    made = {}
+    for name, order in (("a", range(32)), ("b", reversed(range(32)))):
+        d = np.zeros((8, 8))
+        for k in order:
+            d = d + a[:, k, None] * a[:, k]
+        made[name] = (
+            Folder(tmp_path / name).add("m/aten.mm#0", (a, a), d, dtypes=["float64"] * 2, product=True, out="float64")
+        ).close()  # fmt: skip
+    a_cause, b_cause = diverge(made["a"], made["b"]).causes
+    assert "explain" in a_cause
+    assert a_cause[3:] != b_cause[3:]
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_tensors_of_one_row(tmp_path, shape):
+    x = np.ones(shape, np.float32)
+    one, other = (
+        Folder(tmp_path / str(i)).add("m/aten.exp#0", (x,), x + np.float32(i)).close() for i in (0, 1)
+    )  # fmt: skip
+    assert str(diverge(one, other).output).startswith("1 of 1 rows differ, the first at [0]")
+
+
+def test_a_mean_of_two_axes_is_not_searched(tmp_path):
+    x = np.random.default_rng(0).standard_normal((40, 200), np.float32)
+    one, other = (
+        Folder(tmp_path / str(i)).add("m/aten.mean.dim#0", (x,), x[:, :1] + np.float32(i), ("-1", "-2", "True")).close()
+        for i in (0, 1)
+    )
+    assert diverge(one, other).causes == ()
+
+
+def test_names_that_rename_makes_equal_are_refused(tmp_path):
+    x = np.ones((3, 4), np.float32)
+    Folder(tmp_path / "a").add("p.m/aten.exp#0", (x,), x).add("m/aten.exp#0", (x,), x).close()
+    with pytest.raises(ValueError, match=r"got 'm/aten.exp#0' twice"):
+        load_recording(tmp_path / "a", {"p.": ""})
+
+
+def tokens_of(path, tokens, width=1):
+    """Return a run whose rows, of sequences and tokens, are one axis."""
+    rows = (tokens[..., None] * np.ones(4, np.float32)).reshape(-1, 4)
+    return (
+        Folder(path).add("m/aten.exp#0", (rows,), rows).add("m/aten.cat#0", (rows,), np.repeat(rows, width, 0))
+        .add("<model>/module#0", (tokens,), rows, dtypes=["int64"])
+    ).renamed("<model>", "").close()  # fmt: skip
+
+
+def test_flattened_rows_are_aligned(tmp_path):
+    tokens = np.arange(12).reshape(2, 6)
+    found = diverge(tokens_of(tmp_path / "a", tokens, 3), tokens_of(tmp_path / "b", tokens[:, :4], 3))
+    assert found.first is None
+    assert found.compared == 2
+    assert found.unlike == (
+        "the model's inputs have shapes [2, 6] in A, [2, 4] in B: their common rows are compared; whether the inputs "
+        "are equal there is not known",
+        "1 operation is not compared, because rows cannot be aligned, first m/aten.cat#0",
+    )
+    changed = tokens[:, :4].copy()
+    changed[1, 2] += 1
+    found = diverge(tokens_of(tmp_path / "c", tokens), tokens_of(tmp_path / "d", changed))
+    assert str(found.output).startswith("1 of 8 rows differ, the first at [1, 2]")
 
 
 def mean(path, order, how):

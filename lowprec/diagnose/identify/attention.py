@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._arrays import to_numpy
-from ..._checks import check_choice, check_float32, check_positive, check_real
+from ..._checks import check_choice, check_float32, check_int, check_positive, check_real
 from ..._fpenv import with_default_fpenv
-from ...attn.attention import attention, head_descales, sink_logits, softmax_attention
+from ...attn.attention import attention, find_window, head_descales, sink_logits, softmax_attention
 from ...attn.catalogue import attentions
 from ...attn.kernel import AttentionKernel
 from ...cast.arrays import format_from_dtype
@@ -96,11 +96,13 @@ def identify_attention(
     >>> lp.identify_attention(q, k, v, found.out, found.lse).explaining[0].kernel.name
     'vllm_fa3_fp8'
     """
-    deadline = Deadline(seconds)
+    deadline = Deadline(check_positive("identify_attention", "seconds", seconds, zero=True))
     if scale is not None:
         check_float32("identify_attention", "scale", check_real("identify_attention", "scale", scale))
     if softcap is not None:
         check_positive("identify_attention", "softcap", softcap)
+    find_window(False, window)
+    splits = check_int("identify_attention", "splits", splits, 1)
     given = {"window": window, "scale": scale, "descale": descale, "softcap": softcap, "sinks": sinks,
              "splits": splits if splits != 1 else None, "page_size": page_size}  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
@@ -114,13 +116,14 @@ def identify_attention(
             f"identify_attention: q, k and v must be operands of a kernel, got none that takes them "
             f"({search.skipped[0]})"
         )
-    if ranking and any(_order(ranking[0])):
+    if ranking and any((ranking[0].differing, ranking[0].lse_differing, ranking[0].wrong)):
         derived = itertools.chain(*(_derived(fit.kernel) for fit in ranking[:_DERIVED]))
         ranking += search.compared(derived, ranking[0].differing)
     whole = _Search(dump, target, deadline)
     if dump.out.size > search.dump.out.size:
         explain = [fit.kernel for fit in ranking if not fit.wrong]
-        ranking = whole.compared(explain) + [fit for fit in ranking if fit.wrong]
+        others = [replace(fit, explains_first=fit.wrong > 0) for fit in whole.compared(explain)]
+        ranking = others + [fit for fit in ranking if fit.wrong]
     ranking.sort(key=_order)
     untried = [*search.untried, *(f"other heads of {name}" for name in whole.untried)]
     options = {**dump.options, "out_format": target.name}
@@ -129,9 +132,13 @@ def identify_attention(
     )  # fmt: skip
 
 
-def _order(fit: AttentionFit) -> tuple[int, int, int]:
-    """Return the key of the ranking: kernels that explain more first, then those with more equal bits."""
-    return fit.wrong, fit.differing, fit.lse_differing
+def _order(fit: AttentionFit) -> tuple[bool, bool, float, float, float]:
+    """Return the key of the ranking: kernels that explain more first, then those with more equal bits.
+
+    These are fractions, since kernels that explain the first key head are compared with all heads.
+    """
+    differing, lse_differing = fit.differing / fit.outputs, fit.lse_differing / max(fit.lses, 1)
+    return fit.wrong > 0, not fit.explains_first, fit.wrong / (fit.outputs + fit.lses), differing, lse_differing
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,12 +208,13 @@ def _read(
             "identify_attention: o must be near the attention of q, k and v, got a relative error of "
             f"{error:.2g} at best; check scale, descale, window and layout"
         )
-    sums = None if lse is None else np.asarray(lse, np.float32).reshape(-1)
-    if sums is not None and sums.size != out[..., 0].size:
-        raise ValueError(f"identify_attention: lse must be of shape {out.shape[:3]}, got {np.shape(lse)}")
+    lses = None if lse is None else np.asarray(lse, np.float32)
+    if lses is not None:
+        lses = lses.reshape((1,) * (3 - lses.ndim) + lses.shape)
+        if lses.shape != out.shape[:3]:
+            raise ValueError(f"identify_attention: lse must be of shape {out.shape[:3]}, got {np.shape(lse)}")
     assumed = [f"axes are {name}"] * (len(layouts) > 1) + [f"causal is {mask}"] * (causal is None)
     q, k, v, out = (np.ascontiguousarray(x) for x in (q, k, v, out))
-    lses = None if sums is None else sums.reshape(out.shape[:3])
     return _Dump(q, k, v, out, lses, {"causal": mask, **options}), tuple(assumed)
 
 
@@ -224,20 +232,28 @@ def _values(name: str, x: Any) -> Array:
 
 
 def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Options, scales: list[Array]) -> float:
-    """Return the relative error of the last rows of three heads against float64; NaN and Inf are left out."""
+    """Return the relative error of the last rows of three heads against float64; NaN and Inf are left out.
+
+    It is infinite if nothing is left.
+    """
     rows = slice(max(q.shape[2] - _REFERENCE_ROWS, 0), None)
     known = {name: options[name] for name in ("window", "scale", "softcap") if name in options}
-    group = q.shape[1] // k.shape[1]
-    errors, sizes = [0.0], [0.0]
+    sinks = None if options.get("sinks") is None else sink_logits(options["sinks"], q.shape[1])
+    group, last = q.shape[1] // k.shape[1], (q.shape[0] - 1, q.shape[1] - 1)
+    errors, sizes, compared, finite = 0.0, 0.0, 0, 0
     with np.errstate(all="ignore"):
-        for h in {0, q.shape[1] // 2, q.shape[1] - 1}:
-            g = h // group
-            one = q[0, h, rows] * scales[0][0, g], k[0, g] * scales[1][0, g], v[0, g] * scales[2][0, g]
-            exact = softmax_attention(*one, causal=causal, **known)
-            known_both = np.isfinite(exact) & np.isfinite(out[0, h, rows])
-            errors.append(float(np.abs(out[0, h, rows] - exact)[known_both].sum()))
-            sizes.append(float(np.abs(exact[known_both]).sum()))
-    return sum(errors) / sum(sizes) if sum(sizes) else 0.0
+        for b, h in {(0, 0), (last[0] // 2, last[1] // 2), last}:
+            g, heads = h // group, slice(h, h + 1)
+            one = q[b, heads, rows] * scales[0][b, g], k[b, g][None] * scales[1][b, g], v[b, g][None] * scales[2][b, g]
+            exact = softmax_attention(*one, causal=causal, sinks=None if sinks is None else sinks[heads], **known)
+            theirs = out[b, heads, rows]
+            is_known = np.isfinite(exact) & np.isfinite(theirs)
+            errors += float(np.abs(theirs - exact)[is_known].sum())
+            sizes += float(np.abs(exact[is_known]).sum())
+            compared, finite = compared + int(is_known.sum()), finite + int(np.isfinite(exact).sum())
+    if finite and not compared:
+        return math.inf
+    return errors / sizes if sizes else 0.0
 
 
 def _format_of(given: Any, out: Array) -> Format:
@@ -261,7 +277,8 @@ def _derived(kernel: AttentionKernel) -> Iterator[AttentionKernel]:
         if name == "key_tiles":
             for n in values:
                 tiles = tuple(row._replace(keys=n, causal=n, window=n) for row in own)
-                yield kernel.with_(name=f"{kernel.name}(key_tiles={n})", key_tiles=tiles)
+                if not kernel.normalizes_p:
+                    yield kernel.with_(name=f"{kernel.name}(key_tiles={n})", key_tiles=tiles)
             continue
         if not isinstance(own, bool):
             values += [getattr(other, name) for other in others]
@@ -310,14 +327,14 @@ class _Search:
             with np.errstate(invalid="ignore"):
                 apart = np.abs(found.lse - dump.lse) <= _LSE_ERROR * np.maximum(np.abs(dump.lse), 1)
             far = int((lses & ~apart).sum())
-        if 0 < wrong <= most and not kernel.is_determined and self._can_be_open():
+        if 0 < wrong <= most and not kernel.is_determined and self._can_be_open(kernel):
             bounded = attention(dump.q, dump.k, dump.v, kernel=kernel, undecided=True, **self.options)
             assert bounded.undecided is not None
             wrong = int((differs & ~bounded.undecided).sum())
         return AttentionFit(kernel, differs.size, lses.size, int(differs.sum()), int(lses.sum()), wrong + far)
 
-    def _can_be_open(self) -> bool:
-        return self.options.get("softcap") is None and self.options.get("splits", 1) == 1
+    def _can_be_open(self, kernel: AttentionKernel) -> bool:
+        return not kernel.normalizes_p and self.options.get("softcap") is None and self.options.get("splits", 1) == 1
 
 
 def _differ(ours: Array, theirs: Array) -> Array:

@@ -31,6 +31,8 @@ class AttentionFit:
     wrong : int
         Number of those that its undocumented functions cannot explain: outputs that are not undecided, see
         `lowprec.attention`, and log-sum-exps further off than rounding.
+    explains_first : bool
+        Whether it explains all outputs of the first key head, but not those of all heads.
     """
 
     kernel: AttentionKernel
@@ -39,6 +41,7 @@ class AttentionFit:
     differing: int
     lse_differing: int
     wrong: int
+    explains_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,10 @@ class AttentionIdentification:
             return "no kernel was compared"
         best = self.ranking[0]
         lses = f" and {best.lses - best.lse_differing} of {best.lses} log-sum-exps" if best.lses else ""
+        first = "; it explains the first key head, not all heads" if best.explains_first else ""
         return (
             f"no kernel reproduces the {best.outputs} outputs; nearest is {best.kernel}, which gives "
-            f"{best.outputs - best.differing}{lses}"
+            f"{best.outputs - best.differing}{lses}{first}"
         )
 
     def lines(self) -> tuple[str, ...]:
