@@ -128,7 +128,7 @@ class _Head:
     high: NDArray[np.int64]
 
     def errors(self) -> Errors:
-        """Return the exact output, the bound on its error, and an estimate of its mean square."""
+        """Return the exact output, the bound on its error, and an estimate of the mean square error."""
         kernel, n = self.kernel, len(self.v)
         scores, factor = errors_of(self._operand(self.q), self._operand(self.k), self._order()), self.factor
         if self.softcap is not None:

@@ -47,7 +47,7 @@ class Side(NamedTuple):
     values : float64 array [R, K]
         Values with scales, exact.
     sizes : float64 array [R, K]
-        Magnitudes used in the alignment: a subnormal counts as the smallest normal number.
+        Magnitudes that determine the alignment, in which a subnormal counts as the smallest normal number.
     scales : float64 array [R, K]
         Scales that are applied to the results of chains; 1 for scales that the instruction applies.
     longest : float64 array [R]
@@ -111,7 +111,7 @@ class Checksum:
 
     @property
     def max_error_ratio(self) -> float:
-        """Largest ratio of error to bound; above 1 the checksum trips."""
+        """Largest ratio of an error to its bound; above 1 the check has failed."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = [np.abs(error) / bound for error, bound in self._pairs]
         seen = [float(np.max(ratio[~np.isnan(ratio)], initial=0.0)) for ratio in ratios]
@@ -217,7 +217,7 @@ class Bound:
     Attributes
     ----------
     weights : float64 array [K]
-        Relative error of each product's magnitude.
+        Error of each product, relative to its magnitude.
     steps : float64 array [K]
         Absolute error of chains, per product of the scales.
     rest : float
@@ -239,7 +239,7 @@ class Bound:
     def of(
         cls, accumulator: Accumulator, k: int, every: int | None, span: int, target: Format, factor: float = 1.0
     ) -> Bound:
-        """Return the bound for products of length k, promoted or not, with scales that change every `span`."""
+        """Return the bound for products of length k, promoted or not, with scales that change every `span` products."""
         rule, at, error = accumulator, np.arange(k), accumulator.step_error()
         length = max(k, 1) if every is None else every
         n = rule.steps(min(length, k))
@@ -268,7 +268,7 @@ class Bound:
 
 
 def compared(sums: Values, a: Side, b: Side, bound: Bound, count: int) -> tuple[Values, Values]:
-    """Return the deviation of sums of `count` results from those of the operands, and its bound.
+    """Return the difference between sums of `count` results and the sums computed from the operands, and its bound.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def _product(a: Values, b: Values) -> Values:
 
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
-    """Return an operand with its scales; with `values_alone`, it is dequantized before the product."""
+    """Return a `Side` of an operand and its scales; with `values_alone`, values are dequantized before the product."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))

@@ -106,7 +106,7 @@ def _within(rtol: float, atol: float) -> Callable[[Any, Any], Any]:
 
 
 def _triton(got: Values, want: Values) -> bool:
-    """Return whether errors relative to the larger of the element and the root mean square of all are small."""
+    """Return whether errors are small relative to the larger of the element and the root mean square of the result."""
     if not (np.isinf(got) == np.isinf(want)).all():
         return False
     if not want.size:

@@ -32,7 +32,7 @@ class Survival(NamedTuple):
     fault : str
         Name of the fault.
     outcome : {"seen", "lived", "no change"}
-        Whether a test failed that calls the kernel; "no change": the fault changed no result.
+        ``seen``: a test that calls the kernel failed; ``lived``: none did; ``no change``: the fault changed no result.
     failed, passed : tuple of str
         Tests that call the kernel, by outcome: those that passed did not see the fault.
     """
@@ -148,7 +148,7 @@ class _Plugin:
         return kernel
 
     def with_fault(self, found: Any, output: Callable[[Any], Any]) -> Any:
-        """Return a result, or the arrays of a tuple, with a fault."""
+        """Return a result with a fault; of a tuple, each array gets the fault."""
         if isinstance(found, tuple | list):
             return type(found)(self.with_fault(x, output) for x in found)
         if not _is_array(found) or len(found.shape) == 0 or 0 in found.shape:

@@ -50,7 +50,7 @@ class Tensor:
 
     @functools.cached_property
     def row_hashes(self) -> NDArray[np.int64]:
-        """Hashes of the rows, one for each place of all axes but the last; empty if nothing was stored."""
+        """Hashes of the rows, one for each index of all axes but the last; empty if nothing was stored."""
         if "row_hashes" not in self._row:
             return np.zeros(0, np.int64)
         return read(self._data, self._row["row_hashes"], "int64").reshape(self.shape[:-1])
@@ -75,7 +75,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Samples of a matrix product d = a b^T + c: some of its rows and columns, and all of K, as words.
+    """Samples of a matrix product d = a b^T + c, as words: some of its rows and columns, over all of K.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Product:
     dtypes : tuple of str
         Dtypes of a, b, c and d.
     rows, columns : list of int
-        Indices of the rows of a and of the columns of d.
+        Indices in the full product of the sampled rows of a, and of the sampled columns of d.
     """
 
     a: NDArray[Any]
