@@ -230,7 +230,7 @@ def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
 
 
 def two_quotients(p: Prediction) -> Prediction:
-    """Use g = amax of the tensor / 2688; s = E4M3(amax / 6 / g), 0 / 0 = NaN; x * (1 / g / s), which may overflow."""
+    """Use g = amax of the tensor / 2688, s = E4M3(amax / 6 / g), with 0 / 0 = NaN, and x * (1 / g / s), unsaturated."""
     g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
     q = p.quotient / g
     s = _e4m3(np.clip(q, f32(2.0**-6), E4M3_MAX))

@@ -38,7 +38,7 @@ def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
 
 
 def _arithmetic(product: Product, d: Values) -> list[str]:
-    """Return a sentence that names an arithmetic that gives the bits of a sample of the outputs, if there is one."""
+    """Return a sentence with the arithmetic that gives the bits of the first rows and columns, if there is one."""
     target, part = formats.get(product.options["out_format"]), d[:_ROWS, :_ROWS]
     wide = target.same_codes(formats["float32"])
     outputs = part.astype(np.float32) if wide else encode(part, target)

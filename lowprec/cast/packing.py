@@ -99,10 +99,9 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     Returns
     -------
     ndarray of uint8 or uint16, shape (count,)
+        Codes.
 
-    Raises
-    ------
-    ValueError
+    Raises ------ ValueError
         If the number of bytes does not match `bits` and `count`, or `out` does not fit.
     TypeError
         If `packed` does not hold bytes.
@@ -155,7 +154,7 @@ def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
     Returns
     -------
     ndarray of uint32, shape (..., 3 n)
-        Words, in memory little-endian.
+        Words, little-endian in memory.
 
     Raises
     ------
@@ -194,14 +193,14 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
     Parameters
     ----------
     words : array_like of uint32, shape (..., 3 n)
+        Result of `pack_e5m6`.
 
     Returns
     -------
     ndarray of uint16, shape (..., 8 n)
+        Codes of 12 bits.
 
-    Raises
-    ------
-    ValueError
+    Raises ------ ValueError
         If the last axis is not a multiple of 3.
     TypeError
         If the words are not uint32.

@@ -31,7 +31,7 @@ def split_seed(seed: int) -> tuple[np.uint32, np.uint32]:
 
 
 def random_key(caller: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
-    """Return the words of a seed, and the index of the first element.
+    """Return the two words of a seed, and the index of the first element.
 
     Raises
     ------
@@ -58,11 +58,10 @@ def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
     Returns
     -------
     ndarray of uint32, shape (..., 4)
+        Blocks of four words.
 
-    Examples
-    --------
-    >>> [f"{word:08X}" for word in philox4x32([0, 0, 0, 0], [0, 0])]
-    ['6627E8D5', 'E169C58D', 'BC57AC4C', '9B00DBD8']
+    Examples -------- >>> [f"{word:08X}" for word in philox4x32([0, 0, 0, 0], [0, 0])] ['6627E8D5', 'E169C58D',
+    'BC57AC4C', '9B00DBD8']
     """
     c0, c1, c2, c3 = (np.asarray(counter, _U64)[..., i] for i in range(4))
     k0, k1 = (np.asarray(key, _U64)[..., i] for i in range(2))
@@ -88,11 +87,9 @@ def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
     Returns
     -------
     ndarray of uint32, shape (..., 2)
+        Blocks of two words.
 
-    Examples
-    --------
-    >>> [f"{word:08X}" for word in threefry2x32([0, 0], [0, 0])]
-    ['6B200159', '99BA4EFE']
+    Examples -------- >>> [f"{word:08X}" for word in threefry2x32([0, 0], [0, 0])] ['6B200159', '99BA4EFE']
     """
     x0, x1 = (np.asarray(counter, np.uint32)[..., i] for i in range(2))
     k0, k1 = (np.asarray(key, np.uint32)[..., i] for i in range(2))
@@ -209,7 +206,7 @@ class ThreefryStream(Stream):
 
 @dataclass(frozen=True)
 class JaxStream(Stream):
-    """``jax.random.bits(jax.random.key(seed))``: the exclusive or of both words of the block of an index.
+    """``jax.random.bits(jax.random.key(seed))``: the word of an index is the exclusive or of both words of its block.
 
     This is JAX's partitionable order, the default since 0.5: the word of an element does not depend on the shape.
     """

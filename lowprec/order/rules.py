@@ -18,7 +18,7 @@ _MOST = 1 << 22  # elements of an order
 
 
 class Steps:
-    """Steps of an order of n elements of a dtype under construction."""
+    """Steps, under construction, of an order of n elements of a dtype."""
 
     def __init__(self, n: int, dtype: FormatName) -> None:
         self.n, self.dtype = n, dtype
@@ -46,7 +46,7 @@ class Steps:
         return self.n + len(self.found) - 1
 
     def join(self, terms: Sequence[int], how: Join) -> int:
-        """Add terms one by one; neighbours in pairs, repeatedly; or the second half to the first, repeatedly."""
+        """Add terms one by one, or repeatedly neighbours in pairs or the second half to the first; return the sum."""
         level = list(terms)
         if how == "in_turn":
             return self.in_turn(level)
@@ -137,7 +137,7 @@ class OrderRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(OrderRule):
-    """Elements one by one, from left to right."""
+    """Elements added one by one, from left to right."""
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -168,7 +168,7 @@ class Tree(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lanes(OrderRule):
-    """Running sums of every `lanes`-th element, then their sum; the rest of fewer than `lanes` elements comes last.
+    """Running sums of every `lanes`-th element, then their sum, and last the remaining fewer than `lanes` elements.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Lanes(OrderRule):
     rest_in_lanes : bool
         Whether elements of the last, incomplete group are added to the running sums.
     least : int
-        Fewer elements are added one by one.
+        Smallest number of elements for which there are lanes; fewer elements are added one by one.
     """
 
     lanes: int = 8
@@ -231,7 +231,7 @@ class Blocks(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NumpyPairwise(OrderRule):
-    """NumPy's pairwise sum: halves, down to blocks of 128 with eight running sums.
+    """NumPy's pairwise sum: elements are halved down to blocks of 128, each added in eight running sums.
 
     Parameters
     ----------

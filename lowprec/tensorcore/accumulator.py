@@ -54,7 +54,7 @@ class StepError(NamedTuple):
     relative, absolute : float
         Coefficients of the bound.
     carried : float, optional
-        Relative error of C alone, which is less where the products are rounded more often; None: `relative`.
+        Relative error of C, which is smaller if products are rounded more often than C; None: equal to `relative`.
     """
 
     relative: float
@@ -174,7 +174,7 @@ class Accumulator(Value, ABC):
 
     @property
     def default_format(self) -> Format:
-        """Format that is assumed for codes if none is given."""
+        """Format assumed for codes if no format is given."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
     def accepts(self, fmt: Format) -> bool:
@@ -235,7 +235,7 @@ class Accumulator(Value, ABC):
         """Return a bound on the error of one instruction without overflow; derived, not measured."""
 
     def block_length(self) -> int:
-        """Return the number of products in a block of `block_error`: some instructions, for speed."""
+        """Return the number of products in a block of `block_error`: several instructions, for speed."""
         return max(32 // self.step(), 1) * self.step()
 
     def block_error(self) -> BlockError:
@@ -262,18 +262,14 @@ class Accumulator(Value, ABC):
 
     @abstractmethod
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain over all K, starting from C: any codes, any C, with canonical NaN."""
+        """Return one chain over all of K, starting from C, for any codes and any C, with canonical NaN."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class AlignedSum(Accumulator):
     """Base class of tensor cores' sums: terms are aligned to the largest exponent, truncated and added exactly.
 
-    Parameters
-    ----------
-    group : int
-        Products per sum (L), 1 to 1024.
-    fraction_bits : int
+    Parameters ---------- group_size : int Products per sum (L), 1 to 1024. fraction_bits : int
         Fraction bits kept below the largest exponent when terms are aligned (F), 3 to 40.
     output_format : Format or str
         Format of a result and of C: truncated for ``fp22`` and ``float32`` (both in float32 arrays), rounded to nearest
@@ -305,7 +301,7 @@ class AlignedSum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the numbers of the alignment: a product or C loses less than a unit, 2^(E - F).
+        """Return the error bound of the alignment, in which a product or C loses less than a unit, 2^(E - F).
 
         E is at most the exponent of the largest product, of C, of a subnormal C, or of a zero. The sum then loses less
         than its ulp, or half of it for float16.

@@ -1,4 +1,4 @@
-"""Matrix products of quantized operands with their scales: `gemm`, and `matmul_f32` in one fixed order.
+"""`gemm`: products of quantized matrices with scales; `matmul_f32`: products of float32 matrices in a fixed order.
 
 Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is ``D = A @ B.T``.
 """
@@ -73,7 +73,7 @@ def gemm(
     split_k: int | None = None,
     like: Any = None,
 ) -> Float32Matrix:
-    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
+    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C``, with scales and promotion, rounded once.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def _parts(
 
 
 def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format) -> Float32Matrix:
-    """Return the sum of leaves of a limited length, by halves of K; each sum is rounded."""
+    """Return the sum over K by recursive halving, down to leaves of limited length; every sum is rounded."""
     if k <= longest:
         return next(leaves)
     half = k // 2
@@ -261,7 +261,7 @@ def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format)
 
 
 def _slices(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
-    """Return the float32 sum of one part of K: of the chains of its slices, if the library has them."""
+    """Return the float32 sum of one part of K: that of its slices' chains, if the library slices K."""
     count, length, k = order.library.slices, order.library.slice_length, a.codes.shape[1]
     if count == 1 or k <= length:
         return _sum(a, b, order)

@@ -1,4 +1,4 @@
-"""Choice of the engine for a product, and `solve`, which leaves cases outside its limits to the reference.
+"""Choice of the engine for a product, and `solve`, which leaves cases outside the engine's limits to the reference.
 
 The accumulator and both formats determine the engine: the first of the accumulator's `engines` that is exact for them
 on an enabled instruction set. All engines give the same bits.
@@ -44,7 +44,7 @@ def use_kernel(name: str) -> Iterator[None]:
     ----------
     name : {"auto", "reference", "avx512", "fma", "portable"}
         ``auto`` uses the fastest instructions that this CPU has and that pass a comparison with the reference.
-        ``reference`` computes each accumulator's definition in integers and is about a hundred times slower.
+        ``reference`` computes each accumulator by its definition, in integers, and is about a hundred times slower.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def use_kernel(name: str) -> Iterator[None]:
 
 
 def kernel_in_use() -> str:
-    """Return the name of the selection in use."""
+    """Return the name of the kernel selection in use, see `use_kernel`."""
     return _selected.get() or _default()
 
 

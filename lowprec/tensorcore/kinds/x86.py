@@ -27,11 +27,7 @@ _HOW = SingleRounding(flushes="x86")
 class _X86Sum(DotSum):
     """Base class: float32 sums, rounded to nearest even, with subnormals flushed.
 
-    Parameters
-    ----------
-    group : int
-        Products per instruction, 1 to 1024.
-    daz_formats : sequence of Format or str
+    Parameters ---------- group_size : int Products per instruction, 1 to 1024. daz_formats : sequence of Format or str
         Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
     """
 
@@ -79,14 +75,14 @@ def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matr
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FlushedFmaSum(_X86Sum):
-    """Fused multiply-adds that begin with the last product of each group: VDPBF16PS."""
+    """Chained fused multiply-adds, starting with the last product of each group: VDPBF16PS."""
 
     summary = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
     oracle_class = "FlushedFma"
     form = tile.FlushedFma
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return multiply-adds, the last product first."""
+        """Return chained multiply-adds that start with the last product."""
         found: SumNode | str = state
         for k in range(start + self.group_size - 1, start - 1, -1):
             found = SumNode(_FMA, (found, ProductLeaf((k,))), _HOW)
@@ -160,7 +156,7 @@ class LaneChains(_X86Sum):
         cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine`; None unless lanes are those of `form` and groups fill whole rounds."""
+        """Return the arithmetic of `DotEngine`, or None unless the lanes are `form`'s and groups fill whole rounds."""
         whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
