@@ -118,7 +118,7 @@ def decode(
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, with the shape of the codes.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
@@ -188,14 +188,17 @@ def round_to(
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, with the shape of `x`; may be `x` itself.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
     ndarray of float32, shape of `x`
         Rounded values.
 
-    Raises ------ ValueError, TypeError See `encode`.
+    Raises
+    ------
+    ValueError, TypeError
+        See `encode`.
 
     Examples
     --------

@@ -119,7 +119,7 @@ def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def decode_constants(fmt: Format) -> Constants:
-    """Return the arguments of `kernels.cast.nearest.decode_bits`, in order; only for formats that `has_word_kernel`."""
+    """Return the arguments of `kernels.cast.nearest.decode_bits`, in order; `has_word_kernel` must be true."""
     m, emin = fmt.mantissa_bits, fmt.emin
     subnormal = 1 << m if emin > -126 else 0
     minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN

@@ -39,7 +39,10 @@ def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Polic
     ndarray of uint8, shape of `x`
         Codes.
 
-    Raises ------ TypeError If `x` is neither float32 nor float16.
+    Raises
+    ------
+    TypeError
+        If `x` is neither float32 nor float16.
 
     References
     ----------

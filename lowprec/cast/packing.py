@@ -101,7 +101,9 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     ndarray of uint8 or uint16, shape (count,)
         Codes.
 
-    Raises ------ ValueError
+    Raises
+    ------
+    ValueError
         If the number of bytes does not match `bits` and `count`, or `out` does not fit.
     TypeError
         If `packed` does not hold bytes.
@@ -200,7 +202,9 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
     ndarray of uint16, shape (..., 8 n)
         Codes of 12 bits.
 
-    Raises ------ ValueError
+    Raises
+    ------
+    ValueError
         If the last axis is not a multiple of 3.
     TypeError
         If the words are not uint32.

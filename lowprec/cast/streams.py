@@ -60,8 +60,10 @@ def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
     ndarray of uint32, shape (..., 4)
         Blocks of four words.
 
-    Examples -------- >>> [f"{word:08X}" for word in philox4x32([0, 0, 0, 0], [0, 0])] ['6627E8D5', 'E169C58D',
-    'BC57AC4C', '9B00DBD8']
+    Examples
+    --------
+    >>> [f"{word:08X}" for word in philox4x32([0, 0, 0, 0], [0, 0])]
+    ['6627E8D5', 'E169C58D', 'BC57AC4C', '9B00DBD8']
     """
     c0, c1, c2, c3 = (np.asarray(counter, _U64)[..., i] for i in range(4))
     k0, k1 = (np.asarray(key, _U64)[..., i] for i in range(2))
@@ -89,7 +91,10 @@ def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
     ndarray of uint32, shape (..., 2)
         Blocks of two words.
 
-    Examples -------- >>> [f"{word:08X}" for word in threefry2x32([0, 0], [0, 0])] ['6B200159', '99BA4EFE']
+    Examples
+    --------
+    >>> [f"{word:08X}" for word in threefry2x32([0, 0], [0, 0])]
+    ['6B200159', '99BA4EFE']
     """
     x0, x1 = (np.asarray(counter, np.uint32)[..., i] for i in range(2))
     k0, k1 = (np.asarray(key, np.uint32)[..., i] for i in range(2))
@@ -196,7 +201,7 @@ class TritonStream(Stream):
 
 @dataclass(frozen=True)
 class ThreefryStream(Stream):
-    """Threefry2x32-20, two words per block; counter: block number; key: seed; both with the high half first."""
+    """Threefry2x32-20 with two words per block; counter (block number) and key (seed) have the high half first."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
         """Return the words of indices `start`, ``start + 1``, ..."""
@@ -241,7 +246,7 @@ _add(JaxStream("jax", source="jax.random, threefry2x32, partitionable"))
 
 
 class RandomSource(NamedTuple):
-    """Random words of a cast: a stream with a split seed, or given words; and the index of the first element."""
+    """Random words of a cast: a stream and a split seed, or given words; and the index of the first element."""
 
     low: np.uint32
     high: np.uint32

@@ -33,8 +33,8 @@ class DelayedScaling:
 
     Parameters
     ----------
-        quantizer : str or Quantizer
-            Quantizer with an `amax_history_len`, such as ``"te_delayed"``.
+    quantizer : str or Quantizer
+        Quantizer with an `amax_history_len`, such as ``"te_delayed"``.
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}

@@ -223,7 +223,7 @@ class Accumulator(Value, ABC):
         return self.instruction(self.instruction("C", 0), self.step())
 
     def chain(self, k: int) -> list[SumNode]:
-        """Return the instructions of a chain of k products, where C is the previous result; the last may exceed k."""
+        """Return the instructions of a chain of k products, with the previous result as C; the last may go beyond k."""
         return [self.instruction("C", start) for start in range(0, k, self.step())]
 
     @abstractmethod
@@ -269,7 +269,11 @@ class Accumulator(Value, ABC):
 class AlignedSum(Accumulator):
     """Base class of tensor cores' sums: terms are aligned to the largest exponent, truncated and added exactly.
 
-    Parameters ---------- group_size : int Products per sum (L), 1 to 1024. fraction_bits : int
+    Parameters
+    ----------
+    group_size : int
+        Products per sum (L), 1 to 1024.
+    fraction_bits : int
         Fraction bits kept below the largest exponent when terms are aligned (F), 3 to 40.
     output_format : Format or str
         Format of a result and of C: truncated for ``fp22`` and ``float32`` (both in float32 arrays), rounded to nearest

@@ -106,7 +106,7 @@ def gemm(
         Number of parts into which K is split, in whole tiles of the library's `split_tile`. Each part is summed
         separately until the epilogue. Default: the library's, which is 1 for all libraries of the catalogue.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
@@ -353,7 +353,7 @@ def matmul_f32(
     out_format : str or Format
         Format to which the sums are rounded at the end, as by `lowprec.round_to`.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------

@@ -110,7 +110,11 @@ _C_BITS = 23  # fraction bits of float32: C is not truncated if its exponent is 
 class TruncateFloorSum(Accumulator):
     """Products truncated toward zero, then added to C by rounding toward minus infinity: CDNA3.
 
-    Parameters ---------- group_size : int Products per sum, 1 to 1024. fraction_bits : int
+    Parameters
+    ----------
+    group_size : int
+        Products per sum, 1 to 1024.
+    fraction_bits : int
         Fraction bits kept below the largest exponent, 3 to 40.
     lanes : int
         Number of interleaved partial sums.

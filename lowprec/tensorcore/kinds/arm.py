@@ -90,7 +90,11 @@ class RoundedGroupSum(DotSum):
 class ScaledGroupSum(DotSum):
     """Exact sum of a group, times a power of two, plus C, rounded once: Arm's FP8 dot products.
 
-    Parameters ---------- group_size : int Products per sum, 1 to 1024. output_format : Format or str
+    Parameters
+    ----------
+    group_size : int
+        Products per sum, 1 to 1024.
+    output_format : Format or str
         Format of results: ``float32`` or ``float16``.
     product_scale_log2 : int
         Power of two that multiplies the products, -127 to 127 (minus FPMR.LSCALE).

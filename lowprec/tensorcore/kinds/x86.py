@@ -27,7 +27,11 @@ _HOW = SingleRounding(flushes="x86")
 class _X86Sum(DotSum):
     """Base class: float32 sums, rounded to nearest even, with subnormals flushed.
 
-    Parameters ---------- group_size : int Products per instruction, 1 to 1024. daz_formats : sequence of Format or str
+    Parameters
+    ----------
+    group_size : int
+        Products per instruction, 1 to 1024.
+    daz_formats : sequence of Format or str
         Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
     """
 
