@@ -220,7 +220,7 @@ class TableFormat(Format):
 
     @property
     def zero_codes(self) -> tuple[int, int]:
-        """Codes of -0 and 0; the value nearest to zero replaces a missing one."""
+        """Codes of -0 and 0; if one is missing, the code of the value nearest to zero replaces it."""
         near = min(range(len(self.listed.values)), key=lambda i: abs(self.listed.values[i]))
         zero = self.listed.codes[near]
         return zero if self.listed.negative_zero is None else self.listed.negative_zero, zero
@@ -231,7 +231,7 @@ class TableFormat(Format):
         return 0
 
     def negative_code(self, magnitude: int) -> int:
-        """Return the code of the negated value of a code."""
+        """Return the code of the negative of a code's value."""
         wanted = -self.value(magnitude)
         if wanted == -math.inf and self.listed.negative_inf is not None:
             return self.listed.negative_inf
@@ -336,7 +336,7 @@ _PREFIXES = ((3, 2, 4), (2, 2, 3), (1, 2, 2), (1, 3, 1), (1, 4, 0))
 
 
 def hif8_values() -> Iterable[float]:
-    """Return the values of HiF8's 256 codes: a prefix after the sign gives the number of exponent bits."""
+    """Return the values of HiF8's 256 codes, in which a prefix after the sign gives the number of exponent bits."""
     for code in range(256):
         sign, b = (-1.0 if code & 0x80 else 1.0), code & 0x7F
         if b < 8:

@@ -118,7 +118,7 @@ class Accumulator:
 def tf32_code(float32_bits: int) -> int:
     """Return the tf32 code that a tensor core reads from a float32, ignoring the low 13 bits.
 
-    A NaN with a payload in those bits only becomes an infinity.
+    A NaN whose payload is only in those bits becomes an infinity.
     """
     return float32_bits >> 13
 

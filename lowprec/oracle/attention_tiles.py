@@ -1,4 +1,4 @@
-"""Tiles of keys that the block of a query loads, by the loops of the sources; one query at a time.
+"""Tiles of keys that the block of a query loads, by the loops of the sources, for one query at a time.
 
 Sources: Dao-AILab/flash-attention 0251105, vllm-project/flash-attention 617264c. The functions name files and lines.
 """
@@ -17,7 +17,7 @@ _HEADS = (32, 64, 96, 128)  # sizes of FlashAttention-2 that have kernels withou
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles of one head: the right ones, and wrong ones that tests must detect.
+    """Tiles of one head: by a correct rule, or by a wrong one that tests must detect.
 
     Attributes
     ----------
@@ -30,7 +30,8 @@ class Tiles:
     causal, left, right
         The mask that the caller asks for; -1: no limit.
     splits, split
-        Shares of all tiles that FlashAttention-2's blocks load, and which of them; the other libraries have one here.
+        Number of shares into which FlashAttention-2's blocks divide the tiles, and index of this one; 1 for other
+        libraries.
     guards_all, one_block, as_given, aligned, even_by_length
         Wrong rules: every tile checks for rows without a maximum; a block holds all queries; the mask is not
         normalized; tiles of vLLM's windows start at a multiple of their size; head sizes do not count.
@@ -55,7 +56,7 @@ class Tiles:
     even_by_length: bool = False
 
     def row(self, i: int, member: int = 0) -> Visits:
-        """Return the first key of each tile that query i of a group's head loads, and whether it is guarded."""
+        """Return the first key of each tile that query i of a group's head loads, and whether the tile is guarded."""
         rule = {"flash2": self._flash2, "fa3": self._fa3, "vllm": self._fa3, "fa4": self._fa4}[self.library]
         return [(start, guarded or self.guards_all) for start, guarded in rule(i, member)]
 

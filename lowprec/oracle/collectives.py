@@ -1,4 +1,4 @@
-"""All-reduces as programs of ranks that exchange messages, written from the sources, for any numbers and addition.
+"""All-reduces as programs of ranks that exchange messages, after the sources, for any type of number and addition.
 
 Every function takes the inputs of all ranks, lists of one number for each element, and an addition, and returns the
 results of all ranks. Nothing is shared with the trees of `lowprec.collective`.
