@@ -1,4 +1,4 @@
-"""Backward pass of an attention kernel: gradients by tiles of keys, each over its tiles of queries."""
+"""Backward pass of an attention kernel: gradients of one tile of keys after another, over tiles of queries."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _flushed(x: Floats) -> Floats:
 
 
 def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
-    """Return a dot product per row: each thread adds 8 of every `columns` columns, a butterfly adds the threads."""
+    """Return a dot product per row: each thread adds 8 of every `columns` columns, then a butterfly adds the sums."""
     width = -(-a.shape[1] // columns) * columns
     a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
     products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact

@@ -38,7 +38,7 @@ class DelayedScaling:
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}
-        Which amax of the history is used.
+        Which amax of the history determines the scale: the largest, or the most recent.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class DelayedScaling:
         return quantize(values, plain, inverse_scale=float(self.multiplier), **options)
 
     def end_step(self) -> None:
-        """Compute the next step's scale and advance the history by one step."""
+        """Compute the scale of the next step and advance the history by one step."""
         amax = self.history.max() if self.algorithm == "max" else self.history[0]
         if np.isfinite(amax) and amax > 0:
             largest = np.float32(self.quantizer.format.max)

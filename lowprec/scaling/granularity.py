@@ -15,7 +15,7 @@ _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Granularity(Value):
-    """The block that shares a scale: `rows` x `columns`, None meaning the whole axis.
+    """The block that shares a scale: `rows` x `columns`, where None means the whole axis.
 
     Examples
     --------

@@ -23,7 +23,7 @@ _REFUSED = ("softcap", "s_aux", "position_bias", "output_attentions")
 
 
 class _Visible(NamedTuple):
-    """Rows that see keys, the keys that they see, and how: the arguments of `lowprec.attention`."""
+    """Rows that see keys, the keys that they see, and the mask, as arguments of `lowprec.attention`."""
 
     rows: slice
     keys: slice
@@ -37,8 +37,8 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
-    The gradient is straight through, in float32: probabilities from q, k and the kernel's log-sum-exp, and its output
-    in the softmax gradient, as in the trainer.
+    The gradient is a straight-through estimate in float32: probabilities are recomputed from q, k and the kernel's
+    log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def attention(
     causal : bool
         Whether query i sees keys up to ``i + N - M`` only.
     mask : Tensor of bool, shape (B or 1, 1, M, N), optional
-        Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
-        with a sliding window: padding on either side is left out, as varlen kernels leave it out. A query without keys
-        gets zeros.
+        Keys that each query sees. In each sequence, consecutive queries must see consecutive keys: all of them,
+        causally, or causally with a sliding window. Padding on either side is left out, as in varlen kernels. A query
+        without keys gets zeros.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 
@@ -63,7 +63,7 @@ def attention(
     Raises
     ------
     ValueError
-        If no kernel computes such a mask; the message has its first row that differs.
+        If no kernel computes such a mask; the message gives the first row that differs.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
-    """Return a mask [B or 1, M, N]."""
+    """Check a mask and return it in the shape [B or 1, M, N]."""
     if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[0] not in (1, batch):
         raise ValueError(
             f"lowprec.torch.attention: mask must be bool of shape ({batch}, 1, {m}, {n}), one for all heads, got "
@@ -170,7 +170,7 @@ def register_attention(kernel: str | AttentionKernel) -> str:
     """Make a kernel an attention implementation of transformers, and return its name: ``"lowprec:fa3_fp8"``.
 
     The name is for ``from_pretrained(..., attn_implementation=name)`` and ``model.set_attn_implementation(name)``.
-    Softcap, sinks, position biases and dropout raise a ValueError, as masks do that the kernel cannot compute.
+    Softcap, sinks, position biases and dropout raise a ValueError, as do masks that the kernel cannot compute.
 
     Raises
     ------

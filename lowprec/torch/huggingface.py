@@ -29,7 +29,7 @@ _JUDGED_BY = 2
 
 
 def hf_parameter_name(name: str) -> str:
-    """Return the released models' name of a trainer parameter.
+    """Return the name that released models use for a parameter of the trainer.
 
     Examples
     --------

@@ -90,13 +90,14 @@ class Converted(nn.Module):
     Attributes
     ----------
     layers : tuple of str
-        Layer of the recipe for each product: ``("layers.3.attn.wo",)``.
+        Layer of the recipe for each product, such as ``("layers.3.attn.wo",)``.
     guesses : tuple of str
-        Reason for each layer that is a guess; empty for the others.
+        For each layer, the reason why it is a guess; empty if it is not.
     keys : tuple of str
         Precision of each product, see `lowprec.torch.ops`.
     slot : Tensor or None
-        Number of the module's state, if bits depend on the step. Not a buffer: it must not be saved or sent.
+        Number of the module's state, if bits depend on the step. It is not a buffer, because it must not be saved or
+        sent.
     """
 
     layers: tuple[str, ...]
@@ -137,11 +138,11 @@ class Converted(nn.Module):
         return ", ".join(filter(None, (super().extra_repr(), *list(specs)[:2])))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the content of a copy, with a copy of the state."""
+        """Return the content for a copy of the module, with a copy of its state."""
         return {**self.__dict__, "slot": self.get_slot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the content of a copy."""
+        """Restore the content in a copy of the module."""
         slot = state.pop("slot")
         super().__setstate__(state)
         self.set_slot(slot)
@@ -152,7 +153,7 @@ class Linear(Converted, nn.Linear):
 
     @property
     def layer(self) -> str:
-        """Layer of the recipe: ``"layers.3.attn.wo"``."""
+        """Layer of the recipe, such as ``"layers.3.attn.wo"``."""
         return self.layers[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Running one model under several recipes, and comparing the predictions."""
+"""Running one model under several recipes, and comparing its predictions."""
 
 from __future__ import annotations
 
