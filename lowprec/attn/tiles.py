@@ -331,7 +331,7 @@ class FlashAttention3(Schedule):
 
 
 class Period(NamedTuple):
-    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for pairs of CTAs, packed heads."""
+    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for CTA pairs, for packed heads."""
 
     head_dim: int
     plain: int

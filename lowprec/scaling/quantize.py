@@ -72,10 +72,10 @@ def quantize(
     out : Quantized, optional
         Earlier result of the same call on a matrix of the same shape; its arrays are overwritten.
 
-        Returns
-        -------
-        Quantized
-            Codes and scales.
+    Returns
+    -------
+    Quantized
+        Codes and scales.
 
     Raises
     ------

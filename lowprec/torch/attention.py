@@ -132,7 +132,7 @@ def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
 
 
 def _visible(b: int, mask: Mask) -> list[_Visible]:
-    """Return how one sequence's mask [M, N] is computed: rows and keys without padding, and the rule that gives it."""
+    """Return how to compute one sequence's mask [M, N]: rows and keys without padding, and the rule of the mask."""
     rows, keys = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not rows.size:
         return []

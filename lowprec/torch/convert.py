@@ -159,7 +159,7 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
 
 
 def _take_slow_path(model: nn.Module, recipe: Recipe) -> list[str]:
-    """Disable the fast path of torch's encoder layers and attention, which bypasses what was converted."""
+    """Disable the fast path of torch's encoder layers and attention, which bypasses converted layers; list reasons."""
     kinds = (nn.TransformerEncoderLayer, *((nn.MultiheadAttention,) if recipe.attention is not None else ()))
     if not any(isinstance(module, kinds) for module in model.modules()):
         return []
@@ -213,7 +213,7 @@ def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
 
 
 def state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the steps and scales on which the bits of layers depend; ``model.state_dict()`` is unaffected."""
+    """Return the steps and scales on which the bits of layers depend; ``model.state_dict()`` does not contain them."""
     return {name: state.state_dict() for name, (state, _) in _states(model).items()}
 
 

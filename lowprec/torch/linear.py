@@ -1,4 +1,4 @@
-"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs on transfers and in caches."""
+"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs of transfers and caches."""
 
 from __future__ import annotations
 

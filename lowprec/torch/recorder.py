@@ -139,7 +139,7 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def factors(self, func: Any, args: Any) -> dict[str, Any] | None:
-        """Store rows of the first matrix of a product and columns of the second, all of K; return where they are."""
+        """Store rows of a product's first matrix and columns of its second, over all of K; return where they are."""
         first = PRODUCTS.get(str(func).rsplit(".", 1)[0])
         if first is None or len(args) < first + 2:
             return None
@@ -157,7 +157,7 @@ class _Recorder(TorchDispatchMode):
         return found
 
     def describe(self, tensor: Any) -> dict[str, Any]:
-        """Return dtype, shape and hash of a tensor, and where hashes of its rows and samples of its values are."""
+        """Return dtype, shape and hash of a tensor, and where its rows' hashes and samples of its values are stored."""
         version, known = self.constants.get(id(tensor), (None, None))
         if known is not None and version == tensor._version:
             return known
@@ -174,7 +174,7 @@ class _Recorder(TorchDispatchMode):
         return {**row, "row_hashes": self.store(hashes), "rows": places, "values": self.store(matrix[places])}
 
     def store(self, t: Any) -> list[int]:
-        """Write a tensor's bytes, once per tensor; return their offset and length."""
+        """Write a tensor's bytes, unless equal ones have been written; return their offset and length."""
         data = _raw(t)
         key = hashlib.sha256(data).hexdigest()
         if key not in self.stored:

@@ -235,7 +235,7 @@ class _Structure:
         return back[-1], "several projections of an attention have its shape: the last one is taken for the output"
 
     def _experts(self) -> Iterator[tuple[str, int, list[str]]]:
-        """Yield modules that hold experts: name, number of experts, and their names if they are linear layers."""
+        """Yield modules that hold experts: name, number of experts, and names of experts that are linear layers."""
         for name, module in self.modules.items():
             children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
             inside = [self.inside.get(child, []) for child in children]

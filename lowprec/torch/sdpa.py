@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` of converted models: replaced by an attention kernel while a module of theirs runs."""
+"""`scaled_dot_product_attention` in converted models, replaced by a kernel of `lowprec.attentions` in their modules."""
 
 from __future__ import annotations
 
