@@ -252,7 +252,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees, so that the next step of a loop finds it without page faults.
 
     A training step allocates and frees the same arrays as the one before it. By default glibc returns their pages to
-    the system and gets them again, zeroed, thousands per step. The process keeps its peak size; with
+    the system and requests them again, zeroed, thousands per step. The process keeps its peak size; with
     ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. The trainer calls it, not the import.
 
     Returns

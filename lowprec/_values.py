@@ -18,7 +18,7 @@ import numpy as np
 
 
 class BitwiseEq:
-    """Base of dataclasses (``eq=False``) that are equal if all fields are, arrays by dtype, shape and every bit.
+    """Base of dataclasses (``eq=False``) that are equal if all fields are; arrays by their dtype, shape and bits.
 
     Examples
     --------

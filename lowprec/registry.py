@@ -21,7 +21,7 @@ _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
 def registry_cache(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
-    """Return `functools.lru_cache` for lookups of names; replacing or removing an entry clears the cache."""
+    """Return a decorator that caches lookups of names; replacing or removing an entry clears the cache."""
 
     def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:
         kept = functools.lru_cache(maxsize)(function)
@@ -233,7 +233,7 @@ class Registry(Generic[T]):
         return suggest(name, own if close else self._objects)
 
     def meaning(self, name: str) -> str | None:
-        """Return the hint of a colloquial name, or that of an entry with one at the end of the name; else None."""
+        """Return the hint of a colloquial name, or of one that is also an entry and ends the given name; else None."""
         low = name.lower().strip()
         ends = (word for word in self.spoken if low == word or (word in self and low.endswith(word)))
         return self.spoken.get(next(ends, ""))

@@ -105,7 +105,7 @@ class Call(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """A tile that a block visits: its first key, and whether a maximum of -inf counts as 0 when it is rescaled."""
+    """A tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling."""
 
     start: int
     is_guarded: bool = True

@@ -151,7 +151,7 @@ def checksum(
     accumulator, promote_every, out_format, library
         Arguments of `gemm`: they determine the error that rounding can cause.
     tile : int
-        Rows, or columns, per sum; smaller tiles detect smaller faults and need more sums.
+        Number of rows, or columns, per sum; smaller tiles detect smaller faults and need more sums.
 
     Returns
     -------
@@ -223,7 +223,7 @@ class Bound:
     rest : float
         Absolute error of an element from other sources.
     highest, highest_result : float
-        Magnitudes above which a chain, or a result, could overflow; larger ones are not checked.
+        Magnitudes above which a chain, or a result, could overflow; elements with larger ones are not checked.
     factor : float
         Product of the scales of whole tensors.
     """

@@ -97,7 +97,7 @@ class Tolerance:
         rtol : float, optional
             Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
         addend : float64 array, optional
-            Known part of the result; errors that are a multiple of it show that it is missing, or scaled.
+            Known part of the result; errors that are a multiple of the addend show that it is missing or scaled.
         """
         exact, most, variance = errors
         judged = np.isfinite(exact) & np.isfinite(most)

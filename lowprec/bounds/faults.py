@@ -32,14 +32,14 @@ class Fault:
     summary : str
         What the kernel does wrong.
     product : callable, optional
-        Function of a `Product` that returns the wrong result, or None where the fault does not apply.
+        Function of a `Product` that returns the wrong result, or None if the fault does not apply.
     output : callable, optional
-        Function of the right result that returns the wrong one, for arrays of NumPy and torch: `lowprec mutate`
+        Function of the correct result that returns the wrong one, for arrays of NumPy and of torch; `lowprec mutate`
         applies it to both.
     operand : callable, optional
         Function of an operand of numbers [..., K] that returns the wrong one, for `lowprec mutate`.
     vacuous : bool
-        Whether a test that accepts this fault tests nothing.
+        Whether a test must detect this fault to be of any use.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Fault:
             raise ValueError(f"Fault {self.name}: product or output must be given, got neither")
 
     def apply(self, product: Product, right: Result | None = None) -> Result | None:
-        """Return the wrong result of a product in its format, or None where the fault does not apply to it."""
+        """Return the wrong result of a product in its format, or None if the fault does not apply to the product."""
         if self.product is not None:
             found = self.product(product)
         else:

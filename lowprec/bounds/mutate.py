@@ -1,4 +1,4 @@
-"""Mutation testing of a suite: run it with its kernel replaced by every fault. Also the pytest plugin that replaces it.
+"""Mutation testing: run a suite with its kernel replaced by every fault, with a pytest plugin that replaces it.
 
 The plugin (``-p lowprec.bounds.mutate``) reads its job from the environment, wraps the kernel before tests are
 collected, records which tests call it and which fail, and restores it at the end.
@@ -119,7 +119,7 @@ def _run(target: str, fault: str, command: Sequence[str], timeout: float) -> _Ru
 
 
 class _Plugin:
-    """Wraps the kernel, and records the tests that call it."""
+    """Pytest plugin that wraps the kernel, and records the tests that call it."""
 
     def __init__(self, target: str, fault: str, record: str) -> None:
         self.record, self.test, self.calls, self.changed = record, "", dict[str, bool](), False
@@ -163,7 +163,7 @@ class _Plugin:
         return wrong
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        """Note which test runs."""
+        """Note which test is running."""
         self.test = item.nodeid
 
     def pytest_runtest_logreport(self, report: Any) -> None:

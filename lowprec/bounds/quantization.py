@@ -1,4 +1,4 @@
-"""`quantize_tolerance`: the codes and scales that right implementations of a quantizer may give."""
+"""`quantize_tolerance`: the codes and scales that correct implementations of a quantizer may give."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quantize_tolerance(
     spec : str, Quantizer or TensorSpec
         Quantizer, see `lowprec.quantize`.
     rounding : str or Rounding, optional
-        Rounding of elements; by default that of `spec`. With a stochastic one, either neighbour is right.
+        Rounding of elements; by default that of `spec`. With a stochastic rounding, either neighbour is accepted.
 
     Returns
     -------

@@ -186,7 +186,7 @@ def reordered(
 
 
 def _permuted(at: NDArray[np.intp], unit: int, rng: np.random.Generator, order: OrderOfK) -> NDArray[np.intp]:
-    """Permute the indices within every unit, or whole units; a short last one stays where it is."""
+    """Permute the indices within every unit, or whole units; a short last unit stays last."""
     units = [at[i : i + unit] for i in range(0, len(at), unit)]
     if order == "any":
         return np.concatenate([rng.permutation(each) for each in units])

@@ -1,4 +1,4 @@
-"""Verdicts on a result, a class for each, and the arguments of ``allclose``."""
+"""Verdicts on a result, one class for each, and the arguments of ``allclose``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        Fault that gives a result that is not accepted, or "".
+        Fault that explains a rejected result, or "".
     """
 
     accepted: ClassVar[bool]
@@ -52,12 +52,12 @@ class BitsEqual(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Verdict):
-    """Verdict by the sizes of errors, with the output that has the largest error relative to the expected one.
+    """Verdict by the sizes of errors, with the output whose error is the largest relative to the expected error.
 
     Attributes
     ----------
     worst : tuple of int
-        Index of that output.
+        Index of the output with the largest relative error.
     error, allowed : float
         Error of that output, and its proven bound.
     p : float

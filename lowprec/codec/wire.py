@@ -54,7 +54,7 @@ class Codec(Protocol):
         """Return ``decode(encode(x))``, a new array."""
 
     def to_bytes(self, wire: EncodedTensor) -> bytes:
-        """Return the bytes to send, `nbytes` of them."""
+        """Return the bytes to send, whose number is `nbytes`."""
 
     def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
         """Parse the bytes of `to_bytes` for values of a shape; malformed bytes raise a ValueError."""

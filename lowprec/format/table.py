@@ -51,8 +51,8 @@ class TableFormat(Format):
     name : str
         Name in tables and messages.
     table : sequence of float
-        Value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. The list
-        may contain NaN, +-Inf, and -0 in addition to 0.
+        Values of all codes: float32 numbers, at least two of them finite. Their number is a power of two from 2 to
+        2^16. They may include NaN, +-Inf, and -0 in addition to 0.
     next_above_max : float, optional
         Hypothetical next value above the largest: finite numbers that round to it overflow. By default its distance to
         the largest equals that between the two largest. The corresponding value below the lowest is

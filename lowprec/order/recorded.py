@@ -131,7 +131,7 @@ def next_probes(
     Raises
     ------
     RevealError
-        If no order explains the answers, or one input has two.
+        If no order explains the answers, or one input has two answers.
     ValueError
         If arrays are missing or differ in shape, or a parameter is out of range.
     """

@@ -211,7 +211,7 @@ class Blocks(OrderRule):
     block : int
         Elements of a block.
     halves : bool
-        Whether n between one and two blocks is cut into two halves.
+        Whether n elements, for n between one and two blocks, are cut into two equal parts.
     """
 
     block: int = 128
@@ -265,7 +265,7 @@ class NumpyPairwise(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchCascade(OrderRule):
-    """PyTorch's sum on CPUs along contiguous memory: vectors, four running sums of them, up to four levels.
+    """PyTorch's sum on CPUs along contiguous memory: four running sums of vectors, on up to four levels.
 
     Elements of 16 bits are converted to float32, and the halves of a vector are added first.
 

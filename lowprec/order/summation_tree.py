@@ -47,6 +47,7 @@ class SingleRounding:
     output : str
         Format of the result.
     rounding : {"nearest", "odd", "truncate"}
+        Rounding of the sum: to nearest even, to odd, or toward zero.
     flushes : {"", "x86", "cdna2", "odd"}
         Rule by which subnormal terms and results are flushed to zero.
     saturates : bool

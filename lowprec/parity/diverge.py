@@ -72,13 +72,13 @@ class Divergence:
     only_a, only_b : tuple of str
         Operations that only one run has.
     first : Operation or None
-        The first operation, in A's order, whose outputs differ; None if there is none.
+        First operation, in A's order, whose outputs differ; None if none differs.
     inputs : tuple of Difference
-        Differences of its inputs.
+        Differences of the inputs of that operation.
     output : Difference or None
-        Difference of its first output that differs.
+        Difference of the first output of that operation that differs.
     causes : tuple of str
-        What is known of the two sides.
+        What is known of the arithmetic of the two runs.
     """
 
     a: Recording

@@ -27,7 +27,7 @@ class Tensor:
     Parameters
     ----------
     row : mapping
-        Its entry in the recording.
+        Entry of the tensor in the recording.
     data : uint8 array
         Bytes of the recording.
 
@@ -107,7 +107,7 @@ class Operation:
     module, kind : str
         Name of the module, and of the operation or "module".
     numbers : tuple of str
-        Arguments that are not tensors; of a module, the name of its class.
+        Arguments that are not tensors; for a module, the name of its class.
     inputs, outputs : tuple of Tensor
         Tensors.
     product : Product or None
@@ -136,7 +136,7 @@ class Recording:
     parameters : mapping from str to Tensor
         Parameters and buffers of the model.
     operations : mapping from str to Operation
-        Operations by name, in the order in which they ended.
+        Operations by name, in the order in which they finished.
     """
 
     folder: str
@@ -153,7 +153,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     folder : path
         Folder.
     rename : mapping from str to str, optional
-        Beginnings of names of modules and parameters, with their replacements.
+        Prefixes of the names of modules and parameters, with their replacements.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     Raises
     ------
     ValueError
-        If the folder is not a recording, is not whole, or has another version.
+        If the folder is not a recording, is incomplete, or has another version.
     """
     path = Path(folder)
     if not path.is_dir():

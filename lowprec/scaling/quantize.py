@@ -203,7 +203,7 @@ def quantize_with_transpose(
     Raises
     ------
     ValueError, TypeError
-        See `quantize`; a ValueError too if `x` is not a matrix.
+        See `quantize`; also a ValueError if `x` is not a matrix.
 
     Examples
     --------

@@ -160,7 +160,7 @@ quantizer."""
 
 
 def _made(name: str, like: Quantizer, **fields: Any) -> Quantizer:
-    """Return a copy of `like` under another name with the given fields replaced; the source is copied too."""
+    """Return a copy of `like`, including its source, under another name and with the given fields replaced."""
     of_rule = {field: fields.pop(field) for field in tuple(fields) if field in _RULE_FIELDS}
     assert isinstance(like.rule, AmaxRule)
     return dataclasses.replace(like, name=name, rule=dataclasses.replace(like.rule, **of_rule), **fields)

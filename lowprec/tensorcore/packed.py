@@ -18,7 +18,7 @@ from .operands import check_is_quantized, instruction_operand
 
 @dataclass(frozen=True, eq=False)
 class PackedB(BitwiseEq):
-    """Second operand of `lowprec.gemm`, packed for one accumulator.
+    """Second operand of `lowprec.gemm`, packed for products on one accumulator.
 
     Attributes
     ----------

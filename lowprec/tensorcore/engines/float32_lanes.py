@@ -57,6 +57,7 @@ class Float32Lanes(Engine):
     form : product.Form
         Kernel of the instruction set for the accumulator's alignment.
     limits : Limits
+        Limits within which the kernel's sums are exact.
     """
 
     accumulator: AlignedSum

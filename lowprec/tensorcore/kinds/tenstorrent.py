@@ -36,7 +36,7 @@ class FidelityPhaseSum(Accumulator):
     group_size : int
         Products that are aligned together; an instruction adds two groups to C.
     fraction_bits : int
-        Fraction bits of a product that is kept below the largest sum of two exponents.
+        Fraction bits of a product that are kept below the largest sum of two exponents.
     phases : tuple of int
         Phases in the order of their computation: (0,) is LoFi, (0, 1, 2, 3) is HiFi4.
     phase_length : int
