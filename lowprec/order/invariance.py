@@ -279,7 +279,7 @@ class _Product:
         return first
 
     def order(self, column: int, m: int, seconds: float, seed: int) -> Order | RevealError:
-        """Return the order of an output of row 0 of a product of m rows, or the error that says why there is none."""
+        """Return the order of an output of row 0 of a product of m rows, or the error of a search without result."""
         rows, columns = self.others[:m].copy(), self.columns.copy()
 
         def output(a: Array, b: Array) -> Any:

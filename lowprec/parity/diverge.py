@@ -199,7 +199,7 @@ def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _unlike(a: Recording, b: Recording) -> Iterator[str]:
-    """Yield descriptions of what differs before any operation."""
+    """Yield a description of each difference that precedes all operations."""
     for side, run in (("A", a), ("B", b)):
         if not run.about.get("finished"):
             yield f"{side} ended with an error: its recording stops after {len(run.operations)} operations"

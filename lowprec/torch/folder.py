@@ -14,7 +14,7 @@ from .._files.npy import read_npy
 
 
 def transformers_module() -> Any:
-    """Import and return transformers; if it is missing, the error says how to install it."""
+    """Import and return transformers; if it is missing, the error has installation instructions."""
     try:
         import transformers
     except ImportError:
