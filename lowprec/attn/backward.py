@@ -180,7 +180,7 @@ class Backward(NamedTuple):
         return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
 
     def _starts(self, tile: int, m: int, n: int) -> range:
-        """Return the first row of each tile of queries that sees a tile of keys, in decreasing order."""
+        """Return the first rows, in decreasing order, of the tiles of queries that see a tile of keys."""
         rows, keys = self.tile.queries, self.tile.keys
         last, first = -(-m // rows), 0
         if self.left >= 0:

@@ -1,4 +1,4 @@
-"""Which tiles of keys a block of queries visits: tables by head size, and one rule per library's scheduler."""
+"""Tiles of keys that a block of queries visits: tables by head size, and one rule for each library's scheduler."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class FlashAttention2(Schedule):
         return -(-rows // keys) + (not is_even) if call.is_causal else 1
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles; those that may hold masked keys are guarded."""
+        """Return the tiles, of which those that may hold masked keys are guarded."""
         low, high = _range(call, keys, first, stop)
         guarded = self.guarded(call, keys, stop - first)
         return [
@@ -312,7 +312,7 @@ class FlashAttention3(Schedule):
         return call.group > 1 and alone < 0.9 * packed
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles; the last one and those that may hold masked keys are guarded."""
+        """Return the tiles, of which the last one and those that may hold masked keys are guarded."""
         offset = 0
         if self.starts_at_window and call.is_local:
             offset = max(0, first + call.shift - call.left)

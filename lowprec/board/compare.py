@@ -138,7 +138,7 @@ def ours(operation: Operation) -> Answer:
 
 
 def cell(operation: Operation, theirs: Answer, rules: Sequence[tuple[str, Rule]]) -> dict[str, Any]:
-    """Compare one operation; return the cell of the board's JSON."""
+    """Compare one operation, and return its cell of the board's JSON."""
     mine = ours(operation)
     units = (_blocks if operation.quantizes else _values)(operation, theirs, mine)
     known = _DOMAINS[operation.domain](units.x.reshape(len(units.x), -1)).all(axis=1)

@@ -148,7 +148,7 @@ class _Plugin:
         return kernel
 
     def with_fault(self, found: Any, output: Callable[[Any], Any]) -> Any:
-        """Return a result with a fault; of a tuple, each array gets the fault."""
+        """Return a result with a fault, which is applied to each array of a tuple."""
         if isinstance(found, tuple | list):
             return type(found)(self.with_fault(x, output) for x in found)
         if not _is_array(found) or len(found.shape) == 0 or 0 in found.shape:

@@ -127,7 +127,7 @@ def _formats_of(order: Order, n: int, sum_format: Any, out_format: Any) -> tuple
 
 
 def _steps(order: str | OrderRule | Order, n: int, target: Format) -> Steps | None:
-    """Return the additions of an order; None for any order."""
+    """Return the additions of an order, or None for any order."""
     if order == "any" or not n:
         return None
     dtype: Any = target.name  # the rule checks it

@@ -1,4 +1,4 @@
-"""Constants that the cast kernels take for a format, rounding and policy: tuples of 32-bit words, cached."""
+"""Constants that the cast kernels take for a format, rounding and policy, as cached tuples of 32-bit words."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
 
 
 class _Order:
-    """Order-preserving integers for the numbers of a type; NaNs are outermost, -0 comes before +0."""
+    """Order-preserving integers for the numbers of a type, in which NaNs are outermost and -0 comes before +0."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype, self.word = dtype, _BITS[dtype]
@@ -243,7 +243,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
 
 
 def _last_bit(value: Fraction) -> int:
-    """Return the exponent of a number's lowest set bit; a large value for zero."""
+    """Return the exponent of a number's lowest set bit, or a large value for zero."""
     if value == 0:
         return 1 << 10
     n, d = value.numerator, value.denominator

@@ -84,7 +84,7 @@ class LogFMTCodec(_Logarithmic):
         return 8 * self.row_bytes(self.tile) / self.tile
 
     def row_bytes(self, columns: int) -> int:
-        """Return the number of bytes sent for a row of bfloat16 numbers; each tile takes 4 more for other numbers."""
+        """Return the number of bytes sent for a row of bfloat16 numbers; a tile of other numbers takes 4 bytes more."""
         tiles, rest = divmod(columns, self.tile)
         return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
@@ -163,7 +163,7 @@ class DeepEPCodec(_Logarithmic):
         return 512
 
     def row_bytes(self, columns: int) -> int:
-        """Return the number of bytes of a row without fallback; in bfloat16 a chunk of 1024 takes 768 more."""
+        """Return the number of bytes of a row without fallback; a chunk of 1024 in bfloat16 takes 768 bytes more."""
         self._checked((columns,))
         return columns * 10 // 8 + columns // 128 * 4
 

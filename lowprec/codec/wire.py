@@ -142,7 +142,7 @@ def num_rows(shape: Shape) -> int:
 
 
 def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
-    """Return `data` as uint8 if it has the required length (None: any).
+    """Return `data` as uint8 after checking its length, unless `length` is None.
 
     Raises
     ------

@@ -51,7 +51,7 @@ class Ring(Collective):
         check_int(caller, "segment_bytes", self.segment_bytes, 1)
 
     def least(self, ranks: int) -> int:
-        """Return the number of ranks: each has a chunk."""
+        """Return the number of ranks, because each has a chunk."""
         return ranks
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
@@ -98,7 +98,7 @@ class Pairs(Collective):
         check_choice(f"Pairs {self.name}", "join", self.join, ("pairwise", "halving"))
 
     def least(self, ranks: int) -> int:
-        """Return the largest power of two that is not larger than the number of ranks, if each needs elements."""
+        """Return the largest power of two up to the number of ranks if each rank reduces a part, else 1."""
         return 1 << ranks.bit_length() - 1 if self.halves else 1
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:

@@ -40,7 +40,7 @@ class FormatParams(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Format(Layout):
-    """A floating-point format of at most 32 bits; all its values are float32 numbers.
+    """A floating-point format of at most 32 bits, whose values are all float32 numbers.
 
     Parameters
     ----------

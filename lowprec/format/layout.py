@@ -186,7 +186,7 @@ class Layout(Value):
 
     @property
     def sign_mask(self) -> int:
-        """Sign bit of a code; 0 for unsigned formats."""
+        """Sign bit of a code, or 0 for unsigned formats."""
         return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
 
     @property

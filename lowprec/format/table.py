@@ -210,7 +210,7 @@ class TableFormat(Format):
 
     @property
     def is_integer(self) -> bool:
-        """Whether codes are two's complement integers; always False for a table."""
+        """Whether codes are two's complement integers, which is always False for a table."""
         return False
 
     @property
@@ -268,7 +268,7 @@ class TableFormat(Format):
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value; NaN if 1 is not a value or is the largest."""
+        """Distance from 1 to the next larger value, or NaN if 1 is not a value or is the largest."""
         return self.nextafter(1.0, math.inf) - 1 if 1.0 in self.listed.values[:-1] else math.nan
 
     def can_represent_all(self, other: Format) -> bool:

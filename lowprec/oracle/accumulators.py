@@ -1,4 +1,4 @@
-"""Every accumulator of the catalogue by name: its rule and operand formats, one line each.
+"""Rule and operand formats of every accumulator of the catalogue, by name, one line each.
 
 The rules of tensor cores and matrix cores are the published ones, implemented independently from the sources.
 """

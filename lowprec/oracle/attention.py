@@ -1,4 +1,4 @@
-"""One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in a low precision, output.
+"""One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in low precision, and output.
 
 Every float32 operation is a fraction rounded once. 2**x and log2 are computed to 60 digits and rounded to float32,
 except where an attention kernel evaluates a published polynomial.

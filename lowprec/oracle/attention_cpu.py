@@ -88,7 +88,7 @@ class CpuAttention:
         high: int,
         stop: int,
     ) -> tuple[list[int], int]:
-        """Return the float32 bits of the output and of the log-sum-exp: `high` keys are seen, `stop` are loaded."""
+        """Return the float32 bits of output and log-sum-exp of a query that sees `high` keys and loads `stop`."""
         maximum: Exact = -math.inf
         total: Exact = ZERO
         out: list[Exact] = []

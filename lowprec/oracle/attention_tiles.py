@@ -105,7 +105,7 @@ class Tiles:
         return found
 
     def _fa3(self, i: int, member: int) -> Visits:
-        """hopper/flash_api.cpp:796-815; block.h:14-130; heuristics.h:10-22; mainloop_fwd_sm90...hpp:1149-1233.
+        """Follow hopper/flash_api.cpp:796-815; block.h:14-130; heuristics.h:10-22; mainloop_fwd_sm90...hpp:1149-1233.
 
         vLLM: hopper/block.h:21-87.
         """
@@ -137,7 +137,7 @@ class Tiles:
         ]
 
     def _fa4(self, i: int, member: int) -> Visits:
-        """flash_attn/cute/block_info.py:31-56; flash_fwd_sm100.py:2300-2348, 3380: a block always has a tile."""
+        """Follow flash_attn/cute/block_info.py:31-56; flash_fwd_sm100.py:2300-2348, 3380: a block always has a tile."""
         left, right = self.left, 0 if self.causal else self.right
         half = self.rows // 2
         rows = self.rows if self.m * self.group > half else half
@@ -159,7 +159,7 @@ class Tiles:
         return block * rows // group, -(-(block + 1) * rows // group)
 
     def _packs(self) -> bool:
-        """hopper/heuristics.h: whether packing the heads of a group wastes clearly fewer rows."""
+        """Return whether packing the heads of a group wastes clearly fewer rows, by hopper/heuristics.h."""
         alone, packed = (
             float(_round(Fraction(x, -(-x // self.rows) * self.rows))) for x in (self.m, self.m * self.group)
         )
@@ -171,5 +171,5 @@ def _toward_zero(a: int, b: int) -> int:
 
 
 def _up(a: int, b: int) -> int:
-    """cute::ceil_div: (a + b - 1) / b, truncated toward zero."""
+    """Return (a + b - 1) / b truncated toward zero, as cute::ceil_div."""
     return _toward_zero(a + b - 1, b)

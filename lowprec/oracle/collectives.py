@@ -135,7 +135,7 @@ def nccl_ring(inputs: list[list[T]], add: Add[T]) -> list[list[T]]:
 
 
 def _children(ranks: int, rank: int) -> tuple[int, int]:
-    """Return the children of ncclGetBtree, NVIDIA/nccl, src/graph/trees.cc; -1 for none."""
+    """Return the children by ncclGetBtree, NVIDIA/nccl, src/graph/trees.cc, with -1 for a missing one."""
     bit = 1
     while bit < ranks and not bit & rank:
         bit <<= 1

@@ -214,7 +214,7 @@ class RoundedGroups(Chained):
 
 @dataclass(frozen=True)
 class ScaledGroups(Chained):
-    """Arm's FP8: c plus 2^exponent times a group's exact sum, rounded once; overflow saturates with `saturate`."""
+    """Arm's FP8: c plus 2^exponent times a group's exact sum, rounded once; if `saturate`, overflow saturates."""
 
     group: int = 4
     exponent: int = 0

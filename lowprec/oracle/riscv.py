@@ -27,7 +27,7 @@ def _to_odd(magnitude: Fraction, unit: Fraction) -> Fraction:
 
 
 def rounded(value: Exact, how: Rounding) -> Exact:
-    """Return a value rounded to float32, to odd or to nearest even, or unrounded; from 2^128 on it is Inf."""
+    """Return a value rounded to odd or to nearest even in float32, or unrounded; 2^128 and above become Inf."""
     if how == "exact" or value == 0 or not math.isfinite(value):
         return value
     if how == "nearest":

@@ -48,7 +48,7 @@ def _finished(total: Exact, alpha: Exact, addend: Exact | None) -> Exact:
 
 
 def _part(some: Pairs, slices: int, slice_length: int, wrong: str) -> Exact:
-    """Return the sum of a part: of the chains of its slices."""
+    """Return the sum of a part, which is that of the chains of its slices."""
     count = min(slices, -(-len(some) // slice_length))
     pieces = [[p for i, p in enumerate(some) if i // slice_length % slices == s] for s in range(count)]
     if wrong == "slices are halves":

@@ -15,7 +15,7 @@ Overflow: TypeAlias = Literal["saturate", "nonsaturate"]
 
 
 class Fields(NamedTuple):
-    """A format of the oracle: six fields, hashable."""
+    """A format of the oracle, with six fields; it is hashable."""
 
     exponent_bits: int
     mantissa_bits: int

@@ -302,7 +302,7 @@ def _elements(steps: Steps) -> int:
 
 
 def _wider(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the narrowest format that represents the numbers of all given ones: float32 for float16 and bfloat16."""
+    """Return the narrowest format that holds the numbers of all given formats: float32 for float16 and bfloat16."""
     widest = max(dtypes, key=lambda dtype: dtype.itemsize)
     return widest if all(dtype.itemsize < widest.itemsize or dtype == widest for dtype in dtypes) else DTYPES["float32"]
 

@@ -1,4 +1,4 @@
-"""An order as text and as a drawing; elements that are added one by one with a constant stride are one slice."""
+"""An order as text and as a drawing, where elements that are added one by one with a constant stride are a slice."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Steps:
         self.found: list[tuple[int, ...]] = []
 
     def add(self, *terms: int) -> int:
-        """Add a step and return its number; of one term, return the term."""
+        """Add a step and return its number; given a single term, add none and return the term."""
         if len(terms) == 1:
             return terms[0]
         self.found.append(terms)
@@ -146,7 +146,7 @@ class Chain(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(OrderRule):
-    """A tree over all elements: neighbours in pairs, or halves.
+    """A tree over all elements, which adds neighbours in pairs, or the second half to the first.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class TreeSearch:
         self.mask, self.capacity = found[0]
 
     def find(self) -> Steps:
-        """Return the steps; for a sum without rounding, one step with all terms, and set `is_exact`.
+        """Return the steps; for a sum without rounding, set `is_exact` and return one step with all terms.
 
         Raises
         ------

@@ -123,7 +123,7 @@ def _scales(values: Values, old: Values, target: Format, rows: int, columns: int
 
 
 def _binades(old: Values, elements: Values, rows: int, columns: int) -> NDArray[np.int64]:
-    """Return the number of binades that the scales of nonzero values span in each block; 0 for a block of zeros."""
+    """Return the number of binades that the scales of nonzero values span in each block, or 0 for a block of zeros."""
     counts = (elements != 0) & np.isfinite(old) & (old > 0)
     exponent = np.frexp(np.where(counts, old, 1.0))[1].astype(np.int64)
     high = reduce_granularity(np.maximum, np.where(counts, exponent, -(1 << 20)), rows, columns)

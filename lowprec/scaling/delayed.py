@@ -76,12 +76,12 @@ class DelayedScaling:
         self.multiplier = np.float32(1)
 
     def __copy__(self) -> DelayedScaling:
-        """Return an independent copy: two states never share a history."""
+        """Return an independent copy, so that two states never share a history."""
         return copy.deepcopy(self)
 
     @with_default_fpenv
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
-        """Quantize with the step's scale and record the amax; options as for `lowprec.quantize`."""
+        """Quantize with the step's scale and record the amax; the options are those of `lowprec.quantize`."""
         values = as_float32("DelayedScaling", x)
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))

@@ -1,4 +1,4 @@
-"""Granularity: which block of a matrix shares a scale."""
+"""`Granularity`: the block of a matrix that shares a scale."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Granularity(Value):
 
 @functools.lru_cache(256)
 def _read(text: str) -> Granularity | None:
-    """Parse a granularity; cached, as a training step parses the same few strings thousands of times."""
+    """Parse a granularity, with a cache, because a training step parses the same few strings thousands of times."""
     if text in _NAMED:
         return Granularity(*_NAMED[text])
     match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text)

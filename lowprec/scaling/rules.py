@@ -1,4 +1,4 @@
-"""Scale rules: how the scale of a block is computed. `AmaxRule` has kernels, `PythonRule` is any Python function.
+"""Scale rules, by which the scale of a block is computed: `AmaxRule` has kernels, `PythonRule` is any Python function.
 
 **A scale multiplies codes back to values**: ``x ~ scale * decode(codes)`` (DeepGEMM's ``sf``; TransformerEngine calls
 the inverse of this "scale"). All computation below is in float32, each operation rounded to nearest even; powers of two

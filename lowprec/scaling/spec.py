@@ -177,7 +177,7 @@ class TensorSpec(Value):
 
     @property
     def granularity(self) -> str:
-        """Block that shares a scale, with columns along the multiplication's K; ``"none"`` without scales."""
+        """Block that shares a scale, with columns along the multiplication's K, or ``"none"`` without scales."""
         return PLAIN if self.quantizer is None else str(self.quantizer.granularity)
 
     @property
@@ -199,7 +199,7 @@ class TensorSpec(Value):
 
     @functools.cached_property
     def without_history(self) -> Quantizer:
-        """The quantizer without delayed scaling: its scales follow from the values themselves."""
+        """The quantizer without delayed scaling, whose scales follow from the values themselves."""
         return replace(self.resolved, amax_history_len=None)
 
     @property

@@ -164,7 +164,7 @@ class Accumulator(Value, ABC):
 
     @functools.cached_property
     def stored_format(self) -> Format:
-        """Format of the array elements for C and results: float32 for FP22."""
+        """Format of the array elements for C and results, which is float32 for FP22."""
         return FLOAT32 if self.output_format == FP22 else self.output_format
 
     @functools.cached_property
@@ -201,7 +201,7 @@ class Accumulator(Value, ABC):
         return html_table(rows, title=self.name) + self.drawing()
 
     def drawing(self) -> str:
-        """Return the summation order as an SVG: two consecutive instructions."""
+        """Return an SVG of the summation order of two consecutive instructions."""
         return drawing(self.order(), f"Order of summation of {self.name}")
 
     def check(self) -> None:
@@ -232,7 +232,7 @@ class Accumulator(Value, ABC):
 
     @abstractmethod
     def step_error(self) -> StepError:
-        """Return a bound on the error of one instruction without overflow; derived, not measured."""
+        """Return a derived (not measured) bound on the error of one instruction without overflow."""
 
     def block_length(self) -> int:
         """Return the number of products in a block of `block_error`: several instructions, for speed."""

@@ -1,4 +1,4 @@
-"""Disclosures of matrix arithmetic: TOML files in which a vendor publishes how instructions sum, read and written.
+"""Reading and writing disclosures of matrix arithmetic: TOML files in which a vendor publishes how instructions sum.
 
 RISC-V's matrix extension requires (G, psm, rnd) for every instruction. An entry has these, and states the same rule as
 fields of an accumulator; `read_disclosure` refuses a file in which the two differ::

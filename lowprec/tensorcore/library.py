@@ -107,7 +107,7 @@ class GemmLibrary(Value):
         return self == usual and self.split_k_reduction in ("float32", "out")
 
     def parts(self, k: int, split_k: int) -> list[tuple[int, int]]:
-        """Return the ranges of k of the parts of K; those of a tree are its leaves, from left to right."""
+        """Return the ranges of k of the parts of K; the parts of a tree are its leaves, from left to right."""
         if self.split_k_reduction == "tree":
             return _halves(0, k, self.split_tile)
         tiles = -(-k // self.split_tile)

@@ -104,7 +104,7 @@ def _converted(kind: Any, base: type[Converted]) -> type[Converted]:
 
 
 def converted_class(module: nn.Module) -> type[Converted] | None:
-    """Return the converted class of a module (its own class if converted already), or None if it is no linear layer."""
+    """Return the converted class of a module (its own class if converted already), or None if it is not linear."""
     kind = type(module)
     if isinstance(module, Converted):
         return kind

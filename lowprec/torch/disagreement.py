@@ -289,7 +289,7 @@ def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSp
 
 
 def _reordered(a: Keys) -> Keys | None:
-    """Return the precisions with sums in another order; None if no layer's accumulator has one."""
+    """Return the precisions with sums in another order, or None if no layer's accumulator has one."""
     found = dict(a)
     for name, keys in a.items():
         precisions = [LayerPrecision.from_key(key) for key in keys]

@@ -68,7 +68,7 @@ class Evaluation:
 
     @property
     def ratio_error(self) -> float:
-        """Standard error of the perplexity ratio over windows; NaN for one window."""
+        """Standard error of the perplexity ratio over windows, or NaN for one window."""
         return self.ratio * standard_error(self.loss - self.reference_loss)
 
 

@@ -85,7 +85,7 @@ def linear(
 
 
 class Converted(nn.Module):
-    """Mixin: attributes that conversion adds to a module.
+    """Mixin with the attributes that conversion adds to a module.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ def _encode_decode(x: Tensor, codec: Codec) -> Tensor:
 
 
 def apply_codec(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
-    """Encode and decode x, and in the backward pass its gradient: emulation of dispatch or combine.
+    """Encode and decode x, and its gradient in the backward pass, to emulate dispatch or combine.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class Role(NamedTuple):
 
 
 def block_of(name: str) -> int | None:
-    """Return the index of the block in a module's name; None if the name has no number.
+    """Return the index of the block in a module's name, or None if the name has no number.
 
     Examples
     --------
@@ -331,7 +331,7 @@ class _Structure:
 
 
 def _output_embeddings(module: nn.Module) -> nn.Module | None:
-    """Return the head of a transformers model; None if it does not have one."""
+    """Return the head of a transformers model, or None if it does not have one."""
     get = getattr(module, "get_output_embeddings", None)
     try:
         output = get() if callable(get) else None
@@ -341,7 +341,7 @@ def _output_embeddings(module: nn.Module) -> nn.Module | None:
 
 
 def _block_path(name: str) -> str:
-    """Return the part of a name up to its block; empty outside of blocks."""
+    """Return the part of a name up to its block, or "" outside of blocks."""
     number = re.match(r"(?:.*?\.)??\d+(?=\.|$)", name)
     return number[0] if number else ""
 

@@ -24,7 +24,7 @@ _STEPS = 4  # per iteration of a tile
 
 
 class ExponentRanges(NamedTuple):
-    """Exponents of the smallest and the largest nonzero magnitude of each row; (127, -127) for a row of zeros."""
+    """Exponents of the smallest and the largest nonzero magnitude of each row, or (127, -127) for a row of zeros."""
 
     low: NDArray[np.int32]
     high: NDArray[np.int32]
@@ -74,7 +74,7 @@ class DotEngine(Engine):
         return PackedDots(panels, ExponentRanges.of(y, fmt.emin))
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
-        """Run the kernel; limits: bounded exponents of operands and C, finite results."""
+        """Run the kernel; its limits are bounded exponents of operands and C, and finite results."""
         (m, n, k), form = p.shape, self.form
         panels, right = parts or self.pack(p.b, p.fb, None, scratch)
         whole, depth = self._depth(k)

@@ -296,7 +296,7 @@ class SplitF16InFloat64Lanes(Float64Lanes):
         return Float64Lanes(self.sums, FLOAT16, FLOAT16, self.machine, self.form).on_trial()
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Return None: the chains of a scaled sum are repacked from B."""
+        """Return None, because the chains of a scaled sum are packed again from B."""
         return None
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:

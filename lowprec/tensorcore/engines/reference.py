@@ -46,7 +46,7 @@ def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Fl
 
 
 def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
-    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
+    """Return C plus chains of `every` products, each from +0, added in float32, in the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
         raise ValueError(f"{accumulator}: promote_every must be a multiple of scale_block={block}, got {every}")

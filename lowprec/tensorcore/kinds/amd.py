@@ -89,7 +89,7 @@ class PairwiseSum(DotSum):
         return x
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain; subnormals in operands and C become +0, those in results keep their sign as zeros."""
+        """Return one chain; subnormals in operands and C become +0, and those in results zeros of their sign."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         parallel_over_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)

@@ -75,7 +75,7 @@ class PartialSum(Accumulator):
 
     @property
     def kept_bits(self) -> int:
-        """Fraction bits of aligned products; -1 if products are exact."""
+        """Fraction bits of aligned products, or -1 if products are exact."""
         return -1
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -93,7 +93,7 @@ class PartialSum(Accumulator):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BulkNormalizedSum(PartialSum):
-    """Products aligned to the largest exponent and rounded to odd, then as in `PartialSum`: RISC-V's RVBNA.
+    """Products aligned to the largest exponent and rounded to odd, then added as in `PartialSum`: RISC-V's RVBNA.
 
     Parameters
     ----------

@@ -84,7 +84,7 @@ class FidelityPhaseSum(Accumulator):
         return -(-k // self.step()) * self.step() // (_GROUPS * self.group_size) * len(self.phases)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return the sums of a tile: all of its products in each phase, two groups at a time."""
+        """Return the sums of a tile, which add all of its products in each phase, two groups at a time."""
         size, found = self.group_size, state
         for phase in self.phases:
             for first in range(start, start + self.step(), _GROUPS * size):

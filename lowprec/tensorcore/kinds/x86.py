@@ -54,7 +54,7 @@ class _X86Sum(DotSum):
         return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST, (1 + _U) ** self.of_c() - 1)
 
     def of_c(self) -> int:
-        """Return the number of roundings of C: one if it is added last."""
+        """Return the number of roundings of C, which is one if C is added last."""
         return 1
 
     @abstractmethod
@@ -94,11 +94,11 @@ class FlushedFmaSum(_X86Sum):
         return found
 
     def roundings(self) -> int:
-        """Return the group size: a group is one chain."""
+        """Return the group size, because a group is one chain."""
         return self.group_size
 
     def of_c(self) -> int:
-        """Return the group size: the chain begins with C."""
+        """Return the group size, because the chain begins with C."""
         return self.group_size
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
