@@ -183,7 +183,7 @@ class _Head:
         return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
 
     def _capped(self, scores: Errors, softcap: float) -> Errors:
-        """Return ``tanh(S factor / cap)``: its slope is at most 1, and its argument has four roundings."""
+        """Return the errors of ``tanh(S factor / cap)``, of slope at most 1 and with four roundings of its argument."""
         argument = scores.times(self.factor / softcap)
         exact = np.tanh(argument.exact)
         off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)

@@ -4,11 +4,11 @@ The column sums of ``D = A @ B.T`` are the sum of A's rows times B, so two addit
 product (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is not, so they
 differ even without a fault; `Accumulator.step_error` bounds the difference for one instruction.
 
-With m_k the magnitude of the k-th product, the error of an instruction is at most ``r S + z``, S being the sum of the
-magnitudes of its products and of C. A chain of n instructions that takes the k-th product in its t(k)-th instruction
-has an error of at most ``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``, because C is the previous result with its error.
-Promotions, scales and the final rounding add their errors in the same way. The bound of a column is therefore one
-product of vectors, as is the checksum.
+With m_k the magnitude of the k-th product, and r and z the relative and absolute error of a step, the error of an
+instruction is at most ``r S + z``, where S is the sum of the magnitudes of its products and of C. A chain of n
+instructions that takes the k-th product in its t(k)-th instruction has an error of at most ``(1 + r)^n (sum of r (n -
+t(k)) m_k + n z)``, because C is the previous result with its error. Promotions, scales and the final rounding add their
+errors in the same way. The bound of a column is therefore one product of vectors, as is the checksum.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def checksum(
     Returns
     -------
     Checksum
-        Errors and bounds. A non-finite sum that should be finite counts as deviating; sums that could overflow are not
+        Errors and bounds. A sum that is not finite but should be counts as deviating; sums that could overflow are not
         checked.
 
     Raises

@@ -117,8 +117,8 @@ class FlooredSum(Chained):
 
     Products are truncated to `fraction_bits` below their largest exponent and summed; that sum and c are aligned to the
     larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the total is
-    rounded down to 31 fraction bits (if subnormal: below 2^-126) and then to the nearest float32. A product of 2^128 or
-    more is infinite. Zero products have no exponent; a zero c has that of subnormals.
+    rounded down to 31 fraction bits (below 2^-126 if subnormal) and then to the nearest float32. A product of 2^128 or
+    more is infinite. Zero products have no exponent; a zero c has the exponent of subnormals.
 
     Attributes
     ----------

@@ -120,8 +120,8 @@ class Attention:
         lse_scale
             Factor of the maximum in the log-sum-exp; `scale` times ln 2 if it is not given.
         visits
-            First key of each tile that is loaded, in order, and whether the tile takes a maximum of -inf as 0; by
-            default, the tiles with a key that the query sees, all of which do.
+            First key of each tile that is loaded, in order, and whether a maximum of -inf counts as 0 in the tile; by
+            default, the tiles with a key that the query sees, all with True.
         """
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
@@ -270,8 +270,8 @@ class Combine:
     lanes
         Threads of a row; thread t adds every `lanes`-th exponential from t on.
     by_total, scaled, skips_zeros, empty_lse
-        Weights are exp(lse - total) and not exp(lse - maximum) / sum; the argument of 2**x is one fused multiply-add;
-        splits without a positive weight are left out; result of a row without a key.
+        Whether weights are exp(lse - total) instead of exp(lse - maximum) / sum; whether the argument of 2**x is one
+        fused multiply-add; whether splits without a positive weight are left out; log-sum-exp of a row without a key.
     """
 
     lanes: int

@@ -149,8 +149,9 @@ class MathAttention:
         Largest number of products in a chain; whether products for more than one block are divided into two halves (the
         wrong rule: one block and a rest).
     scales_scores, replaces_hidden, sums_rest_alone, divides_output
-        Wrong rules: the product is scaled instead of both operands; hidden scores are -inf whatever they were; keys
-        beyond the last 16 are added one by one; the output is divided by the sum.
+        Wrong rules. `scales_scores`: the product is scaled instead of both operands; `replaces_hidden`: hidden scores
+        are -inf whatever they were; `sums_rest_alone`: keys beyond the last 16 are added one by one; `divides_output`:
+        the output is divided by the sum.
     """
 
     block: int = 192

@@ -26,15 +26,16 @@ class Tiles:
     rows, keys
         Sizes of a block of queries and of a tile of keys.
     m, n, d, group
-        Numbers of queries and keys, head size, query heads per key head.
+        Numbers of queries and keys, head size, and number of query heads per key head.
     causal, left, right
-        The mask that the caller asks for; -1: no limit.
+        Mask that the caller requests; -1: no limit.
     splits, split
         Number of shares into which FlashAttention-2's blocks divide the tiles, and index of this one; 1 for other
         libraries.
     guards_all, one_block, as_given, aligned, even_by_length
-        Wrong rules: every tile checks for rows without a maximum; a block holds all queries; the mask is not
-        normalized; tiles of vLLM's windows start at a multiple of their size; head sizes do not count.
+        Wrong rules. `guards_all`: every tile checks for rows without a maximum; `one_block`: a block holds all queries;
+        `as_given`: the mask is not normalized; `aligned`: tiles of vLLM's windows start at a multiple of their size;
+        `even_by_length`: head sizes are ignored.
     """
 
     library: Literal["flash2", "fa3", "vllm", "fa4"]
@@ -67,7 +68,7 @@ class Tiles:
         return low, max(0, self.n if right < 0 else min(self.n, place + right + 1))
 
     def _flash2(self, i: int, _: int) -> Visits:
-        """csrc/flash_attn/flash_api.cpp:422-427; src/flash_fwd_kernel.h:90-101, 305-414; launch_template.h:65-79.
+        """Follow csrc/flash_attn/flash_api.cpp:422-427; flash_fwd_kernel.h:90-101, 305-414; launch_template.h:65-79.
 
         Splits: flash_fwd_kernel.h:536-544, 856-992; launch_template.h:120.
         """

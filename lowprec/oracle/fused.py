@@ -41,14 +41,14 @@ class Rule:
     group
         Products per group.
     fraction_bits, align
-        Fraction bits kept below the largest exponent, and the rounding of lower bits: toward zero ("truncate"), down
-        ("floor"), or to nearest even ("nearest").
+        Fraction bits kept below the largest exponent, and the rounding of the bits below these: toward zero
+        ("truncate"), down ("floor"), or to nearest even ("nearest").
     output, output_fraction, output_rounding
-        "fp22" (a float32 with 13 fraction bits), "f32" or "f16" (always to nearest even); fraction bits of the result
-        if they differ from the output's; "truncate" or "nearest".
+        Format of the result: "fp22" (float32 with 13 fraction bits), "f32" or "f16" (always rounded to nearest even);
+        its fraction bits, if they differ from the format's; its rounding, "truncate" or "nearest".
     zero_exponent
-        Exponent of a zero product or zero c in the alignment; None: they are ignored. The zeros that pad a short group
-        count.
+        Exponent of a zero product or zero c in the alignment; None: zeros are ignored. Zeros that pad a short group
+        have it too.
     exact_within
         Products that are summed exactly before the alignment, as one term with the exponent of its scales (mxf4, nvf4);
         1: each product is a term, with its own exponent plus those of the scales.
@@ -57,7 +57,7 @@ class Rule:
     normalise
         Wrong rule: a product's exponent is that of its value, not the sum of its operands' exponents.
     c_aligned
-        False is a wrong rule: only products are aligned and truncated, c is added to their sum exactly.
+        Whether c is aligned and truncated too; False is a wrong rule: c is added exactly to the sum of the products.
     interleaved
         Wrong rule: of every ``2 * group`` products, k % 4 in {0, 1} is one group and k % 4 in {2, 3} the next.
     backwards

@@ -1,7 +1,8 @@
 """Tenstorrent's matrix units: sums of products of slices of significands, as exact fractions.
 
-The rule is that of the vendor's functional simulator (tenstorrent/ttsim, src/tensix.cpp). Exponents count from 1 for
-2^-126; a number whose exponent field is zero is zero, and one with all ones is a number like others.
+The rule is that of the vendor's functional simulator (tenstorrent/ttsim, src/tensix.cpp). Exponents start at 1 for
+2^-126; a number whose exponent field is zero counts as zero, and one whose exponent field is all ones is an ordinary
+number.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class FidelityPhases(Chained):
     group
         Products of a tile, for which each phase is computed before the next.
     together, fraction_bits
-        Products that are aligned together, and bits of them that are kept.
+        Number of products that are aligned together, and number of their bits that are kept.
     phases
         Phases in order: bit 0 takes the lower slice of b, bit 1 that of a.
     wormhole

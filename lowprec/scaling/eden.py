@@ -6,9 +6,9 @@ EDEN's factor ``c = sum(y^2) / sum(y q)`` of each rotated group restores the len
 direction. Block scales are multiplied by it and rounded stochastically, so that E4M3 does not bring the bias back.
 Elements are deterministic: only the signs of the rotation and one rounding for each 16 values are random.
 
-The arithmetic is that of the Triton definition. The order of its two sums is up to the compiler; here they are float64
-sums in increasing order. Its random numbers are Triton's; here they are this project's words of (seed, index of the
-block). The CUDA kernels of Quartet II differ from its definition and are not reproduced.
+The arithmetic is that of the Triton definition, with two differences. The order of its two sums is left to the
+compiler; here they are float64 sums in increasing order. Its random numbers are Triton's; here they are lowprec's words
+of (seed, index of the block). The CUDA kernels of Quartet II differ from its definition and are not reproduced.
 """
 
 from __future__ import annotations
