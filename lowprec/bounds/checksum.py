@@ -6,9 +6,10 @@ differ even without a fault; `Accumulator.step_error` bounds the difference for 
 
 With m_k the magnitude of the k-th product, and r and z the relative and absolute error of a step, the error of an
 instruction is at most ``r S + z``, where S is the sum of the magnitudes of its products and of C. A chain of n
-instructions that takes the k-th product in its t(k)-th instruction has an error of at most ``(1 + r)^n (sum of r (n -
-t(k)) m_k + n z)``, because C is the previous result with its error. Promotions, scales and the final rounding add their
-errors in the same way. The bound of a column is therefore one product of vectors, as is the checksum.
+instructions that takes the k-th product in its t(k)-th instruction has an error of at most
+``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``, because C is the previous result with its error. Promotions, scales and
+the final rounding add their errors in the same way. The bound of a column is therefore one product of vectors, as is
+the checksum.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Blocks(OrderRule):
     block : int
         Elements of a block.
     halves : bool
-        Whether n elements, for n between one and two blocks, are cut into two equal parts.
+        Whether n elements, for n between one and two blocks, are cut into two halves.
     """
 
     block: int = 128

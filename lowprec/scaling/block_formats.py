@@ -147,9 +147,9 @@ class BlockFloat(BlockFormat):
     """Block floating point: sign-magnitude integers that share an exponent, as in Tenstorrent's bfp8_b and in MSFP.
 
     A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, where E is the largest float32 exponent field in the block.
-    Significands have 24 bits, of which the leading one is always set, so that float32 subnormals count as ``1.f *
-    2^-127``; significands are truncated to the shared exponent. -0 does not exist. NaN and Inf count as numbers of
-    exponent 255.
+    Significands have 24 bits, of which the leading one is always set, so that float32 subnormals count as
+    ``1.f * 2^-127``; significands are truncated to the shared exponent. -0 does not exist. NaN and Inf count as numbers
+    of exponent 255.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ def gemm(
     split_k: int | None = None,
     like: Any = None,
 ) -> Float32Matrix:
-    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C``, with scales and promotion, rounded once.
+    """Multiply two quantized matrices: ``D = alpha * A @ B.T + beta * C`` with scales, promotion and a rounded result.
 
     Parameters
     ----------

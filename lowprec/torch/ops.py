@@ -111,7 +111,7 @@ def get_slot(tensor: Tensor) -> ModuleState:
     Raises
     ------
     RuntimeError
-        If the slot was freed with its layer because hooks on saved tensors kept only a copy of its number.
+        If the slot was freed with its layer, and hooks on saved tensors kept only a copy of its number.
     """
     slot = _slots.get(int(tensor))
     if slot is None:

@@ -106,8 +106,8 @@ class RoundedOptimizerState:
     optimizer : torch.optim.Optimizer
         Optimizer with ``exp_avg`` and ``exp_avg_sq`` for each parameter.
     m, v, master : TensorSpec or str
-        Storage of the moments and master weights, or its notation in recipes, such as ``"bfloat16"`` or ``"e4m3fn
-        1x128"``.
+        Storage of the moments and master weights, or its notation in recipes, such as ``"bfloat16"`` or
+        ``"e4m3fn 1x128"``.
 
     Raises
     ------
