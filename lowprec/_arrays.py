@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 def to_numpy(x: Any) -> Any:
     """View a torch tensor as an array with a dtype of NumPy or ml_dtypes; return other objects unchanged.
 
-    NumPy converts JAX arrays itself. torch is not imported: whoever has a tensor has loaded it.
+    NumPy converts JAX arrays itself. torch is not imported here: a caller with a tensor has imported it.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def to_numpy(x: Any) -> Any:
 
 
 def to_like(caller: str, array: Array, like: Any, dtype: np.dtype[Any] | None = None) -> Any:
-    """Return a result as an array of another package, sharing its memory where possible.
+    """Return a result as an array of another package, sharing the result's memory where possible.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def to_like(caller: str, array: Array, like: Any, dtype: np.dtype[Any] | None = 
     array : ndarray
         Result to return.
     like : array or str
-        Array of NumPy, torch or JAX, or one of these names.
+        Array of NumPy, torch or JAX, or the name of one of these packages.
     dtype : dtype, optional
-        Dtype of codes, for packages that have it; others get unsigned integers.
+        Dtype of codes, in packages that have it; in others, codes are unsigned integers.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def as_array(caller: str, name: str, x: Any) -> Array:
     Raises
     ------
     ValueError
-        If sequences in a sequence differ in length.
+        If nested sequences differ in length.
     """
     try:
         return np.asarray(to_numpy(x))
@@ -112,7 +112,7 @@ def as_real(caller: str, x: ArrayLike) -> Array:
     Raises
     ------
     TypeError
-        If it holds other objects, or has a mask, which would be lost.
+        If `x` holds other objects, or has a mask, which would be lost.
     """
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray and hasattr(x, "filled"):  # numpy.ma may not be loaded
         raise TypeError(
@@ -134,7 +134,7 @@ def as_float32(caller: str, x: ArrayLike) -> Floats:
     Raises
     ------
     TypeError
-        If they are not real numbers.
+        If `x` does not hold real numbers.
     """
     array = as_real(caller, x)
     if array.dtype == np.float32 and array.flags.c_contiguous:
@@ -162,7 +162,7 @@ def as_unsigned(
     Raises
     ------
     TypeError
-        If they are not integers.
+        If `codes` are not integers.
     ValueError
         If a code has more bits.
     """
@@ -186,7 +186,7 @@ def check_codes(name: str, codes: Array, bits: int) -> None:
 
 
 def code_range_error(name: str, code: int, bits: int) -> ValueError:
-    """Return the error of a code that has more than `bits` bits."""
+    """Return the error to raise for a code that has more than `bits` bits."""
     return ValueError(f"{name} must be from 0 to {(1 << bits) - 1}, got {code}")
 
 
@@ -201,7 +201,7 @@ def prepare_out(
     Raises
     ------
     ValueError
-        If it does not fit, is not C-contiguous or cannot be written.
+        If `out` does not fit, is not C-contiguous or cannot be written.
     """
     if out is None:
         return np.empty(shape, dtype)
@@ -221,7 +221,8 @@ def prepare_out(
 def copy_if_overlapping(values: Array, out: Array, *, in_place: bool = False) -> Array:
     """Return `values`, copied if they overlap `out` in memory.
 
-    With `in_place`, exact aliasing (`out` is `values`) needs no copy: for loops that read an element before writing it.
+    With `in_place`, values are not copied if `out` is exactly `values`, which suits loops that read each element before
+    they write it.
     """
     if not np.may_share_memory(values, out):
         return values
@@ -239,12 +240,12 @@ def _start(array: Array) -> int:
 
 
 def as_matrix(a: Array) -> Array:
-    """View a contiguous array as a matrix: leading axes become rows, a vector one row."""
+    """View a contiguous array as a matrix: leading axes become rows, and a vector becomes one row."""
     return a.reshape(matrix_shape(a.shape))
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and columns of an array's matrix: leading axes are rows, a vector is one row."""
+    """Return the shape of an array as a matrix: leading axes are rows, and a vector is one row."""
     *rows, columns = shape or (1,)
     return math.prod(rows), columns
 
@@ -256,7 +257,7 @@ def check_shape(caller: str, name: str, array: Array, shape: tuple[int, ...]) ->
 
 
 def check_matmul(caller: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Raise a ValueError unless a and b are shapes of matrices [M, K] and [N, K]."""
+    """Raise a ValueError unless a and b are the shapes of matrices [M, K] and [N, K]."""
     if len(a) != 2 or len(b) != 2:
         raise ValueError(f"{caller}: a and b must be matrices [M, K] and [N, K], got shapes {a} and {b}")
     if a[1] != b[1]:
@@ -266,7 +267,7 @@ def check_matmul(caller: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 def repeat_tiles(a: Array, times: int, length: int, axis: int = -1) -> Array:
-    """Repeat each value `times` times along an axis, and cut the result to `length`.
+    """Repeat each value `times` times along an axis, and truncate the result to `length`.
 
     Examples
     --------

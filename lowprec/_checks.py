@@ -25,7 +25,7 @@ def check_int(caller: str, name: str, value: Any, low: int | None = None, high: 
     Raises
     ------
     ValueError
-        If it is not an integer, or out of range.
+        If `value` is not an integer, or is out of range.
     """
     try:
         number = operator.index(value)
@@ -42,7 +42,7 @@ def check_optional_int(caller: str, name: str, value: Any, low: int | None = Non
     Raises
     ------
     ValueError
-        If it is neither an integer in range nor None.
+        If `value` is neither an integer in range nor None.
     """
     if value is None:
         return None
@@ -125,7 +125,7 @@ def check_choice(caller: str, name: str, value: Option, allowed: tuple[Option, .
     Raises
     ------
     ValueError
-        If it is not allowed.
+        If the option is not allowed.
     """
     if isinstance(value, np.ndarray) or not any(value is option or value == option for option in allowed):
         choices = " or ".join(map(repr, allowed)) if len(allowed) < 3 else f"one of {', '.join(map(repr, allowed))}"
@@ -134,7 +134,7 @@ def check_choice(caller: str, name: str, value: Option, allowed: tuple[Option, .
 
 
 def brief_repr(value: Any) -> str:
-    """Return the repr of a wrong argument for an error message: one line, at most 200 characters.
+    """Return the repr of an invalid argument for an error message: one line of at most 200 characters.
 
     Examples
     --------

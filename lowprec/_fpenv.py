@@ -3,8 +3,9 @@
 The environment has IEEE defaults while lowprec computes; afterwards the caller's is restored.
 
 A library built with ``-ffast-math``, or ``torch.set_flush_denormal(True)``, makes a thread flush subnormals to zero;
-others change the rounding direction. Without this module, results would depend on that. Every public function that
-computes is decorated with `with_default_fpenv`; the package's threads start in the standard environment (`_threads`).
+others change the rounding direction. Without this module, results would depend on the thread. Every public function
+that computes is decorated with `with_default_fpenv`; the package's threads start in the standard environment
+(`_threads`).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def with_default_fpenv(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def quiet_nan(x: NDArray[Any]) -> NDArray[Any]:
-    """Write the positive quiet NaN over every NaN of an array of floats, and return the array.
+    """Replace every NaN in an array of floats by the positive quiet NaN, in place, and return the array.
 
     The NaN that an operation returns, and its sign, depend on the order of operands in machine code: on the CPU, on
     the compiler, and on whether an element is in a vector loop or its remainder.

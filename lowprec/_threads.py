@@ -2,7 +2,7 @@
 
 Kernels are serial loops that release the GIL; the threads are this module's, so that results never depend on their
 number, forked children work, and BLAS threads do not compete for cores. Page faults of new memory for every call would
-cost more than the operation, so each thread keeps its buffers.
+cost more than the operation itself, so each thread keeps its buffers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     total : int
         Number of items.
     grain : int
-        Pieces start at multiples of `grain`; up to this many items run serially in the caller.
+        Number of items of which the starts of pieces are multiples; up to this many items run serially in the caller.
     """
     n = get_num_threads()
     units = -(-total // grain)
@@ -252,13 +252,13 @@ def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees, so that the next step of a loop finds it without page faults.
 
     A training step allocates and frees the same arrays as the one before it. By default glibc returns their pages to
-    the system and gets them again, zeroed, thousands per step. The process keeps its peak size; with
+    the system and requests them again, zeroed, thousands per step. The process keeps its peak size; with
     ``LOWPREC_KEEP_MEMORY=0`` in the environment nothing is changed. The trainer calls it, not the import.
 
     Returns
     -------
     bool
-        Whether the C library accepted it: glibc does, others have no such parameters.
+        Whether the C library accepted the settings: glibc does, others have no such parameters.
     """
     if os.environ.get("LOWPREC_KEEP_MEMORY") == "0" or not sys.platform.startswith("linux"):
         return False

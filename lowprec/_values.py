@@ -18,7 +18,7 @@ import numpy as np
 
 
 class BitwiseEq:
-    """Base of dataclasses (``eq=False``) that are equal if all fields are, arrays by dtype, shape and every bit.
+    """Base of dataclasses (``eq=False``) that are equal if all fields are; arrays by their dtype, shape and bits.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Return the Python expression of a field in `Value.__repr__`; entries of catalogues are shown by name."""
+    """Return the Python expression for a field in `Value.__repr__`, which shows entries of catalogues by name."""
     if isinstance(value, tuple) and any(isinstance(item, Value) for item in value):
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     text = str(value) if isinstance(value, Value) else ""
@@ -201,7 +201,7 @@ def _shown(value: Any) -> str:
 
 
 def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name, source and other descriptions of a value that was derived from a named one.
+    """Return the name, source and other descriptions of a value that is derived from a named one.
 
     The old name lists earlier changes; further changes are added to them.
     """
@@ -219,7 +219,7 @@ def describe_changes(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_name(name: str) -> tuple[str, dict[str, str]]:
-    """Split a derived name into its base and its changes; a name of another form has no changes.
+    """Split a derived name into the base name and the changes; a name of another form has no changes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Codes as arrays of ml_dtypes and torch, and back, without a copy.
+"""Views of codes as arrays of ml_dtypes and torch, and the reverse, without copies.
 
 Only the dtype changes, not the bits. torch is imported on first use.
 """

@@ -38,7 +38,7 @@ __all__ = ["ProductRow", "QwixProvider", "Report", "attention", "dot_general", "
 
 
 class _AtStep:
-    """Seeds of a layer's random bits in one step."""
+    """Layer state that gives the seeds of random bits in one step."""
 
     def __init__(self, layer: str, seed: int, step: int) -> None:
         self.layer, self.run_seed, self.step = layer, seed, step
@@ -113,7 +113,7 @@ def linear(
     layer : str
         Name of the layer in the recipe.
     seed : int
-        Seed of random bits, which depend on layer and step too.
+        Seed of random bits, which also depend on layer and step.
     step : int or int32 array, optional
         Training step; required for stochastic rounding.
 
@@ -197,7 +197,7 @@ def dot_general(
     Raises
     ------
     TypeError
-        If axes or shapes do not fit; if `strict`, for operands or a result of another dtype.
+        If axes or shapes do not fit, or, with `strict`, if operands or the result have another dtype.
     ValueError
         See `linear`.
 
@@ -236,7 +236,7 @@ def _as_matrices(a: Any, contract: Sequence[int], batch: Sequence[int]) -> Any:
 
 
 def _dtype(a: Any) -> str:
-    """Return the dtype of an array, or the type of something else, for a message."""
+    """Return the dtype of an array, or the type of another object, for a message."""
     return str(getattr(a, "dtype", type(a).__name__))
 
 
@@ -318,16 +318,16 @@ def attention(
 
 
 class ProductRow(NamedTuple):
-    """Product of a function.
+    """A product in a traced function.
 
     Attributes
     ----------
     name : str
-        Scopes of JAX around it: the path of a module in flax, for example.
+        JAX's scopes around the product, for example the path of a module in flax.
     role : str
         Layer of the recipe, or ``"attention"``; empty if XLA computes it.
     precision : str
-        The recipe's precision of it, the kernel, or the operation of XLA with its types.
+        Precision of the product in the recipe, the kernel, or the operation of XLA with its dtypes.
     """
 
     name: str
@@ -342,7 +342,7 @@ class Report:
     Attributes
     ----------
     rows : tuple of ProductRow
-        Products and attentions that a recipe or kernel computes; forward and backward, as they are in the function.
+        Products and attentions that a recipe or kernel computes, in the forward and backward passes of the function.
     unreached : tuple of ProductRow
         Products of XLA.
     """
@@ -432,7 +432,7 @@ class QwixProvider:
     """
 
     def __new__(cls, recipe: str | Recipe = "dsv3", **options: Any) -> Any:
-        """Return a provider of qwix."""
+        """Return an instance of a subclass of qwix's provider."""
         try:
             from qwix import QuantizationProvider
         except ImportError:

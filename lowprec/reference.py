@@ -20,12 +20,12 @@ HEADER = ("file", "what", "source", "command", "sha256")
 
 
 class ReferenceDataError(RuntimeError):
-    """Reference data are missing or changed; the message names the file and the command that makes it."""
+    """Error for missing or changed reference data; the message names the file and the command that makes it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table.
+    """A row of the table in README.md.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ def folder() -> Path:
 
 
 def entries(where: Path | None = None) -> dict[str, Entry]:
-    """Return the rows of the table by file.
+    """Return the rows of the table, by file.
 
     Parameters
     ----------
@@ -148,18 +148,18 @@ def path(file: str, where: Path | None = None) -> Path:
 
 
 def load_json(file: str, where: Path | None = None) -> Any:
-    """Return the content of a JSON file; errors as in `path`."""
+    """Return the content of a JSON file; errors are those of `path`."""
     return json.loads(path(file, where).read_text(encoding="utf-8"))
 
 
 def load_arrays(file: str, where: Path | None = None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an npz file by name; errors as in `path`."""
+    """Return the arrays of an npz file by name; errors are those of `path`."""
     with np.load(path(file, where), allow_pickle=False) as data:
         return dict(data)
 
 
 def verify(where: Path | None = None) -> list[Entry]:
-    """Compare all files with the table, and the table with the files.
+    """Check that all files match the table, and that the table has a row for every file.
 
     Parameters
     ----------

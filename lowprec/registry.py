@@ -21,7 +21,7 @@ _caches: list[functools._lru_cache_wrapper[Any]] = []
 
 
 def registry_cache(maxsize: int | None) -> Callable[[Callable[..., R]], functools._lru_cache_wrapper[R]]:
-    """Decorate as `functools.lru_cache`, for lookups of names: replacing or removing an entry clears the cache."""
+    """Return a decorator that caches lookups of names; replacing or removing an entry clears the cache."""
 
     def wrap(function: Callable[..., R]) -> functools._lru_cache_wrapper[R]:
         kept = functools.lru_cache(maxsize)(function)
@@ -39,7 +39,7 @@ def _forget() -> None:
 def suggest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the end of a message about an unknown name: similar known names, or else all of them.
 
-    Names that differ only in case come first, then those with it as prefix, then those with similar letters.
+    Names that differ only in case come first, then names that begin with `name`, then names with similar letters.
 
     Examples
     --------
@@ -75,9 +75,10 @@ class Registry(Generic[T]):
     type_ : type
         Class of the objects; `get` passes such objects through.
     make : callable, optional
-        Function that makes the object of an unregistered name, for families too large to list; None for other names.
+        Function that returns the object of an unregistered name, for families too large to list, or None if there is
+        none.
     spoken : mapping from str to str, optional
-        Colloquial names of entries: a hint for each.
+        Hints, by colloquial name of an entry.
 
     Examples
     --------
@@ -170,7 +171,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
-        """Context manager: register entries temporarily, overriding entries of the same name.
+        """Context manager that registers entries temporarily, overriding entries of the same name.
 
         On exit, also after an error, the catalogue is as before: entries registered inside the block are removed too.
         Blocks may be nested. The catalogue is shared by all threads: they see the entries while the block is active,
@@ -212,7 +213,7 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
 
     def _changed(self, name: str) -> T | None:
-        """Return an entry with the changes that its name states, as `Value.with_` writes them; None for other names."""
+        """Return an entry with the changes in a derived name, as `Value.with_` writes them; None for other names."""
         base, changes = split_name(name)
         entry = self.find(base) if changes else None
         if not isinstance(entry, Value):
@@ -232,7 +233,7 @@ class Registry(Generic[T]):
         return suggest(name, own if close else self._objects)
 
     def meaning(self, name: str) -> str | None:
-        """Return the hint of a colloquial name; a name that ends in one of them that is also an entry has its hint."""
+        """Return the hint of a colloquial name, or of one that is also an entry and ends the given name; else None."""
         low = name.lower().strip()
         ends = (word for word in self.spoken if low == word or (word in self and low.endswith(word)))
         return self.spoken.get(next(ends, ""))
@@ -245,7 +246,7 @@ class Registry(Generic[T]):
         return None if self._make is None else self._make(name)
 
     def seal(self) -> None:
-        """Mark the current entries as shipped: every process has them under these names."""
+        """Mark the current entries as shipped, that is, as present under these names in every process."""
         self._shipped = dict(self._objects)
 
     def is_shipped(self, name: str) -> bool:
@@ -302,7 +303,7 @@ class Registry(Generic[T]):
 
 
 def _public() -> dict[str, Registry[Any]]:
-    """Return the catalogues among the package's public names, for messages: loading them may take a second."""
+    """Return the catalogues among the package's public names, for error messages; loading them may take a second."""
     package = importlib.import_module(__package__)
     return {name: getattr(package, name) for name in PUBLIC}
 

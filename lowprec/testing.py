@@ -1,4 +1,4 @@
-"""Tools for test suites: differences of bits, derived tolerances, faults, criteria, vectors, hypothesis strategies.
+"""Tools for test suites: comparison of bits, derived tolerances, faults, criteria, vectors, hypothesis strategies.
 
 Nothing else in the package imports hypothesis; only the strategies require it.
 """
@@ -51,13 +51,13 @@ def assert_bits_equal(
     labels: Sequence[str] | None = None,
     max_shown: int = 10,
 ) -> None:
-    """Raise unless two arrays have the same bits, the sign of zero and the payload of NaN included.
+    """Raise unless two arrays have the same bits, including signs of zeros and payloads of NaN.
 
     Parameters
     ----------
     actual, expected : array or Quantized
-        Arrays of one shape: floats of one dtype (NumPy's, ml_dtypes', torch's or JAX's), or codes. Of two `Quantized`,
-        codes, scales and tensor scale are compared.
+        Arrays of one shape: floats of one dtype (NumPy's, ml_dtypes', torch's or JAX's), or codes. For two `Quantized`,
+        the codes, scales and tensor scales are compared.
     nan : {"payload", "any"}
         Whether a NaN equals only a NaN of the same bits, or any NaN.
     zero : {"signed", "any"}
@@ -140,9 +140,9 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
     Raises
     ------
     AssertionError
-        If it is not; the message has the size and place of the largest error, and its cause: a fault of the catalogue,
-        an operand that differs from its quantizer (`lowprec.check`; with `values`), or the arithmetic that gives the
-        result (`lowprec.identify`, for up to ten seconds).
+        If the result is not possible. The message has the size and index of the largest error, and its cause: a fault
+        of the catalogue, an operand that differs from its quantizer (`lowprec.check`; with `values`), or the arithmetic
+        that gives the result (`lowprec.identify`, for up to ten seconds).
 
     Examples
     --------
@@ -170,7 +170,7 @@ def assert_product(got: Any, a: Any, b: Any, c: ArrayLike | None = None, **optio
 
 
 def _difference(place: int, shape: tuple[int, ...], words: tuple[Any, Any], values: tuple[Any, Any]) -> list[str]:
-    """Return index, both sides as bits and values, and their distance."""
+    """Return the index, both elements as bits and as values, and their distance."""
     index = place if len(shape) == 1 else tuple(int(i) for i in np.unravel_index(place, shape))
     sides = []
     for word, value in zip(words, values, strict=True):
@@ -212,7 +212,7 @@ def _assert_quantized(actual: Any, expected: Any, nan: Nan, zero: Zero, max_show
 
 
 def _array(x: Any) -> NDArray[Any]:
-    """Return an array of any supported package as NumPy's or ml_dtypes'."""
+    """Return an array of any supported package as an array with a dtype of NumPy or ml_dtypes."""
     return np.asarray(to_numpy(x))
 
 
@@ -261,8 +261,8 @@ def codes(fmt: str | Format, *, allow_nan: bool = True, allow_infinity: bool = T
 def values(fmt: str | Format, *, allow_nan: bool = False, allow_infinity: bool = False) -> SearchStrategy[float]:
     """Return a hypothesis strategy of numbers that test a cast to a format.
 
-    Values of the format, midpoints between neighbours, and both with the float32 on either side; numbers beyond the
-    maximum; and any other float32.
+    The numbers are values of the format and midpoints between neighbours, the float32 numbers next to both, numbers
+    beyond the maximum, and any other float32 numbers.
 
     Parameters
     ----------

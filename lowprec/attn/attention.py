@@ -38,7 +38,7 @@ class AttentionResult(BitwiseEq):
     lse : ndarray of float32, shape (B, H, M)
         Log-sum-exp of the scaled scores of each row.
     saturated, underflowed : ndarray of int64, shape (B, H, M)
-        Number of probabilities of a row that exceed P's format, and of positive probabilities that became zero.
+        Number of probabilities of a row that exceed P's format, and number of positive ones that became zero.
     undecided : ndarray of bool, shape (B, H, M, Dv), or None
         Whether an output depends on bits of 2**x or 1/x that the documentation of the hardware leaves open; None unless
         `undecided` was True.
@@ -99,16 +99,16 @@ def attention(
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
-        Logit of each query head that takes part in the softmax without a value.
+        One logit per query head, which takes part in the softmax without a value.
     splits : int
         Number of ranges of tiles that are computed separately and then combined, as in decoding.
     page_size : int, optional
-        Keys in a page of the KV cache, which decides how a kernel copies them, and so its tiles; default: keys are
-        contiguous. `k` and `v` are in their logical order in any case.
+        Number of keys in a page of the KV cache, which decides how a kernel copies keys, and therefore its tiles;
+        default: keys are contiguous. `k` and `v` are in their logical order in any case.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
     undecided : bool
-        Whether to find the outputs that the public documentation of the hardware does not determine. It takes about
+        Whether to find the outputs that the public documentation of the hardware does not determine, which takes about
         four times as long.
     like : array or str, optional
         Array package of the output: NumPy, torch or JAX.
@@ -207,7 +207,7 @@ def softmax_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False, window: tuple[int, int] | None = None,
     scale: float | None = None, softcap: float | None = None, sinks: ArrayLike | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Compute attention in float64, as a reference; the arguments are those of `attention`, values of any format.
+    """Compute attention in float64, as a reference; the arguments are those of `attention`, with values of any format.
 
     Examples
     --------
@@ -285,7 +285,7 @@ def _check_options(
 
 
 def sink_logits(sinks: ArrayLike, heads: int) -> Floats:
-    """Return the sinks of all query heads in float32, checked."""
+    """Check the sinks of all query heads and return them in float32."""
     with np.errstate(over="ignore"):  # beyond float32: Inf
         found = np.asarray(sinks, np.float32)
     if found.shape != (heads,):
@@ -320,7 +320,7 @@ def visible_keys(m: int, n: int, left: int, right: int) -> tuple[Array, Array]:
 
 
 def head_descales(descale: tuple[ArrayLike, ...] | None, batch: int, heads: int) -> list[Floats]:
-    """Return the scales of q, k and v for all sequences and key heads, checked."""
+    """Check the scales of q, k and v, and return them for all sequences and key heads."""
     if descale is None:
         return [np.ones((batch, heads), np.float32)] * 3
     if len(descale) != 3:

@@ -1,4 +1,4 @@
-"""Backward pass of an attention kernel: gradients by tiles of keys, each over its tiles of queries."""
+"""Backward pass of an attention kernel: gradients of one tile of keys after another, over tiles of queries."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Backward(NamedTuple):
         return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
 
     def _starts(self, tile: int, m: int, n: int) -> range:
-        """Return the first row of each tile of queries that sees a tile of keys, in decreasing order."""
+        """Return the first rows, in decreasing order, of the tiles of queries that see a tile of keys."""
         rows, keys = self.tile.queries, self.tile.keys
         last, first = -(-m // rows), 0
         if self.left >= 0:
@@ -216,7 +216,7 @@ def _flushed(x: Floats) -> Floats:
 
 
 def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
-    """Return a dot product per row: each thread adds 8 of every `columns` columns, a butterfly adds the threads."""
+    """Return a dot product per row: each thread adds 8 of every `columns` columns, then a butterfly adds the sums."""
     width = -(-a.shape[1] // columns) * columns
     a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
     products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact

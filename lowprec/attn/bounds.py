@@ -1,4 +1,4 @@
-"""Bounds on an attention kernel's output, for every exp2 and reciprocal within their documented errors.
+"""Bounds on an attention kernel's output, for all functions 2**x and 1/x within their documented errors.
 
 Scores and maxima are exact, so that only values of 2**x and of the last reciprocal are uncertain. Row sums, rescalings
 and roundings are monotone in them: evaluated at both ends, they give bounds. A tensor core's sum is monotone in C as
@@ -26,7 +26,8 @@ Bools = NDArray[np.bool_]
 class Bounds:
     """Bounds on the state of the online softmax of a block of rows: each list holds the lower and the upper end.
 
-    An output in `lost` has no bound: an operation could give NaN at one end only, or no rule bounds the accumulator.
+    An output marked in `lost` has no bound: an operation could give NaN at one end only, or no rule bounds the
+    accumulator.
     """
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int) -> None:
@@ -43,7 +44,7 @@ class Bounds:
         )  # fmt: skip
 
     def update(self, arguments: Floats, growth: Floats | None, keep: Bools) -> None:
-        """Update P, sums and output for the arguments of a tile's 2**x and the growth of maxima (first tile: None)."""
+        """Update P, sums and output, given a tile's arguments of 2**x and the growth of maxima (first tile: None)."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         self.p = list(kernel.exp2.bounds(arguments))
         factors = [np.ones(len(keep), np.float32)] * 2
@@ -120,7 +121,7 @@ class Bounds:
         self.out[1][row, channel] = np.where(bad, 0, np.nextafter(high.astype(np.float32), np.float32(np.inf)))
 
     def finish(self, v_descale: np.float32, sink: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return bounds on the output, -inf and +inf where unknown; `sink` is the argument of a sink's 2**x."""
+        """Return bounds on the output, -inf and +inf where there are none; `sink` is the argument of a sink's 2**x."""
         kernel = self.kernel
         if self.promoted is not None:
             self._promote()

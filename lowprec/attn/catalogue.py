@@ -117,7 +117,7 @@ _CUBIC = (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.0771190
 
 
 def _blackwell(causal: int) -> FlashAttention4:
-    """Return the schedule on sm_100; `causal` is the period for head size 128 with a causal mask."""
+    """Return FlashAttention-4's schedule on sm_100; `causal` is the period for head size 128 with a causal mask."""
     return FlashAttention4(
         (Period(64, 16, 16, 16, 16, 16), Period(112, 16, 16, 16, 16, 10), Period(128, 16, causal, 16, 10, 10))
     )
@@ -128,7 +128,7 @@ def _mixed() -> PolynomialExp2:
 
 
 def _torch_cpu(name: str, fmt: Format, exp: CpuExp, **fields: Any) -> AttentionKernel:
-    """Return an attention of PyTorch on a CPU with AVX-512, with operands in float32 or BF16."""
+    """Return the kernel of PyTorch's attention on a CPU with AVX-512, for operands in float32 or BF16."""
     chain = accumulators["float32"]
     flash: dict[str, Any] = {"key_tiles": (KeyTile(ANY_SIZE, 512, 512, 512),), "schedule": TorchCpu(), "source": _TORCH}
     return AttentionKernel(

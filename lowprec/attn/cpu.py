@@ -26,7 +26,7 @@ _LEAST_PRODUCTS = 400  # of a matrix; PyTorch computes smaller ones without MKL,
 class LaneSum(RowSum):
     """Sum of a row in vectors of 16 keys, which are added to the accumulators in turn.
 
-    Then the accumulators are added, and the halves of 16, 8, 4 and 2 lanes. A fused multiply-add multiplies the sum of
+    Then the accumulators are added, and the 16 lanes by repeated halving. A fused multiply-add multiplies the sum of
     earlier tiles by its scale and adds the sum of the tile.
 
     Parameters
@@ -34,7 +34,7 @@ class LaneSum(RowSum):
     vectors : int
         Number of accumulators: 1 for float32, 2 for BF16, whose vectors hold 32 numbers.
     in_lanes : bool
-        Whether keys beyond the last whole vector are added to the lanes; else they are added to the tile's sum.
+        Whether keys beyond the last whole vector are added to the lanes, rather than to the tile's sum.
     """
 
     vectors: int = 1
@@ -58,7 +58,8 @@ class LaneSum(RowSum):
 class TorchCpu(Schedule):
     """cpu_flash_attention of PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
 
-    A block has 32 queries, 64 for at least 192 queries, and 256 for at least 768. The last tile has the remaining keys.
+    A block has 32 queries; it has 64 if there are at least 192 queries, and 256 if there are at least 768. The last
+    tile has the remaining keys.
     """
 
     is_ragged = True
@@ -92,7 +93,7 @@ class TorchCpu(Schedule):
         return [Visit(start) for start in range(0, last, keys)][::-1]
 
     def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
-        """Return whether both products of a tile are large enough for MKL's order in blocks."""
+        """Return whether both products of a tile are large enough that MKL adds them in blocks."""
         return rows >= _LEAST_ROWS and min(keys, channels) >= _LEAST_COLUMNS
 
 
@@ -104,19 +105,19 @@ class TorchMath(TorchCpu):
     """
 
     def normalized(self, call: Call) -> Call:
-        """Return the call with a causal mask as a limit of 0 keys to the right."""
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right."""
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
     def queries(self, call: Call, tile: KeyTile) -> int:
-        """Return all rows."""
+        """Return the number of all queries."""
         return call.queries
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return one tile."""
+        """Return one tile, which has all keys."""
         return [Visit(0)]
 
     def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
-        """Return whether both products are large enough for MKL, and for its order in blocks."""
+        """Return whether both products are large enough for MKL to compute them, and to add them in blocks."""
         return super().covers(rows, keys, head_dim, channels) and rows * keys * head_dim >= _LEAST_PRODUCTS
 
 

@@ -29,7 +29,7 @@ ROWS = 512  # queries at once: bounds the memory of a tile of scores
 
 
 class Head(NamedTuple):
-    """Operands of one head: codes of Q [M, D] and K [N, D], and of V transposed [Dv, N]; the keys that a row sees."""
+    """Operands of one head: codes of Q [M, D], K [N, D] and V transposed [Dv, N], and the keys that each row sees."""
 
     q: NDArray[Any]
     k: NDArray[Any]
@@ -40,9 +40,9 @@ class Head(NamedTuple):
 
 
 class HeadResult(NamedTuple):
-    """Output [M, Dv] and log-sum-exp [M] in float32; counts per row of probabilities that saturated or became zero [M].
+    """Output [M, Dv] and log-sum-exp [M] in float32, and numbers [M] of probabilities that saturated or became zero.
 
-    `low` and `high` are bounds on the output, or the output itself if none were asked for.
+    `low` and `high` are bounds on the output, or the output itself if no bounds were requested.
     """
 
     out: Floats
@@ -95,7 +95,7 @@ class Forward:
         return dataclasses.replace(self, sink=sink)
 
     def split(self, h: Head, splits: int, sink: np.float32 | None) -> HeadResult:
-        """Return the results of split keys, combined; the first split adds the sink."""
+        """Return the combined results of all splits of the keys, of which the first adds the sink."""
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
         tiles = -(-len(h.k) // self.tile) if combine.divides_all else None
@@ -192,7 +192,7 @@ class _Rows:
         return p
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
-        """Return maximum * scale - offset [M]."""
+        """Return ``maximum * scale - offset`` of each row [M]."""
         shifts, offsets = np.empty_like(maxima), np.full_like(maxima, self.kernel.p_offset)
         fused, flush = self.kernel.fused_shift, self.kernel.flush_subnormals
         kernels.scale_and_shift(maxima[:, None], scale, offsets, fused, flush, shifts[:, None])
@@ -243,7 +243,7 @@ class _Rows:
         return HeadResult(self.out, lse, self.saturated, self.underflowed, *ends)
 
     def _log_sum_exp(self, sums: Floats, is_empty: NDArray[np.bool_], scale: np.float32) -> Floats:
-        """Return maximum * scale + log(sum), in octaves or in nats."""
+        """Return ``maximum * scale + log(sum)`` of each row, computed in octaves or in nats."""
         kernel, offset = self.kernel, np.float32(self.kernel.p_offset)
         found, safe = np.empty_like(sums), np.where(is_empty, np.float32(1), sums)
         exp2 = kernel.exp2
@@ -285,7 +285,7 @@ def _finite(maxima: Floats) -> Floats:
 
 
 def _columns(x: NDArray[Any], start: int, count: int) -> NDArray[Any]:
-    """Return contiguous columns of x, with zero codes for columns outside of x, as the kernel's loads fill them."""
+    """Return contiguous columns of x, with zero codes for columns beyond x, as the kernel's loads return them."""
     part = x[:, start : start + count] if start >= 0 else x[:, :0]
     if part.shape[1] < count:
         part = np.pad(part, ((0, 0), (0, count - part.shape[1])))

@@ -22,7 +22,7 @@ _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal
 
 
 class GradientTile(NamedTuple):
-    """Tiles of the backward pass for head sizes up to `head_dim`: queries, keys, columns that threads load at once."""
+    """Tiles of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load."""
 
     head_dim: int
     queries: int
@@ -32,7 +32,7 @@ class GradientTile(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionKernel(Value):
-    """An attention kernel: S = Q K^T by tiles of keys, an online softmax in float32, O = P V with P in a low precision.
+    """An attention kernel: S = Q K^T by tiles of keys, online softmax in float32, and O = P V with P in low precision.
 
     For each tile of keys, with m the row's maximum so far, s the scale times log2(e), and all operations in float32::
 
@@ -83,10 +83,10 @@ class AttentionKernel(Value):
     scales_first : bool
         Whether scores are multiplied by the scale, and rounded, before their maximum is taken.
     scales_operands : bool
-        Whether Q and K are instead each multiplied by the square root of the scale, and rounded to float32; Q takes the
-        sign of a negative one.
+        Whether, instead, Q and K are each multiplied by the square root of the scale's magnitude, and rounded to
+        float32; Q takes the sign of a negative scale.
     adds_mask : bool
-        Whether -inf is added to the scores of hidden keys, so that NaN and +inf give NaN; it replaces them otherwise.
+        Whether -inf is added to the scores of hidden keys, so that NaN and +inf give NaN, instead of replacing them.
     normalizes_p : bool
         Whether P is multiplied by 1/l before the second product. Tiles must then hold all keys.
     product_block : int or None
@@ -100,17 +100,17 @@ class AttentionKernel(Value):
     empty_scale, empty_lse : float
         Factor of O and log-sum-exp for rows whose sum is 0 or NaN.
     lse_in_octaves : bool
-        Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2; else it is m (s ln 2) + log2(l / 2^p_offset) ln 2.
+        Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2 instead of m (s ln 2) + log2(l / 2^p_offset) ln 2.
     lse_from_scale : bool
-        Whether the softmax scale itself replaces s ln 2.
+        Whether the log-sum-exp uses the softmax scale itself in place of s ln 2.
     fused_lse : bool
-        Whether the product of m and the sum that follows are one fused multiply-add.
+        Whether, in the log-sum-exp, the multiplication of m and the addition after it are one fused multiply-add.
     combine : Combine or None
         How split keys are divided and combined; None: the kernel does not split keys.
     sink : Sink or None
         How attention sinks are added; None: the kernel takes no sinks.
     softcap : bool
-        Whether scores can be capped: ``tanh(S scale / cap)`` replaces S, and cap the scale.
+        Whether scores can be capped: ``tanh(S scale / cap)`` then replaces S, and cap replaces the scale.
     gradient_tiles : tuple of GradientTile
         Tiles of the backward pass by head size, in increasing order; empty: no backward pass.
     output_format : Format

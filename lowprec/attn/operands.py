@@ -1,4 +1,4 @@
-"""Operands of an attention kernel from queries, keys and values in a higher precision, and through a KV cache."""
+"""Operands of an attention kernel, from queries, keys and values in higher precision or from a KV cache."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def quantize_operands(
 ) -> AttentionOperands:
     """Quantize queries, keys and values for a kernel: one scale per sequence and key head, amax / largest number.
 
-    These are the scales that callers of FlashAttention-3's FP8 kernel give it (``q_descale`` of shape (batch, heads of
-    K), shared by the query heads of a group). The largest magnitude gets the format's largest number, 448 of E4M3; a
-    head of zeros has scale 1. If the format has 16 bits or more, values are rounded without a scale.
+    These are the scales that callers of FlashAttention-3's FP8 kernel pass to it (``q_descale`` of shape (batch, heads
+    of K), shared by the query heads of a group). The largest magnitude becomes the format's largest number, 448 for
+    E4M3; a head of zeros has scale 1. If the format has 16 bits or more, values are rounded without a scale.
 
     Parameters
     ----------
     q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
         Float32 numbers.
     kernel : AttentionKernel
-        Kernel; its field `operands` is their format.
+        Kernel, whose field `operands` is the format of the operands.
     cache : str or Codec, optional
-        Codec of a KV cache that keys and values are decoded from, see `round_trip_cache`.
+        Codec of the KV cache from which keys and values are decoded, see `round_trip_cache`.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def quantize_operands(
 
 
 def round_trip_cache(x: ArrayLike, codec: str | Codec) -> Floats:
-    """Return a KV cache as decoded: one row per token and head; the last page is padded with zeros.
+    """Encode and decode values as in a KV cache: one row per token and head, the last page padded with zeros.
 
     Parameters
     ----------

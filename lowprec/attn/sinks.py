@@ -1,4 +1,4 @@
-"""Attention sinks: a logit per head that takes part in the sum of the softmax and has no value."""
+"""Attention sinks: logits, one per head, that take part in the softmax's sum without a value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sink(Value):
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
     ) -> tuple[Floats, Floats]:
-        """Return the arguments of 2^x, the terms that are added to the sums [M], and the maxima.
+        """Return the arguments of 2^x for the terms that are added to the sums [M], and the maxima.
 
         `shifts` are ``maxima * scale - offset``, with a maximum of 0 for rows without a key.
         """
@@ -34,7 +34,7 @@ class Sink(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShiftedSink(Sink):
-    """2^(sink log2(e) - shift), one fused multiply-add; a row without a key has a maximum of 0."""
+    """The term 2^(sink log2(e) - shift), with one fused multiply-add; a row without a key has a maximum of 0."""
 
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
@@ -47,7 +47,7 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """2^(sink log2(e) - maximum scale + offset), each operation rounded; the sink is the maximum of an empty row."""
+    """The term 2^(sink log2(e) - maximum scale + offset), rounded at each step; an empty row's maximum is the sink."""
 
     replaces_empty = True
 

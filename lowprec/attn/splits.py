@@ -1,4 +1,4 @@
-"""Split keys: each split computes an output and a log-sum-exp of its tiles, which a second kernel combines."""
+"""Split keys: each split computes an output and a log-sum-exp from its tiles, and a second kernel combines them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Combine(Value):
     empty_lse : float
         Log-sum-exp of a row that sees no key in any split.
     divides_all : bool
-        Whether a split is a share of all tiles, not of those that some row of the tile of queries sees.
+        Whether a split is a share of all tiles instead of a share of those that some row of the tile of queries sees.
     """
 
     lanes: tuple[tuple[int, int], ...] = ((256, 32),)
@@ -103,7 +103,7 @@ class Combine(Value):
 
 
 def split_blocks(blocks: list[Block], keys: int, split: int, splits: int, tiles: int | None) -> list[Block]:
-    """Return the blocks with the tiles of one split: a share of those that a block visits, or of all `tiles`."""
+    """Return the blocks with the tiles of one split: a share of the tiles that a block visits, or of all `tiles`."""
     found = []
     for block in blocks:
         each = -(-(len(block.visits) if tiles is None else tiles) // splits)

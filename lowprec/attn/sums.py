@@ -31,7 +31,7 @@ class RowSum(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QuadSum(RowSum):
-    """Four threads per row: thread t adds keys 2t and 2t + 1 of every eight; at the end (t0 + t2) + (t1 + t3).
+    """Four threads per row: thread t adds keys 2t and 2t + 1 of every eight; (t0 + t2) + (t1 + t3) is the total.
 
     This is the layout of the results of mma.sync and wgmma, with two shuffles (by 2, then by 1) after the last tile.
 

@@ -1,4 +1,4 @@
-"""Which tiles of keys a block of queries visits: tables by head size, and one rule per library's scheduler."""
+"""Tiles of keys that a block of queries visits: tables by head size, and one rule for each library's scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNCHECKED = (32, 64, 96, 128)  # head sizes of FlashAttention-2 with kernels th
 
 
 class KeyTile(NamedTuple):
-    """Keys per tile for head sizes up to `head_dim`: without mask, with a causal mask, with a sliding window.
+    """Keys per tile for head sizes up to `head_dim`: without a mask, with a causal mask, and with a sliding window.
 
     `queries` is the number of rows of a block; `capped_window` the number of keys per tile with a window and a softcap,
     0 if the same as `window`; `value_dim` the largest head size of V, 0 if the same as `head_dim`.
@@ -39,7 +39,7 @@ class KeyTile(NamedTuple):
         return f"KeyTile({', '.join(map(str, shown))})"
 
     def has(self, head_dim: int, value_dim: int) -> bool:
-        """Return whether the tile is that of these head sizes."""
+        """Return whether the tile is large enough for these head sizes."""
         return head_dim <= self.head_dim and value_dim <= (self.value_dim or self.head_dim)
 
     def keys_of(self, call: Call) -> int:
@@ -50,9 +50,9 @@ class KeyTile(NamedTuple):
 
 
 def list_tiles(tiles: Sequence[KeyTile]) -> list[str]:
-    """Return the keys per tile without a mask and their largest head sizes; the first one that holds is that of a call.
+    """Return for each tile its number of keys without a mask and its largest head sizes; the first that fits is used.
 
-    A size of all keys of a call is "all".
+    The number is "all" for a tile of all keys of a call.
 
     Examples
     --------
@@ -112,7 +112,10 @@ class Visit(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Consecutive rows of a head and the tiles that they visit, in order; the first of each split are guarded."""
+    """Consecutive rows of a head, and the tiles that they visit, in order.
+
+    `guarded` is the number of tiles at the start of each split that are guarded.
+    """
 
     first: int
     stop: int
@@ -147,7 +150,7 @@ class Schedule(Value):
         return exp2
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether a block holds all query heads of a group, for one query after the other (PackGQA)."""
+        """Return whether the rows of a block are all query heads of a group, one query after the other (PackGQA)."""
         return False
 
     def queries(self, call: Call, tile: KeyTile) -> int:
@@ -181,7 +184,7 @@ class Schedule(Value):
 
 
 def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
-    """Return the first tile that a block of queries sees, and one past the last: at most the first if it sees none."""
+    """Return the first tile that a block of queries sees, and one past the last: at most the first if there is none."""
     low, high = 0, -(-call.keys // keys)
     if call.right >= 0:
         high = min(high, -(-(stop + call.shift + call.right) // keys))
@@ -199,7 +202,7 @@ class FlashAttention2(Schedule):
     one_split : tuple of KeyTile
         Tiles of calls that do not split the keys; empty: the kernel's `key_tiles`.
     page_multiple : int
-        Number that divides page sizes; 0: the kernel has no pages.
+        Number of which page sizes are multiples; 0: the kernel does not support pages.
     """
 
     one_split: tuple[KeyTile, ...] = ()
@@ -211,11 +214,11 @@ class FlashAttention2(Schedule):
         object.__setattr__(self, "one_split", tuple(KeyTile(*row) for row in self.one_split))
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of the table, or of the tiles without splits."""
+        """Return the row of the table, or of `one_split` for a call without splits."""
         return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call: limits of N keys or more are dropped, one query is not causal, a window has two limits."""
+        """Return the call without limits of N or more keys; one query is not causal, and a window has two limits."""
         n = call.keys
         left, right = (-1 if side >= n else side for side in (call.left, call.right))
         if call.causal and call.queries > 1:
@@ -230,7 +233,7 @@ class FlashAttention2(Schedule):
         return -(-rows // keys) + (not is_even) if call.is_causal else 1
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles; those that may hold masked keys are guarded."""
+        """Return the tiles, of which those that may hold masked keys are guarded."""
         low, high = _range(call, keys, first, stop)
         guarded = self.guarded(call, keys, stop - first)
         return [
@@ -270,7 +273,7 @@ class FlashAttention3(Schedule):
         object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
-        """Return the call: limits without effect are dropped, one query is not causal, a window has two limits."""
+        """Return the call without ineffective limits; one query is not causal, and a window has two limits."""
         left = -1 if call.left >= call.keys - 1 else call.left
         right = -1 if call.right >= call.queries - 1 else call.right
         if call.causal and not (call.queries == 1 and left == right == -1):
@@ -280,7 +283,7 @@ class FlashAttention3(Schedule):
         return call._replace(causal=False, left=left, right=right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call, with `page_size` 0 if TMA copies pages: whole tiles, for more rows than one block."""
+        """Return the call, with `page_size` 0 if TMA copies pages: of whole tiles, for more than one block of rows."""
         tile = self.tile(call._replace(page_size=0), table)
         is_far = self.starts_at_window and call.is_local  # a tile then starts anywhere in a page
         if tile is None or is_far or call.page_size % tile.keys_of(call) or call.queries * call.group <= tile.queries:
@@ -309,7 +312,7 @@ class FlashAttention3(Schedule):
         return call.group > 1 and alone < 0.9 * packed
 
     def visits(self, call: Call, keys: int, first: int, stop: int) -> list[Visit]:
-        """Return the tiles; the last one and those that may hold masked keys are guarded."""
+        """Return the tiles, of which the last one and those that may hold masked keys are guarded."""
         offset = 0
         if self.starts_at_window and call.is_local:
             offset = max(0, first + call.shift - call.left)
@@ -328,7 +331,7 @@ class FlashAttention3(Schedule):
 
 
 class Period(NamedTuple):
-    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for pairs of CTAs, packed heads."""
+    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for CTA pairs, for packed heads."""
 
     head_dim: int
     plain: int
@@ -355,11 +358,11 @@ class FlashAttention4(Schedule):
         object.__setattr__(self, "periods", tuple(Period(*row) for row in self.periods))
 
     def normalized(self, call: Call) -> Call:
-        """Return the call with a causal mask as a limit of 0 keys to the right."""
+        """Return the call with a causal mask replaced by the equivalent window: no keys to the right."""
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call, with `page_size` 0 if a page is one tile: TMA copies it."""
+        """Return the call, with `page_size` 0 if a page is one tile, which TMA copies."""
         tile = self.tile(call, table)
         if tile is None:
             return call
@@ -371,7 +374,7 @@ class FlashAttention4(Schedule):
         return call._replace(page_size=0)
 
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:
-        """Return the function with the period of the call."""
+        """Return the function that computes 2^x, with the period of the call."""
         row = next((row for row in self.periods if call.head_dim <= row.head_dim), None)
         if row is None or not isinstance(exp2, PolynomialExp2):
             return exp2

@@ -1,4 +1,4 @@
-"""Calculations by hand for the inputs that the board shows, in fractions."""
+"""Step-by-step calculations, in fractions, for the inputs that the board shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..format.catalogue import Format, formats
 
 
 def number(bits: str) -> np.float32:
-    """Return the float32 number of a bit pattern in hexadecimal digits."""
+    """Return the float32 number whose bit pattern is given in hexadecimal digits."""
     return np.float32(np.array([int(bits, 16)], np.uint32).view(np.float32)[0])
 
 

@@ -1,4 +1,4 @@
-"""Causes of differences, and the rules of each package in which the board tests them, from causes.toml."""
+"""Causes of differences, and the rules by which the board tests whether a package has them, from causes.toml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cause:
 
 
 def _value(text: str) -> Any:
-    """Return the number or the word that an argument is."""
+    """Parse an argument: return a number, or the text itself if it is not one."""
     if text.startswith("2^"):
         return 2.0 ** int(text[2:])
     for read in (partial(int, base=0), float):
@@ -56,5 +56,5 @@ RULES: dict[str, dict[str, Sequence[tuple[str, Rule]]]] = {
 
 
 def rules_of(package: str, operation: str) -> Sequence[tuple[str, Rule]]:
-    """Return the rules in which a package may differ for an operation, with the letters of their causes."""
+    """Return the rules that may explain a package's differences in an operation, with the letters of their causes."""
     return next((found for pattern, found in RULES.get(package, {}).items() if fnmatch(operation, pattern)), ())

@@ -1,4 +1,4 @@
-"""Cells of the board: the number of differences of a package from lowprec, and the simplest input with a difference."""
+"""Cells of the board: the number of differences between a package and lowprec, and the simplest input with one."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Units:
     x : float32 [n] or [n, values of a block]
         Values, or blocks of values.
     wrong, scales : bool [n]
-        Whether answers differ in more than the sign of zeros; whether scales do.
+        Whether the answers differ in more than the sign of zeros, and whether the scales differ.
     zero_signs : int [n]
         Number of zeros whose signs differ.
     amax : float32 [n]
-        Magnitude that decides whether an input is extreme: of the value, the block, or the tensor.
+        Magnitude that decides whether an input is extreme: the amax of the value, of the block, or of the tensor.
     source : int [n]
         Index of the input that a unit is part of.
     simplicity : int [n]
@@ -55,7 +55,7 @@ class Units:
     places : int [n, values], optional
         Index in the tensor of every value, for tensors.
     stored : tuple, optional
-        Name of the package's scales and the scales as it returns them, [n].
+        Name of the package's scales, and the scales [n] as the package returns them.
     """
 
     x: NDArray[Any]
@@ -71,7 +71,7 @@ class Units:
     stored: tuple[str, NDArray[Any]] | None = None
 
     def are_predicted(self, at: NDArray[np.int64], p: Prediction) -> Bools:
-        """Return a mask of the units for which a prediction is the package's answer, signs of zeros included."""
+        """Return a mask of the units for which a prediction equals the package's answer, signs of zeros included."""
         theirs = {name: array[at] for name, array in self.answers[0].items()}
         found = np.ones(len(at), bool)
         if "scale" in theirs:
@@ -89,7 +89,7 @@ class Units:
 
 
 def causes(units: Units, rules: Sequence[tuple[str, Rule]]) -> NDArray[Any]:
-    """Return the letters of the fewest rules that predict the package's answer, as A+F; ? if none do, "" if equal."""
+    """Return for each unit the letters of the fewest rules that explain its answer (A+F); "?" for none, "" if equal."""
     labels = np.full(len(units.wrong), "", object)
     left = np.flatnonzero(units.wrong | (units.zero_signs > 0))
     chosen = (c for size in range(1, len(rules) + 1) for c in itertools.combinations(rules, size))
@@ -138,7 +138,7 @@ def ours(operation: Operation) -> Answer:
 
 
 def cell(operation: Operation, theirs: Answer, rules: Sequence[tuple[str, Rule]]) -> dict[str, Any]:
-    """Compare one operation; return the cell of the board's JSON."""
+    """Compare one operation, and return its cell of the board's JSON."""
     mine = ours(operation)
     units = (_blocks if operation.quantizes else _values)(operation, theirs, mine)
     known = _DOMAINS[operation.domain](units.x.reshape(len(units.x), -1)).all(axis=1)
@@ -182,7 +182,7 @@ _DOMAINS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 
 def same(a: NDArray[Any], b: NDArray[Any]) -> Bools:
-    """Return where floats have the same bits, or are both NaN."""
+    """Return a mask of the elements that have the same bits or are both NaN."""
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
     return np.asarray((a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b)))
 
@@ -196,7 +196,7 @@ def simplicity(x: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _values(operation: Operation, theirs: Answer, mine: Answer) -> Units:
-    """Return one unit per value, packed or transformed block, or dot product."""
+    """Return the units of an operation: one for each value, packed or transformed block, or dot product."""
     x = inputs(operation.inputs)[:: operation.step]
     kind, _, name = operation.inputs.partition("/")
     key = "codes" if "codes" in theirs else "values"

@@ -31,7 +31,7 @@ _QUIET = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
 
 
 class PackageError(Exception):
-    """A package that cannot be installed, imported or run; the message has the reason."""
+    """Error for a package that cannot be installed, imported or run; the message gives the reason."""
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 
 
 def _installed(folder: Path, module: ModuleType, progress: Callable[[str], None]) -> str:
-    """Install what an adapter needs, once; return the environment's Python."""
+    """Install the requirements of an adapter, once, and return the path of the environment's Python."""
     python, done = folder / "bin" / "python", folder / "needs.txt"
     if not python.exists():
         progress("makes an environment")

@@ -64,7 +64,7 @@ def bfloat16_count(key: str) -> int:
 
 
 def digest(arrays: list[NDArray[Any]]) -> str:
-    """Return a SHA-256 of arrays, with every NaN as one."""
+    """Return a SHA-256 of arrays in which all NaNs are replaced by one."""
     found = hashlib.sha256()
     for array in arrays:
         plain = np.where(np.isnan(array), np.float32(np.nan), array) if array.dtype.kind == "f" else array
@@ -74,7 +74,7 @@ def digest(arrays: list[NDArray[Any]]) -> str:
 
 @functools.cache
 def _casts(name: str) -> F32:
-    """Return all bfloat16, the critical values of the format, and random bit patterns."""
+    """Return all bfloat16 numbers, the critical values of the format, and random bit patterns."""
     every = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     random = np.random.default_rng(8).integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)
     return np.concatenate([every, critical(name), random])
@@ -88,7 +88,7 @@ def _bfloat16_amaxes() -> F32:
 
 @functools.cache
 def _amaxes() -> F32:
-    """Return powers of two times the significands of largest elements, and their neighbours at 1 and 2 ulp."""
+    """Return powers of two times the significands of the formats' maxima, and the neighbours within 2 ulp."""
     marks = np.unique(np.outer(np.exp2(np.arange(-149.0, 128)), _LARGEST).astype(np.float32))
     near = np.unique(marks.view(np.int32)[:, None] + np.arange(-2, 3, dtype=np.int32))
     return near[(near > 0) & (near < 0x7F800000)].view(np.float32)
@@ -106,7 +106,7 @@ def _special(width: int) -> F32:
 
 @functools.cache
 def blocks(width: int) -> F32:
-    """Return blocks: all bfloat16 amaxes, adversarial ones, and last those with NaN or Inf."""
+    """Return blocks: one for each bfloat16 amax, then adversarial ones, then those with NaN or Inf."""
     rng, tops = np.random.default_rng(width), _amaxes().astype(np.float64)
     amaxes = _bfloat16_amaxes()
     rest = amaxes[:, None] * np.where(np.arange(width) % 2, -1, 1) * np.linspace(1, 0, width, dtype=np.float32)
@@ -161,7 +161,7 @@ def _brain(x: F32) -> F32:
 
 @functools.cache
 def tensors() -> F32:
-    """Return tensors of 16 x 64: all bfloat16 amaxes as blocks of 16, adversarial ones, and last those with NaN or Inf.
+    """Return tensors of 16 x 64: all bfloat16 amaxes in blocks of 16, adversarial ones, then those with NaN or Inf.
 
     The simplest have two or three nonzero values: the largest one of the tensor, and those of one other block.
     """

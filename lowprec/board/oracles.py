@@ -87,13 +87,13 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
 
 
 def _alone(amax: Fraction, top: Fraction, _: scales.Tensor) -> scales.Scaled:
-    """E4M3(amax / max), 1 if that quotient is 0; x / s, or x / 2^-149 if s is 0."""
+    """Return the scale s = E4M3(amax / max), or 1 if amax / max is 0, for x / s, or x / 2^-149 if s is 0."""
     s = scales.e4m3(scales.r32(amax / top) or scales.ONE)
     return scales.Scaled(s, max(s, oracle.values.two_to(-149)), divides=True)
 
 
 def _absmax(x: NDArray[np.float32], f: Format) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Return codes in a table of values up to 1, and the largest magnitudes; each row is a block."""
+    """Return codes in a table of values up to 1, and the largest magnitude of each row, which is a block."""
     values = tables.table(f.values().tolist())
     amax = np.abs(x).max(1, keepdims=True)
     amax[amax == 0] = 1

@@ -48,7 +48,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _result(cell: Cell) -> list[str]:
-    """Return the verdict of a cell, its counts, causes, and simplest differing input."""
+    """Return the verdict of a cell, its counts, its causes, and the simplest input with a difference."""
     if "error" in cell:
         return [f"could not run: {cell['error']}", *[""] * 5]
     compared, differ = cell["compared"], cell["differ"]
@@ -79,7 +79,7 @@ def _answer(answer: Mapping[str, str]) -> str:
 
 
 def _ours(cell: Cell) -> str:
-    """Return lowprec's call on `x`."""
+    """Return the call of lowprec that corresponds to an operation, applied to `x`."""
     kind, _, name = cell["inputs"].partition("/")
     options = "".join(f", {key}={value!r}" for key, value in cell["options"].items())
     match kind:
@@ -149,7 +149,7 @@ def snippet(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
 
 
 def _example(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
-    """Return input, program, answers and the calculation of one example."""
+    """Return the section of one example: input, program, both answers, and the calculation."""
     label, package = example["cause"], cell["package"]
     causes = [CAUSES[letter] for letter in label.split("+") if letter in CAUSES]
     reports = [cause.links[package] for cause in causes if package in cause.links]
@@ -167,7 +167,7 @@ def _example(module: ModuleType, cell: Cell, example: Mapping[str, Any]) -> str:
 
 
 def _long(cell: Cell, answer: Mapping[str, str]) -> str:
-    """Return an answer with the values of its code and its scale."""
+    """Return an answer as text, with the values of its code and its scale."""
     kind, text = cell["inputs"].partition("/")[0], f"`{_code(answer)}`"
     if len(answer["code"]) < 10 and kind != "nibbles":
         q = quantizers[cell["entry"]].with_(**cell["options"]) if "scale" in answer else None
@@ -207,7 +207,7 @@ def _package(name: str, facts: Mapping[str, Any], cells: list[Cell]) -> str:
 
 
 def _pinned(need: str, versions: Mapping[str, str]) -> str:
-    """Return a requirement with the version of the record."""
+    """Return a requirement pinned to the version in the record."""
     version = versions.get(need.partition("[")[0], "").partition("+")[0]
     return f"{need}=={version}" if version else need
 

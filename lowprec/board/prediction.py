@@ -1,4 +1,4 @@
-"""lowprec's answer and the numbers from which it is computed; the rules of `rules` change it into a package's."""
+"""lowprec's answer and the numbers from which it is computed; rules turn it into the answer of another package."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def predict(x: F32, codes: NDArray[Any], q: Quantizer, scale: F32, tensor_amax: 
 
 
 def exact_log2(v: F32) -> NDArray[np.float64]:
-    """Return a logarithm that is an integer for powers of two only."""
+    """Return the base-2 logarithm in float64, where it is an integer for powers of two only."""
     return np.asarray(np.log2(v.astype(np.float64)))
 
 
 def exponents(p: Prediction, log2: Callable[[F32], Any]) -> F32:
-    """Return exponents of scales by a logarithm, not limited to those of E8M0."""
+    """Return the exponents of scales computed by a given logarithm, not limited to E8M0's range."""
     assert p.quantizer is not None
     how, f = getattr(p.quantizer.rule, "scale_calculation", ""), p.format
     base = p.amax
@@ -97,7 +97,7 @@ def exponents(p: Prediction, log2: Callable[[F32], Any]) -> F32:
 
 
 def power(exponent: Any) -> F32:
-    """Return 2^exponent as float32, 0 or Inf beyond its range."""
+    """Return 2^exponent as float32: 0 or Inf outside of float32's range."""
     return np.exp2(np.asarray(exponent, np.float64)).astype(f32)
 
 
@@ -112,7 +112,7 @@ def _cast(p: Prediction, y: F32, nan: int | None = None) -> NDArray[Any]:
 
 
 def with_scales(p: Prediction, rows: Any, scale: Any, y: Any = None, nan: int | None = None, **more: Any) -> Prediction:
-    """Return a prediction with other scales in some rows, and codes of x / scale, or of the quotients `y`."""
+    """Return a prediction with new scales in some rows, and codes of x / scale, or of the quotients `y` if given."""
     at = np.flatnonzero(rows)
     scales, codes = p.scale.copy(), p.codes.copy()
     scales[at] = np.broadcast_to(np.asarray(scale, f32), p.scale.shape)[at]

@@ -16,13 +16,13 @@ from .page import page
 
 
 def call(operation: Operation) -> str:
-    """Return the call of an operation on `x`, as Python."""
+    """Return the Python expression that applies an operation to `x`."""
     arguments = "".join(f", {name}={value!r}" for name, value in operation.arguments.items())
     return f"{operation.function.__name__}(x{arguments})"
 
 
 def facts(package: str, operation: Operation) -> dict[str, Any]:
-    """Return the part of a cell that does not depend on answers."""
+    """Return the items of a cell that do not depend on answers."""
     return {
         "package": package, "operation": operation.name, "call": call(operation), "entry": operation.entry,
         "options": dict(operation.options), "inputs": operation.inputs,

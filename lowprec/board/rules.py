@@ -1,7 +1,8 @@
 """Rules of packages that differ from a lowprec entry: each predicts the answer of the package.
 
-A rule is a function of a `Prediction`, at first lowprec's own answer, that returns it with the package's arithmetic in
-one place. Rules are applied one after another, which also predicts the answer of a package with several of them.
+A rule is a function that takes a `Prediction`, initially lowprec's own answer, and returns it with one step of the
+arithmetic replaced by the package's. Rules are applied one after another, so that several of them can explain one
+answer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def log2_by_ln(p: Prediction) -> Prediction:
 
 
 def wrapped(p: Prediction, stored: bool = False) -> Prediction:
-    """Wrap the byte of an exponent below -127; elements are divided by the true scale, or by the stored one."""
+    """Let the byte of an exponent below -127 wrap around; divide elements by the true scale, or by the stored one."""
     byte = (np.nan_to_num(p.exponent, posinf=0, neginf=0).astype(np.int64) + 127) & 255
     scale = decode(byte.astype(np.uint8), "e8m0fnu").astype(f32)
     low = (p.exponent < -127) & (p.amax > 0)
@@ -55,7 +56,7 @@ def unlimited(p: Prediction) -> Prediction:
 
 
 def beyond(p: Prediction) -> Prediction:
-    """Use the scale NaN for a block with a scale above 2^127."""
+    """Use NaN as the scale of a block whose scale would exceed 2^127."""
     return with_scales(p, p.exponent > 127, np.nan)
 
 
@@ -114,7 +115,7 @@ def constant(p: Prediction, scale: float, code: int = 0) -> Prediction:
 
 
 def largest_of_bfloat16(p: Prediction) -> Prediction:
-    """Replace a factor 448 / amax that overflows by the largest bfloat16."""
+    """Replace a factor 448 / amax that overflows by the largest finite bfloat16 number."""
     m = f32(p.format.max) / p.amax
     m = np.where(np.isinf(m) & (p.amax > 0), f32(3.3895314e38), m)
     return with_scales(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
@@ -135,9 +136,10 @@ def _e4m3(x: F32) -> F32:
 
 
 def zero_signs(p: Prediction, kind: str) -> Prediction:
-    """Change signs of zeros.
+    """Change the signs of zeros.
 
-    +0 for x = 0 (`of_input`), for quotients of 0 (`of_zero`), or for all (`positive`); or -0 unless x > 0 (`negative`).
+    Zeros become +0 if x = 0 (`of_input`), if the quotient is 0 (`of_zero`) or always (`positive`), or become -0 unless
+    x > 0 (`negative`).
     """
     sign = p.format.sign_mask
     zero = (p.codes & ~np.asarray(sign, p.codes.dtype)) == 0
@@ -177,7 +179,7 @@ def columns_by_vdpbf16ps(p: Prediction) -> Prediction:
 
 
 def nearest_product(p: Prediction) -> Prediction:
-    """Choose the nearest of 16 products value * scale in float32, which may be Inf."""
+    """Choose the code whose product value * scale, computed in float32 and possibly Inf, is nearest to x."""
     products = np.asarray(decode(np.arange(16), p.format), f32) * p.scale[:, None, None]
     return replace(p, codes=np.argmin(np.abs(products - p.x[..., None]), -1).astype(p.codes.dtype))
 
@@ -188,7 +190,7 @@ def reciprocal_applied(p: Prediction, nan: int) -> Prediction:
 
 
 def half_added(p: Prediction) -> Prediction:
-    """Round by floor(y + 0.5), with y relative to the smallest element: the number below 0.5 becomes 1."""
+    """Round y, in units of the smallest element, by floor(y + 0.5), so that the number just below 0.5 becomes 1."""
     below = np.abs(p.x / p.scale[:, None]) / f32(p.format.smallest_subnormal) == np.nextafter(f32(0.5), f32(0))
     codes = np.where(np.signbit(p.x), p.format.sign_mask, 0) | 1
     return replace(p, codes=np.where(below, codes, p.codes).astype(p.codes.dtype))
@@ -209,7 +211,7 @@ def minus_two(p: Prediction) -> Prediction:
 
 
 def inverse_stored(p: Prediction) -> Prediction:
-    """Store e = 2688 * (1 / amax of the tensor); s = E4M3(e * (amax / 6)), 0.125 instead of 0; x / (s / e)."""
+    """Store e = 2688 * (1 / amax of the tensor); use s = E4M3(e * (amax / 6)), or 0.125 for 0, and x / (s / e)."""
     e = E4M3_MAX * E2M1_MAX * (f32(1) / np.maximum(p.tensor_amax, f32(2.0**-126)))
     e = np.where(np.isfinite(e), e, f32(1))
     s = _e4m3(e * p.quotient)
@@ -218,7 +220,7 @@ def inverse_stored(p: Prediction) -> Prediction:
 
 
 def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
-    """Use e = 2688 / amax of the tensor, or 1; s = E4M3(amax / 6 * e); (x / s) * e, coded by the least distance."""
+    """Use e = 2688 / amax of the tensor, or 1; s = E4M3(amax / 6 * e); and the code nearest to (x / s) * e."""
     e = E4M3_MAX * E2M1_MAX / p.tensor_amax if tensor else np.ones_like(p.amax)
     wide = p.amax / E2M1_MAX * e
     s = np.where(np.isnan(wide), np.copysign(E4M3_MAX, wide), _e4m3(wide)).astype(f32)
@@ -228,7 +230,7 @@ def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
 
 
 def two_quotients(p: Prediction) -> Prediction:
-    """Use g = amax of the tensor / 2688; s = E4M3(amax / 6 / g), 0 / 0 = NaN; x * (1 / g / s), which may overflow."""
+    """Use g = amax of the tensor / 2688, s = E4M3(amax / 6 / g), with 0 / 0 = NaN, and x * (1 / g / s), unsaturated."""
     g = p.tensor_amax / (E4M3_MAX * E2M1_MAX)
     q = p.quotient / g
     s = _e4m3(np.clip(q, f32(2.0**-6), E4M3_MAX))
@@ -283,7 +285,7 @@ def unsaturated(p: Prediction) -> Prediction:
 
 
 def exponent_bits(p: Prediction) -> Prediction:
-    """Use the exponent of amax / 6, plus 1 if bits follow, as the byte of a scale; byte 0 divides by 0."""
+    """Use the exponent field of amax / 6, plus 1 unless the mantissa is 0, as a scale's byte; byte 0 divides by 0."""
     bits = p.quotient.view(np.uint32)
     byte = (bits >> 23) + ((bits & 0x7FFFFF) != 0).astype(np.uint32) & 255
     y = p.x / (byte << 23).view(f32)[:, None]
@@ -292,7 +294,7 @@ def exponent_bits(p: Prediction) -> Prediction:
 
 
 def addend_lost(p: Prediction, exponent: int) -> Prediction:
-    """Drop a NaN addend of CDNA3 in a group of 16 products with an exponent that reaches a limit."""
+    """Drop a NaN addend of CDNA3 if a product in the group of 16 has an exponent of at least `exponent`."""
     a, b = np.split(p.x, 2, axis=1)
     reached = np.any((np.frexp(a)[1] + np.frexp(b)[1] - 2 >= exponent).reshape(-1, 2, 16), 2, keepdims=True)[..., 0]
     first = reached[:, :1] & ~np.isnan(a * b)[:, :16].any(1, keepdims=True)  # else the second group adds NaN
@@ -307,7 +309,7 @@ def addend_lost(p: Prediction, exponent: int) -> Prediction:
 
 
 def between(p: Prediction, low: int, high: int, code: int, signed: int = 0) -> Prediction:
-    """Encode magnitudes with bits from `low` to `high` as one code, plus `signed` for negative values."""
+    """Encode magnitudes whose bits are in the range `low` to `high` as one code, plus `signed` for negative values."""
     bits = p.x.view(np.uint32)
     size = bits & 0x7FFFFFFF
     codes = code | (bits >> 31) * np.uint32(signed)
@@ -315,12 +317,12 @@ def between(p: Prediction, low: int, high: int, code: int, signed: int = 0) -> P
 
 
 def rounded_to_float32(p: Prediction, policy: str) -> Prediction:
-    """Round values just above `p.x` to float32, that is to `p.x`, before they are cast to nearest even."""
+    """Round values just above `p.x` to float32, which gives `p.x`, before they are cast to nearest even."""
     return replace(p, codes=encode(p.x, p.format, policy=policy))
 
 
 def midpoints_in_float32(p: Prediction) -> Prediction:
-    """Compare with midpoints of neighbouring values, rounded to float32; a tie has the lower value."""
+    """Compare with the midpoints of neighbouring values, rounded to float32; a tie gives the lower value."""
     values = p.format.values().astype(np.float64)
     return replace(p, codes=np.searchsorted(((values[1:] + values[:-1]) / 2).astype(f32), p.x).astype(p.codes.dtype))
 
@@ -333,7 +335,7 @@ def payload(p: Prediction, shift: int, quiet: int) -> Prediction:
 
 
 def nan_unsigned(p: Prediction) -> Prediction:
-    """Drop the sign that makes a NaN of -0, unless a negative value overflows."""
+    """Drop the sign bit of a NaN whose code is that of -0, unless it results from the overflow of a negative value."""
     signed = (p.codes == p.format.sign_mask) & ~(p.x < 0)
     return replace(p, codes=np.where(signed, 0, p.codes).astype(p.codes.dtype))
 

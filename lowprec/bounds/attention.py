@@ -131,7 +131,7 @@ class _Head:
     high: NDArray[np.int64]
 
     def errors(self) -> Errors:
-        """Return the exact output, the bound on its error, and an estimate of its mean square."""
+        """Return the exact output, the bound on its error, and an estimate of the mean square error."""
         kernel, n = self.kernel, len(self.v)
         scores, factor = errors_of(self._operand(self.q), self._operand(self.k), self._order()), self.factor
         if self.softcap is not None:
@@ -186,7 +186,7 @@ class _Head:
         return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
 
     def _capped(self, scores: Errors, softcap: float) -> Errors:
-        """Return ``tanh(S factor / cap)``: its slope is at most 1, and its argument has four roundings."""
+        """Return the errors of ``tanh(S factor / cap)``, of slope at most 1 and with four roundings of its argument."""
         argument = scores.times(self.factor / softcap)
         exact = np.tanh(argument.exact)
         off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)

@@ -4,11 +4,12 @@ The column sums of ``D = A @ B.T`` are the sum of A's rows times B, so two addit
 product (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is not, so they
 differ even without a fault; `Accumulator.step_error` bounds the difference for one instruction.
 
-With m_k the magnitude of the k-th product, the error of an instruction is at most ``r S + z``, S being the sum of the
-magnitudes of its products and of C. A chain of n instructions that takes the k-th product in its t(k)-th instruction
-has an error of at most ``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``, because C is the previous result with its error.
-Promotions, scales and the final rounding add their errors in the same way. The bound of a column is therefore one
-product of vectors, as is the checksum.
+With m_k the magnitude of the k-th product, and r and z the relative and absolute error of a step, the error of an
+instruction is at most ``r S + z``, where S is the sum of the magnitudes of its products and of C. A chain of n
+instructions that takes the k-th product in its t(k)-th instruction has an error of at most
+``(1 + r)^n (sum of r (n - t(k)) m_k + n z)``, because C is the previous result with its error. Promotions, scales and
+the final rounding add their errors in the same way. The bound of a column is therefore one product of vectors, as is
+the checksum.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Side(NamedTuple):
     values : float64 array [R, K]
         Values with scales, exact.
     sizes : float64 array [R, K]
-        Magnitudes used in the alignment: a subnormal counts as the smallest normal number.
+        Magnitudes that determine the alignment, in which a subnormal counts as the smallest normal number.
     scales : float64 array [R, K]
         Scales that are applied to the results of chains; 1 for scales that the instruction applies.
     longest : float64 array [R]
@@ -111,7 +112,7 @@ class Checksum:
 
     @property
     def max_error_ratio(self) -> float:
-        """Largest ratio of error to bound; above 1 the checksum trips."""
+        """Largest ratio of an error to its bound; above 1 the check has failed."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = [np.abs(error) / bound for error, bound in self._pairs]
         seen = [float(np.max(ratio[~np.isnan(ratio)], initial=0.0)) for ratio in ratios]
@@ -151,12 +152,12 @@ def checksum(
     accumulator, promote_every, out_format, library
         Arguments of `gemm`: they determine the error that rounding can cause.
     tile : int
-        Rows, or columns, per sum; smaller tiles detect smaller faults and need more sums.
+        Number of rows, or columns, per sum; smaller tiles detect smaller faults and need more sums.
 
     Returns
     -------
     Checksum
-        Errors and bounds. A non-finite sum that should be finite counts as deviating; sums that could overflow are not
+        Errors and bounds. A sum that is not finite but should be counts as deviating; sums that could overflow are not
         checked.
 
     Raises
@@ -217,13 +218,13 @@ class Bound:
     Attributes
     ----------
     weights : float64 array [K]
-        Relative error of each product's magnitude.
+        Error of each product, relative to its magnitude.
     steps : float64 array [K]
         Absolute error of chains, per product of the scales.
     rest : float
         Absolute error of an element from other sources.
     highest, highest_result : float
-        Magnitudes above which a chain, or a result, could overflow; larger ones are not checked.
+        Magnitudes above which a chain, or a result, could overflow; elements with larger ones are not checked.
     factor : float
         Product of the scales of whole tensors.
     """
@@ -239,7 +240,7 @@ class Bound:
     def of(
         cls, accumulator: Accumulator, k: int, every: int | None, span: int, target: Format, factor: float = 1.0
     ) -> Bound:
-        """Return the bound for products of length k, promoted or not, with scales that change every `span`."""
+        """Return the bound for products of length k, promoted or not, with scales that change every `span` products."""
         rule, at, error = accumulator, np.arange(k), accumulator.step_error()
         length = max(k, 1) if every is None else every
         n = rule.steps(min(length, k))
@@ -268,7 +269,7 @@ class Bound:
 
 
 def compared(sums: Values, a: Side, b: Side, bound: Bound, count: int) -> tuple[Values, Values]:
-    """Return the deviation of sums of `count` results from those of the operands, and its bound.
+    """Return the difference between sums of `count` results and the sums computed from the operands, and its bound.
 
     Parameters
     ----------
@@ -297,7 +298,7 @@ def _product(a: Values, b: Values) -> Values:
 
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
-    """Return an operand with its scales; with `values_alone`, it is dequantized before the product."""
+    """Return a `Side` of an operand and its scales; with `values_alone`, values are dequantized before the product."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))

@@ -1,4 +1,4 @@
-"""Criteria of tests, as callables ``(got, want) -> bool``: measures with a limit, and those of public suites."""
+"""Criteria of tests, as callables ``(got, want) -> bool``: measures with a limit, and criteria of public suites."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Criterion:
     accepts : callable
         ``(got, want) -> bool``; both are float64 arrays, `want` the exact product in the format of the result.
     source : str
-        File that states it.
+        File that states the criterion.
     reference : {"operands", "values"}
         What `want` is computed from: the quantized operands, or the values before quantization.
 
@@ -106,7 +106,7 @@ def _within(rtol: float, atol: float) -> Callable[[Any, Any], Any]:
 
 
 def _triton(got: Values, want: Values) -> bool:
-    """Return whether errors relative to the larger of the element and the root mean square of all are small."""
+    """Return whether errors are small relative to the larger of the element and the root mean square of the result."""
     if not (np.isinf(got) == np.isinf(want)).all():
         return False
     if not want.size:

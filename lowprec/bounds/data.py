@@ -94,7 +94,7 @@ def _(rng: np.random.Generator, rows: int, k: int) -> Drawn:
 
 
 def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matrix, Matrix]:
-    """Draw operands that reveal a kind of faults.
+    """Draw operands that reveal certain faults of a kernel.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Bounds and expected errors of a result, and the verdict on it."""
+"""`Tolerance`: bounds and expected errors of a result, by which it is judged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tolerance:
     expected : float64 array
         Root mean square error: the model of independent roundings, scaled to the errors of the samples.
     bias : float
-        Gain error of the emulation: truncation makes magnitudes smaller.
+        Gain error of the emulation; negative if truncation makes magnitudes smaller.
     samples : tuple of float
         Root mean square error of the emulation and of each sampled order, relative to the model before it was scaled.
     out_format : Format
@@ -87,9 +87,9 @@ class Tolerance:
         target : Format
             Format of a result.
         wide : sequence of float32 arrays
-            Emulated results before that rounding: the emulation, then samples of other orders.
+            Results before that rounding: that of the emulation, then those of sampled orders.
         results : sequence of float32 arrays
-            Emulated results.
+            Emulated results in that format.
         products : tuple of Product
             See `Tolerance`.
         name : callable, optional
@@ -97,7 +97,7 @@ class Tolerance:
         rtol : float, optional
             Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
         addend : float64 array, optional
-            Known part of the result; errors that are a multiple of it show that it is missing, or scaled.
+            Known part of the result; errors that are a multiple of the addend show that it is missing or scaled.
         """
         exact, most, variance = errors
         judged = np.isfinite(exact) & np.isfinite(most)
@@ -216,7 +216,7 @@ class Tolerance:
         return d
 
     def _outside(self, d: Values) -> tuple[Flags, Flags]:
-        """Return which outputs are impossible, and which are judged by their size."""
+        """Return masks of the outputs that are impossible, and of those that are judged by the size of their errors."""
         judged = np.isfinite(self.bound) & np.isfinite(self.exact)
         infinite = np.isinf(self.low) & (self.low == self.high)
         with np.errstate(invalid="ignore"):
@@ -226,7 +226,7 @@ class Tolerance:
 
 
 def _along(error: Values, addend: Values, expected: Values) -> float:
-    """Return the component of errors along an addend, in standard deviations of independent errors."""
+    """Return the component of the errors along an addend, in standard deviations of independent errors."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         direction, z = (np.nan_to_num(x / expected, nan=0.0, posinf=0.0, neginf=0.0) for x in (addend, error))
         length = float(np.sqrt(np.square(direction).sum()))

@@ -20,7 +20,7 @@ _SECONDS = 10.0
 
 
 def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
-    """Return sentences on operands that differ from their quantizers and, if asked, on the arithmetic of the result.
+    """Return sentences about operands that differ from their quantizers' results and, if asked, about the arithmetic.
 
     Operands are compared with the values before quantization, if these are known.
     """
@@ -38,7 +38,7 @@ def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
 
 
 def _arithmetic(product: Product, d: Values) -> list[str]:
-    """Return a sentence with the arithmetic that gives all of some outputs, if there is one."""
+    """Return a sentence with the arithmetic that gives the bits of the first rows and columns, if there is one."""
     target, part = formats.get(product.options["out_format"]), d[:_ROWS, :_ROWS]
     wide = target.same_codes(formats["float32"])
     outputs = part.astype(np.float32) if wide else encode(part, target)

@@ -1,4 +1,4 @@
-"""The catalogue of faults of a matrix product: what kernels have been seen to do wrong, as entries."""
+"""The catalogue of faults of a matrix product: errors that have been seen in kernels."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Fault:
     summary : str
         What the kernel does wrong.
     product : callable, optional
-        Function of a `Product` that returns the wrong result, or None where the fault does not apply.
+        Function of a `Product` that returns the wrong result, or None if the fault does not apply.
     output : callable, optional
-        Function of the right result that returns the wrong one, for arrays of NumPy and torch: `lowprec mutate`
+        Function of the correct result that returns the wrong one, for arrays of NumPy and of torch; `lowprec mutate`
         applies it to both.
     operand : callable, optional
         Function of an operand of numbers [..., K] that returns the wrong one, for `lowprec mutate`.
     vacuous : bool
-        Whether a test that accepts this fault tests nothing.
+        Whether a test must detect this fault to be of any use.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Fault:
             raise ValueError(f"Fault {self.name}: product or output must be given, got neither")
 
     def apply(self, product: Product, right: Result | None = None) -> Result | None:
-        """Return the wrong result of a product in its format, or None where the fault does not apply to it."""
+        """Return the wrong result of a product in its format, or None if the fault does not apply to the product."""
         if self.product is not None:
             found = self.product(product)
         else:
@@ -79,7 +79,7 @@ def _copy(d: Any) -> Any:
 
 
 def _garbage(d: Any) -> Any:
-    """Return the same numbers in other places, so that their size and distribution are right."""
+    """Return the same numbers in another order, so that their sizes and distribution are correct."""
     flat = _copy(d).reshape(-1)
     step = next(s for s in range(flat.shape[0] // 2 + 1, 2 * flat.shape[0] + 3) if math.gcd(s, flat.shape[0]) == 1)
     places = [(i * step) % flat.shape[0] for i in range(flat.shape[0])]
@@ -154,7 +154,7 @@ def _dropped(count: int) -> dict[str, Any]:
 
 
 def _scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32] | None]) -> Callable[[Product], Result | None]:
-    """Return a fault of A's scales that a product with any accumulator can have."""
+    """Return a fault that changes A's scales, for a product with any accumulator."""
 
     def product(p: Product) -> Result | None:
         found = change(p.a.scale.copy()) if p.a.scale.size else None
@@ -168,7 +168,7 @@ def _scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32] | None])
 
 
 def _by_values(p: Product, x: ArrayLike, y: ArrayLike) -> Result:
-    """Return a float32 product of numbers, for operands that the instruction does not take."""
+    """Return a product computed in float32 from values, for operands that the instruction does not accept."""
     d = matmul_f32(x, y) * np.float32(p.options.get("alpha", 1.0))
     added = _bias(p)
     return d if added is None else d + added
@@ -247,7 +247,7 @@ def _cut(p: Product) -> Result | None:
 
 
 def _overflowing(p: Product) -> Result | None:
-    """Return the product if numbers of A beyond the format's largest had become Inf or NaN."""
+    """Return the product that results if numbers of A above the format's maximum become Inf or NaN."""
     if p.sources is None or p.a.format.bits > 8:
         return None
     ones = replace(p.a, codes=np.full_like(p.a.codes, encode(1.0, p.a.format)), quantizer=None).dequantize()
@@ -318,14 +318,14 @@ _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
 
 
 def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
-    """Return the name of the fault of a product that gives a result, or ""."""
+    """Return the name of the fault with which a product gives the result `d`, or "" if there is none."""
     right = product.result()
     wrong = ((name, faults[name].apply(product, right)) for name in faults)
     return _nearest(wrong, right, expected, d, formats.get(product.options["out_format"]))
 
 
 def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:
-    """Return the name of the fault of a result in a format, whatever computed it, or ""."""
+    """Return the name of the fault that explains a result of any computation, or "" if there is none."""
     right = np.atleast_1d(right)
     expected, d = np.atleast_1d(expected), np.atleast_1d(d)
     outputs = {name: faults[name].output for name in faults}
@@ -337,7 +337,7 @@ def _nearest(
     results: Iterable[tuple[str, Result | None]], right: Result, expected: NDArray[np.float64], d: NDArray[np.float64],
     target: Format,
 ) -> str:  # fmt: skip
-    """Return the name of the wrong result nearest to d that explains all but rounding, or ""."""
+    """Return the name of the wrong result nearest to d, from which d differs by rounding only, or "" if none does."""
     ulp = 2.0**-target.mantissa_bits
     best, least = "", 0.1  # of the distance from the right result
     with np.errstate(all="ignore"):
@@ -355,6 +355,6 @@ def _nearest(
 
 
 def _distance(d: Any, other: Any) -> float:
-    """Return the root of the mean square; NaN in one array alone is infinitely far."""
+    """Return the root mean square difference of two arrays; infinite if an element is NaN in only one of them."""
     off = np.where(np.isnan(d) & np.isnan(other) | (d == other), 0.0, d - other)
     return float(np.sqrt(np.square(np.nan_to_num(off, nan=np.inf)).mean())) if off.size else 0.0

@@ -25,7 +25,7 @@ class Model(NamedTuple):
     scale : float64 array [M, N]
         Standard deviation of each output.
     tails : float
-        Width of the tails relative to a normal distribution; the largest error is divided by it.
+        Width of the tails relative to a normal distribution, by which the largest error is divided.
     drift : float
         Mean of the errors relative to `scale`; positive away from zero.
     """
@@ -35,11 +35,12 @@ class Model(NamedTuple):
     drift: float
 
     def probability(self, d: Values, exact: Values, judged: NDArray[np.bool_], target: Format) -> tuple[float, Values]:
-        """Return the probability of errors as large as those of a result, and the errors relative to the expected.
+        """Return the probability of errors as large as those of a result, and the errors relative to expected ones.
 
-        A result in a narrow format shows an error z only if it exceeds the distance t to the next number that is
-        rounded otherwise: a normal z with E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, phi being its
-        density. Sums of squares, limited to c, exceed their mean by Bernstein's inequality.
+        A result in a narrow format shows an error z only if z exceeds the distance t to the next number that is rounded
+        to another result. For a normal z, E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, where phi is
+        its density. Bernstein's inequality bounds the probability that sums of squares, each limited to a constant,
+        exceed their mean.
         """
         scale = self.scale.reshape(d.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -83,10 +84,10 @@ def half_ulp(target: Format) -> float:
 
 
 def _before_rounding(d: Values, exact: Values, target: Format) -> tuple[Values, Values, Values]:
-    """Return distances from the exact number: to the numbers that round to the result, and to other roundings.
+    """Return three distances from the exact number, which bound the error of a result before it was rounded.
 
-    The first is that of the nearest number that rounds to the result. The others are those of the nearest numbers,
-    below and above, that do not round as the exact number does.
+    The first is the distance to the nearest number that rounds to the result. The others are the distances to the
+    nearest numbers, below and above, that do not round as the exact number does.
     """
     if target.same_codes(formats["float32"]):
         return d - exact, np.zeros(d.shape), np.zeros(d.shape)

@@ -1,4 +1,4 @@
-"""Mutation testing of a suite: run it with its kernel replaced by every fault. Also the pytest plugin that replaces it.
+"""Mutation testing: run a suite with its kernel replaced by every fault, with a pytest plugin that replaces it.
 
 The plugin (``-p lowprec.bounds.mutate``) reads its job from the environment, wraps the kernel before tests are
 collected, records which tests call it and which fail, and restores it at the end.
@@ -32,7 +32,7 @@ class Survival(NamedTuple):
     fault : str
         Name of the fault.
     outcome : {"seen", "lived", "no change"}
-        Whether a test failed that calls the kernel; "no change": the fault changed no result.
+        ``seen``: a test that calls the kernel failed; ``lived``: none did; ``no change``: the fault changed no result.
     failed, passed : tuple of str
         Tests that call the kernel, by outcome: those that passed did not see the fault.
     """
@@ -119,7 +119,7 @@ def _run(target: str, fault: str, command: Sequence[str], timeout: float) -> _Ru
 
 
 class _Plugin:
-    """Wraps the kernel, and records the tests that call it."""
+    """Pytest plugin that wraps the kernel, and records the tests that call it."""
 
     def __init__(self, target: str, fault: str, record: str) -> None:
         self.record, self.test, self.calls, self.changed = record, "", dict[str, bool](), False
@@ -148,7 +148,7 @@ class _Plugin:
         return kernel
 
     def with_fault(self, found: Any, output: Callable[[Any], Any]) -> Any:
-        """Return a result, or the arrays of a tuple, with a fault."""
+        """Return a result with a fault, which is applied to each array of a tuple."""
         if isinstance(found, tuple | list):
             return type(found)(self.with_fault(x, output) for x in found)
         if not _is_array(found) or len(found.shape) == 0 or 0 in found.shape:
@@ -163,7 +163,7 @@ class _Plugin:
         return wrong
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        """Note which test runs."""
+        """Note which test is running."""
         self.test = item.nodeid
 
     def pytest_runtest_logreport(self, report: Any) -> None:

@@ -49,7 +49,7 @@ class Passed(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of Clopper and Pearson for the probability that the criterion accepts it."""
+        """95 % confidence interval (Clopper and Pearson) of the probability that the criterion accepts the kernel."""
         return binomial_interval(round(self.passes * self.draws), self.draws, 0.025)
 
 
@@ -70,7 +70,7 @@ class Power:
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """Accepted faults of the kind that no useful test accepts, see `Fault.vacuous`."""
+        """Accepted faults that no useful test accepts, see `Fault.vacuous`."""
         return tuple(row.kernel for row in self.rows[1:] if faults[row.kernel].vacuous and row.passes > 0)
 
     @property

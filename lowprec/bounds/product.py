@@ -1,8 +1,8 @@
-"""The proven bound of every output of a product, from the exponents of its own operands.
+"""Proven bound on the error of every output of a product, from the exponents of its operands.
 
 A chain is followed block by block: the exact running sum is known in float64, the error so far is bounded, and
 `Accumulator.block_error` bounds what the next instructions add. Promotions, scales, splits and the epilogue add one
-rounding each to sums that are known as well. docs/tolerances.md has the proofs.
+rounding each to sums that are also known. docs/tolerances.md has the proofs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Product:
     options : dict
         Arguments of `lowprec.gemm`.
     sources : pair of arrays, optional
-        Values before quantization, for the fault that forgets it.
+        Values before quantization, for the fault of an operand that is not quantized.
     """
 
     a: Quantized
@@ -95,7 +95,8 @@ class Product:
 class Order:
     """An arithmetic: the arguments of `gemm` that determine the bits, without the operands.
 
-    With `any_order`, products may be added in any order within a scale, scales in any order within a split.
+    With `any_order`, products that share a scale may be added in any order, and so may the sums of all scales of a
+    split.
     """
 
     accumulator: Accumulator
@@ -113,7 +114,7 @@ class Order:
 
 
 def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = None) -> Errors:
-    """Return the exact product of two matrices, and how far a result of an arithmetic may be from it before its format.
+    """Return the exact product of two matrices, and bounds on the errors of a result before its final rounding.
 
     `addend` is ``beta * C``, in float32.
     """
@@ -157,7 +158,7 @@ def _half_ulp(target: Format) -> float:
 
 
 def _finished(total: Errors, alpha: Values, addend: Values | None) -> Errors:
-    """Return the result of the epilogue: ``fma(alpha, T, beta C)``; alpha itself has up to three roundings."""
+    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, whose alpha has been rounded up to three times."""
     if addend is None and (alpha == 1).all():
         return total
     exact = (power_of_two(alpha)).all()
@@ -176,7 +177,7 @@ def power_of_two(x: Values) -> NDArray[np.bool_]:
 
 
 def _spread(q: Quantized, at: NDArray[np.intp]) -> Values:
-    """Return the scale of every row at indices of K."""
+    """Return the scales of all rows at the given indices of K."""
     rows, columns = q.granularity.block((q.shape[0], q.shape[1]))
     found: Values = q.scale[np.arange(q.shape[0]) // rows][:, at // columns].astype(np.float64)
     return found
@@ -186,7 +187,7 @@ def _spread(q: Quantized, at: NDArray[np.intp]) -> Values:
 
 
 def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Errors:
-    """Return the sum of the chains of one part of K with their scales."""
+    """Return the errors of the sum of one part of K: its chains, times their scales."""
     rule, library, k = order.accumulator, order.library, a.shape[1]
     alone = every is None and rule.multiplies_values
     inside = rule.scale_format is not None or alone
@@ -217,7 +218,7 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
 
 
 def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the edges of blocks of at most `length` products with constant scales, and the first block of chains."""
+    """Return the edges of blocks of at most `length` products with constant scales, and each chain's first block."""
     chain, edges, first = every or max(k, 1), [0], [0]
     for start in range(0, max(k, 1), chain):
         stop = min(start + chain, k)
@@ -230,7 +231,7 @@ def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[
 def _operand(
     q: Quantized, rule: Accumulator, edges: NDArray[np.int64], inside: bool, scopes: NDArray[np.int64], scaled: bool
 ) -> tuple[Operand, Scope]:
-    """Return an operand of chains, with `inside` with its scales, and its numbers for chains in any order."""
+    """Return an operand for the chains, including its scales if `inside`, and its data for chains in any order."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, rule)
     (rows, k), (high, wide), floor = q.shape, q.granularity.block((q.shape[0], q.shape[1])), 0.0
     scale = large = np.ones((1, k))

@@ -1,4 +1,4 @@
-"""`quantize_tolerance`: the codes and scales that right implementations of a quantizer may give."""
+"""`quantize_tolerance`: the codes and scales that correct implementations of a quantizer may give."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quantize_tolerance(
     spec : str, Quantizer or TensorSpec
         Quantizer, see `lowprec.quantize`.
     rounding : str or Rounding, optional
-        Rounding of elements; by default that of `spec`. With a stochastic one, either neighbour is right.
+        Rounding of elements; by default that of `spec`. With a stochastic rounding, either neighbour is accepted.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def _check_has_bound(q: Quantizer, made: TensorSpec) -> None:
 
 
 def _ends(values: Floats, q: Quantizer, mode: Rounding, emulated: Quantized) -> tuple[Values, Values]:
-    """Return the smallest and the largest dequantized value.
+    """Return the smallest and the largest possible dequantized value of each element.
 
     A scale never falls if its block's amax rises, so the scales of two slightly different amax bound it. Rounding is
     monotone, so the codes of two quotients bound all codes between them.
@@ -133,7 +133,7 @@ def _ends(values: Floats, q: Quantizer, mode: Rounding, emulated: Quantized) -> 
 
 
 def _possible_scales(values: Floats, q: Quantizer, emulated: Quantized) -> Iterator[Values]:
-    """Yield the scale of every value, and those of slightly different amax where the scale format rounds them."""
+    """Yield the scale of every value; if the scale format rounds, also those of slightly smaller and larger amaxes."""
     yield _scales(emulated)
     if q.scale_format == formats["float32"]:
         return  # the free factor of scales covers them
@@ -148,6 +148,6 @@ def _possible_scales(values: Floats, q: Quantizer, emulated: Quantized) -> Itera
 
 
 def _scales(q: Quantized) -> Values:
-    """Return the factor of every code."""
+    """Return the factor by which every code is multiplied."""
     ones = np.full(q.shape, encode(1.0, q.format), q.codes.dtype)
     return replace(q, codes=ones, quantizer=None).dequantize().astype(np.float64)

@@ -1,4 +1,4 @@
-"""`sum_tolerance`: bounds and expected errors of sums in a stated order or in any; docs/tolerances.md has proofs."""
+"""`sum_tolerance`: bounds and expected errors of sums in a given order or in any order; proofs: docs/tolerances.md."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
 
 
 def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generator) -> list[Floats]:
-    """Return sums in random orders: of one to all terms in turn, then of these sums in pairs."""
+    """Return sums in random orders: terms are added one by one in 1, 2, 8 or n lanes, and then the lanes' sums."""
     n, found = len(stored), []
     for _ in range(count):
         at, lanes = rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))
@@ -187,7 +187,7 @@ def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Erro
 
 
 def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
-    """Return the errors of sums in any order, from bounds on a partial sum and on its usual size."""
+    """Return the errors of sums in any order, from the largest and the usual size of a partial sum."""
     n, u = len(terms), 2.0 ** -(target.mantissa_bits + 1)
     wide = terms.astype(np.float64)
     exact, size, lost = wide.sum(axis=0), np.abs(wide).sum(axis=0), np.abs(stored - wide).sum(axis=0)
@@ -200,7 +200,7 @@ def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
 
 
 def _bounded(exact: Values, most: Values, variance: Values, peak: Values, terms: Floats, largest: float) -> Errors:
-    """Return errors with the slack of the float64 sums, infinite where a sum may overflow."""
+    """Return errors that include the rounding of the float64 sums, and are infinite where a sum may overflow."""
     slack = (len(terms) + 4) * 2.0**-52 * np.abs(terms.astype(np.float64)).sum(axis=0)
     most = np.where(peak + slack < largest, most * (1 + 2.0**-30) + slack, np.inf)
     return Errors(exact, most, variance + 1e-300)

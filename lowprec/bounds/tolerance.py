@@ -61,14 +61,14 @@ def tolerance(
     accumulator : str, Accumulator, or a sequence of them
         Summation rule, or several: a result of any of them is accepted.
     order : {"chains", "any"}
-        Orders of K of a correct kernel. ``chains``: the chains of `lowprec.gemm`, added in any order; ``any``:
-        the products within a scale, and the scales within a split, in any order, for which the bound is larger.
+        Orders of K that a correct kernel may have. ``chains``: the chains of `lowprec.gemm`, added in any order;
+        ``any``: products that share a scale, and the sums of all scales of a split, in any order, with a larger bound.
     orders : int, optional
         Number of sampled orders; default: 2 to 32, fewer for large products.
     seed : int
         Seed of the orders.
     values : pair of array_like, optional
-        Values before quantization: with them, an operand that was not quantized can be named.
+        Values before quantization; they allow the verdict to name an operand that was not quantized.
     **options
         Further arguments of `lowprec.gemm`: `promote_every`, `out_format`, `library`, `alpha`, `beta`, `split_k`.
 
@@ -187,7 +187,7 @@ def reordered(
 
 
 def _permuted(at: NDArray[np.intp], unit: int, rng: np.random.Generator, order: OrderOfK) -> NDArray[np.intp]:
-    """Permute the indices within every unit, or whole units; a short last one stays where it is."""
+    """Permute the indices within every unit, or whole units; a short last unit stays last."""
     units = [at[i : i + unit] for i in range(0, len(at), unit)]
     if order == "any":
         return np.concatenate([rng.permutation(each) for each in units])

@@ -1,4 +1,4 @@
-"""Verdicts on a result, a class for each, and the arguments of ``allclose``."""
+"""Verdicts on a result, one class for each, and the arguments of ``allclose``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class AtolRtol(NamedTuple):
     Attributes
     ----------
     atol, rtol : float
-        Smallest pair: rtol is half an ulp of the result's format, atol what that leaves.
+        Smallest pair: rtol is half an ulp of the result's format, atol covers the remaining error.
     probability : float
         Probability that a correct result of this shape is refused; 0: proven.
     """
@@ -30,7 +30,7 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        Fault that gives a result that is not accepted, or "".
+        Fault that explains a rejected result, or "".
     """
 
     accepted: ClassVar[bool]
@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class BitsEqual(Verdict):
-    """The bits of the emulation."""
+    """The result has the bits of the emulation."""
 
     accepted = True
 
@@ -52,16 +52,16 @@ class BitsEqual(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Verdict):
-    """Verdict by the sizes of errors, with the output that has the largest error relative to the expected one.
+    """Verdict by the sizes of errors, with the output whose error is the largest relative to the expected error.
 
     Attributes
     ----------
     worst : tuple of int
-        Index of that output.
+        Index of the output with the largest relative error.
     error, allowed : float
         Error of that output, and its proven bound.
     p : float
-        Probability of errors as large as those of all outputs, or larger, by the arithmetic.
+        Probability that the arithmetic has errors as large as those of all outputs, or larger.
     """
 
     worst: tuple[int, ...]
@@ -82,7 +82,7 @@ class Measured(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Inside(Measured):
-    """Errors as those of the arithmetic in some order."""
+    """The errors are as large as those of the arithmetic in some order."""
 
     accepted = True
 
@@ -92,7 +92,7 @@ class Inside(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Unlike(Measured):
-    """No output is beyond its bound, but errors have another size."""
+    """No output exceeds its bound, but the errors are not as large as those of the arithmetic."""
 
     accepted = False
 
@@ -105,12 +105,12 @@ class Unlike(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Impossible(Measured):
-    """Some outputs are beyond the proven bound.
+    """Some outputs exceed the proven bound.
 
     Attributes
     ----------
     outside : int
-        Number of outputs beyond the bound, or with NaN or Inf in the wrong place.
+        Number of outputs that exceed the bound, or that differ from the exact result in being NaN or Inf.
     """
 
     outside: int

@@ -14,7 +14,7 @@ _MAX_EXACT_INTEGER = 1 << 53
 
 
 def as_values(caller: str, x: ArrayLike) -> NDArray[Any]:
-    """Return `x` as a contiguous array of a type that converts to float64 exactly."""
+    """Return `x` as a contiguous array of numbers that convert to float64 exactly."""
     a = as_real(caller, x)
     if a.dtype.kind in "iu":
         if a.dtype.itemsize == 8 and a.size and (a.max() > _MAX_EXACT_INTEGER or a.min() < -_MAX_EXACT_INTEGER):

@@ -64,7 +64,7 @@ def encode(
         Destination of the codes: C-contiguous, with the shape of `x` and the format's ``code_dtype``. For contiguous
         float32 or float64 values the cast then allocates no memory.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name. Codes then have the package's
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name. Codes then have the package's
         dtype for the format, if it has one.
 
     Returns
@@ -118,7 +118,7 @@ def decode(
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, with the shape of the codes.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
@@ -183,16 +183,17 @@ def round_to(
     ----------
     x : array_like, any shape
         See `encode`.
-    fmt, rounding, policy, overflow, seed, offset, random
+    fmt, rounding, policy, overflow, seed, offset, random_words
         See `encode`.
     out : ndarray of float32, optional
         Destination of the values: C-contiguous, with the shape of `x`; may be `x` itself.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
     ndarray of float32, shape of `x`
+        Rounded values.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Constants that the cast kernels take for a format, rounding and policy: tuples of 32-bit words, cached."""
+"""Constants that the cast kernels take for a format, rounding and policy, as cached tuples of 32-bit words."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def round_constants(fmt: Format, special: SpecialCodes) -> Constants | None:
 
 @functools.lru_cache(maxsize=512)
 def decode_constants(fmt: Format) -> Constants:
-    """Return the arguments of `kernels.cast.nearest.decode_bits`, in order; only for formats that `has_word_kernel`."""
+    """Return the arguments of `kernels.cast.nearest.decode_bits`, in order; `has_word_kernel` must be true."""
     m, emin = fmt.mantissa_bits, fmt.emin
     subnormal = 1 << m if emin > -126 else 0
     minus_zero = _SIGN if fmt.has_negative_zero else _QUIET_NAN
@@ -141,7 +141,7 @@ def decode_constants(fmt: Format) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants:
-    """Return the arguments of `kernels.cast.rounding.encode_word`, in order; any format for `encode_word64`."""
+    """Return the arguments of `encode_word` of `kernels.cast.rounding`, in order; `encode_word64` takes any format."""
     m = fmt.mantissa_bits
     return _words(
         23 - m,
@@ -182,8 +182,8 @@ def has_word_kernel(fmt: Format) -> bool:
 def takes_float32(fmt: Format, rounding: Rounding) -> bool:
     """Return whether a cast can work on float32 values directly instead of widening them to float64.
 
-    `encode_word` keeps 31 bits below the quantum, the last one sticky. Its result equals that of all bits if a
-    rounding's words end in 00 or in 11.
+    `encode_word` keeps 31 bits below the quantum, the last one sticky. Its result equals the one from all bits if the
+    words of a rounding end in 00 or in 11.
     """
     words = (rounding.positive_increment, rounding.negative_increment)
     return fmt.is_table or (has_word_kernel(fmt) and all(word & 3 in (0, 3) for word in words))
@@ -201,7 +201,7 @@ def _has_nearest_kernel(fmt: Format, special: SpecialCodes) -> bool:
 
 
 def _symmetric(fmt: Format, special: SpecialCodes) -> bool:
-    """Return whether both signs and Inf overflow to one magnitude: the maximum or the next code."""
+    """Return whether overflow of both signs and Inf give the same magnitude code: the maximum or the next one."""
     after = special.over == fmt.max_code + 1 < fmt.sign_mask
     return (
         (special.over == fmt.max_code or after)

@@ -39,7 +39,7 @@ Piece = Callable[[NDArray[Any], NDArray[Any], int], None]
 
 
 class Plan(NamedTuple):
-    """Constants of each kernel for a format, rounding and policy; None where the kernel is not exact."""
+    """Constants of each kernel for a format, rounding and policy, or None if the kernel is not exact."""
 
     near: Constants | None
     short: Constants | None
@@ -111,7 +111,7 @@ encoder.register(TableFormat, table_encoder)
 
 
 def rounder(f: Format, mode: Rounding, special: SpecialCodes, key: RandomSource) -> Piece:
-    """Return the `Piece` that rounds values; only for formats with a float32 kernel."""
+    """Return the `Piece` that rounds values to a format, which must have a float32 kernel."""
     plan, (lo, hi, offset, *_), encode = plan_for(f, mode, special), key, encoder(f, mode, special, key)
 
     def piece(x: NDArray[Any], into: NDArray[Any], start: int) -> None:

@@ -18,8 +18,8 @@ def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Polic
 
     Exponents of magnitude below 4 round to nearest, ties away. With larger ones, a float32 rounds away from zero if the
     first 14 of the discarded bits, as an integer, are at least the last 14 bits of its fraction; a float16, if the
-    first 2 are at least twice its last bit plus one. In [2^-23, 2^-22), below the smallest value, the leading one is
-    the first of the discarded bits.
+    first 2 of the discarded bits are at least twice its last bit plus one. In [2^-23, 2^-22), below the smallest value,
+    the leading one is the first of the discarded bits.
 
     By that rule a float32 that needs no rounding is increased if its exponent is beyond +-3 and its fraction ends in 14
     zeros: this holds for 70 of the 126 positive values, and 2^15 becomes Inf even when saturating. CANN's data do so;
@@ -37,6 +37,7 @@ def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Polic
     Returns
     -------
     ndarray of uint8, shape of `x`
+        Codes.
 
     Raises
     ------

@@ -99,6 +99,7 @@ def unpack(packed: ArrayLike, bits: int, count: int, *, out: NDArray[Any] | None
     Returns
     -------
     ndarray of uint8 or uint16, shape (count,)
+        Codes.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def pack_e5m6(codes: ArrayLike) -> NDArray[np.uint32]:
     Returns
     -------
     ndarray of uint32, shape (..., 3 n)
-        Words, in memory little-endian.
+        Words, little-endian in memory.
 
     Raises
     ------
@@ -194,10 +195,12 @@ def unpack_e5m6(words: ArrayLike) -> NDArray[np.uint16]:
     Parameters
     ----------
     words : array_like of uint32, shape (..., 3 n)
+        Result of `pack_e5m6`.
 
     Returns
     -------
     ndarray of uint16, shape (..., 8 n)
+        Codes of 12 bits.
 
     Raises
     ------

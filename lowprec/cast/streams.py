@@ -31,7 +31,7 @@ def split_seed(seed: int) -> tuple[np.uint32, np.uint32]:
 
 
 def random_key(caller: str, what: str, seed: int | None, offset: int) -> tuple[np.uint32, np.uint32, int]:
-    """Return the words of a seed, and the index of the first element.
+    """Return the two words of a seed, and the index of the first element.
 
     Raises
     ------
@@ -58,6 +58,7 @@ def philox4x32(counter: ArrayLike, key: ArrayLike, rounds: int = 10) -> Words:
     Returns
     -------
     ndarray of uint32, shape (..., 4)
+        Blocks of four words.
 
     Examples
     --------
@@ -88,6 +89,7 @@ def threefry2x32(counter: ArrayLike, key: ArrayLike) -> Words:
     Returns
     -------
     ndarray of uint32, shape (..., 2)
+        Blocks of two words.
 
     Examples
     --------
@@ -199,7 +201,7 @@ class TritonStream(Stream):
 
 @dataclass(frozen=True)
 class ThreefryStream(Stream):
-    """Threefry2x32-20, two words per block; counter: block number; key: seed; both with the high half first."""
+    """Threefry2x32-20 with two words per block; counter (block number) and key (seed) have the high half first."""
 
     def words(self, seed: int, start: int, size: int) -> Words:
         """Return the words of indices `start`, ``start + 1``, ..."""
@@ -209,7 +211,7 @@ class ThreefryStream(Stream):
 
 @dataclass(frozen=True)
 class JaxStream(Stream):
-    """``jax.random.bits(jax.random.key(seed))``: the exclusive or of both words of the block of an index.
+    """``jax.random.bits(jax.random.key(seed))``: the word of an index is the exclusive or of both words of its block.
 
     This is JAX's partitionable order, the default since 0.5: the word of an element does not depend on the shape.
     """
@@ -244,7 +246,7 @@ _add(JaxStream("jax", source="jax.random, threefry2x32, partitionable"))
 
 
 class RandomSource(NamedTuple):
-    """Random words of a cast: a stream with a split seed, or given words; and the index of the first element."""
+    """Random words of a cast: a stream and a split seed, or given words; and the index of the first element."""
 
     low: np.uint32
     high: np.uint32

@@ -1,4 +1,4 @@
-"""Casts to formats that are a table of values: roundings and policies as thresholds between codes."""
+"""Casts to formats that are tables of values, with roundings and policies as thresholds between codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 
 class Thresholds(NamedTuple):
-    """A cast as a step function: the code from each threshold on; `keys` are numbers as order-preserving integers."""
+    """A cast as a step function: thresholds, as order-preserving integers in `keys`, and the code from each one up."""
 
     keys: NDArray[Any]
     starts: NDArray[np.int32]
@@ -51,7 +51,7 @@ class BucketTable(NamedTuple):
 
 
 class RandomGrid(NamedTuple):
-    """Arguments of `kernels.cast.tables.encode64_random`: in units of 1/scale the ends of an interval are integers."""
+    """Arguments of `kernels.cast.tables.encode64_random`; the ends of an interval are integers in units of 1/scale."""
 
     keys: NDArray[np.uint64]
     starts: NDArray[np.int32]
@@ -86,7 +86,7 @@ def intervals(f: TableFormat, special: SpecialCodes) -> list[Interval]:
 
 
 class _Order:
-    """Order-preserving integers for the numbers of a type; NaNs are outermost, -0 comes before +0."""
+    """Order-preserving integers for the numbers of a type, in which NaNs are outermost and -0 comes before +0."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype, self.word = dtype, _BITS[dtype]
@@ -110,7 +110,7 @@ class _Order:
         return Fraction(value) if math.isfinite(value) else float(value)
 
     def first(self, point: Fraction, *, after: bool) -> int:
-        """Return the key of the first number >= a point."""
+        """Return the key of the first number that is at least `point`, or with `after` the first one above it."""
         key = self.key(float(point))
 
         def reached(k: int) -> bool:
@@ -169,7 +169,7 @@ def thresholds(f: TableFormat, mode: Rounding, special: SpecialCodes, dtype: np.
 
 
 def _starts(keys: NDArray[Any]) -> NDArray[np.int32]:
-    """Return the number of keys below each value of the leading 16 bits, and last the number of all keys."""
+    """Return the number of keys below each value of the leading 16 bits, followed by the number of all keys."""
     shift = keys.dtype.type(8 * keys.itemsize - 16)
     counts = np.bincount((keys >> shift).astype(np.int64), minlength=1 << 16)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -204,7 +204,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
     Raises
     ------
     ValueError
-        If the gaps of neighbours span too many binades for 63-bit integers.
+        If the gaps between neighbouring values span too many binades for 63-bit integers.
     """
     order = _Order(np.dtype(np.float64))
     zero, minus_zero = order.key(0.0), order.key(-0.0)
@@ -243,7 +243,7 @@ def random_grid(f: TableFormat, special: SpecialCodes) -> RandomGrid:
 
 
 def _last_bit(value: Fraction) -> int:
-    """Return the exponent of a number's lowest set bit; a large value for zero."""
+    """Return the exponent of a number's lowest set bit, or a large value for zero."""
     if value == 0:
         return 1 << 10
     n, d = value.numerator, value.denominator

@@ -32,7 +32,7 @@ from .wire import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockCodec(Value):
-    """Tiles of a narrow format that share a scale.
+    """Tiles of codes of a narrow format that share a scale.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class BlockCodec(Value):
     tile : int
         Values of a row that share a scale.
     scale_format : Format or str
-        Format that a scale is sent in.
+        Format in which a scale is sent.
     quantizer : Quantizer or str, optional
         Quantizer that computes the scales; by default ``amax / max``, rounded up for powers of two. Its scale format
         may be narrower: powers of two that are sent as float32.
@@ -92,12 +92,12 @@ class BlockCodec(Value):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of whole tiles."""
+        """Number of bits sent per value in whole tiles."""
         return self.format.bits + self.scale_format.bits / self.tile
 
     @property
     def prefix_bytes(self) -> int:
-        """Bytes before the first row."""
+        """Number of bytes before the first row."""
         return 4 if self.tensor_scale else 0
 
     def row_bytes(self, columns: int) -> int:
@@ -157,7 +157,7 @@ class BlockCodec(Value):
 
     @with_default_fpenv
     def decode(self, wire: EncodedTensor) -> Floats:
-        """Return scale times code."""
+        """Return the decoded values: scales times the values of the codes."""
         values: Floats = wire.payload.dequantize()
         return values
 

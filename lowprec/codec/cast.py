@@ -118,15 +118,15 @@ class CastCodec(Value):
         return EncodedTensor(self, CastPayload(codes.reshape(shape).astype(f.code_dtype), f), shape, nbytes)
 
     def max_magnitudes(self, wire: EncodedTensor) -> Floats:
-        """Return the largest finite magnitude, as an array of shape (); values that overflow become Inf or NaN.
+        """Return the largest finite magnitude of the format, as an array of shape ().
 
-        In a format without Inf and NaN they saturate.
+        Values that overflow become Inf or NaN; in a format without either, they saturate.
         """
         return np.asarray(wire.payload.format.max, np.float32)
 
 
 def is_cast(codec: Codec, fmt: Format) -> bool:
-    """Return whether a codec is a plain cast to a format, regardless of their names."""
+    """Return whether a codec is a plain cast to the given format, regardless of names."""
     return isinstance(codec, CastCodec) and codec.format.same_codes(fmt)
 
 

@@ -30,7 +30,7 @@ array([[ 1.        ,  0.29464287, -0.00390625]], dtype=float32)
 
 
 def _symmetric(bits: int) -> Format:
-    """Return the integers of `bits` bits as fractions below 2, without the lowest, which cannot be negated."""
+    """Return a format of signed `bits`-bit integers scaled to fractions below 2, without the lowest integer."""
     return Format(f"int{bits}_symmetric", exponent_bits=0, mantissa_bits=bits - 1, bias=0, specials="symmetric")
 
 

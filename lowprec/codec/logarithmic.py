@@ -1,4 +1,4 @@
-"""Codecs of LogFMT: codes of the logarithm in tiles, each with its grid."""
+"""LogFMT codecs: logarithmic codes in tiles, each with its own grid."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .wire import DecodeError, EncodedTensor, Shape, as_bytes, checked_shape, ch
 
 
 class _Logarithmic(Value):
-    """Base class of both codecs: their payload has methods to decode and to pack itself."""
+    """Base class of both codecs, whose payload has methods to decode and to pack itself."""
 
     def encode(self, x: Array) -> EncodedTensor:
         raise AssertionError("subclasses define it")
 
     def decode(self, wire: EncodedTensor) -> Floats:
-        """Return the decoded values as float32, which the receiver of a combine weights and adds."""
+        """Return the decoded values as float32; the receiver of a combine weights and adds them."""
         values: Floats = wire.payload.decode()
         return values
 
@@ -80,17 +80,17 @@ class LogFMTCodec(_Logarithmic):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of whole tiles, each with a pair of bfloat16 numbers."""
+        """Number of bits sent per value in whole tiles, each with a pair of bfloat16 numbers."""
         return 8 * self.row_bytes(self.tile) / self.tile
 
     def row_bytes(self, columns: int) -> int:
-        """Return the number of bytes sent for a row of bfloat16 numbers; each tile takes 4 more for other numbers."""
+        """Return the number of bytes sent for a row of bfloat16 numbers; a tile of other numbers takes 4 bytes more."""
         tiles, rest = divmod(columns, self.tile)
         return (tiles + (rest > 0)) * 4 + tiles * -(-self.tile * self.bits // 8) + -(-rest * self.bits // 8)
 
     @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
-        """Return codes and ends; a tile with NaN or infinity decodes to NaN."""
+        """Return codes and the ends of each tile's grid; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         content = logfmt.encode(
             values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
@@ -129,7 +129,7 @@ class LogFMTCodec(_Logarithmic):
         return EncodedTensor(self, content, shape, content.nbytes)
 
     def max_magnitudes(self, wire: EncodedTensor) -> Floats:
-        """Return the largest magnitude of each value's tile, in the shape of the values."""
+        """Return for each value the largest magnitude of its tile, in the shape of the values."""
         return np.ascontiguousarray(repeat_tiles(wire.payload.amax, self.tile, wire.shape[-1]))
 
 
@@ -154,16 +154,16 @@ class DeepEPCodec(_Logarithmic):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value if no chunk falls back to bfloat16."""
+        """Number of bits sent per value if no chunk falls back to bfloat16."""
         return 10.25
 
     @property
     def columns_multiple(self) -> int:
-        """Divisor of the length of rows."""
+        """Number of which the length of a row must be a multiple."""
         return 512
 
     def row_bytes(self, columns: int) -> int:
-        """Return the number of bytes of a row without fallback; in bfloat16 a chunk of 1024 takes 768 more."""
+        """Return the number of bytes of a row without fallback; a chunk of 1024 in bfloat16 takes 768 bytes more."""
         self._checked((columns,))
         return columns * 10 // 8 + columns // 128 * 4
 

@@ -1,4 +1,4 @@
-"""Codecs of pages: in each block of tokens of a KV cache, all values come first, then all scales."""
+"""Codecs of pages: in each page of a KV cache, the values of all tokens come first, then all scales."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PagedCodec(Value):
     tokens : int
         Number of tokens per page.
     alignment : int
-        Number that divides the bytes of a page, which ends in zeros.
+        Number of which the size of a page in bytes is a multiple; the page is padded with zeros.
     description : str
         Description and use.
 
@@ -78,12 +78,12 @@ class PagedCodec(Value):
 
     @property
     def columns_multiple(self) -> int:
-        """Values of a page: rows hold whole pages."""
+        """Number of values in a page: rows hold whole pages."""
         return self.tokens * self.token.columns_multiple
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of a page."""
+        """Number of bits sent per value of a page."""
         return 8 * self._page_bytes / self.columns_multiple
 
     def row_bytes(self, columns: int) -> int:

@@ -1,7 +1,7 @@
 """Combine of experts' outputs as DeepEP's kernels do, with a codec on every message.
 
-https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` has the low-latency one, ``internode.cu`` the other. Sums are
-in float32, one rounding each, in the order of slots or nodes.
+https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` has the low-latency kernel, ``internode.cu`` the other. Sums
+are in float32, one rounding each, in the order of slots or nodes.
 """
 
 from __future__ import annotations

@@ -64,12 +64,12 @@ class SplitCodec(Value):
 
     @property
     def columns_multiple(self) -> int:
-        """Values of a token: rows hold whole tokens."""
+        """Number of values in a token: rows hold whole tokens."""
         return sum(width for width, _ in self.parts)
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of a token."""
+        """Number of bits sent per value of a token."""
         return 8 * self.row_bytes(self.columns_multiple) / self.columns_multiple
 
     def row_bytes(self, columns: int) -> int:

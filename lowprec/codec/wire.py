@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @runtime_checkable
 class Codec(Protocol):
-    """An encoder and decoder of values; rows are tokens, tiles run along them.
+    """An encoder and decoder of values; rows are tokens, and tiles run along the rows.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Codec(Protocol):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of a row of whole tiles, scales included, if the values are bfloat16 numbers."""
+        """Number of bits sent per bfloat16 value of a row of whole tiles, scales included."""
 
     def row_bytes(self, columns: int) -> int:
         """Return the number of bytes sent for a row of `columns` values."""
@@ -54,10 +54,10 @@ class Codec(Protocol):
         """Return ``decode(encode(x))``, a new array."""
 
     def to_bytes(self, wire: EncodedTensor) -> bytes:
-        """Return the bytes to send, `nbytes` of them."""
+        """Return the bytes to send, whose number is `nbytes`."""
 
     def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
-        """Parse the bytes of `to_bytes` for values of a shape; malformed bytes are a ValueError."""
+        """Parse the bytes of `to_bytes` for values of a shape; malformed bytes raise a ValueError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class EncodedTensor(BitwiseEq):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits sent per value of this array."""
+        """Number of bits sent per value of this tensor."""
         return 8.0 * self.nbytes / max(1, math.prod(self.shape))
 
     def to_bytes(self) -> bytes:
@@ -96,7 +96,7 @@ class EncodedTensor(BitwiseEq):
 
 
 class DecodeError(ValueError):
-    """Error of bytes that no encoder writes: a wrong number of them, invalid scales or padding."""
+    """Error for bytes that no encoder writes: a wrong number of bytes, invalid scales or invalid padding."""
 
 
 def checked_values(name: str, x: Any) -> Array:
@@ -105,9 +105,9 @@ def checked_values(name: str, x: Any) -> Array:
     Raises
     ------
     TypeError
-        If it does not hold real numbers.
+        If `x` does not hold real numbers.
     ValueError
-        If it is a single number.
+        If `x` is a single number.
     """
     array = as_real(f"codec {name}", x)
     if array.ndim < 1:
@@ -121,7 +121,7 @@ def checked_shape(name: str, shape: Any) -> Shape:
     Raises
     ------
     DecodeError
-        If it is not a sequence of integers >= 0, or too large for an array.
+        If `shape` is not a sequence of integers >= 0, or is too large for an array.
     """
     try:
         sizes = tuple(check_int("", "size", size, 0) for size in shape)
@@ -137,19 +137,19 @@ def checked_shape(name: str, shape: Any) -> Shape:
 
 
 def num_rows(shape: Shape) -> int:
-    """Return how many rows an array of a shape has."""
+    """Return the number of rows of an array with the given shape."""
     return math.prod(shape[:-1])
 
 
 def as_bytes(name: str, data: Any, length: int | None, shape: Shape) -> Bytes:
-    """Return `data` as uint8 if it has the required length (None: any).
+    """Return `data` as uint8 after checking its length, unless `length` is None.
 
     Raises
     ------
     DecodeError
-        If it has another length.
+        If `data` has another length.
     TypeError
-        If it is not a bytes-like object.
+        If `data` is not a bytes-like object.
     """
     try:
         raw = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray, memoryview)) else np.asarray(data)

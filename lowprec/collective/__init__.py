@@ -1,1 +1,1 @@
-"""Collectives: which rank adds what, in which order and format, when ranks reduce arrays together."""
+"""Collectives: the order and the format in which ranks add arrays when they reduce them together."""

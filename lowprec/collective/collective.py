@@ -1,8 +1,8 @@
 """`Collective`: an algorithm that adds the arrays of several ranks, and its bits for any data.
 
 A collective cuts the elements into parts. Each part has a tree of additions, whose leaves are ranks, and values of the
-tree that travel as messages: a codec is applied to these. Without a codec, every sum is rounded to the format in which
-the algorithm keeps it.
+tree that are sent as messages: a codec is applied to these. Without a codec, every sum is rounded to the format in
+which the algorithm keeps it.
 
 With q the signal to noise ratio of a codec alone, in power, and independent values on R ranks, a sum has the ratio
 q / n(R). A message with the sum of k ranks adds k / R to n(R): 1 for ``one_shot``, 2 for ``two_step``, log2 R for
@@ -40,7 +40,7 @@ FP8 = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2"}
 
 
 class Tree(NamedTuple):
-    """Additions in the form of `Order.steps`, and which of their results are sent as messages.
+    """Tree of additions in the form of `Order.steps`, with the numbers of the results that are sent as messages.
 
     A step of one term adds it to +0.
     """
@@ -130,7 +130,7 @@ class Collective(Value):
         Raises
         ------
         ValueError
-            If `shards` lacks an axis of ranks, or differ in shape.
+            If `shards` lacks an axis of ranks, or the arrays differ in shape.
         TypeError
             If their dtypes differ or are not supported.
 
@@ -236,7 +236,7 @@ class Collective(Value):
         )  # fmt: skip
 
     def snr_loss(self, ranks: int) -> float:
-        """Return by how many dB the signal to noise ratio of the sum over `ranks` ranks is below the codec's.
+        """Return by how many dB the signal to noise ratio of a sum over `ranks` ranks is lower than the codec's.
 
         Examples
         --------
@@ -248,7 +248,7 @@ class Collective(Value):
         return 10 * math.log10(noise) if noise else -math.inf
 
     def noise_gain(self, ranks: int) -> float:
-        """Return n(ranks): the noise of the sum, relative to the signal, over that of the codec."""
+        """Return n(ranks): the ratio of the relative noise of the sum to the relative noise of the codec."""
         total = 0
         for start, stop, _, (steps, sent) in self.parts(ranks, ranks, 4):
             powers = [1] * ranks
@@ -281,7 +281,7 @@ class Arithmetic:
     dtype : dtype
         Type of the elements.
     wide : bool
-        Whether sums are rounded to it at the end alone.
+        Whether sums are rounded to `dtype` only at the end.
     fp8_sums : {"float32", "float16"}
         Format of sums of FP8 numbers.
     """
@@ -292,7 +292,7 @@ class Arithmetic:
         self._is_rounded = not wide and dtype != self.inner
 
     def start(self, x: Array) -> Array:
-        """Return elements in the format of the sums."""
+        """Return elements converted to the format of the sums."""
         return x.astype(self.inner)
 
     def add(self, a: Array, b: Array) -> Array:
@@ -301,7 +301,7 @@ class Arithmetic:
         return self.finish(total).astype(self.inner) if self._is_rounded else total
 
     def finish(self, x: Array) -> Array:
-        """Return sums in the format of the elements; those of FP8 saturate, as CUDA's conversions do."""
+        """Return sums converted to the format of the elements; FP8 saturates, as in CUDA's conversions."""
         fmt = FP8.get(self.dtype.name)
         return cast(x, self.dtype) if fmt is None else round_to(x, fmt, policy="cuda_satfinite").astype(self.dtype)
 
@@ -317,13 +317,13 @@ def evaluate(
     steps : sequence of sequence of int
         Terms of each step.
     values : dict from int to array
-        Numbers at the leaves, which are removed.
+        Numbers at the leaves; they are removed from the dict as they are used.
     add : callable
         Sum of two arrays.
     sent : frozenset of int
-        Values that travel as messages.
+        Indices of the values that are sent as messages.
     send : callable
-        What arrives of a message.
+        Function that returns a value as it arrives after it was sent as a message.
     """
     n = len(values)
 

@@ -22,7 +22,7 @@ def _chain(ranks: int) -> Tree:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ring(Collective):
-    """Running sums that travel around the ranks: each rank adds its elements of a chunk; one chunk ends on each.
+    """Running sums that travel around a ring: each rank adds its elements of a chunk, and one chunk ends on each rank.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Ring(Collective):
         check_int(caller, "segment_bytes", self.segment_bytes, 1)
 
     def least(self, ranks: int) -> int:
-        """Return the number of ranks: each has a chunk."""
+        """Return the number of ranks, because each has a chunk."""
         return ranks
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
@@ -73,18 +73,18 @@ class Ring(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pairs(Collective):
-    """Sums of pairs of ranks, then of pairs of sums, with both partners computing, so that both messages are encoded.
+    """Sums of pairs of ranks, then of pairs of sums; both partners compute the sum, so that both messages are encoded.
 
     An exchange of halves of the elements (recursive halving, Rabenseifner) and one of all of them (recursive doubling)
-    have the same bits: an addition commutes.
+    have the same bits, because addition commutes.
 
     Parameters
     ----------
     join : {"pairwise", "halving"}
         ``pairwise``: ranks 0 and 1, 2 and 3, then their sums; ``halving``: ranks 0 and R/2, 1 and R/2 + 1, ...
     folds : bool
-        Whether R ranks are first reduced to a power of two, 2^k: the first 2 (R - 2^k) in pairs of neighbours.
-        Otherwise, the last of an odd number waits for the next level.
+        Whether R ranks are first reduced to a power of two, 2^k, by adding the first 2 (R - 2^k) in pairs of
+        neighbours. Otherwise, the last of an odd number of ranks waits for the next level.
     halves : bool
         Whether each rank reduces a part of the elements: the least number of elements is then 2^k.
     """
@@ -98,7 +98,7 @@ class Pairs(Collective):
         check_choice(f"Pairs {self.name}", "join", self.join, ("pairwise", "halving"))
 
     def least(self, ranks: int) -> int:
-        """Return the largest power of two that is not larger than the number of ranks, if each needs elements."""
+        """Return the largest power of two up to the number of ranks if each rank reduces a part, else 1."""
         return 1 << ranks.bit_length() - 1 if self.halves else 1
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
@@ -122,7 +122,7 @@ class OneShot(Collective):
     descending : bool
         Whether the last rank is the first term.
     scattered : bool
-        Whether a rank adds a part of the elements, and sends the sums.
+        Whether each rank adds one part of the elements and sends the sums to the others.
     """
 
     from_zero: bool = False
@@ -141,7 +141,7 @@ class OneShot(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoLevel(Collective):
-    """Sums within each node, from +0 and without encoded messages, then in a ring of nodes by `Ring`'s defaults.
+    """Sums within each node, from +0 and with no message encoded, then in a `Ring` of nodes with default parameters.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class DoubleBinaryTree(Collective):
 
 
 def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
-    """Return the sum of a rank, whose lowest bit is `bit`, and of those below it."""
+    """Add the steps of the subtree of a rank, whose lowest set bit is `bit`; return the number of its sum."""
     low = bit >> 1
     children = []
     if rank and low:
@@ -212,7 +212,7 @@ def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Choice(Value):
-    """A row of `Chosen`: the algorithm for fewer ranks and bytes than given.
+    """A row of `Chosen`: the algorithm for fewer than the given numbers of ranks and bytes.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Choice(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chosen(Collective):
-    """The algorithm that a library chooses by the number of ranks and bytes.
+    """The algorithm that a library chooses from the numbers of ranks and bytes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The catalogue of number formats: one line each.
+"""The catalogue of number formats, one line per format.
 
 Sources: OCP OFP8 rev 1.0 and MX v1.0; the types of ml_dtypes 0.6; the DeepSeek-V3 report for e5m6 and fp22; IEEE
 P3109 interim report v4.0 for its family, with members created by name on demand (`p3109`).
@@ -28,7 +28,7 @@ def p3109(K: int, P: int, signed: bool = True, domain: str = "extended") -> Form
     signed : bool
         Whether the format has negative numbers.
     domain : {"extended", "finite"}
-        With or without Inf.
+        Whether the format has Inf (``extended``) or not (``finite``).
 
     Returns
     -------
@@ -100,7 +100,7 @@ P3109 family (``p3109_k8p4se`` or ``binary8p4se``)."""
 
 
 def formats_of(caller: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
-    """Return the formats given as names or objects, one or several.
+    """Return one or several formats, given as names or objects, as a tuple.
 
     Raises
     ------

@@ -15,7 +15,7 @@ _NUMPYS = ("float16", "float32", "int8")
 
 @functools.cache
 def dtype_of(f: Format) -> np.dtype[Any] | None:
-    """Return the NumPy dtype of a format's codes, or None if NumPy and ml_dtypes lack it.
+    """Return the dtype of NumPy or ml_dtypes that has a format's codes, or None if there is none.
 
     Examples
     --------

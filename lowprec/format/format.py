@@ -40,7 +40,7 @@ class FormatParams(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Format(Layout):
-    """A floating-point format of at most 32 bits; all its values are float32 numbers.
+    """A floating-point format of at most 32 bits, whose values are all float32 numbers.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class Format(Layout):
     def ulp(self, x: ArrayLike) -> NDArray[np.float64]:
         """Return the distance between neighbouring values in the binade of each number.
 
-        ``2^(max(e, emin) - mantissa_bits)`` with e the exponent of x: the smallest subnormal around zero, and at most
-        the ulp of the format's maximum. For a table of values, the distance between the values on either side of x; if
-        x is one of the values, the distance to the next one away from zero.
+        It is ``2^(max(e, emin) - mantissa_bits)``, with e the exponent of x: the smallest subnormal around zero, and at
+        most the ulp of the format's maximum. For a table of values, it is the distance between the values on either
+        side of x or, if x is one of the values, the distance to the next one away from zero.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Format(Layout):
 
     @property
     def undefined_properties(self) -> frozenset[str]:
-        """Names of properties without a meaning for this format, such as normal numbers of integers."""
+        """Names of properties that have no meaning for this format, such as `smallest_normal` of integers."""
         return frozenset(("smallest_normal", "emin") if self.smallest_normal > self.max else ())
 
     def same_codes(self, other: Format) -> bool:
@@ -155,7 +155,7 @@ class Format(Layout):
 
     @property
     def min(self) -> float:
-        """Lowest finite value: -max; 0 or the smallest value if unsigned; one quantum below -max for integers."""
+        """Lowest finite value: -max, or one quantum below -max for integers; 0 or the smallest value if unsigned."""
         return self.value(self.min_code)
 
     @property
@@ -170,7 +170,7 @@ class Format(Layout):
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value: ``2^-mantissa_bits``, one quantum for integers."""
+        """Distance from 1 to the next larger value: ``2^-mantissa_bits``, or one quantum for integers."""
         return self.smallest_subnormal if self.is_integer else math.ldexp(1.0, -self.mantissa_bits)
 
     @property
@@ -259,7 +259,7 @@ class Format(Layout):
         x : float
             Value of the format, including Inf if the format has it.
         toward : float
-            Any number; if equal to `x`, `x` is returned.
+            Any number; if it equals `x`, `x` is returned.
 
         Returns
         -------

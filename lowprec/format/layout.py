@@ -160,7 +160,7 @@ class Layout(Value):
 
     @property
     def min_negative_magnitude(self) -> int:
-        """Smallest magnitude code that no negative number has."""
+        """Smallest magnitude code that is not the code of any negative number."""
         return self.max_code + (2 if self.specials == "integer" else 1) if self.signed else 0
 
     @property
@@ -176,7 +176,7 @@ class Layout(Value):
 
     @property
     def zero_codes(self) -> tuple[int, int]:
-        """The sign bit, which is the code of -0 if the format has it, and the code of zero."""
+        """The sign bit, which is the code of -0 if the format has -0, and the code of zero."""
         return self.sign_mask, 0
 
     @property
@@ -186,12 +186,12 @@ class Layout(Value):
 
     @property
     def sign_mask(self) -> int:
-        """Sign bit of a code; 0 for unsigned formats."""
+        """Sign bit of a code, or 0 for unsigned formats."""
         return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
 
     @property
     def _has(self) -> tuple[bool, ...]:
-        """Whether the format has Inf, NaN, 0 and -0."""
+        """Whether the format has Inf, whether NaN, whether 0, and whether -0."""
         return self.inf_code is not None, self.nan_code is not None, self.has_zero, self.has_negative_zero
 
     @property

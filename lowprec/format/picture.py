@@ -1,4 +1,4 @@
-"""SVG picture of a format (its bit fields and its values on an axis), and the HTML that notebooks show."""
+"""SVG picture of a format (its bit fields, and its values on axes), and the HTML that notebooks show."""
 
 from __future__ import annotations
 

@@ -98,25 +98,28 @@ class Policy(Value):
     name : str
         Name in messages; it does not affect the codes.
     overflow : {"saturate", "nonsaturate", "signed", "nan", "raise"}
-        Result for a rounded magnitude above the maximum: the maximum; Inf, else the NaN that `nan` selects, else the
-        maximum; the same, but NaN has the sign of the number; NaN, else the maximum; or a `ValueError`.
+        Result for a rounded magnitude above the maximum. ``saturate``: the maximum; ``nonsaturate``: Inf, else the NaN
+        that `nan` selects, else the maximum; ``signed``: the same, but NaN has the sign of the number; ``nan``: NaN,
+        else the maximum; ``raise``: a `ValueError`.
     inf : {"overflow", "saturate", "keep", "signed", "nan", "raise"}
-        Result for Inf: as for overflow; the maximum; Inf, else the maximum; Inf, else NaN with its sign, else the
-        maximum; NaN, else the maximum; or a `ValueError`.
+        Result for Inf. ``overflow``: as for overflow; ``saturate``: the maximum; ``keep``: Inf, else the maximum;
+        ``signed``: Inf, else NaN with its sign, else the maximum; ``nan``: NaN, else the maximum; ``raise``: a
+        `ValueError`.
     nan : {"signed", "positive", "negative", "ones", "positive_ones", "zero", "raise"}
-        Result for NaN: the quiet NaN with the sign of the input, the positive or the negative quiet NaN; all ones with
-        the sign of the input (the quiet NaN in formats of more than 8 bits); all ones, positive; +0; or a `ValueError`.
+        Result for NaN. ``signed``: the quiet NaN with the sign of the input; ``positive``, ``negative``: the positive
+        or the negative quiet NaN; ``ones``: all ones with the sign of the input (the quiet NaN in formats of more than
+        8 bits); ``positive_ones``: all ones, positive; ``zero``: +0; ``raise``: a `ValueError`.
     nan_fallback : {"max", "negative_zero", "raise"}
-        Result for NaN in a format without NaN: +max (CUDA's ``cvt.satfinite``), -0 (ml_dtypes; +0 for -NaN), or a
-        `ValueError`.
+        Result for NaN in a format without NaN. ``max``: +max (CUDA's ``cvt.satfinite``); ``negative_zero``: -0, or +0
+        for -NaN (ml_dtypes); ``raise``: a `ValueError`.
     negative_zero : {"keep", "positive"}
-        Result for -0 and for negative underflow if the format has a -0.
+        Result for -0 and for negative underflow if the format has -0: -0, or +0.
     negative_to_unsigned : {"nan", "round_nan", "round_zero", "raise"}
-        Result for a negative value in an unsigned format: NaN; rounded first, and NaN or zero if still negative; or a
-        `ValueError`.
+        Result for a negative value in an unsigned format. ``nan``: NaN; ``round_nan``, ``round_zero``: the value is
+        rounded first, and gives NaN or zero if it is still negative; ``raise``: a `ValueError`.
     overflow_to_odd : {"max", "odd_code"}
-        Result of rounding to odd where overflow would give Inf or NaN: the maximum, or whichever of the maximum and
-        the next code is odd (P3109).
+        Result of rounding to odd where overflow would give Inf or NaN. ``max``: the maximum; ``odd_code``: whichever of
+        the maximum and the next code is odd (P3109).
     always_saturate : Format or str, or sequence of them
         Formats that saturate regardless of `overflow`; used for PyTorch 2.13.
     source : str

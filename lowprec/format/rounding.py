@@ -143,7 +143,7 @@ class Rounding(Value):
         return fixed and self.positive_increment == self.negative_increment == _BELOW_HALF
 
     def clamps(self, fmt: Format, policy: Policy) -> tuple[bool, bool]:
-        """Return whether positive, and whether negative overflow gives the largest number instead of Inf or NaN."""
+        """Return whether positive overflow, and whether negative overflow, gives the maximum instead of Inf or NaN."""
         if self.sticky_to_lsb:
             # The neighbour with the odd code is the maximum in unsigned formats with Inf, else Inf or NaN.
             top = policy.overflow_to_odd == "max" or (fmt.inf_code is not None and fmt.max_code % 2 == 1)

@@ -51,8 +51,8 @@ class TableFormat(Format):
     name : str
         Name in tables and messages.
     table : sequence of float
-        Value of every code: 2 to 2^16 of them, a power of two; float32 numbers, at least two of them finite. The list
-        may contain NaN, +-Inf, and -0 in addition to 0.
+        Values of all codes: float32 numbers, at least two of them finite. Their number is a power of two from 2 to
+        2^16. They may include NaN, +-Inf, and -0 in addition to 0.
     next_above_max : float, optional
         Hypothetical next value above the largest: finite numbers that round to it overflow. By default its distance to
         the largest equals that between the two largest. The corresponding value below the lowest is
@@ -210,7 +210,7 @@ class TableFormat(Format):
 
     @property
     def is_integer(self) -> bool:
-        """Whether codes are two's complement integers; always False for a table."""
+        """Whether codes are two's complement integers, which is always False for a table."""
         return False
 
     @property
@@ -220,7 +220,7 @@ class TableFormat(Format):
 
     @property
     def zero_codes(self) -> tuple[int, int]:
-        """Codes of -0 and 0; the value nearest to zero replaces a missing one."""
+        """Codes of -0 and 0; if one is missing, the code of the value nearest to zero replaces it."""
         near = min(range(len(self.listed.values)), key=lambda i: abs(self.listed.values[i]))
         zero = self.listed.codes[near]
         return zero if self.listed.negative_zero is None else self.listed.negative_zero, zero
@@ -231,7 +231,7 @@ class TableFormat(Format):
         return 0
 
     def negative_code(self, magnitude: int) -> int:
-        """Return the code of the negated value of a code."""
+        """Return the code of the negative of a code's value."""
         wanted = -self.value(magnitude)
         if wanted == -math.inf and self.listed.negative_inf is not None:
             return self.listed.negative_inf
@@ -268,7 +268,7 @@ class TableFormat(Format):
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger value; NaN if 1 is not a value or is the largest."""
+        """Distance from 1 to the next larger value, or NaN if 1 is not a value or is the largest."""
         return self.nextafter(1.0, math.inf) - 1 if 1.0 in self.listed.values[:-1] else math.nan
 
     def can_represent_all(self, other: Format) -> bool:
@@ -336,7 +336,7 @@ _PREFIXES = ((3, 2, 4), (2, 2, 3), (1, 2, 2), (1, 3, 1), (1, 4, 0))
 
 
 def hif8_values() -> Iterable[float]:
-    """Return the values of HiF8's 256 codes: a prefix after the sign gives the number of exponent bits."""
+    """Return the values of HiF8's 256 codes, in which a prefix after the sign gives the number of exponent bits."""
     for code in range(256):
         sign, b = (-1.0 if code & 0x80 else 1.0), code & 0x7F
         if b < 8:

@@ -1,1 +1,1 @@
-"""Golden models: the arithmetic of an accumulator or of a cast as a C header, for emulators, compilers and RTL."""
+"""Golden models: C headers with the arithmetic of an accumulator, cast or quantizer, for emulators and RTL."""

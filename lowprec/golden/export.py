@@ -1,4 +1,4 @@
-"""`c_header` and `sv_dpi`: accumulators as C99 headers without dependencies, filled in from their fields."""
+"""`c_header` and `sv_dpi`: C99 headers of accumulators, without dependencies, from templates and their fields."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ExportError(ValueError):
 
 
 class Exported(NamedTuple):
-    """A header with the name and the operands of its function."""
+    """A header, and the name and the operands of its function."""
 
     name: str  # of the C function
     text: str
@@ -242,8 +242,8 @@ def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[st
 def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
     """Return a SystemVerilog package that imports the function by DPI-C, and the C file that it calls.
 
-    Operands are packed vectors of one instruction, element 0 in the low bits, as simulators without open arrays
-    (Verilator) accept them.
+    Operands are the packed vectors of one instruction, with element 0 in the low bits, which simulators without open
+    arrays (Verilator) accept too.
     """
     accumulator = accumulators.get(accumulator)
     if accumulator.scale_format is not None:
@@ -274,7 +274,7 @@ def _template_of(accumulator: Accumulator) -> str:
 
 
 def _constants(name: str, accumulator: Accumulator) -> str:
-    """Return the accumulator's integer fields and constants derived from others, as lines of a C enum."""
+    """Return an accumulator's integer fields, and constants derived from its other fields, as lines of a C enum."""
     fields: dict[str, int] = {}
     own = set(compared_fields(type(accumulator))) - {"promote_every"}
     for field in dataclasses.fields(accumulator):
@@ -293,7 +293,7 @@ def _constants(name: str, accumulator: Accumulator) -> str:
 
 
 def _scales(accumulator: Accumulator) -> dict[str, Any]:
-    """Return the parameters for scales, and the constants of their format; without scales they are empty."""
+    """Return the template's parameters for scales, and the constants of their format; empty without scales."""
     fmt, name = accumulator.scale_format, f"lp_{_identifier(accumulator)}"
     is_positive = getattr(accumulator, "zero_c_is_positive", False)
     values = {"C_START": f"(c & {name}_INF) != 0 ? c : 0u" if is_positive else "c"}
@@ -335,7 +335,7 @@ def _result(accumulator: Accumulator) -> dict[str, Any]:
 
 
 def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]:
-    """Return the constants of an operand's format; TF32 units read float32 words without their low 13 bits."""
+    """Return the template's constants for an operand's format; TF32 units ignore the low 13 bits of float32 words."""
     read, codes = accumulator.multiplied(fmt), f"{side.lower()}[i]"
     if not (read.signed and read.has_zero) or read.is_integer:
         raise ExportError(f"golden: operands must be signed floating-point formats with a zero, got {fmt}")
@@ -350,7 +350,7 @@ def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]
 
 
 def _is_daz(accumulator: Accumulator, fmt: Format) -> bool:
-    """Return whether subnormal operands are zeros: those of the accumulator's formats, or below float32's normals."""
+    """Return whether subnormal operands count as zeros, by `daz_formats` or because they are subnormal in float32."""
     flushes = any(how.flushes for how in roundings(accumulator))
     return accumulator.is_daz(fmt) or isinstance(accumulator, PairwiseSum) or (flushes and fmt.emin <= FLOAT32.emin)
 

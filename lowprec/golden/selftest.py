@@ -1,4 +1,4 @@
-"""Test vectors inside of a golden model: labelled inputs of the conformance vectors, answers of the oracle."""
+"""Test vectors in a golden model: labelled inputs of the conformance vectors, with the oracle's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW = 12  # numbers per line
 def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
     """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
 
-    Half of the vectors have ordinary operands, the others arbitrary codes.
+    Half of the vectors have operands with magnitudes near 1, the others have arbitrary codes.
     """
     answer = ACCUMULATORS.get(accumulator.name)
     if not count or answer is None:
@@ -55,7 +55,7 @@ def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count:
 
 
 def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.ndarray:
-    """Return codes in a format: magnitudes near 1 in the first half of the rows, any codes in the others."""
+    """Return codes in a format: of magnitudes near 1 in the first half of the rows, arbitrary in the second."""
     codes = rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64)
     one = -fmt.emin + 1 if fmt.has_zero else -fmt.emin
     near = ((one + rng.integers(-4, 4, shape)) << fmt.mantissa_bits) | rng.integers(0, 1 << fmt.mantissa_bits, shape)
@@ -68,7 +68,7 @@ def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.
 
 
 def _scale_codes(rng: np.random.Generator, accumulator: Accumulator, shape: tuple[int, int]) -> np.ndarray:
-    """Return codes of scales around 1, one for each block of K; none without scales."""
+    """Return codes of scales near 1, one for each block of K; no columns if the accumulator takes no scales."""
     fmt, block = accumulator.scale_format, accumulator.scale_block
     if fmt is None:
         return np.empty((shape[0], 0), np.uint8)
@@ -77,7 +77,7 @@ def _scale_codes(rng: np.random.Generator, accumulator: Accumulator, shape: tupl
 
 
 def _canonical(bits: int, accumulator: Accumulator) -> int:
-    """Return the oracle's answer, a NaN replaced by the accumulator's canonical NaN if it has one."""
+    """Return the oracle's answer, with a NaN replaced by the accumulator's canonical NaN if there is one."""
     stored = accumulator.stored_format
     assert stored.inf_code is not None
     is_nan = bits & (stored.sign_mask - 1) > stored.inf_code

@@ -59,7 +59,7 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
         return own
 
     def summed(node: SumNode) -> str:
-        """Write the statements of a node, and return its result."""
+        """Append the statements of a node, and return the variable that holds its result."""
         nonlocal count
         assert isinstance(node.how, SingleRounding)
         own, how, result = terms(node), node.how, f"r[{count}]"

@@ -1,4 +1,4 @@
-"""Every accumulator of the catalogue by name: its rule and operand formats, one line each.
+"""Rule and operand formats of every accumulator of the catalogue, by name, one line each.
 
 The rules of tensor cores and matrix cores are the published ones, implemented independently from the sources.
 """
@@ -118,7 +118,7 @@ class Accumulator:
 def tf32_code(float32_bits: int) -> int:
     """Return the tf32 code that a tensor core reads from a float32, ignoring the low 13 bits.
 
-    A NaN with a payload in those bits only becomes an infinity.
+    A NaN whose payload is only in those bits becomes an infinity.
     """
     return float32_bits >> 13
 

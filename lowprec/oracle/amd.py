@@ -27,7 +27,7 @@ def _below(value: Exact, exponent: int) -> bool:
 
 
 class Chained(ABC):
-    """A rule that adds groups of products in increasing k, with the result of each group as c of the next."""
+    """A rule that adds groups of products in increasing k, using the result of each group as c of the next."""
 
     group: int
 
@@ -76,8 +76,8 @@ class FlushedPairs(Chained):
     """CDNA2: float32 products added pairwise, then to c, each step rounded to nearest.
 
     Subnormal inputs and c become +0, as does -0; subnormal results become a zero of their sign. All of K is one
-    instruction: only the first c is an input. `flush` False and `pairwise` False are wrong rules: subnormals are kept,
-    products are added sequentially.
+    instruction: only the first c is an input. Two wrong rules: with `flush` False, subnormals are kept; with `pairwise`
+    False, products are added sequentially.
     """
 
     group: int
@@ -113,22 +113,23 @@ class FlushedPairs(Chained):
 
 @dataclass(frozen=True)
 class FlooredSum(Chained):
-    """CDNA3: products truncated at their largest exponent, then rounded *down* against c, then to nearest.
+    """CDNA3: products truncated relative to their largest exponent, then rounded *down* with c, then to nearest.
 
     Products are truncated to `fraction_bits` below their largest exponent and summed; that sum and c are aligned to the
     larger exponent of the two, the sum rounded down to `fraction_bits` + 8 bits and c to `fraction_bits`; the total is
-    rounded down to 31 fraction bits (if subnormal: below 2^-126) and then to the nearest float32. A product of 2^128 or
-    more is infinite. Zero products have no exponent; a zero c has that of subnormals.
+    rounded down to 31 fraction bits (below 2^-126 if subnormal) and then to the nearest float32. A product of 2^128 or
+    more is infinite. Zero products have no exponent; a zero c has the exponent of subnormals.
 
     Attributes
     ----------
     group
         Products per group.
     halves
-        FP8: products of even and of odd k are summed separately and then together, rounded down to `fraction_bits`
-        below the larger exponent; a c more than 25 binades below the sum's exponent is dropped.
+        Whether products of even and of odd k are summed separately, as for FP8, and the two sums rounded down to
+        `fraction_bits` below the larger exponent and added; a c more than 25 binades below the sum's exponent is
+        dropped.
     floor
-        False is a wrong rule: truncation instead of rounding down.
+        Whether sums are rounded down; False is a wrong rule: they are truncated.
     """
 
     group: int
@@ -170,7 +171,7 @@ class FlooredSum(Chained):
 
 
 def _capped(pair: tuple[Parts, Parts], fa: Fields, fb: Fields) -> tuple[Parts, Parts]:
-    """Return the product, with an infinity for 2^128 or more."""
+    """Return the parts of a product, with an infinity if it is 2^128 or more."""
     a, b = pair
     if "finite" == a.kind == b.kind:
         unit = a.exponent + b.exponent - fa.mantissa_bits - fb.mantissa_bits

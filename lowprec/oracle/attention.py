@@ -1,4 +1,4 @@
-"""One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in a low precision, output.
+"""One row of attention in exact arithmetic: scores, online softmax by tiles of keys, P in low precision, and output.
 
 Every float32 operation is a fraction rounded once. 2**x and log2 are computed to 60 digits and rounded to float32,
 except where an attention kernel evaluates a published polynomial.
@@ -25,7 +25,7 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention kernel: a right one, or a wrong one that tests must detect.
+    """An attention kernel: a correct one, or a wrong one that tests must detect.
 
     Attributes
     ----------
@@ -36,23 +36,24 @@ class Attention:
     tile
         Keys per tile.
     sum_order
-        "quad": four threads a row; "quad_fused": their first addition is fused with the rescaling; "packed": one thread
-        with eight chains.
+        "quad": four threads per row; "quad_fused": the same, with each first addition fused with the rescaling;
+        "packed": one thread with eight chains.
     polynomial, emulated
-        Coefficients of 2**x, and which columns of a tile use them.
+        Coefficients of a polynomial for 2**x, and the columns of a tile for which it is used.
     offset, threshold, promote_every
-        Power of two that multiplies P; largest growth in octaves that keeps the maximum; tiles between additions of P V
-        to the output in float32.
+        Exponent of the power of two that multiplies P; largest growth of the maximum, in octaves, for which the old
+        maximum is kept; number of tiles between additions of P V to the output in float32.
     backwards
-        Tiles run from the last key to the first.
+        Whether tiles run from the last key to the first.
     fused_scores, fused_shift, flush
         Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
     empty_scale, empty_lse, lse_in_octaves, fused_lse
-        Results of a row without probabilities; the form of the log-sum-exp, and whether it is a fused multiply-add.
+        Results of a row without probabilities (the first two); whether the log-sum-exp is computed in octaves; whether
+        it is a fused multiply-add.
     guards_shift
-        The argument of 2**x takes a maximum of -inf as 0 in every tile.
+        Whether a maximum of -inf counts as 0 in the argument of 2**x, in every tile.
     sink
-        How a sink is added: "shifted" by a fused multiply-add, or with the "offset" at the end.
+        How a sink is added at the end: "shifted", by a fused multiply-add, or "offset", with the offset added last.
     sums_rounded_p
         Wrong rule: the sum adds P after its conversion.
     drops_v_descale
@@ -119,8 +120,8 @@ class Attention:
         lse_scale
             Factor of the maximum in the log-sum-exp; `scale` times ln 2 if it is not given.
         visits
-            First key of each tile that is loaded, in order, and whether the tile takes a maximum of -inf as 0; by
-            default, the tiles with a key that the query sees, all of which do.
+            First key of each tile that is loaded, in order, and whether a maximum of -inf counts as 0 in the tile; by
+            default, the tiles with a key that the query sees, all with True.
         """
         channels, high = len(v[0]), len(k) if high is None else high
         maximum: Exact = -math.inf
@@ -207,7 +208,7 @@ class Attention:
         return numbers, _bits(self._multiply_add(maximum, factor, nats, self.fused_lse))
 
     def _add(self, p: list[Exact], sums: list[Exact], factor: Exact) -> list[Exact]:
-        """Return the rescaled partial sums plus a tile of probabilities."""
+        """Return the partial sums after they are rescaled and a tile of probabilities is added."""
         if self.sum_order == "packed":
             chains: list[Exact] = [Fraction(0)] * 8
             chains[0] = self._times(sums[0], factor)
@@ -262,15 +263,15 @@ class Attention:
 
 @dataclass(frozen=True)
 class Combine:
-    """The kernel that combines split keys: the right ones, and wrong ones that tests must detect.
+    """A kernel that combines split keys: a correct one, or a wrong one that tests must detect.
 
     Attributes
     ----------
     lanes
         Threads of a row; thread t adds every `lanes`-th exponential from t on.
     by_total, scaled, skips_zeros, empty_lse
-        Weights are exp(lse - total) and not exp(lse - maximum) / sum; the argument of 2**x is one fused multiply-add;
-        splits without a positive weight are left out; result of a row without a key.
+        Whether weights are exp(lse - total) instead of exp(lse - maximum) / sum; whether the argument of 2**x is one
+        fused multiply-add; whether splits without a positive weight are left out; log-sum-exp of a row without a key.
     """
 
     lanes: int
@@ -323,7 +324,7 @@ def _finite(maximum: Exact, guarded: bool) -> Exact:
 
 
 def _below(x: Exact, least: Any) -> bool:
-    """Return whether a magnitude is less than a limit; NaN is not."""
+    """Return whether a magnitude is less than a limit; False for NaN."""
     return bool(abs(x) < least)
 
 
@@ -356,7 +357,7 @@ def _divided(a: Exact, b: Exact) -> Exact:
 
 
 def _tanh(x: Exact) -> Exact:
-    """Return the hyperbolic tangent rounded to float32; of a small number it is that number."""
+    """Return the hyperbolic tangent rounded to float32; a small number is returned unchanged."""
     if math.isnan(x):
         return x
     number: Any = x

@@ -21,16 +21,17 @@ Codes = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Backward:
-    """A backward pass: the right one, and wrong ones that tests must detect.
+    """A backward pass: the correct one, or a wrong one that tests must detect.
 
     Attributes
     ----------
     core, operands
         Tensor core of all products, and the format of all operands.
     queries, keys, columns, buffers
-        Sizes of the tiles; columns of a row that its threads load at once; buffers of dQ.
+        Sizes of the tiles of queries and keys; number of columns of a row that its threads load at once; number of
+        buffers for dQ.
     backwards
-        Tiles of queries run from the last to the first.
+        Whether tiles of queries run from the last to the first.
     rounded_p
         Wrong rule: dS is computed from P after its rounding.
     """
@@ -109,7 +110,7 @@ class Backward:
         return self.core.rule.dot(a, b, c, self.operands, self.operands)
 
     def dot(self, dout: Sequence[int], out: Sequence[Exact]) -> Exact:
-        """Return the row's dot product: thread t adds columns 8t to 8t + 7 of every `columns`."""
+        """Return a row's dot product, in which thread t adds columns 8t to 8t + 7 of every `columns`."""
         threads: list[Exact] = []
         for t in range(self.columns // 8):
             mine = [c for c in range(len(out)) if c % self.columns // 8 == t]

@@ -51,7 +51,7 @@ _LOGF = list(zip(_NUMBERS[::2], _NUMBERS[1::2], strict=True))
 
 @dataclass(frozen=True)
 class CpuAttention:
-    """PyTorch's kernel: the right one, and wrong ones that tests must detect.
+    """PyTorch's kernel: the correct one, or a wrong one that tests must detect.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class CpuAttention:
     fast
         Whether e**x is `fexp_u20`, PyTorch's function for 16-bit types, instead of `exp_u20`.
     accumulators
-        Number of accumulators, vectors of 16 lanes to which the values of a row are added in turn.
+        Number of accumulators: vectors of 16 lanes, to which the values of a row are added in turn.
     tile, block
         Numbers of keys per tile and of products per chain.
     width
         Lanes of a vector. For keys after the last whole vector, e**x is C's ``exp``; they are added one by one.
     fused_sum, halves
-        The sum so far and the tile's are one fused multiply-add; wrong rule: one block and a rest instead of two
-        halves.
+        Whether the sum of earlier tiles and the sum of a tile are combined by one fused multiply-add; whether products
+        for more than one block are divided into two halves (the wrong rule: one block and a rest).
     """
 
     operands: Fields
@@ -88,7 +88,7 @@ class CpuAttention:
         high: int,
         stop: int,
     ) -> tuple[list[int], int]:
-        """Return the float32 bits of the output and of the log-sum-exp: `high` keys are seen, `stop` are loaded."""
+        """Return the float32 bits of output and log-sum-exp of a query that sees `high` keys and loads `stop`."""
         maximum: Exact = -math.inf
         total: Exact = ZERO
         out: list[Exact] = []
@@ -141,15 +141,17 @@ class CpuAttention:
 
 @dataclass(frozen=True)
 class MathAttention:
-    """PyTorch's attention without a fused kernel, in float32: the right one, and wrong ones that tests must detect.
+    """PyTorch's attention without a fused kernel, in float32: the correct rule, or a wrong one that tests must detect.
 
     Attributes
     ----------
     block, halves
-        Products of a chain; wrong rule: one block and a rest instead of two halves.
+        Largest number of products in a chain; whether products for more than one block are divided into two halves (the
+        wrong rule: one block and a rest).
     scales_scores, replaces_hidden, sums_rest_alone, divides_output
-        Wrong rules: the product is scaled instead of both operands; hidden scores are -inf whatever they were; keys
-        beyond the last 16 are added one by one; the output is divided by the sum.
+        Wrong rules. `scales_scores`: the product is scaled instead of both operands; `replaces_hidden`: hidden scores
+        are -inf whatever they were; `sums_rest_alone`: keys beyond the last 16 are added one by one; `divides_output`:
+        the output is divided by the sum.
     """
 
     block: int = 192
@@ -214,7 +216,7 @@ class MathAttention:
 
 
 def _dot(a: Sequence[Exact], b: Sequence[Exact], block: int, halves: bool, start: Exact | None = None) -> Exact:
-    """Return a product: a chain of fused multiply-adds per block, added in turn."""
+    """Return a dot product: chains of fused multiply-adds, one per block, whose sums are added in turn."""
     count = len(a)
     size = count if count <= block else block
     if halves and block < count <= 2 * block:
@@ -229,7 +231,7 @@ def _dot(a: Sequence[Exact], b: Sequence[Exact], block: int, halves: bool, start
 
 
 def _halved(row: list[Exact]) -> Exact:
-    """Return the sum of lanes: halves are added until one is left."""
+    """Return the sum of lanes, whose halves are added until one lane is left."""
     while len(row) > 1:
         half = len(row) // 2
         row = [_plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
@@ -253,7 +255,7 @@ def expf_u10(x: Exact) -> Exact:
 
 
 def exp_u20(x: Exact) -> Exact:
-    """Return PyTorch's exp of 20 ulp: minps and maxps take their second argument for NaN."""
+    """Return PyTorch's exp with errors of up to 20 ulp; minps and maxps return their second argument for NaN."""
     number: Any = x
     if number < _LOW:
         return ZERO
@@ -268,7 +270,7 @@ def exp_u20(x: Exact) -> Exact:
 
 
 def fexp_u20(x: Exact) -> Exact:
-    """Return PyTorch's exp for 16-bit types: a float32 number built as an integer; cvttps of NaN is 0x80000000."""
+    """Return PyTorch's exp for 16-bit types, a float32 number built as an integer; cvttps gives 0x80000000 for NaN."""
     number: Any = x
     if math.isnan(x):
         return -0.0

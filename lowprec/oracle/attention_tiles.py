@@ -1,4 +1,4 @@
-"""Tiles of keys that the block of a query loads, by the loops of the sources; one query at a time.
+"""Tiles of keys that the block of a query loads, by the loops of the sources, for one query at a time.
 
 Sources: Dao-AILab/flash-attention 0251105, vllm-project/flash-attention 617264c. The functions name files and lines.
 """
@@ -17,7 +17,7 @@ _HEADS = (32, 64, 96, 128)  # sizes of FlashAttention-2 that have kernels withou
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles of one head: the right ones, and wrong ones that tests must detect.
+    """Tiles of one head: by a correct rule, or by a wrong one that tests must detect.
 
     Attributes
     ----------
@@ -26,14 +26,16 @@ class Tiles:
     rows, keys
         Sizes of a block of queries and of a tile of keys.
     m, n, d, group
-        Numbers of queries and keys, head size, query heads per key head.
+        Numbers of queries and keys, head size, and number of query heads per key head.
     causal, left, right
-        The mask that the caller asks for; -1: no limit.
+        Mask that the caller requests; -1: no limit.
     splits, split
-        Shares of all tiles that FlashAttention-2's blocks load, and which of them; the other libraries have one here.
+        Number of shares into which FlashAttention-2's blocks divide the tiles, and index of this one; 1 for other
+        libraries.
     guards_all, one_block, as_given, aligned, even_by_length
-        Wrong rules: every tile checks for rows without a maximum; a block holds all queries; the mask is not
-        normalized; tiles of vLLM's windows start at a multiple of their size; head sizes do not count.
+        Wrong rules. `guards_all`: every tile checks for rows without a maximum; `one_block`: a block holds all queries;
+        `as_given`: the mask is not normalized; `aligned`: tiles of vLLM's windows start at a multiple of their size;
+        `even_by_length`: head sizes are ignored.
     """
 
     library: Literal["flash2", "fa3", "vllm", "fa4"]
@@ -55,7 +57,7 @@ class Tiles:
     even_by_length: bool = False
 
     def row(self, i: int, member: int = 0) -> Visits:
-        """Return the first key of each tile that query i of a group's head loads, and whether it is guarded."""
+        """Return the first key of each tile that query i of a group's head loads, and whether the tile is guarded."""
         rule = {"flash2": self._flash2, "fa3": self._fa3, "vllm": self._fa3, "fa4": self._fa4}[self.library]
         return [(start, guarded or self.guards_all) for start, guarded in rule(i, member)]
 
@@ -66,7 +68,7 @@ class Tiles:
         return low, max(0, self.n if right < 0 else min(self.n, place + right + 1))
 
     def _flash2(self, i: int, _: int) -> Visits:
-        """csrc/flash_attn/flash_api.cpp:422-427; src/flash_fwd_kernel.h:90-101, 305-414; launch_template.h:65-79.
+        """Follow csrc/flash_attn/flash_api.cpp:422-427; flash_fwd_kernel.h:90-101, 305-414; launch_template.h:65-79.
 
         Splits: flash_fwd_kernel.h:536-544, 856-992; launch_template.h:120.
         """
@@ -104,7 +106,7 @@ class Tiles:
         return found
 
     def _fa3(self, i: int, member: int) -> Visits:
-        """hopper/flash_api.cpp:796-815; block.h:14-130; heuristics.h:10-22; mainloop_fwd_sm90...hpp:1149-1233.
+        """Follow hopper/flash_api.cpp:796-815; block.h:14-130; heuristics.h:10-22; mainloop_fwd_sm90...hpp:1149-1233.
 
         vLLM: hopper/block.h:21-87.
         """
@@ -136,7 +138,7 @@ class Tiles:
         ]
 
     def _fa4(self, i: int, member: int) -> Visits:
-        """flash_attn/cute/block_info.py:31-56; flash_fwd_sm100.py:2300-2348, 3380: a block always has a tile."""
+        """Follow flash_attn/cute/block_info.py:31-56; flash_fwd_sm100.py:2300-2348, 3380: a block always has a tile."""
         left, right = self.left, 0 if self.causal else self.right
         half = self.rows // 2
         rows = self.rows if self.m * self.group > half else half
@@ -158,7 +160,7 @@ class Tiles:
         return block * rows // group, -(-(block + 1) * rows // group)
 
     def _packs(self) -> bool:
-        """hopper/heuristics.h: whether packing the heads of a group wastes clearly fewer rows."""
+        """Return whether packing the heads of a group wastes clearly fewer rows, by hopper/heuristics.h."""
         alone, packed = (
             float(_round(Fraction(x, -(-x // self.rows) * self.rows))) for x in (self.m, self.m * self.group)
         )
@@ -170,5 +172,5 @@ def _toward_zero(a: int, b: int) -> int:
 
 
 def _up(a: int, b: int) -> int:
-    """cute::ceil_div: (a + b - 1) / b, truncated toward zero."""
+    """Return (a + b - 1) / b truncated toward zero, as cute::ceil_div."""
     return _toward_zero(a + b - 1, b)

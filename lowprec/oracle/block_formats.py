@@ -31,7 +31,7 @@ Rule = Callable[..., Block]
 
 
 def _rounded(value: Fraction, fmt: Fields) -> Fraction:
-    """Return the nearest number of a format, ties to even."""
+    """Return the nearest number of a format, with ties to even."""
     return Fraction(decode(casts.cast(value, fmt, "nearest_even", "ocp_sat"), fmt))
 
 
@@ -117,7 +117,7 @@ def _as_bfloat16(word: int) -> int:
 
 
 class BlockRule(NamedTuple):
-    """A format: its block, magnitude bits, number of levels, rule, and the arguments of similar wrong rules."""
+    """A block format: block, magnitude bits, number of levels, rule, and arguments that give similar wrong rules."""
 
     block: int
     bits: int

@@ -49,7 +49,7 @@ def size_of(value: Exact) -> Exact:
 
 
 class Tensor(NamedTuple):
-    """Amax of the tensor, the factor that scales blocks up, and the inverse scale."""
+    """Amax of the tensor, the factor that multiplies block scales, and its inverse."""
 
     amax: Fraction
     encode: Fraction
@@ -57,7 +57,7 @@ class Tensor(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """A block's scale, the factor of its values, and whether they are divided by it."""
+    """A block's scale, the factor or divisor of its values, and whether it is a divisor."""
 
     scale: Exact
     factor: Exact
@@ -103,7 +103,7 @@ def tile(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
 
 
 def power(e: int, least: int = -127) -> Scaled:
-    """Return the scale 2^e, e within the range of E8M0."""
+    """Return the scale 2^e, with e limited to the range of E8M0."""
     e = min(max(e, least), 127)
     return Scaled(two_to(e), two_to(-e))
 
@@ -115,7 +115,7 @@ def ceil_log2(value: Fraction) -> int:
 
 
 def round_up(quotient: Callable[[Fraction, Fraction], Fraction], least: int) -> Rule:
-    """Return 2^e, not below the float32 quotient of amax and max."""
+    """Return the rule whose scale is the smallest 2^e not below the float32 quotient of amax and max."""
 
     def rule(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
         q = r32(quotient(amax, top))
@@ -149,7 +149,7 @@ def exponent(of_amax: Callable[[Fraction], int]) -> Rule:
 
 
 def after_rounding(mantissa_bits: int) -> Callable[[Fraction], int]:
-    """Return a rule: the exponent of amax plus half a quantum of `mantissa_bits` fraction bits."""
+    """Return a function that gives the exponent of amax plus half a quantum of `mantissa_bits` fraction bits."""
 
     def of_amax(amax: Fraction) -> int:
         e = floor_log2(amax)

@@ -66,7 +66,7 @@ Away: TypeAlias = Callable[[Fraction, bool, bool, Mode, int, int], bool]
 def on_grid(
     value: Exact, fmt: AnyFormat, mode: Mode = "nearest_even", random: int = 0, bits: int = 0, rule: Away = away
 ) -> Rounded:
-    """Round an exact value to the grid of a format, as if it had codes above its maximum."""
+    """Round an exact value to the grid of a format, as if the format had codes above its maximum."""
     f = fields(fmt)
     value = exact(value)
     if value != value:

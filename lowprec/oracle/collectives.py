@@ -1,4 +1,4 @@
-"""All-reduces as programs of ranks that exchange messages, written from the sources, for any numbers and addition.
+"""All-reduces as programs of ranks that exchange messages, after the sources, for any type of number and addition.
 
 Every function takes the inputs of all ranks, lists of one number for each element, and an addition, and returns the
 results of all ranks. Nothing is shared with the trees of `lowprec.collective`.
@@ -135,7 +135,7 @@ def nccl_ring(inputs: list[list[T]], add: Add[T]) -> list[list[T]]:
 
 
 def _children(ranks: int, rank: int) -> tuple[int, int]:
-    """Return the children of ncclGetBtree, NVIDIA/nccl, src/graph/trees.cc; -1 for none."""
+    """Return the children by ncclGetBtree, NVIDIA/nccl, src/graph/trees.cc, with -1 for a missing one."""
     bit = 1
     while bit < ranks and not bit & rank:
         bit <<= 1

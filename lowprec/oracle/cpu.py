@@ -1,6 +1,6 @@
-"""Dot products of CPUs: x86 flushes subnormals, Arm's BFDOT rounds to odd or twice, Arm's FP8 rounds once.
+"""Dot products of CPUs: x86 flushes subnormals, Arm's BFDOT rounds to odd or rounds twice, Arm's FP8 rounds once.
 
-NaN is IEEE 754's quiet NaN here. Fields with other than their default values are wrong rules.
+NaN is IEEE 754's quiet NaN here. A field with a value other than its default is a wrong rule.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _read(code: int, fmt: Fields, flush: bool) -> Exact:
 def _flushed(value: Exact, after: bool = True) -> Exact:
     """Round to float32, to nearest even; a tiny result becomes a zero of its sign.
 
-    Tininess is detected after rounding to 24 bits with unbounded exponent (below 2^-126), or before without `after`.
+    A result is tiny if its magnitude is below 2^-126 after rounding to 24 bits with an unbounded exponent, or before
+    rounding if `after` is False.
     """
     if math.isfinite(value) and value != 0:
         size = abs(Fraction(value))
@@ -70,9 +71,10 @@ def _codes(side: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class FlushedFma(Chained):
-    """VDPBF16PS: fused multiply-adds, the last of a group first; subnormals are zeros, tininess is after rounding.
+    """VDPBF16PS: fused multiply-adds, the last product of a group first; subnormal operands and results become zeros.
 
-    `forwards`, `keep` and `before` are wrong rules: first product first, subnormals kept, tininess before rounding.
+    Tininess is detected after rounding. Wrong rules: with `forwards`, the first product comes first; with `keep`,
+    subnormals are kept; with `before`, tininess is detected before rounding.
     """
 
     group: int = 2
@@ -96,7 +98,7 @@ class FlushedFma(Chained):
 
 
 def _value(code: int, fmt: Fields, flushed: tuple[Fields, ...], keep: bool = False) -> Exact:
-    """Return the operand's value, with subnormals of float32 and of the formats in `flushed` as zeros."""
+    """Return an operand's value, with zeros for subnormals of float32 and of the formats in `flushed`."""
     value = _read(code, fmt, not keep)
     return _zero_like(value) if fmt in flushed and _below_least(value, two_to(1 - fmt.bias)) else value
 
@@ -149,7 +151,7 @@ def _sum(values: Sequence[Exact]) -> Exact:
 
 
 def _to_odd(value: Exact, flush: bool = True) -> Exact:
-    """Round to float32, to odd; subnormals are flushed, 2^128 and more becomes Inf."""
+    """Round to float32, to odd; subnormals are flushed, and magnitudes of 2^128 or more become Inf."""
     if not math.isfinite(value) or value == 0:
         return value
     size = abs(Fraction(value))
@@ -169,8 +171,8 @@ def _to_odd(value: Exact, flush: bool = True) -> Exact:
 class Odd(Chained):
     """BFDOT with EBF = 0: products, their sum and its sum with c are rounded to odd; subnormals are zeros.
 
-    `rounding` "nearest", `keep` and `one_by_one` are wrong rules: rounding to nearest even, subnormals kept, products
-    added to c one by one.
+    Wrong rules: with `rounding` "nearest", rounding is to nearest even; with `keep`, subnormals are kept; with
+    `one_by_one`, products are added to c one by one.
     """
 
     group: int = 2
@@ -200,7 +202,7 @@ class Odd(Chained):
 
 @dataclass(frozen=True)
 class RoundedGroups(Chained):
-    """BFDOT with EBF = 1: a group's exact sum is rounded, then its sum with c; subnormals are kept."""
+    """BFDOT with EBF = 1: a group's exact sum is rounded, then added to c and rounded; subnormals are kept."""
 
     group: int = 2
 
@@ -212,7 +214,7 @@ class RoundedGroups(Chained):
 
 @dataclass(frozen=True)
 class ScaledGroups(Chained):
-    """Arm's FP8: c plus 2^exponent times a group's exact sum, rounded once; overflow saturates with `saturate`."""
+    """Arm's FP8: c plus 2^exponent times a group's exact sum, rounded once; if `saturate`, overflow saturates."""
 
     group: int = 4
     exponent: int = 0

@@ -12,7 +12,7 @@ from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode,
 
 
 class Scales(NamedTuple):
-    """Scales inside the instruction: one code per `block` consecutive k, for a and for b.
+    """Scales inside the instruction: one code for every `block` consecutive k, for a and for b.
 
     In unsigned formats, a code's sign bit is ignored.
     """
@@ -31,7 +31,7 @@ class Scales(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule by which a tensor core adds a group of products: the right rules, and wrong ones that tests must detect.
+    """Rule by which a tensor core adds a group of products: a correct rule, or a wrong one that tests must detect.
 
     The defaults are Hopper's FP8 unit: all terms of a group are aligned to the largest exponent, truncated to
     `fraction_bits`, summed exactly and truncated to the output. Each group's result is the next group's c.
@@ -41,23 +41,23 @@ class Rule:
     group
         Products per group.
     fraction_bits, align
-        Fraction bits kept below the largest exponent, and the rounding of lower bits: toward zero ("truncate"), down
-        ("floor"), or to nearest even ("nearest").
+        Fraction bits kept below the largest exponent, and the rounding of the bits below these: toward zero
+        ("truncate"), down ("floor"), or to nearest even ("nearest").
     output, output_fraction, output_rounding
-        "fp22" (a float32 with 13 fraction bits), "f32" or "f16" (always to nearest even); fraction bits of the result
-        if they differ from the output's; "truncate" or "nearest".
+        Format of the result: "fp22" (float32 with 13 fraction bits), "f32" or "f16" (always rounded to nearest even);
+        its fraction bits, if they differ from the format's; its rounding, "truncate" or "nearest".
     zero_exponent
-        Exponent of a zero product or zero c in the alignment; None: they are ignored. The zeros that pad a short group
-        count.
+        Exponent of a zero product or zero c in the alignment; None: zeros are ignored. Zeros that pad a short group
+        have it too.
     exact_within
         Products that are summed exactly before the alignment, as one term with the exponent of its scales (mxf4, nvf4);
         1: each product is a term, with its own exponent plus those of the scales.
     first_c
-        "f16" if the first c is a float16 although the output is not; None: c has the output's format.
+        "f16" if the first c is a float16 number although the output is not; None: c has the output's format.
     normalise
         Wrong rule: a product's exponent is that of its value, not the sum of its operands' exponents.
     c_aligned
-        False is a wrong rule: only products are aligned and truncated, c is added to their sum exactly.
+        Whether c is aligned and truncated too; False is a wrong rule: c is added exactly to the sum of the products.
     interleaved
         Wrong rule: of every ``2 * group`` products, k % 4 in {0, 1} is one group and k % 4 in {2, 3} the next.
     backwards
@@ -134,7 +134,7 @@ def special_sum(products: Sequence[tuple[Parts, Parts]], c: Parts) -> float | No
 
 
 def shift(n: int, places: int, mode: str) -> int:
-    """Return ``n * 2**places`` as an integer under a rounding mode."""
+    """Return ``n * 2**places`` rounded to an integer by a rounding mode."""
     if places >= 0:
         return n << places
     if mode == "truncate":

@@ -23,8 +23,8 @@ class Halves:
     output
         "f16" or "f32".
     fraction_bits, swapped, contiguous, c_first
-        Fraction bits of the steps; and three wrong rules: the second half of the products comes first, the halves are
-        halves of the index range, c is the first step's addend.
+        Fraction bits of the steps; then three wrong rules: the second half of the products comes first, the two halves
+        are contiguous in k, c is the addend of the first step.
     """
 
     output: Literal["f16", "f32"] = "f16"

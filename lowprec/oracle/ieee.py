@@ -29,7 +29,7 @@ def ieee_sum(terms: Iterable[tuple[Exact, Exact]], c: Exact) -> Exact:
 
 
 def fma(a: Exact, b: Exact, c_bits: int, fmt: AnyFormat) -> int:
-    """Return ``a * b + c`` rounded once to the nearest code of c's format; NaN is canonical."""
+    """Return the code of ``a * b + c``, rounded once to nearest in the given format; NaN is canonical."""
     return encode(ieee_sum([(a, b)], decode(c_bits, fmt)), fmt, "nonsaturate")
 
 

@@ -16,7 +16,7 @@ _NEGATIVE_ZERO = 1 << FLOAT32.width  # as c, it leaves a product unchanged
 
 @dataclass(frozen=True)
 class Order:
-    """An order of operations for chains of one instruction after another; results are float32.
+    """An order of operations around chains of consecutive instructions; results are float32.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Order:
     promote_every
         Length of a chain; None: all of K.
     fused
-        False is a wrong rule: the product with s is rounded before it is added.
+        Whether multiplication by s and addition are fused; False is a wrong rule: the product with s is rounded first.
     rounded_scale
-        False is a wrong rule: s is not rounded.
+        Whether s is rounded to float32; False is a wrong rule.
     one_by_one
         Wrong rule: the chain is multiplied by the two scales separately.
     backwards

@@ -19,7 +19,7 @@ LogRounding = Literal["linear", "log"]
 
 
 class LogGrid(Sequence[Fraction]):
-    """Decoded values of the magnitude codes 0 .. K of a tile, computed on demand.
+    """Decoded values of all magnitude codes of a tile, computed on demand.
 
     amin and amax are float32 numbers, 0 < amin <= amax.
 
@@ -60,7 +60,7 @@ class LogGrid(Sequence[Fraction]):
         return self._inner(k - 1, self._top - 1)
 
     def _inner(self, j: int, n: int) -> Fraction:
-        """Return the float32 number nearest to low^((n-j)/n) high^(j/n), by 60 digits or, in doubt, by integers."""
+        """Return the float32 number nearest to low^((n-j)/n) high^(j/n), from 60 digits or, in doubt, from integers."""
         with decimal.localcontext(_CONTEXT):
             value = Fraction(((self._logs[0] * (n - j) + self._logs[1] * j) / n).exp())
         code = encode(value, FLOAT32)
@@ -85,10 +85,10 @@ def logfmt_grid(amin: float, amax: float, bits: int, octaves: int = 32) -> list[
 
 
 def logfmt_code(x: float | Fraction, grid: Sequence[Fraction], rounding: LogRounding = "linear") -> int:
-    """Return the magnitude code of a number: the nearest grid value, in a tie the larger.
+    """Return the magnitude code of a number: that of the nearest grid value, or of the larger one in a tie.
 
-    With "log", distances are those of logarithms, for numbers not below code 1. Grid values ascend, so the result is
-    one of the number's two neighbours; among codes with equal values it is the last.
+    With "log", distances are measured between logarithms, for numbers not below the value of code 1. Grid values
+    ascend, so the result is one of the number's two neighbours; among codes with equal values it is the last.
     """
     a = abs(Fraction(x))
     below = bisect.bisect_right(grid, a) - 1

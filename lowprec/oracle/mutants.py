@@ -1,4 +1,4 @@
-"""Wrong rules that are close to a right one: vectors and tests must detect them, and `identify` reports them.
+"""Wrong rules that are close to a correct one: vectors and tests must detect them, and `identify` reports them.
 
 `wrong_rounding` returns them for casts, `wrong_rules` for every kind of accumulator; `FP22_MUTANTS` are those that have
 been proposed for the FP8 units of Hopper and Ada.
@@ -277,7 +277,7 @@ def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:
 
 
 class Backwards(Sequential):
-    """Wrong rule: the last product first."""
+    """Wrong rule that adds the last product first."""
 
     def dot(
         self,

@@ -1,4 +1,4 @@
-"""Sums in a given order, in fractions: every operation is exact and is then rounded."""
+"""Sums in a given order, computed in fractions: every operation is exact and its result is then rounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ordered_sum(
     terms: Sequence[tuple[Exact, Exact | None]], steps: Sequence[Sequence[int]], *, dtype: str, sum_format: str,
     step_formats: Mapping[int, str], out_format: str, fma: bool, from_zero: bool, flush: bool = False,
 ) -> int:  # fmt: skip
-    """Return the code of a sum of elements, or of products of pairs, in the order of steps.
+    """Return the code of a sum of elements, or of products of pairs, that are added in the order of the steps.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Block quantizers in exact arithmetic, one by one.
+"""Block quantizers in exact arithmetic, each defined separately.
 
-Written from the published arithmetic, independently of the package's catalogue: the scale, the scaling of values, and
-the scales of blocks of zeros, with Inf or with NaN.
+They are written from the published arithmetic, independently of the package's catalogue: the scale, the scaling of
+values, and the scales of blocks of zeros and of blocks with Inf or NaN.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from .values import (
 
 
 class Quantizer(NamedTuple):
-    """A quantizer: element, block, rule for amax > 0, floor of amax, scales for zeros (None: by rule), Inf and NaN."""
+    """A quantizer: element, block, rule for amax > 0, floor of amax, and scales for zeros (None: by rule), Inf, NaN."""
 
     element: Fields
     block: tuple[int | None, int | None]
@@ -234,7 +234,7 @@ def _block(tile: list[list[Exact]], r: Quantizer, top: Fraction, tensor: Tensor)
 
 
 def _error(tile: list[list[Exact]], scaled: Scaled, r: Quantizer, top: Fraction, tensor: Tensor) -> Exact:
-    """Sum errors along each row in order, then rows as a binary tree; Inf if anything overflows."""
+    """Return the sum of errors, along each row in order, then over rows as a binary tree; Inf if anything overflows."""
     sums: list[Fraction] = []
     assert r.bound is not None
     for row in tile:
@@ -274,7 +274,7 @@ def _code(v: Exact, scaled: Scaled, element: Fields) -> int:
 
 
 def _code_toward_zero(v: Exact, scaled: Scaled, element: Fields) -> int:
-    """Return the number of midpoints below a magnitude; for none, the result is +0."""
+    """Return the code of a scaled value, the number of midpoints below its magnitude, with its sign; zeros are +0."""
     y = divide(v, scaled.factor) if scaled.divides else multiply(v, scaled.factor)
     if math.isnan(y):
         return encode(y, element, "saturate")

@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 
 @functools.lru_cache(maxsize=1 << 10)
 def random_keys(seed: int, index_hi: int) -> tuple[int, int, int, int]:
-    """Return Philox4x32-10's output for the counter (index_hi, 0, 0, 0) and the key (seed's low half, high half)."""
+    """Return Philox4x32-10's output for the counter (index_hi, 0, 0, 0) and the key (low and high half of the seed)."""
     c = (index_hi & _MASK, 0, 0, 0)
     k = (seed & _MASK, seed >> 32 & _MASK)
     for _ in range(10):

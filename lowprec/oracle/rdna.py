@@ -1,4 +1,4 @@
-"""AMD's RDNA3 and RDNA4: sums in units of a last kept bit, as exact fractions.
+"""AMD's RDNA3 and RDNA4: sums in units of the last kept bit, in exact fractions.
 
 The rules are those of AMD's emulator (ROCm/rocm-systems, emulation/rocjitsu), which recordings of both chips match.
 """
@@ -19,7 +19,7 @@ NAN_OPERAND, INVALID = 0xFFC00A3D, 0xFFC00000
 
 
 def special_bits(pairs: Pairs, c: Parts, c_bits: int) -> int | None:
-    """Return the result if a term is NaN or Inf: the first of the rules that applies."""
+    """Return the result if a term is NaN or Inf, by the first rule that applies, or None."""
     if any("nan" in (a.kind, b.kind) for a, b in pairs):
         return NAN_OPERAND
     infinite = [(a, b) for a, b in pairs if "inf" in (a.kind, b.kind)]
@@ -41,7 +41,7 @@ def _value(x: Parts, fmt: Fields) -> Fraction:
 
 @dataclass(frozen=True)
 class SignFrame(Chained):
-    """RDNA3: terms are truncated; one of the other sign than c counts one unit more in magnitude.
+    """RDNA3: terms are truncated; the magnitude of a term of the opposite sign of c counts one unit more.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class SignFrame(Chained):
     fraction_bits, leading_bits
         Bits kept below the largest sum of two exponents, and below the largest term's leading bit.
     complement, framed, keep
-        False, False and True are wrong rules: terms of the other sign are negated; the frame is always positive;
-        subnormal results and c are kept.
+        Wrong rules: with `complement` False, terms of the other sign are negated; with `framed` False, the frame is
+        always positive; with `keep` True, subnormal results and c are kept.
     """
 
     group: int = 2
@@ -107,17 +107,17 @@ class SignFrame(Chained):
 
 @dataclass(frozen=True)
 class FlooredPairs(Chained):
-    """RDNA4: pairs of products rounded down and added, then with c, rounded down, and one rounding to nearest.
+    """RDNA4: pairs of products are rounded down and added, then rounded down with c, added and rounded to nearest.
 
     Attributes
     ----------
     group, order
-        Products per sum; order in which the groups of an instruction are added, empty: increasing.
+        Products per sum; order in which the groups of an instruction are added (empty: increasing).
     fraction_bits, leading_bits
         Bits kept below a pair's largest sum of two exponents, and below c's leading bit.
     down, in_pairs, drops
-        False are wrong rules: truncation instead of rounding down; all products aligned together; a negative c below
-        the last bit counts -1.
+        Wrong rules: with `down` False, truncation replaces rounding down; with `in_pairs` False, all products are
+        aligned together; with `drops` False, a negative c below the last bit counts -1.
     """
 
     group: int = 4

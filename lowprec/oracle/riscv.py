@@ -20,14 +20,14 @@ Rounding: TypeAlias = Literal["exact", "nearest", "odd"]
 
 
 def _to_odd(magnitude: Fraction, unit: Fraction) -> Fraction:
-    """Return a magnitude cut to a multiple of a unit; if anything is lost, the last bit becomes 1."""
+    """Return a magnitude truncated to a multiple of a unit, with the last bit set if anything is lost."""
     count = magnitude / unit
     whole = math.floor(count)
     return (whole if whole == count else whole | 1) * unit
 
 
 def rounded(value: Exact, how: Rounding) -> Exact:
-    """Return a value rounded to float32: to odd, to nearest even, or not at all; 2^128 and more is Inf."""
+    """Return a value rounded to odd or to nearest even in float32, or unrounded; 2^128 and above become Inf."""
     if how == "exact" or value == 0 or not math.isfinite(value):
         return value
     if how == "nearest":

@@ -1,7 +1,7 @@
 """Products whose K is split, in fractions; each part is a chain of float32 fused multiply-adds.
 
-Arguments named after a field of `lowprec.GemmLibrary` have its values. `wrong` is the name of a rule next to the right
-one, which the tests must notice: see `WRONG`.
+Arguments named after a field of `lowprec.GemmLibrary` take its values. `wrong` names a rule close to the correct one,
+which the tests must detect: see `WRONG`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _finished(total: Exact, alpha: Exact, addend: Exact | None) -> Exact:
 
 
 def _part(some: Pairs, slices: int, slice_length: int, wrong: str) -> Exact:
-    """Return the sum of the chains of the slices of a part."""
+    """Return the sum of a part, which is that of the chains of its slices."""
     count = min(slices, -(-len(some) // slice_length))
     pieces = [[p for i, p in enumerate(some) if i // slice_length % slices == s] for s in range(count)]
     if wrong == "slices are halves":
@@ -63,7 +63,7 @@ def _part(some: Pairs, slices: int, slice_length: int, wrong: str) -> Exact:
 
 
 def _tree(pairs: Pairs, tile: int, target: Fields, wrong: str) -> Exact:
-    """Return the sum of two halves, rounded, or of a leaf."""
+    """Return the rounded sum of a leaf, or of two halves, each computed in the same way."""
     k = len(pairs)
     if k <= tile:
         return chain(pairs) if wrong == "parts not rounded" else rounded(chain(pairs), target)
@@ -108,9 +108,9 @@ def split_sum(
 
 
 def stream_cuts(tiles: int, iterations: int, blocks: int) -> Iterator[list[int]]:
-    """Yield the iterations at which each tile of the result is cut: blocks take equal numbers of units of work.
+    """Yield for each tile of the result the iterations at which it is cut; blocks take equal shares of all iterations.
 
-    Where each tile has the same number of blocks, these share that tile's iterations alone.
+    If each tile has the same number of blocks, a block takes iterations of one tile only.
     """
     blocks = min(blocks, tiles * iterations)
     alone = blocks % tiles == 0

@@ -14,7 +14,7 @@ from .values import Exact, exact, is_negative_zero, two_to
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Values of all codes, and the value at which numbers overflow if they round to it."""
+    """Values of all codes, and the value above the largest: numbers that round to it overflow."""
 
     values: tuple[Exact, ...]
     beyond: Fraction
@@ -46,7 +46,7 @@ class Table:
 
     @functools.cached_property
     def grids(self) -> tuple[list[Fraction], list[Fraction]]:
-        """Magnitudes on both sides of zero, and the next one, at which numbers overflow."""
+        """Magnitudes of positive and of negative values, each list ending with the one at which numbers overflow."""
         numbers = self.numbers
         end = self.beyond if numbers[0] == -numbers[-1] else numbers[1] - 2 * numbers[0]
         return [*(v for v in numbers if v >= 0), self.beyond], [*(-v for v in reversed(numbers) if v <= 0), end]
@@ -61,7 +61,7 @@ def table(values: list[float], beyond: float | None = None) -> Table:
 
 @functools.cache
 def hif8() -> Table:
-    """Return HiF8 (arXiv:2409.16626, table 2), exponent by exponent: the first code and the fractions of each."""
+    """Return HiF8 (arXiv:2409.16626, table 2), built from the first code and the fractions of each exponent."""
     values: list[Exact] = [Fraction(0)] * 128
     for m in range(1, 8):
         values[m] = two_to(m - 23)  # 0000 and three bits

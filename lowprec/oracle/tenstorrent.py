@@ -1,7 +1,8 @@
 """Tenstorrent's matrix units: sums of products of slices of significands, as exact fractions.
 
-The rule is that of the vendor's functional simulator (tenstorrent/ttsim, src/tensix.cpp). Exponents count from 1 for
-2^-126; a number whose exponent field is zero is zero, and one with all ones is a number like others.
+The rule is that of the vendor's functional simulator (tenstorrent/ttsim, src/tensix.cpp). Exponents start at 1 for
+2^-126; a number whose exponent field is zero counts as zero, and one whose exponent field is all ones is an ordinary
+number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _HALF = Fraction(1, 2)
 
 
 class _Number(NamedTuple):
-    """``(-1)**negative * significand / 1024 * 2**exponent``, and 0 if the significand is."""
+    """The number ``(-1)**negative * significand / 1024 * 2**exponent``; the significand of zero is 0."""
 
     negative: bool
     exponent: int
@@ -42,20 +43,20 @@ def _half_down(size: Fraction, unit: Fraction) -> Fraction:
 
 @dataclass(frozen=True)
 class FidelityPhases(Chained):
-    """Slices of significands are multiplied in phases; groups of eight products, two of which are added to c at once.
+    """Slices of significands are multiplied in phases; two groups of eight products are added to c at once.
 
     Attributes
     ----------
     group
         Products of a tile, for which each phase is computed before the next.
     together, fraction_bits
-        Products that are aligned together, and bits of them that are kept.
+        Number of products that are aligned together, and number of their bits that are kept.
     phases
         Phases in order: bit 0 takes the lower slice of b, bit 1 that of a.
     wormhole
-        Whether -1 unit in the last place becomes 2^27 times larger.
+        Whether a sum of -1 unit in the last place becomes 2^27 times larger.
     swapped, truncated
-        True are wrong rules: a has slices of 5 bits and b of 7; products are truncated.
+        Wrong rules: with `swapped`, a has slices of 5 bits and b of 7; with `truncated`, products are truncated.
     """
 
     group: int = 32
@@ -79,7 +80,7 @@ class FidelityPhases(Chained):
         return c_bits
 
     def _sum(self, left: Sequence[_Number], right: Sequence[_Number], phase: int) -> _Term:
-        """Return the sum of a group: products are rounded to nearest, ties away, at the largest exponent."""
+        """Return the sum of a group, whose products are aligned to the largest exponent by rounding, ties away."""
         products = []
         for x, y in zip(left, right, strict=True):
             wide, short = (y, x) if self.swapped else (x, y)
@@ -102,7 +103,7 @@ class FidelityPhases(Chained):
         return _Term(total < 0, top, abs(total))
 
     def _added(self, groups: Sequence[_Term], c_bits: int) -> int:
-        """Return the sum of two groups and c: terms are rounded at the largest exponent, then their sum to float32."""
+        """Return the sum of two groups and c, whose terms are rounded at the largest exponent, rounded to float32."""
         field, negative = c_bits >> 23 & 255, c_bits >> 31 == 1
         c = _Term(negative, field - 127, Fraction(c_bits % (1 << 23), 1 << 23) + 1 if field else Fraction(0))
         top, total = max(c.exponent, *(x.exponent for x in groups)), Fraction(0)

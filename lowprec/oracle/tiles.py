@@ -1,4 +1,4 @@
-"""Block scaling in exact arithmetic: tiles with their scales, and dot products promoted to float32 by interval."""
+"""Block scaling in exact arithmetic: tiles with their scales, and dot products promoted to float32 at intervals."""
 
 from __future__ import annotations
 

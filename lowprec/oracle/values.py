@@ -15,7 +15,7 @@ Overflow: TypeAlias = Literal["saturate", "nonsaturate"]
 
 
 class Fields(NamedTuple):
-    """A format of the oracle: six fields, hashable."""
+    """A format of the oracle, with six fields; it is hashable."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -60,7 +60,7 @@ def fields(fmt: AnyFormat) -> Fields:
 
 
 class Parts(NamedTuple):
-    """Fields of a code: ``(-1)**negative * significand * 2**(exponent - mantissa_bits)``, or a special."""
+    """Parts of a code: ``(-1)**negative * significand * 2**(exponent - mantissa_bits)``, or a special value."""
 
     kind: Literal["finite", "inf", "nan"]
     negative: bool
@@ -138,7 +138,7 @@ def nearest(value: Fraction, places: int, offset: int = 0) -> int:
 
 
 def nan_code(fmt: AnyFormat) -> int | None:
-    """Return the canonical NaN, positive and quiet (the code of -0 for "fnuz"), or None if the format has no NaN."""
+    """Return the code of the canonical NaN, positive and quiet (that of -0 for "fnuz"), or None without a NaN."""
     return _limits(fields(fmt))[1]
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a tree of additions: which formats and fused products give a callable's bits."""
+"""The arithmetic of a tree of additions: the formats and fused products that give a callable's bits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _INEXACT: dict[str, float] = {
 
 
 def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int, kinds: int = KINDS) -> list[Array]:
-    """Return inputs [count, n], on which orders and formats of sums differ.
+    """Return inputs [count, n] for which different orders and formats of sums give different results.
 
     Rows alternate between the first `kinds` of: normal data; data over many binades; data of which one half cancels the
-    other exactly, so that the result is what was rounded off; mostly zeros; numbers around the smallest normal one;
-    numbers around the largest one, every other time with some Inf.
+    other exactly, so that the result consists of rounding errors; mostly zeros; numbers around the smallest normal one;
+    numbers around the largest one, with some Inf in every other row.
     """
     rng = np.random.default_rng(seed)
     spread = 4 if dtype == np.float16 else 12
@@ -65,7 +65,7 @@ def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int, 
 
 
 class Found(NamedTuple):
-    """An order, and on how many samples it was compared."""
+    """An order, and the number of samples on which it was compared."""
 
     order: Order
     samples: int
@@ -77,7 +77,7 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
     Raises
     ------
     RevealError
-        If none does, or if the callable answers one input in two ways.
+        If no order does, or if the callable gives two results for one input.
     """
     inputs, got = _answered(probed, samples(probed.n, count, probed.operands, probed.dtype, seed))
     again = np.array([probed(*vectors) for vectors in zip(*inputs, strict=True)])
@@ -113,7 +113,7 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
 
 
 def _answered(probed: Probed, inputs: Sequence[Array]) -> tuple[list[Array], Array]:
-    """Return inputs and outputs, without large numbers for which the callable raises, as math.fsum does."""
+    """Return inputs and outputs, without inputs of large numbers for which the callable raises, as math.fsum does."""
     rows, got = [], []
     for row, vectors in enumerate(zip(*inputs, strict=True)):
         try:
@@ -127,13 +127,13 @@ def _answered(probed: Probed, inputs: Sequence[Array]) -> tuple[list[Array], Arr
 
 
 def bits(x: Array) -> Array:
-    """Return the bits of float64 numbers; those of every NaN are the same."""
+    """Return the bits of float64 numbers, with one bit pattern for all NaNs."""
     words: Array = np.where(np.isnan(x), np.nan, x).view(np.int64)
     return words
 
 
 def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
-    """Return the orders that the answers leave open: the format of the last step is seen through the result alone."""
+    """Return the orders that agree with the answers so far, one for each format that the last step may have."""
     named = functools.partial(order.with_, name=order.name)
     if is_exact:
         return [named(sum_format="exact")]
@@ -161,7 +161,7 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
 
 
 def _fused_steps(n: int, order: Order) -> list[Steps]:
-    """Return the steps with one of the first, or of the last, element of each two that are added to each other."""
+    """Return two variants of the steps: of any two elements added to each other, the first or the last is rounded."""
     found = []
     for last in (False, True):
         steps: list[tuple[int, ...]] = []
@@ -180,7 +180,7 @@ def _fused_steps(n: int, order: Order) -> list[Steps]:
 
 
 def _leaves(n: int, steps: Steps) -> list[int]:
-    """Return one element of each term."""
+    """Return one element from the subtree of each term."""
     leaf = list(range(n))
     for terms in steps:
         leaf.append(leaf[terms[0]])
@@ -188,10 +188,10 @@ def _leaves(n: int, steps: Steps) -> list[int]:
 
 
 def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
-    """Return the format of each step but the last.
+    """Return the format of each step except the last.
 
-    A large and a small number are added in the step, and the next one takes the large number away: the small one is
-    left if the step kept it.
+    A large and a small number are added in the step, and the next step subtracts the large number: the small one
+    remains if the step kept it.
     """
     n, leaf = probed.n, _leaves(probed.n, steps)
     parent = {term: terms for terms in steps for term in terms}
@@ -215,9 +215,9 @@ def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
 
 
 def _fused_products(probed: Probed, steps: Steps) -> list[bool]:
-    """Return which products enter a sum without being rounded to the format of the elements.
+    """Return for each product whether it enters a sum without being rounded to the format of the elements.
 
-    A square is added to its rounded negative: the rest is zero, unless the square was not rounded.
+    A square is added to the negative of the rounded square: the sum is zero if the square was rounded too.
     """
     n, leaf = probed.n, _leaves(probed.n, steps)
     root = _INEXACT[probed.dtype.name]
@@ -233,7 +233,7 @@ def _fused_products(probed: Probed, steps: Steps) -> list[bool]:
 
 
 def _with_products(n: int, steps: Steps, is_fused: Sequence[bool]) -> tuple[Steps, list[int | None]]:
-    """Return the steps with one of one term for each rounded product, and the given number of each step."""
+    """Return the steps with a one-term step added for each rounded product, and the original number of each step."""
     found: list[tuple[int, ...]] = []
     numbers: list[int | None] = []
     renamed = list(range(n))

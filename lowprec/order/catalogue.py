@@ -1,7 +1,7 @@
 """Named orders of public libraries.
 
-They are families: which one a library takes depends on its version, the CPU, sizes, strides and threads. `reveal`
-finds the one that runs here. A product of oneDNN in bfloat16 is the accumulator ``avx512_bf16``.
+The order that a library uses depends on its version, the CPU, sizes, strides and threads; `reveal` finds the one that
+is used on this computer. A product of oneDNN in bfloat16 is the accumulator ``avx512_bf16``.
 """
 
 from __future__ import annotations

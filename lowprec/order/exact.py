@@ -21,7 +21,10 @@ _LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose
 
 
 def cast(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return numbers rounded once to a dtype; ml_dtypes casts float64 and integers to bfloat16 by way of float32."""
+    """Return numbers rounded once to a dtype.
+
+    ml_dtypes itself rounds float64 and integers twice, to float32 and then to bfloat16.
+    """
     if dtype.name == "bfloat16" and x.dtype.itemsize > 2 and x.dtype != np.float32:
         x = round_to(x, formats["bfloat16"], policy="ieee")
     return x.astype(dtype)
@@ -35,7 +38,7 @@ def exact_sum(columns: Sequence[Array], dtype: np.dtype[Any], from_zero: bool) -
     Raises
     ------
     ValueError
-        If products do not fit into float64.
+        If float64 does not represent the products exactly.
     """
     if len(columns) == 2 and columns[0].dtype.itemsize == 8:
         raise ValueError("Order.dot: dtype must be 'float32' or narrower where sums are exact, got 'float64'")
@@ -131,7 +134,7 @@ def flushed(x: Array) -> Array:
 def flushed_sum(a: Array, b: Array) -> Array:
     """Return a + b of float64 arrays, rounded once to float32; results below 2^-126 after rounding become zeros.
 
-    Rounding is that of an unbounded exponent, as x86 detects tiny results.
+    Results are rounded as if the exponent were unbounded before they are compared with 2^-126, as on x86.
     """
     with np.errstate(all="ignore"):
         total = _add_to_odd(a, b)
@@ -180,7 +183,7 @@ def _product_error(a: Array, b: Array, product: Array) -> Array:
 
 
 def _add_to_odd(a: Array, b: Array) -> Array:
-    """Return a + b rounded to odd: an inexact sum gets the neighbour whose last bit is 1."""
+    """Return a + b rounded to odd: an inexact sum becomes the neighbour whose last bit is 1."""
     total, error = _two_sum(a, b)
     even = (np.ascontiguousarray(total).view(np.int64) & 1) == 0
     inexact = (error != 0) & even

@@ -1,4 +1,4 @@
-"""Which sizes of a batch give other bits to a row: of a matrix product, with the orders, or of any function."""
+"""Batch sizes at which the bits of a row change: of a matrix product, with its orders, or of any function."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Invariance:
     sizes : tuple of int
         Numbers of rows that were compared.
     changes : tuple of Change
-        Those at which the bits of row 0 change.
+        Numbers of rows at which the bits of row 0 change.
     outputs : int
         Number of outputs of row 0 that were compared for each size.
     variable : str
@@ -90,7 +90,7 @@ def batch_invariance(
     """Find the numbers of rows at which the bits of one row of a matrix product change.
 
     Row 0 is the same for every number of rows. Its results are compared on normal data and on data of which one half
-    cancels the other exactly, so that the result is what was rounded off.
+    cancels the other exactly, so that the result consists of rounding errors.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def batch_invariance(
     Returns
     -------
     Invariance
-        The changes; `sentence` has them in words.
+        The changes; `sentence` describes them.
 
     Raises
     ------
@@ -161,10 +161,10 @@ def batch_invariance(
 
 @with_default_fpenv
 def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invariance:
-    """Find the sizes at which the outputs of a function of a size change their bits.
+    """Find the sizes at which the bits of a function's outputs change.
 
-    The function computes the same row for each size, by whatever rule chooses the kernel, its tiles or its parts for
-    that size: the public rule of a library, or an offset of a buffer in memory.
+    The function computes the same row for each size, with the kernel, tiles or parts that some rule chooses for that
+    size. The rule may be one that a library publishes; the size may also be an offset of a buffer in memory.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
 
 
 def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:
-    """Return rows and matrices: normal data, and data that cancel, with equal columns."""
+    """Return pairs of a row and a matrix: normal data, and data that cancel, where all columns are equal."""
     rng = np.random.default_rng(seed)
     a, b = samples(k, KINDS * _DRAWS, 2, dtype, seed)
     normal = [(row, rng.standard_normal((n, k)).astype(dtype)) for row in a[::KINDS]]
@@ -231,7 +231,7 @@ def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Arr
 
 
 class _Product:
-    """A function of two matrices, called with one row that is tested and others that are not."""
+    """A function of two matrices, called with one row that is tested and further rows that are not."""
 
     def __init__(
         self, function: Callable[[Any, Any], Any], k: int, n: int, dtype: FormatName, most: int, seed: int
@@ -272,7 +272,7 @@ class _Product:
         Raises
         ------
         RevealError
-            If the function returns other bits for the same operands.
+            If the function returns different bits for the same operands.
         """
         whole = np.concatenate([a[None], self.others[: m - 1]])
         first, second = (np.asarray(self(whole, b)[0], np.float64) for _ in range(2))
@@ -284,7 +284,7 @@ class _Product:
         return first
 
     def order(self, column: int, m: int, seconds: float, seed: int) -> Order | RevealError:
-        """Return the order of an output of row 0 of a product of m rows, or why there is none."""
+        """Return the order of an output of row 0 of a product of m rows, or the error of a search without result."""
         rows, columns = self.others[:m].copy(), self.columns.copy()
 
         def output(a: Array, b: Array) -> Any:

@@ -37,8 +37,8 @@ _SHOWN = 200  # characters of an order's repr
 class Order(Value):
     """Order in which n numbers are added, and the arithmetic of the additions.
 
-    Two orders are equal if they give the same bits by the same additions: an addition commutes, so the order of its
-    terms, and the numbering of steps that do not depend on each other, are normalized.
+    Two orders are equal if they give the same bits by the same additions: addition commutes, so the order of its terms
+    is normalized, as is the numbering of steps that do not depend on each other.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class Order(Value):
         return quiet_nan(out).reshape(shape)[()]
 
     def _sums(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Return the sums of columns [n, width] in any format that holds them without another rounding."""
+        """Return the sums of columns [n, width] in a format that represents them without further rounding."""
         if self.sum_format == "exact":
             return exact_sum(columns, DTYPES[self.out_format], self.from_zero)
         n, values = self.n, dict[int, NDArray[Any]]()
@@ -222,7 +222,7 @@ class Order(Value):
             columns = [flushed(x.astype(np.float32)) for x in columns]
 
         def value(term: int, fmt: np.dtype[Any] = usual, *, starts: bool = False) -> NDArray[Any]:
-            """Return a sum, or an element or its product, rounded; +0 is added to the first term of a running sum."""
+            """Return a sum, or an element or product, rounded; if a running sum `starts` with it, +0 may be added."""
             if term >= n:
                 return values.pop(term)
             x: NDArray[Any] = columns[0][term].astype(_wider(columns[0].dtype, fmt))
@@ -268,7 +268,7 @@ class Order(Value):
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic in words: formats that differ from that of the sums, and how products are added."""
+        """Description of the arithmetic: formats that differ from that of the sums, and how products are added."""
         words = [f"{self.sum_format} sums" if self.dtype != self.sum_format else self.sum_format]
         if self.dtype != self.sum_format:
             words.append(f"of {self.dtype}")
@@ -302,15 +302,15 @@ def _elements(steps: Steps) -> int:
 
 
 def _wider(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the narrowest format that holds the numbers of all: float32 for float16 and bfloat16."""
+    """Return the narrowest format that holds the numbers of all given formats: float32 for float16 and bfloat16."""
     widest = max(dtypes, key=lambda dtype: dtype.itemsize)
     return widest if all(dtype.itemsize < widest.itemsize or dtype == widest for dtype in dtypes) else DTYPES["float32"]
 
 
 def _normalized(caller: str, steps: Any, fma: bool) -> tuple[Steps, list[int]]:
-    """Return steps depth first, the terms of each by their least element, and the given number of each.
+    """Return the steps in depth-first order, their terms sorted by least element, and the original number of each step.
 
-    A step that is added, of one term, has the number -1.
+    A one-term step that is added has the number -1.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def _normalized(caller: str, steps: Any, fma: bool) -> tuple[Steps, list[int]]:
 
 
 def _postorder(n: int, steps: Steps, least: Sequence[int]) -> Iterator[int]:
-    """Yield the steps' numbers, those of the terms of a step before it; no recursion, since chains are deep."""
+    """Yield the numbers of the steps, each after those of its terms; iteratively, because chains are deep."""
     stack = [(n + len(steps) - 1, False)] if steps else []
     while stack:
         node, done = stack.pop()

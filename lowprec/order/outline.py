@@ -1,4 +1,4 @@
-"""An order as text and as a drawing; elements that are added one by one with a constant stride are one slice."""
+"""An order as text and as a drawing, where elements that are added one by one with a constant stride are a slice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST_SLICE = 3  # elements of a slice
 
 
 class _Rounded(int):
-    """Number of an element whose product is rounded before it is added."""
+    """Index of an element whose product is rounded before it is added."""
 
 
 class _Sum(NamedTuple):
@@ -55,7 +55,7 @@ def _text(node: _Sum | str) -> str:
 
 
 def _one_by_one(head: str, elements: Sequence[str]) -> str:
-    """Return a sum so far with elements that are added to it one by one."""
+    """Return the text of a partial sum to which elements are added one by one."""
     terms = [head] * bool(head) + list(elements)
     if not elements or (len(terms) == 1 and ":" not in terms[0]):
         return "".join(terms)
@@ -101,9 +101,9 @@ def _boxes(node: _Sum | str) -> int:
 
 
 def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
-    """Return nested sums: along the longest path of a subtree, the sum so far comes first.
+    """Return nested sums, each of which begins with the partial sum on the longest path of its subtree.
 
-    Recursion is as deep as a path that leaves the longest one again and again, at most log2(n).
+    The recursion follows only branches off the longest paths, so its depth is at most log2(n).
     """
     size = [1] * n
     for terms in steps:

@@ -1,4 +1,4 @@
-"""A callable under test: what it is given, what it may return, how long it may take."""
+"""A callable under test: its arguments, the results that it may return, and its time limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOW_EVERY = 1.0  # seconds between two calls of `progress`
 
 
 class RevealError(ValueError):
-    """A callable whose answers no order explains.
+    """Error of a callable whose answers no order explains.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Probed:
     dtype : str
         Format of the elements.
     operands : {1, 2}
-        Number of vectors: the second one, of a dot product, has the ones.
+        Number of vectors; 2: the callable returns a dot product, and the second vector contains ones.
     seconds : float
         Time after which calls are refused.
     progress : callable or None
@@ -66,12 +66,12 @@ class Probed:
         self.out_format: FormatName | None = None
 
     def given(self, *vectors: Array) -> tuple[Array, ...]:
-        """Return the arguments of the callable for one vector: with ones, if it takes two."""
+        """Return the arguments of the callable for one vector, with a vector of ones if it takes two."""
         x = tuple(np.ascontiguousarray(v).astype(self.dtype) for v in vectors)
         return x if len(x) == self.operands else (*x, np.ones(self.n, self.dtype))
 
     def evidence(self, *vectors: Array, **more: Any) -> dict[str, Any]:
-        """Return inputs and outputs for an error."""
+        """Return inputs and outputs as the evidence of an error."""
         given = self.given(*vectors)
         return dict(zip(("a", "b") if self.operands == 2 else ("x",), given, strict=True)) | more
 
@@ -81,7 +81,7 @@ class Probed:
         Raises
         ------
         RevealError
-            If it raises, returns anything but one real number of one dtype, or time is up.
+            If the callable raises, returns anything but one real number of one dtype, or the time is up.
         """
         self._watch()
         given = self.given(*vectors)

@@ -1,4 +1,4 @@
-"""Probes as files, for a callable that Python cannot call: inputs out, outputs back.
+"""Probes in files, for a callable that Python cannot call: inputs are written, outputs are read.
 
 The first file has all pairs of masks, which give the tree; the second asks for the arithmetic of that tree.
 """
@@ -24,7 +24,7 @@ MOST = 128  # elements: the first file has a row for each pair of them
 
 
 class Recorded:
-    """A callable that has the answers of files, and collects the inputs that it has no answers for.
+    """A callable that returns the answers in files, and collects the inputs for which they have no answer.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def next_probes(
     Raises
     ------
     RevealError
-        If no order explains the answers, or one input has two.
+        If no order explains the answers, or one input has two answers.
     ValueError
         If arrays are missing or differ in shape, or a parameter is out of range.
     """

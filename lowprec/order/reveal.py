@@ -1,4 +1,4 @@
-"""`reveal`: a callable in, the order of its additions out."""
+"""`reveal`: find the order of the additions of a callable."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def reveal(
     Returns
     -------
     Order
-        The order; its `validated_against` has the number of samples on which its bits are those of the callable. Terms
-        that are added in one operation of unknown rounding are a step of more than two terms, and are not compared:
-        `lowprec.identify` finds their arithmetic.
+        The order; its `validated_against` gives the number of samples on which it has the bits of the callable. Terms
+        that are added in one operation of unknown rounding form a step of more than two terms; such an order is not
+        compared. `lowprec.identify` finds the arithmetic of such operations.
 
     Raises
     ------

@@ -18,14 +18,14 @@ _MOST = 1 << 22  # elements of an order
 
 
 class Steps:
-    """Steps of an order of n elements of a dtype under construction."""
+    """Steps, under construction, of an order of n elements of a dtype."""
 
     def __init__(self, n: int, dtype: FormatName) -> None:
         self.n, self.dtype = n, dtype
         self.found: list[tuple[int, ...]] = []
 
     def add(self, *terms: int) -> int:
-        """Add a step and return its number; of one term, return the term."""
+        """Add a step and return its number; given a single term, add none and return the term."""
         if len(terms) == 1:
             return terms[0]
         self.found.append(terms)
@@ -46,7 +46,7 @@ class Steps:
         return self.n + len(self.found) - 1
 
     def join(self, terms: Sequence[int], how: Join) -> int:
-        """Add terms one by one; neighbours in pairs, repeatedly; or the second half to the first, repeatedly."""
+        """Add terms one by one, or repeatedly neighbours in pairs or the second half to the first; return the sum."""
         level = list(terms)
         if how == "in_turn":
             return self.in_turn(level)
@@ -137,7 +137,7 @@ class OrderRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(OrderRule):
-    """Elements one by one, from left to right."""
+    """Elements added one by one, from left to right."""
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -146,7 +146,7 @@ class Chain(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(OrderRule):
-    """A tree over all elements: neighbours in pairs, or halves.
+    """A tree over all elements, which adds neighbours in pairs, or the second half to the first.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Tree(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lanes(OrderRule):
-    """Running sums of every `lanes`-th element, then their sum; the rest of fewer than `lanes` elements comes last.
+    """Running sums of every `lanes`-th element, then their sum, and last the remaining fewer than `lanes` elements.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Lanes(OrderRule):
     rest_in_lanes : bool
         Whether elements of the last, incomplete group are added to the running sums.
     least : int
-        Fewer elements are added one by one.
+        Smallest number of elements for which there are lanes; fewer elements are added one by one.
     """
 
     lanes: int = 8
@@ -211,7 +211,7 @@ class Blocks(OrderRule):
     block : int
         Elements of a block.
     halves : bool
-        Whether n between one and two blocks is cut into two halves.
+        Whether n elements, for n between one and two blocks, are cut into two halves.
     """
 
     block: int = 128
@@ -231,7 +231,7 @@ class Blocks(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NumpyPairwise(OrderRule):
-    """NumPy's pairwise sum: halves, down to blocks of 128 with eight running sums.
+    """NumPy's pairwise sum: elements are halved down to blocks of 128, each added in eight running sums.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class NumpyPairwise(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchCascade(OrderRule):
-    """PyTorch's sum on CPUs along contiguous memory: vectors, four running sums of them, up to four levels.
+    """PyTorch's sum on CPUs along contiguous memory: four running sums of vectors, on up to four levels.
 
     Elements of 16 bits are converted to float32, and the halves of a vector are added first.
 

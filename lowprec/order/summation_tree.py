@@ -47,12 +47,13 @@ class SingleRounding:
     output : str
         Format of the result.
     rounding : {"nearest", "odd", "truncate"}
+        Rounding of the sum: to nearest even, to odd, or toward zero.
     flushes : {"", "x86", "cdna2", "odd"}
-        Rule for flushing subnormal terms and results to zero.
+        Rule by which subnormal terms and results are flushed to zero.
     saturates : bool
         Whether a finite sum above the largest number gives that number.
     zeros : {"+0", "ieee"}
-        Sign of an exact sum of zero: always plus, or minus if all terms are -0.
+        Sign of a sum that is exactly zero: always plus, or minus if all terms are -0.
     """
 
     output: str = "float32"
@@ -66,7 +67,7 @@ class SingleRounding:
 class AlignedAddition:
     """Terms aligned to the largest exponent, truncated, added exactly, and truncated or rounded to the output.
 
-    The attributes are those of an `Accumulator`, and `operands`: the format to which operands are converted, or "".
+    The attributes are those of an `Accumulator`, plus `operands`: the format to which operands are converted, or "".
     """
 
     fraction_bits: int
@@ -99,7 +100,7 @@ class SumNode:
     Attributes
     ----------
     does : tuple of str
-        Steps of the operation, one line of text each.
+        Steps of the operation in words, one line of text each.
     of : tuple of SumNode, ProductLeaf or str
         Terms: sums, products, and C and +0 by name.
     how : SingleRounding, AlignedAddition or KindSpecific
@@ -163,7 +164,7 @@ def _height(item: SumNode | ProductLeaf | str) -> float:
 def _drawn(
     item: SumNode | ProductLeaf | str, columns: list[float], top: float
 ) -> tuple[list[str], float, float, float]:
-    """Return a subtree's elements, its right end, its height, and the height of its centre."""
+    """Return a subtree's SVG elements, its right end, its height, and the vertical position of its centre."""
     place = _depth(item)
     left = sum(columns[: place + 1]) + _BETWEEN * place + 4
     width, own = columns[place + 1], _height(item)

@@ -1,10 +1,10 @@
 """The tree of a sum by masks: M at one element, -M at another, small units elsewhere.
 
-M swallows every unit that is added to it before the two meet, so the units that survive are those outside of the
-smallest subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for
-one element and all others split the others into sibling subtrees, and each of them is treated in the same way. The
-element is drawn at random, so that a chain costs about 2 n calls from either end, and a balanced tree n log2(n). In a
-bfloat16 result, which counts 128 units exactly, each of these calls becomes n / 128.
+M absorbs every unit that is added to it before M and -M meet, so the units that remain are those outside the smallest
+subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for one element
+paired with all others split the others into sibling subtrees, and each of them is treated in the same way. The element
+is drawn at random, so that a chain costs about 2 n calls in either direction, and a balanced tree n log2(n). With a
+bfloat16 result, which counts only 128 units exactly, each of these calls becomes n / 128 calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COUNTED = 8  # numbers of units counted before a capacity is believed
 
 
 class TreeSearch:
-    """The tree of a callable, in steps as those of an `Order`.
+    """Search for the tree of a callable, in the form of an `Order`'s steps.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class TreeSearch:
         self.mask, self.capacity = found[0]
 
     def find(self) -> Steps:
-        """Return the steps; a sum without rounding is one step with all terms, and sets `is_exact`.
+        """Return the steps; for a sum without rounding, set `is_exact` and return one step with all terms.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class TreeSearch:
         return tuple(self.steps)
 
     def _subtree(self, element: int, sizes: dict[int, int]) -> int:
-        """Add the steps of a subtree, given the sizes for one of its elements and all others; return the last."""
+        """Add the steps of a subtree, given the sizes for one of its elements and all others; return the last step."""
         node, leaves = element, 1
         for size in sorted(set(sizes.values())):
             group = [j for j, of in sizes.items() if of == size]
@@ -85,7 +85,7 @@ class TreeSearch:
         return node
 
     def _siblings(self, group: list[int], size: int) -> list[int]:
-        """Return the subtrees of a node of a size among its leaves: one, or several if it adds more than two terms."""
+        """Return the subtrees that a node joins with that of an element: one, or several if it adds over two terms."""
         found = []
         while group:
             element = group[int(self.rng.integers(len(group)))]
@@ -102,7 +102,7 @@ class TreeSearch:
         return {other: self._size(element, other) for other in others}
 
     def _size(self, i: int, j: int) -> int:
-        """Return the number of elements of the smallest subtree with two of them."""
+        """Return the number of elements in the smallest subtree that contains elements i and j."""
         survivors = 0.0
         for start in range(0, self.n, self.capacity):
             x = np.zeros(self.n)
@@ -133,7 +133,7 @@ class TreeSearch:
         )
 
     def _check_sums(self) -> None:
-        """Check a sum of zeros, and of zeros and a one."""
+        """Check a sum of zeros, and one of zeros and a single one."""
         for place, expected in ((None, 0), (int(self.rng.integers(self.n)), 1)):
             x = np.zeros(self.n)
             if place is not None:
@@ -149,7 +149,7 @@ class TreeSearch:
                 )
 
     def _check_products(self) -> None:
-        """Check a sum without rounding for products of float16, of which float64 does not hold all sums."""
+        """Check that products of float16 numbers are summed without rounding, where float64 would not suffice."""
         if self.probed.operands == 1 or self.probed.dtype != np.float16:
             return
         for small in range(3):
@@ -174,7 +174,7 @@ class TreeSearch:
         )
 
     def _capacity(self, mask: _Mask) -> int:
-        """Return how many units the callable counts exactly, of the capacities of formats; 0 if none."""
+        """Return the largest capacity of a format up to which the callable counts units exactly, or 0 for none."""
         for capacity in _CAPACITIES:
             places = min(capacity, self.n)
             for count in range(places, max(places - _COUNTED, 0), -1):

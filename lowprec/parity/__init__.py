@@ -1,1 +1,1 @@
-"""Two runs of one model compared: the first operation whose bits differ, from recordings of both."""
+"""Comparison of two recorded runs of one model, which finds the first operation whose bits differ."""

@@ -1,4 +1,4 @@
-"""The first operation at which two recorded runs part, and the arithmetic of both sides."""
+"""The first operation at which two recorded runs diverge, and the arithmetic of both runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Difference:
     Attributes
     ----------
     rows, differing : int
-        Number of rows that both have, and of those that differ.
+        Number of rows that both tensors have, and number of these that differ.
     first : tuple of int
-        Index of the first of them.
+        Index of the first row that differs.
     ulps : int or None
-        Largest difference of the stored values in units in the last place; None if no stored row differs, or the
-        dtypes do.
+        Largest difference of the stored values in units in the last place; None if no stored row differs, or if the
+        dtypes differ.
     share : float or None
         Share of the stored values that differ.
     reason : str
@@ -78,15 +78,15 @@ class Divergence:
     compared : int
         Operations of both runs, by name, whose rows can be aligned.
     only_a, only_b : tuple of str
-        Operations of one run.
+        Operations that only one run has.
     first : Operation or None
-        The first operation, in A's order, whose outputs differ; None if there is none.
+        First operation, in A's order, whose outputs differ; None if none differs.
     inputs : tuple of Difference
-        Differences of its inputs.
+        Differences of the inputs of that operation.
     output : Difference or None
-        Difference of its first output that differs.
+        Difference of the first output of that operation that differs.
     causes : tuple of str
-        What is known of the two sides.
+        What is known of the arithmetic of the two runs.
     """
 
     a: Recording
@@ -248,7 +248,7 @@ def _ulps(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int | None, float
 
 
 def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return integers in the order of the numbers; neighbours differ by 1."""
+    """Return integers that are ordered as the numbers of the words; those of neighbours differ by 1."""
     sign = 1 << (_BITS[dtype] - 1)
     size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
     return np.where(words >= sign, -size, size)
@@ -302,7 +302,7 @@ def _causes(
     a: Recording, b: Recording, one: Operation, other: Operation, inputs: Sequence[Difference], seconds: float,
     progress: Callable[[int], None] | None,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield what is known of the two sides of an operation."""
+    """Yield sentences about the arithmetic of an operation in both runs."""
     if one.numbers != other.numbers:
         pairs = [f"{x} in A, {y} in B" for x, y in zip_longest(one.numbers, other.numbers, fillvalue="none") if x != y]
         yield f"its arguments differ: {'; '.join(pairs)}"
@@ -359,7 +359,7 @@ def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
 
 
 def _orders(op: Operation) -> str:
-    """Return which orders of the catalogue give a recorded sum or mean along the last axis, or nothing."""
+    """Return a sentence that names the catalogued orders that give a recorded sum or mean over the last axis, or ""."""
     if (
         not op.kind.startswith(("aten.mean", "aten.sum"))
         or op.numbers[:1] != ("-1",)
@@ -385,7 +385,7 @@ def _orders(op: Operation) -> str:
 
 
 def _finished(sums: NDArray[np.float32], n: int, is_mean: bool) -> Mapping[str, NDArray[np.float32]]:
-    """Return the sums, or the means by a division and by a product with 1/n; keys name the way."""
+    """Return the sums, or the means computed by division by n and by multiplication by 1/n; keys name the operation."""
     if not is_mean:
         return {"": sums}
     return {" divided by n": sums / np.float32(n), " times 1/n": sums * (np.float32(1) / np.float32(n))}

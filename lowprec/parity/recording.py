@@ -28,7 +28,7 @@ class Tensor:
     Parameters
     ----------
     row : mapping
-        Its entry in the recording.
+        Entry of the tensor in the recording.
     data : uint8 array
         Bytes of the recording.
 
@@ -51,7 +51,7 @@ class Tensor:
 
     @functools.cached_property
     def row_hashes(self) -> NDArray[np.int64]:
-        """Hashes of the rows, one for each place of all axes but the last; empty if nothing was stored."""
+        """Hashes of the rows, one for each index of all axes but the last; empty if nothing was stored."""
         if "row_hashes" not in self._row:
             return np.zeros(0, np.int64)
         return read(self._data, self._row["row_hashes"], 8).view(np.int64).reshape(self.shape[:-1])
@@ -76,7 +76,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Samples of a matrix product d = a b^T + c: some of its rows and columns, and all of K, as words.
+    """Samples of a matrix product d = a b^T + c, as words: some of its rows and columns, over all of K.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Operation:
     module, kind : str
         Name of the module, and of the operation or "module".
     numbers : tuple of str
-        Arguments that are not tensors; of a module, the name of its class.
+        Arguments that are not tensors; for a module, the name of its class.
     inputs, outputs : tuple of Tensor
         Tensors.
     product : Product or None
@@ -137,7 +137,7 @@ class Recording:
     parameters : mapping from str to Tensor
         Parameters and buffers of the model.
     operations : mapping from str to Operation
-        Operations by name, in the order in which they ended.
+        Operations by name, in the order in which they finished.
     """
 
     folder: str
@@ -154,7 +154,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     folder : path
         Folder.
     rename : mapping from str to str, optional
-        Beginnings of names of modules and parameters, with their replacements.
+        Prefixes of the names of modules and parameters, with their replacements.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     Raises
     ------
     ValueError
-        If the folder is not a recording, is not whole, or has another version.
+        If the folder is not a recording, is incomplete, or has another version.
     """
     path = Path(folder)
     if not path.is_dir():

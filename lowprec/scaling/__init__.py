@@ -1,1 +1,1 @@
-"""Block scaling: how scales are assigned to elements and computed, and matrices of codes with their scales."""
+"""Block scaling: which elements share a scale, how scales are computed, and matrices of codes with their scales."""

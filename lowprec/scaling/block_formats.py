@@ -89,7 +89,7 @@ class BlockFormat(ABC):
             return np.where(negative == 1, -values, values).astype(np.float32).reshape(shape)
 
     def round_to(self, x: ArrayLike) -> Floats:
-        """Return real numbers rounded to the format, in their shape."""
+        """Return real numbers rounded to the format, in the shape of `x`."""
         return self.decode(self.encode(x))[..., : np.shape(x)[-1] if np.ndim(x) else 0]
 
     @abstractmethod
@@ -105,8 +105,8 @@ class BlockFormat(ABC):
 class HiFx(BlockFormat):
     """HiF4 and its variants: 64 elements, a scale in E6M2, a doubling bit for every 8 elements and one for every 4.
 
-    All steps are float32; bf16 roundings are to nearest even, elements' to nearest, ties away, saturating. How NaN and
-    Inf are encoded is not published; here it follows from these steps.
+    All steps are in float32; roundings to bf16 are to nearest even, those of elements to nearest with ties away,
+    saturating. How NaN and Inf are encoded is not published; here it follows from these steps.
 
     Examples
     --------
@@ -146,15 +146,16 @@ class HiFx(BlockFormat):
 class BlockFloat(BlockFormat):
     """Block floating point: sign-magnitude integers that share an exponent, as in Tenstorrent's bfp8_b and in MSFP.
 
-    A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, E the largest exponent field of a float32 of the block.
-    Significands have 24 bits with the leading one always set, so float32 subnormals count as ``1.f * 2^-127``; they are
-    truncated to the shared exponent. -0 does not exist. NaN and Inf count as numbers of exponent 255.
+    A value is ``m * 2^(E - 127 - (magnitude_bits - 1))``, where E is the largest float32 exponent field in the block.
+    Significands have 24 bits, of which the leading one is always set, so that float32 subnormals count as
+    ``1.f * 2^-127``; significands are truncated to the shared exponent. -0 does not exist. NaN and Inf count as numbers
+    of exponent 255.
 
     Parameters
     ----------
     first_bits : int
-        0: one rounding, to nearest even, saturating: Tenstorrent's host. Otherwise the device's roundings: to bfloat16,
-        then to `first_bits` magnitude bits to nearest by `ties`, then truncation.
+        0: one saturating rounding to nearest even, as on Tenstorrent's host. Otherwise the device's roundings: to
+        bfloat16, then to nearest in `first_bits` magnitude bits by `ties`, then truncation.
     ties : {"even", "away"}
         Rounding of ties; the device's is "away" according to its manual.
 

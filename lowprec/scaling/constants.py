@@ -46,7 +46,7 @@ def bounded_constants(f: Format) -> tuple[np.uint32, ...]:
 
 
 class TensorScale(NamedTuple):
-    """A tensor scale, its inverse, and the constant that block scales are computed with."""
+    """A tensor scale, its inverse, and the constant from which block scales are computed."""
 
     scale: np.float32
     inverse: np.float32
@@ -63,13 +63,13 @@ def rule_of(q: Quantizer) -> AmaxRule:
 
 
 def bound_of(q: Quantizer) -> float:
-    """Return the block scale that the block with the largest amax gets."""
+    """Return the block scale to which the tensor scale maps the block with the largest amax."""
     bound = rule_of(q).max_block_scale
     return float(q.scale_format.max) if bound is None else bound
 
 
 def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
-    """Return the tensor scale, its inverse and the constant that block scales are computed with."""
+    """Return the tensor scale, its inverse, and the constant from which block scales are computed."""
     largest = np.float32(f.max)
     bound = np.float32(np.float32(bound_of(q)) * largest)
     with np.errstate(all="ignore"):
@@ -85,7 +85,7 @@ def tensor_scale(q: Quantizer, f: Format, amax: np.float32) -> TensorScale:
 
 
 def scale_rule(q: Quantizer, f: Format, tensor: TensorScale, multiplier: np.float32 | None = None) -> tuple[Any, ...]:
-    """Return the arguments of `kernels.scaling.scales.block_scales`; with a multiplier, every block gets it."""
+    """Return the arguments of `kernels.scaling.scales.block_scales`; a multiplier, if given, applies to every block."""
     head, numbers, words, specials, use_special_zero = _fixed_rule(q, f)
     if (
         head == (block_scale.E4M3_JOINT, block_scale.DIVIDE) and not q.has_tensor_scale

@@ -1,11 +1,10 @@
 """Conversion between block formats without loss, where possible: MXFP4 to block FP8, tiles to larger blocks.
 
-A conversion is exact for a given tensor or it is not; the formats alone do not decide. A block of the target represents
-all its values if, divided by one scale, they are numbers of the element format. Of the scales that fit the largest
-value the smallest leaves the most range below, so only that one has to be tried: E2M1 in 1x32 becomes E4M3 in 128x128
-exactly while the scales of a block span at most 14 binades, as E2M1's values are multiples of 1/2, 6 * 2^6 fits below
-448, and E4M3 goes down to 2^-9. DeepSeek-V4's ``convert.py`` does that with the exponent of the block's largest scale
-minus 6.
+Whether a conversion is exact depends on the tensor, not on the formats alone. A block of the target represents all its
+values if, divided by one scale, they are numbers of the element format. Of the scales that fit the largest value, the
+smallest leaves the most range below, so only that one has to be tried: E2M1 in 1x32 becomes E4M3 in 128x128 exactly if
+the scales of a block span at most 14 binades, because E2M1's values are multiples of 1/2, 6 * 2^6 is below 448, and
+E4M3 goes down to 2^-9. DeepSeek-V4's ``convert.py`` does this with the exponent of the block's largest scale minus 6.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Conversion:
     lost : bool array [R, C]
         Mask of the values that changed.
     binades : int array, shape of the new scales
-        Binades that the old scales of nonzero values span within each new block.
+        Number of binades that the old scales of nonzero values span within each new block.
     """
 
     quantized: Any  # a Quantized, which is defined above this file
@@ -99,13 +98,13 @@ def convert_blocks(
 
 
 def reduce_granularity(how: np.ufunc, x: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-    """Reduce a matrix by blocks."""
+    """Reduce each block of a matrix to one number by the given ufunc."""
     across = how.reduceat(x, np.arange(0, x.shape[0], rows), axis=0) if x.shape[0] else x
     return how.reduceat(across, np.arange(0, x.shape[1], columns), axis=1) if x.shape[1] else across
 
 
 def _scales(values: Values, old: Values, target: Format, rows: int, columns: int, keep: bool) -> Values:
-    """Return the least scale that fits each block's largest value: NaN if a value is NaN, 1 for a block of zeros."""
+    """Return the smallest scale that fits each block's largest value: NaN if a value is NaN, 1 for a block of zeros."""
     top = reduce_granularity(np.maximum, np.abs(values), rows, columns)
     significand = np.ones_like(top)
     if keep:
@@ -124,7 +123,7 @@ def _scales(values: Values, old: Values, target: Format, rows: int, columns: int
 
 
 def _binades(old: Values, elements: Values, rows: int, columns: int) -> NDArray[np.int64]:
-    """Return how many binades the scales of nonzero values span in each block; 0 for a block of zeros."""
+    """Return the number of binades that the scales of nonzero values span in each block, or 0 for a block of zeros."""
     counts = (elements != 0) & np.isfinite(old) & (old > 0)
     exponent = np.frexp(np.where(counts, old, 1.0))[1].astype(np.int64)
     high = reduce_granularity(np.maximum, np.where(counts, exponent, -(1 << 20)), rows, columns)

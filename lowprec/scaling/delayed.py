@@ -33,11 +33,12 @@ class DelayedScaling:
 
     Parameters
     ----------
+    quantizer : str or Quantizer
         Quantizer with an `amax_history_len`, such as ``"te_delayed"``.
     margin : int
         Binades of headroom.
     algorithm : {"max", "most_recent"}
-        Which amax of the history is used.
+        Which amax of the history determines the scale: the largest, or the most recent.
 
     Raises
     ------
@@ -75,12 +76,12 @@ class DelayedScaling:
         self.multiplier = np.float32(1)
 
     def __copy__(self) -> DelayedScaling:
-        """Return an independent copy: two states never share a history."""
+        """Return an independent copy, so that two states never share a history."""
         return copy.deepcopy(self)
 
     @with_default_fpenv
     def quantize(self, x: ArrayLike, **options: Any) -> Quantized:
-        """Quantize with the step's scale and record the amax; options as for `lowprec.quantize`."""
+        """Quantize with the step's scale and record the amax; the options are those of `lowprec.quantize`."""
         values = as_float32("DelayedScaling", x)
         if values.size:
             self.history[0] = max(self.history[0], largest_magnitude(values))
@@ -88,7 +89,7 @@ class DelayedScaling:
         return quantize(values, plain, inverse_scale=float(self.multiplier), **options)
 
     def end_step(self) -> None:
-        """Compute the next step's scale and advance the history by one step."""
+        """Compute the scale of the next step and advance the history by one step."""
         amax = self.history.max() if self.algorithm == "max" else self.history[0]
         if np.isfinite(amax) and amax > 0:
             largest = np.float32(self.quantizer.format.max)

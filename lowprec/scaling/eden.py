@@ -6,9 +6,9 @@ EDEN's factor ``c = sum(y^2) / sum(y q)`` of each rotated group restores the len
 direction. Block scales are multiplied by it and rounded stochastically, so that E4M3 does not bring the bias back.
 Elements are deterministic: only the signs of the rotation and one rounding for each 16 values are random.
 
-The arithmetic is that of the Triton definition. The order of its two sums is up to the compiler; here they are float64
-sums in increasing order. Its random numbers are Triton's; here they are this project's words of (seed, index of the
-block). The CUDA kernels of Quartet II differ from its definition and are not reproduced.
+The arithmetic is that of the Triton definition, with two differences. The order of its two sums is left to the
+compiler; here they are float64 sums in increasing order. Its random numbers are Triton's; here they are lowprec's words
+of (seed, index of the block). The CUDA kernels of Quartet II differ from its definition and are not reproduced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ E2M1 = formats["e2m1fn"]
 def quantize_eden(x: NDArray[np.float32], q: Quantizer, seed: int) -> Quantized:
     """Quantize a matrix by MS-EDEN along the blocks of a quantizer, 1x16 or 16x1, rotated by its Hadamard transform.
 
-    NaN and Inf are accepted: a group that has one gets scales of NaN, and does not affect the other groups.
+    NaN and Inf are accepted: a group that contains one gets scales of NaN, and does not affect the other groups.
     """
     along_rows = q.granularity.columns == 1
     values = x.T if along_rows else x
@@ -65,7 +65,7 @@ def _ideal_scales(z: NDArray[np.float32], size: int) -> tuple[NDArray[np.uint8],
 def stages(
     z: NDArray[np.float32], size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], np.float32]:
-    """Return codes, block scales to nearest, each group's factor and the tensor's scale."""
+    """Return codes, block scales rounded to nearest, the factor of each group, and the tensor scale."""
     rows, columns = z.shape
     amax = np.abs(z).max(initial=0)
     tensor = np.float32(np.float32(amax / np.float32(BOUND)) / np.float32(LARGEST)) if amax else np.float32(1)

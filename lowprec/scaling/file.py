@@ -2,8 +2,8 @@
 
 Row or column scales on top of the block scales are one more float32 array. The header specifies the format, the scale
 format and the quantizer with all their fields, and the granularity. It holds a SHA-256 of itself and the arrays: a file
-damaged in transit is refused, as are other files and unknown versions. A matrix that could not be read back is refused
-when it is written.
+damaged in transit is refused, as are other files and unknown versions. A matrix that `read` could not restore is
+refused when it is written.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def write(path: str | os.PathLike[str], q: Content) -> None:
     Raises
     ------
     ValueError
-        If `read` could not restore it bit for bit: a scale that its scale format cannot represent, a tensor scale that
-        is negative or NaN (one of several included), a format of more than 16 bits, or a subclass of Format.
+        If `read` could not restore the matrix bit for bit: because of a scale that the scale format does not represent,
+        a negative or NaN tensor scale, a format of more than 16 bits, or a subclass of Format.
     OSError
         If the file cannot be written.
     """
@@ -137,7 +137,7 @@ def read(path: str | os.PathLike[str]) -> Content:
 
 
 def _content(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Content:
-    """Return the content that header and arrays define; every number of the header is checked before it is used."""
+    """Return the content that a header and arrays define; every number in the header is checked before it is used."""
     fmt, granularity = _format(header["format"]), Granularity.parse(header["granularity"])
     shape, stored = header["shape"], _format(header["scale_format"])
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
@@ -186,7 +186,7 @@ def _tensor_scale(
 
 
 def _number(text: str) -> np.float32:
-    """Parse a tensor scale; 0 occurs for a tensor of zeros, infinity for one with Inf."""
+    """Parse a tensor scale, which is 0 for a tensor of zeros and infinite for one with Inf."""
     exact = float.fromhex(text)
     with np.errstate(over="ignore"):
         scale = np.float32(exact)
@@ -248,7 +248,7 @@ def _fields(entry: Any) -> dict[str, Any]:
 
 
 def _made(kind: type[T], data: Any) -> T:
-    """Return an object of a dataclass if all fields are known and of their declared types."""
+    """Return an object of a dataclass; all fields must be known and of their declared types."""
     hints = typing.get_type_hints(kind)
     known = [f.name for f in dataclasses.fields(kind) if f.init]  # type: ignore[arg-type]
     for key, value in data.items():
@@ -278,7 +278,7 @@ def _no_json(value: Any) -> Any:
 
 
 def _stored_scales(q: Content) -> NDArray[Any]:
-    """Return scales as they are stored, in a row."""
+    """Return scales as they are stored, as a flat array."""
     fmt = q.scale_format
     if fmt == FLOAT32:
         return np.ascontiguousarray(q.scale).reshape(-1)

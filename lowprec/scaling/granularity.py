@@ -1,4 +1,4 @@
-"""Granularity: which block of a matrix shares a scale."""
+"""`Granularity`: the block of a matrix that shares a scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = {"tensor": (None, None), "row": (1, None), "column": (None, 1)}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Granularity(Value):
-    """The block that shares a scale: `rows` x `columns`, None meaning the whole axis.
+    """The block that shares a scale: `rows` x `columns`, where None means the whole axis.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Granularity(Value):
 
 @functools.lru_cache(256)
 def _read(text: str) -> Granularity | None:
-    """Parse a granularity; cached, as a training step parses the same few strings thousands of times."""
+    """Parse a granularity, with a cache, because a training step parses the same few strings thousands of times."""
     if text in _NAMED:
         return Granularity(*_NAMED[text])
     match = re.fullmatch(r"([1-9]\d*|all)x([1-9]\d*|all)", text)

@@ -1,9 +1,9 @@
 """Random Hadamard transform: spreads outliers over neighbouring values before quantization.
 
-With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal of signs, a run x becomes ``H D x / sqrt(n)``.
-Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The order of operations
-is fixed: signs; butterflies ``(a + b, a - b)`` at distances 1, 2, 4, ..., n/2; one multiplication with
-float32(1 / sqrt(n)). A quantizer may round the result to a narrower format first (`Quantizer.transform_format`).
+With ``H`` the Sylvester-Hadamard matrix of size n and ``D`` a diagonal matrix of signs, n consecutive values x become
+``H D x / sqrt(n)``. Both operands of a GEMM are transformed along K, so that the transforms cancel in the product. The
+order of operations is fixed: signs; butterflies ``(a + b, a - b)`` at distances 1, 2, 4, ..., n/2; one multiplication
+with float32(1 / sqrt(n)). A quantizer may round the result to a narrower format first (`Quantizer.transform_format`).
 Source: NVIDIA, arXiv:2509.25149, section 4.2; Tseng et al. (QuIP#), arXiv:2402.04396.
 """
 
@@ -38,8 +38,8 @@ def sign_vector(size: int, signs: str | int) -> NDArray[np.float32]:
     size : int
         A power of two, at least 2.
     signs : {"te", "none"} or int
-        TransformerEngine's (size 16 only), all plus, or a seed: sign j is minus if the top bit of the random word
-        (seed, j) is set (`lowprec.kernels.cast.random_bits`).
+        ``te``: those of TransformerEngine (size 16 only); ``none``: all plus; a seed: sign j is minus if the top bit of
+        the random word (seed, j) is set (`lowprec.kernels.cast.random_bits`).
 
     Raises
     ------
@@ -93,13 +93,13 @@ def hadamard(
     x : array_like, shape (R, C)
         Values, taken as float32.
     size : int
-        Length of a run, a power of two; the axis must be a multiple of it.
+        Length of a group, a power of two; the length of the axis must be a multiple of it.
     signs : {"te", "none"} or int
         See `sign_vector`.
     axis : {-1, 1, 0}
-        Along the columns (the default) or the rows.
+        Axis of the groups: -1 or 1 (the default) transforms within rows, 0 within columns.
     inverse : bool
-        Undo the transform, up to rounding.
+        Whether to undo the transform, up to rounding.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A quantizer and a matrix as arguments of the kernels: constants of scale and cast, segments and threads."""
+"""A quantizer and a matrix as arguments of the kernels: constants of scales and casts, segments, and threads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Constants = tuple[np.uint32, ...]
 
 
 class _Cast(NamedTuple):
-    """Constants of the cast for values that are not NaN and of the general cast, and whether they are exact."""
+    """Constants of the cast for values that are not NaN and of the general cast, and whether these casts are exact."""
 
     bounded: Constants | None
     encode: Constants | None
@@ -84,12 +84,12 @@ def check_two_levels(q: Quantizer) -> None:
 
 
 def given_amax(tensor_amax: float | None) -> np.float32 | None:
-    """Return the amax for the scale on top of the block scales, None if it is not given.
+    """Return the amax for the scale on top of the block scales, or None if none is given.
 
     Raises
     ------
     ValueError
-        If it is not a number, or negative.
+        If the amax is not a number, or is negative.
     """
     amax = None if tensor_amax is None else check_float32("quantize", "tensor_amax", tensor_amax)
     if amax is not None and not amax >= 0:
@@ -109,7 +109,7 @@ class _Element(NamedTuple):
 
 @functools.lru_cache(256)
 def _element(q: Quantizer, mode: Rounding) -> _Element:
-    """Return the constants that all matrices share.
+    """Return a quantizer's policy and constants for elements, which do not depend on the matrix.
 
     Raises
     ------
@@ -242,7 +242,7 @@ class BlockJob:
             quiet_nan(values)
 
     def _codes_by_cast(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        """Scale, then cast all values at once: for quantizers without a block kernel, such as a table's thresholds."""
+        """Scale and then cast all values at once, for quantizers without a block kernel, such as those of tables."""
         rows, width = self.rows, self.width
         top = np.maximum.reduceat(np.abs(self.x).view(np.uint32), np.arange(0, self.x.shape[0], rows), 0)
         amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))
@@ -290,10 +290,10 @@ class BlockJob:
         return index
 
     def _blocks(self, wanted: int) -> kernels.Blocks:
-        """Return the blocks of `x` in segments of about `wanted` columns, or of a strip of at most 4 MiB.
+        """Return the division of `x` into blocks and segments of about `wanted` columns, or strips of at most 4 MiB.
 
-        A segment has 8 KiB of a row if values are written, 64 KiB if codes are: then the next segment is fetched while
-        one is cast.
+        A segment has 8 KiB of a row if values are written. If codes are written, it has 64 KiB, so that the next
+        segment is fetched while one is cast.
         """
         if self.rows > 1:
             wanted = max(256, (1 << 20) // self.rows)
@@ -302,7 +302,7 @@ class BlockJob:
         return kernels.Blocks(self.rows, self.width, segment)
 
     def _run(self, work: Any, into: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
-        """Call work(x, into, scales, index of x's first element, first strip, last strip) over pieces."""
+        """Call ``work(x, into, scales, index of x's first element, first strip, stop)`` for all pieces."""
         x, width = self.x, self.width
         if self.rows == 1 and x.shape[1] % width == 0:  # blocks are contiguous: the matrix is one long row
             flat, into_flat = x.reshape(-1), into.reshape(-1)
@@ -322,7 +322,7 @@ class BlockJob:
 
 
 def largest_magnitude(x: NDArray[np.float32]) -> np.float32:
-    """Return the largest magnitude of a contiguous array, NaN left out."""
+    """Return the largest magnitude in a contiguous array, ignoring NaN."""
     flat, tops = x.reshape(-1), [np.uint32(0)]
     _threads.run_chunks(lambda a, b: tops.append(np.uint32(kernels.largest_finite(flat[a:b]))), flat.size, 1 << 17)
     return np.float32(max(tops).view(np.float32))

@@ -1,11 +1,11 @@
 """IEEE P3109's blocks: the codes of a scale and of elements, and operations on them with one rounding each.
 
 Values are exact until the one projection (rounding and saturation) at the end of an operation. Quotients and sums are
-rounded to odd in float64 first, which no later rounding to a P3109 format distinguishes from the exact result; products
-and elementwise operations are fractions, some ten microseconds per element.
+first rounded to odd in float64, which gives the same result as the exact number when it is rounded to a P3109 format;
+products and elementwise operations use fractions, which takes about ten microseconds per element.
 
-Source: the draft's formal specification (imandra-ai/ieee-p3109 7b6f5ba, ``specification.iml``, section 5); of the
-standard itself only abstracts are public.
+Source: the formal specification of the draft (imandra-ai/ieee-p3109 7b6f5ba, ``specification.iml``, section 5); only
+abstracts of the standard itself are public.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Projection(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class ScaledBlocks:
-    """Blocks of P3109: a scale for each, and elements along the last axis.
+    """Blocks of P3109, each with a scale, and with elements along the last axis.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class ScaledBlocks:
     scale : ndarray of unsigned integers, shape (...)
         Codes of `scale_format`.
     format, scale_format : Format
-        Element formats with single values: the family's members by their names, such as ``binary8p4se``.
+        Formats of elements and scales: members of the P3109 family, such as ``binary8p4se``.
     """
 
     elements: NDArray[Any]
@@ -125,7 +125,7 @@ def block_convert(
     """Compute each block's scale from its largest finite magnitude, then `block_project` (ConvertToBlockMaxAbsFinite).
 
     The scale is that magnitude rounded to the scale format: it is not divided by the elements' maximum, so elements are
-    about 1 and less. A block of only NaN has a scale of NaN, one of NaN and Inf a scale of Inf.
+    about 1 or less. A block of only NaN has a scale of NaN, a block of NaN and Inf a scale of Inf.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def block_apply(
     scale_format: str | Format,
     **how: Unpack[Projection],
 ) -> ScaledBlocks:
-    """Add, subtract, multiply or divide element by element, into blocks with given scales.
+    """Add, subtract, multiply or divide blocks element by element; the results are blocks with given scales.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def _scaled(x: Floats, codes: NDArray[Any], f: Format, g: Format, how: Projectio
 
 
 def _by_scale(x: float, scale: float) -> float:
-    """Return x / scale where one of them is zero, infinite or NaN."""
+    """Return x / scale for operands of which one is zero, infinite or NaN."""
     if math.isnan(x) or math.isnan(scale):
         return math.nan
     return 0.0 if scale == 0 else 1.0 if math.isinf(scale) else x / scale
@@ -307,7 +307,7 @@ def _product(values: Floats) -> float:
 
 
 def _odd(value: Fraction) -> float:
-    """Return a fraction rounded to odd; magnitudes out of all formats' range remain out of it."""
+    """Return a fraction rounded to odd in float64; magnitudes beyond the range of all formats remain beyond it."""
     if value == 0:
         return 0.0
     size = value.numerator.bit_length() - value.denominator.bit_length()

@@ -1,6 +1,6 @@
-"""Block scaling in three passes, amax or values -> scales -> cast: the slow path, which any scale rule can take.
+"""Block scaling in three passes (amax, scales, cast): the slow path, which works for any scale rule.
 
-`kernels.scaling` fuses the three for an `AmaxRule`; here they are separate, for rules that are Python functions, and as
+`kernels.scaling` fuses the passes for an `AmaxRule`; here they are separate, for rules that are Python functions and as
 the reference of the kernels.
 """
 
@@ -31,7 +31,7 @@ _ELEMENTS = policies["ocp_sat"].with_(nan="positive")
 class Scales(NamedTuple):
     """Block scales of a matrix, the multipliers or divisors of values, and the scale on top of them.
 
-    The latter is None, one number for the tensor, or an array: [R, 1] for rows of the matrix, [1, C] for its columns.
+    The latter scale is None, one number for the tensor, or an array: [R, 1] for rows of the matrix, [1, C] for columns.
     """
 
     block: F32
@@ -48,7 +48,7 @@ def amax_of(x: F32, granularity: Granularity) -> NDArray[np.uint32]:
 
 
 def blocks_of(x: F32, granularity: Granularity) -> F32:
-    """Return a matrix [R, C] as blocks [R / r, C / c, r c], ragged ends padded with zeros."""
+    """Return a matrix [R, C] as blocks [R / r, C / c, r c], with ragged ends padded with zeros."""
     rows, columns = granularity.block((x.shape[0], x.shape[1]))
     r, c = -(-x.shape[0] // rows), -(-x.shape[1] // columns)
     padded = np.zeros((r * rows, c * columns), np.float32)
@@ -57,12 +57,12 @@ def blocks_of(x: F32, granularity: Granularity) -> F32:
 
 
 def lines_axis(granularity: Granularity) -> int:
-    """Return the axis along which the blocks of a matrix run, and the lines that have row or column scales."""
+    """Return the axis along which the blocks of a matrix run, and along which its lines with their own scales run."""
     return 0 if granularity.columns == 1 and granularity.rows != 1 else 1
 
 
 def line_amax_of(x: F32, granularity: Granularity) -> F32:
-    """Return the largest magnitude of each row [R, 1], or of each column [1, C] if blocks run along it, without NaN."""
+    """Return the largest magnitude, NaN ignored, of each row [R, 1], or column [1, C] if blocks run along columns."""
     bits = np.abs(x).view(np.uint32)
     bits = np.where(bits > _INF, np.uint32(0), bits)
     top: NDArray[np.uint32] = bits.max(axis=lines_axis(granularity), keepdims=True, initial=0)
@@ -72,7 +72,8 @@ def line_amax_of(x: F32, granularity: Granularity) -> F32:
 def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float32 | F32 | None = None) -> Scales:
     """Return the scales that an `AmaxRule` computes from the largest magnitudes and, if it needs one, the tensor's.
 
-    Lines with row or column scales are computed one by one, as the kernel takes one tensor scale: some 50 us each.
+    Lines with row or column scales are computed one by one, in about 50 us each, because the kernel takes one tensor
+    scale.
     """
     assert isinstance(q.rule, AmaxRule)
     if isinstance(tensor_amax, np.ndarray):
@@ -99,7 +100,7 @@ def scales_by_amax(q: Quantizer, amax: NDArray[np.uint32], tensor_amax: np.float
 
 
 def _lines(amax: NDArray[np.uint32], top: F32, axis: int) -> Iterator[tuple[NDArray[np.uint32], np.float32]]:
-    """Yield, for each line, the largest magnitudes of its blocks as a matrix, and that of the line."""
+    """Yield for each line the amaxes of its blocks, as a matrix, and the amax of the line."""
     for i, line in enumerate(np.split(amax, amax.shape[axis], axis)):
         yield np.ascontiguousarray(line), top.flat[i]
 
@@ -141,7 +142,7 @@ def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
 
 
 def _lines_of(q: Quantizer, tensor: F32, blocks: tuple[int, ...]) -> int | None:
-    """Return the axis along which lines of blocks have scales, None for one tensor scale."""
+    """Return the axis along which lines of blocks have scales, or None for one tensor scale."""
     for axis, shape in ((1, (blocks[0], 1)), (0, (1, blocks[1]))):
         if tensor.shape == shape:
             return axis
@@ -163,7 +164,7 @@ def _numbers(q: Quantizer, what: str, given: Any) -> F32:
 
 
 def cast(x: F32, scales: Scales, q: Quantizer, out: NDArray[Any], **rounding: Any) -> None:
-    """Write the codes of values; an element is rounded with the random word of its index in `x`, not in its block."""
+    """Write the codes of values; an element is rounded with the random word of its index in `x`, not in the block."""
     rows, columns = q.granularity.block((x.shape[0], x.shape[1]))
     each = repeat_tiles(repeat_tiles(scales.factor, rows, x.shape[0], 0), columns, x.shape[1])
     with np.errstate(all="ignore"):
@@ -180,7 +181,7 @@ def has_kernel(q: Quantizer) -> bool:
 class PassesJob:
     """One matrix and a quantizer that no fused kernel supports.
 
-    The rule is a Python function or has row scales, or scales are powers of two in another format than E8M0.
+    The rule is a Python function or has row scales, or scales are powers of two in a format other than E8M0.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ class PassesJob:
     tensor_amax : float, optional
         Amax of every row, if rows have scales; otherwise an option of quantizers that have a kernel.
     inverse_scale : None
-        Option of quantizers that have a kernel.
+        Not supported: an option of quantizers that have a kernel.
     rounding, seed, offset
         See `lowprec.quantize`.
 
@@ -235,7 +236,7 @@ class PassesJob:
         cast(self.x, found, self.q, codes, **self.options)
 
     def _spread(self, tensor: np.float32 | F32 | None) -> np.float32 | F32 | None:
-        """Return the scales of lines of blocks, one per row, or per column, of the matrix."""
+        """Return the scales of lines of blocks, repeated to one per row, or per column, of the matrix."""
         if not isinstance(tensor, np.ndarray):
             return tensor
         axis = int(tensor.shape != (self.scale_shape[0], 1))

@@ -64,16 +64,18 @@ def quantize(
         (seed, offset + i), whatever the blocks and the number of threads. ``"eden"`` rounds block scales with the words
         of `seed`.
     tensor_amax : float, optional
-        Amax, a number >= 0, from which a two-level quantizer computes the tensor scale, if it was calibrated elsewhere;
-        with row scales, the amax of every row.
+        Amax, a number >= 0, from which a two-level quantizer computes the tensor scale, for scales calibrated
+        elsewhere; default: that of `x`. With row scales, it is the amax of every row.
     inverse_scale : float, optional
-        Factor of every value, in place of a scale from its block's amax; the scale is 1 / inverse_scale.
+        Factor that multiplies every value, instead of one computed from its block's amax; the scale is 1 /
+        inverse_scale.
     out : Quantized, optional
         Earlier result of the same call on a matrix of the same shape; its arrays are overwritten.
 
     Returns
     -------
     Quantized
+        Codes and scales.
 
     Raises
     ------
@@ -201,7 +203,7 @@ def quantize_with_transpose(
     Raises
     ------
     ValueError, TypeError
-        See `quantize`; a ValueError too if `x` is not a matrix.
+        See `quantize`; also a ValueError if `x` is not a matrix.
 
     Examples
     --------
@@ -228,7 +230,7 @@ def quantize_with_transpose(
 
 
 def _fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
-    """Return whether `_in_one_pass` computes the results of two jobs of one matrix."""
+    """Return whether `_in_one_pass` can compute the results of two jobs of one matrix."""
     simple = not any(
         job.by_words or job.choice is not None or job.q.hadamard_size is not None or job.quotients is not None
         for job in (rows, columns)
@@ -238,10 +240,10 @@ def _fit_one_pass(rows: BlockJob, columns: BlockJob) -> bool:
 
 
 def _in_one_pass(q: Quantizer, rows: BlockJob, columns: BlockJob) -> tuple[Quantized, Quantized]:
-    """Return the results of `quantize_with_transpose` where strips of rows serve both.
+    """Return the results of `quantize_with_transpose`, computed together for strips of rows.
 
-    A strip of rows is read from memory once: blocks along its rows, blocks along its columns, and the latters' codes
-    are transposed while they are in a cache.
+    A strip of rows is read from memory once: its blocks along rows and along columns are quantized, and the codes of
+    the latter are transposed, while it is in a cache.
     """
     from ..kernels.scaling.turn import turn_rows
 
@@ -286,7 +288,7 @@ def resolve_spec(caller: str, spec: Any) -> TensorSpec:
     Raises
     ------
     ValueError
-        If `spec` names no block, or signs that are drawn in every step, which is for recipes only.
+        If `spec` names no block, or has signs that are drawn in every step, which only recipes may have.
     TypeError
         If `spec` is neither a string of words nor an object that defines a quantization.
     """
@@ -302,7 +304,7 @@ def resolve_spec(caller: str, spec: Any) -> TensorSpec:
 
 
 def stateless(caller: str, spec: TensorSpec) -> Quantizer:
-    """Return the quantizer of a specification; its scales must depend on the values only."""
+    """Return the quantizer of a specification, whose scales must depend on the values only."""
     if spec.delayed:
         name = spec.resolved.name
         raise ValueError(f"{caller}: spec must have no state, got {name!r}: lowprec.DelayedScaling({name!r}) keeps it")

@@ -42,13 +42,13 @@ class Quantized(BitwiseEq):
         Codes in the shape of the source.
     scale : ndarray of float32, shape (ceil(R / rows), ceil(C / columns))
         Scales as float32, independent of `scale_format`. Leading axes of the source count as rows. NaN marks a block
-        that held NaN or Inf, if the quantizer does so.
+        that held NaN or Inf, if the quantizer marks such blocks.
     format : str or Format
         Format of the codes; converted to a `Format`.
     granularity : str or Granularity
         Block that shares a scale, such as "1x128"; converted to a `Granularity`.
     scale_format : Format or str
-        Format that a scale is stored in: float32 (the default), e8m0fnu for powers of two, e4m3fn ...
+        Format in which scales are stored: float32 (the default), e8m0fnu for powers of two, e4m3fn ...
     tensor_scale : float32 or ndarray of float32, optional
         Scale on top of the block scales: one for the whole tensor, as in NVFP4, one for each row, shape (R, 1), as in
         row-scaled NVFP4, or one for each column, shape (1, C). Leading axes of the source count as rows.
@@ -58,8 +58,8 @@ class Quantized(BitwiseEq):
     Raises
     ------
     ValueError
-        If the format, granularity or scale format is unknown, if the number of scales is not that of the blocks, or if
-        an array of tensor scales does not have one per row or per column.
+        If the format, granularity or scale format is unknown, if the number of scales differs from the number of
+        blocks, or if an array of tensor scales does not have one per row or per column.
     TypeError
         If codes or scales have another type; the message quotes it.
 
@@ -133,13 +133,13 @@ class Quantized(BitwiseEq):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that codes (packed to their bits) and scales take when stored."""
+        """Number of bytes that codes (packed to their bits) and scales take when they are stored."""
         bits = self.codes.size * self.format.bits + self.scale.size * self.scale_format.bits
         return -(-bits // 8) + (0 if self.tensor_scale is None else 4 * np.size(self.tensor_scale))
 
     @property
     def bits_per_value(self) -> float:
-        """Bits per value, including its share of the scales."""
+        """Number of bits per value, including its share of the scales."""
         return 8.0 * self.nbytes / max(self.codes.size, 1)
 
     @property
@@ -184,7 +184,7 @@ class Quantized(BitwiseEq):
         return out if like is None else to_like("dequantize", out, like)
 
     def requantize(self, spec: str | Quantizer | TensorSpec, **options: Any) -> Quantized:
-        """Requantize the values: in other blocks, such as 1x128 to 128x1 for Wgrad's operand, or in another format.
+        """Quantize the values again, in other blocks (such as 128x1 for an operand of Wgrad) or in another format.
 
         Parameters
         ----------
@@ -209,8 +209,8 @@ class Quantized(BitwiseEq):
         Parameters
         ----------
         spec : str, Quantizer or TensorSpec
-            Format, block and scale format, ``"e4m3fn 128x128 ue8m0"``, or those of them that change. New scales are
-            powers of two (``ue8m0``), or powers of two times the significand of the old scale of a block's largest
+            Format, block and scale format, such as ``"e4m3fn 128x128 ue8m0"``, or only those that change. New scales
+            are powers of two (``ue8m0``), or powers of two times the significand of the old scale of a block's largest
             value (``fp32``).
 
         Returns
@@ -253,7 +253,7 @@ class Quantized(BitwiseEq):
         return Quantizer(format=self.format, granularity=self.granularity, scale_format=self.scale_format)
 
     def __getitem__(self, rows: slice) -> Quantized:
-        """Return a slice of the rows, whole blocks of them, as views of these codes and scales.
+        """Return a slice of the rows, which must consist of whole blocks, as views of the codes and scales.
 
         Raises
         ------
@@ -292,7 +292,7 @@ class Quantized(BitwiseEq):
         return lowprec.gemm(self, other.T)
 
     def arrays(self, like: Any = "numpy") -> tuple[Any, Any]:
-        """Return codes and scales as arrays of another package; memory is shared where that can be.
+        """Return codes and scales as arrays of another package, sharing memory where possible.
 
         Parameters
         ----------

@@ -34,22 +34,22 @@ class Quantizer(Value):
     granularity : Granularity or str
         Block that shares a scale, see `lowprec.Granularity`.
     scale_format : Format or str
-        Format that a scale is stored in: float32, powers of two (e8m0fnu), or any other of up to 8 bits (e4m3fn,
-        ue5m3 ...), without its sign.
+        Format in which scales are stored: float32, powers of two (e8m0fnu), or any other of up to 8 bits (e4m3fn, ue5m3
+        ...), without its sign.
     rule : AmaxRule, or function
         Scale of a block: from its largest magnitude, or by a function ``rule(blocks, element_format, scale_format)``,
         see `lowprec.scaling.rules.PythonRule`.
     rounding : Rounding or str
         Rounding of elements, unless a call passes another one.
     negative_zero : {"keep", "positive"}
-        Sign of zeros: kept, or positive for -0 and for negative values that underflow.
+        Whether the sign of zeros is kept, or -0 and negative values that underflow become +0.
     hadamard_size : int, optional
         Size of the Hadamard transform that is applied first, along the blocks: over the columns, or over the rows where
         a block is a piece of one column (`lowprec.hadamard`). Dequantized values remain transformed.
     hadamard_signs : {"te", "none"} or int
         Signs of the transform.
     transform_format : Format or str, optional
-        Format that transformed values are rounded to before they are quantized: TransformerEngine's kernels round to
+        Format to which transformed values are rounded before they are quantized: TransformerEngine's kernels round to
         bfloat16, as if the transform had written a tensor to memory.
     amax_history_len : int, optional
         Number of steps in delayed scaling's amax history; a quantizer with a history has state, see `DelayedScaling`.
@@ -124,12 +124,12 @@ class Quantizer(Value):
 
     @property
     def has_tensor_scale(self) -> bool:
-        """Whether the rule computes a tensor scale or row scales too; a Python function decides that when called."""
+        """Whether the rule also computes a tensor scale or row scales; a Python function decides that when called."""
         return isinstance(self.rule, AmaxRule) and self.rule.has_tensor_scale
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether the rule computes row scales too; a Python function decides that when called."""
+        """Whether the rule also computes row scales; a Python function decides that when it is called."""
         return isinstance(self.rule, AmaxRule) and self.rule.has_row_scales
 
     def with_(self, **changes: Any) -> Self:
@@ -160,7 +160,7 @@ quantizer."""
 
 
 def _made(name: str, like: Quantizer, **fields: Any) -> Quantizer:
-    """Return a copy of `like` under another name with the given fields replaced; the source is copied too."""
+    """Return a copy of `like`, including its source, under another name and with the given fields replaced."""
     of_rule = {field: fields.pop(field) for field in tuple(fields) if field in _RULE_FIELDS}
     assert isinstance(like.rule, AmaxRule)
     return dataclasses.replace(like, name=name, rule=dataclasses.replace(like.rule, **of_rule), **fields)

@@ -1,4 +1,4 @@
-"""Scale rules: how the scale of a block is computed. `AmaxRule` has kernels, `PythonRule` is any Python function.
+"""Scale rules, by which the scale of a block is computed: `AmaxRule` has kernels, `PythonRule` is any Python function.
 
 **A scale multiplies codes back to values**: ``x ~ scale * decode(codes)`` (DeepGEMM's ``sf``; TransformerEngine calls
 the inverse of this "scale"). All computation below is in float32, each operation rounded to nearest even; powers of two
@@ -75,17 +75,17 @@ SPECIALS: dict[str, tuple[float, float]] = {  # scale, and multiplier (or diviso
 
 
 def special(name: str, scale_format: Format) -> tuple[float, float]:
-    """Return an entry of `SPECIALS` for a scale format."""
+    """Return the two numbers of an entry of `SPECIALS`, for a scale format."""
     return (scale_format.max, 1 / scale_format.max) if name == "saturate" else SPECIALS.get(name, (1.0, 1.0))
 
 
 def are_powers(scale_format: Format) -> bool:
-    """Return whether all scales of a format are powers of two, as those of E8M0."""
+    """Return whether all scales of a format are powers of two, as in E8M0."""
     return scale_format.mantissa_bits == 0 and not scale_format.is_table
 
 
 def scale_calculations(scale_format: Format) -> tuple[str, ...]:
-    """Return the arithmetics for scales of a format.
+    """Return the names of the calculations for scales of a format.
 
     Examples
     --------
@@ -106,8 +106,8 @@ class AmaxRule(Value):
     Parameters
     ----------
     scale_calculation : str
-        Computation of a scale from amax: one of ``arithmetics(scale_format)``, see the module's table; by default the
-        first for the scale format.
+        Computation of a scale from amax: one of ``scale_calculations(scale_format)``, see the module's table; by
+        default the first for the scale format.
     scale_application : {"divide", "reciprocal", "max/amax"}
         How float32 scales are applied: ``x / s``, or ``x * min(fl(1 / s), FLT_MAX)``; for ``amax/max`` also
         ``x * fl(max / amax)``, which differs from both.
@@ -125,11 +125,11 @@ class AmaxRule(Value):
         Values that share a scale on top of the block scales, if the arithmetic has one: the whole tensor, or a row. A
         row runs along the blocks: it is a column of the matrix if blocks are pieces of columns, such as 16x1.
     four_over_six : {"mae", "mse"}, optional
-        Error measure of four over six: quantize each block with s and with 1.5 s (which maps its largest value to 4
-        instead of 6), and keep the one of smaller error, by sums of magnitudes or of squares in order.
+        Error measure of four over six, which quantizes each block with s and with 1.5 s (which maps its largest value
+        to 4 instead of 6) and keeps the result of smaller error: the sum, in order, of magnitudes or of squares.
     zero_block, inf_block, nan_block : str
-        Scale of a block of zeros (only if `amax_floor` is 0), with Inf, with NaN: a key of `SPECIALS`, or ``"rule"``
-        for the formula's own result.
+        Scale of a block of zeros (only if `amax_floor` is 0), of one with Inf, and of one with NaN: a key of
+        `SPECIALS`, or ``"rule"`` for the result of the formula.
 
     Raises
     ------
@@ -212,12 +212,12 @@ class AmaxRule(Value):
 
     @property
     def has_tensor_scale(self) -> bool:
-        """Whether the rule computes a tensor scale or row scales in addition, as NVFP4's rules do."""
+        """Whether the rule also computes a tensor scale or row scales, as NVFP4's rules do."""
         return self.scale_calculation in _OF_OTHERS and self.scale_calculation != "block_scale_only"
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether the rule computes row scales in addition, as row-scaled NVFP4 does."""
+        """Whether the rule also computes row scales, as that of row-scaled NVFP4 does."""
         return self.tensor_scale == "row"
 
     def __str__(self) -> str:
@@ -226,7 +226,7 @@ class AmaxRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PythonRule(Value):
-    """A scale rule given as a Python function: two are equal if its module, name and source are.
+    """A scale rule given as a Python function; rules are equal if the functions' modules, names and sources are.
 
     The function is called as ``rule(blocks, element_format, scale_format)``. ``blocks`` is a float32 array of all
     blocks of the tensor, [rows of blocks, blocks of a row, values of a block]. Blocks of 1xN and of Nx1 run along
@@ -251,7 +251,7 @@ class PythonRule(Value):
     Notes
     -----
     `Quantizer` converts a function to a rule (``Quantizer(rule=f)``). A pickle holds the function's name; unpickling
-    imports the module or loads the file, and refuses another source.
+    imports the module or loads the file, and refuses a function whose source differs.
     """
 
     module: str
@@ -268,7 +268,7 @@ class PythonRule(Value):
         ValueError
             If the function cannot be found again: a lambda, a nested or bound function, or one typed into a prompt.
         TypeError
-            If it is not a function.
+            If `function` is not a function.
         """
         if isinstance(function, PythonRule):
             return function
@@ -320,7 +320,7 @@ class PythonRule(Value):
 
 
 def _imported(module: str, name: str) -> Any:
-    """Return the module of the function, None if it cannot be imported; ``__main__`` differs between processes."""
+    """Return the module of a function, or None if it cannot be imported; ``__main__`` differs between processes."""
     found = None if module == "__main__" else sys.modules.get(module)
     if found is None and module != "__main__":
         try:

@@ -62,7 +62,7 @@ _CATALOGUES: Mapping[str, Lookup] = {"format": formats, "quantizer": quantizers}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSpec(Value):
-    """Quantization of a tensor: a format, the quantizer that computes codes and scales, and the random choices.
+    """Quantization of a tensor: a format, the quantizer that computes codes and scales, and which choices are random.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class TensorSpec(Value):
         names : mapping of str to Lookup, optional
             Mappings from names to formats and quantizers, by default the catalogues.
         base : Quantizer, optional
-            Quantizer that words modify which name neither a format nor a quantizer, such as ``"128x1"``.
+            Quantizer that is modified by words, such as ``"128x1"``, that name neither a format nor a quantizer.
 
         Raises
         ------
@@ -172,17 +172,17 @@ class TensorSpec(Value):
 
     @property
     def plain(self) -> bool:
-        """Whether the format holds the values themselves, without scales."""
+        """Whether codes represent the values themselves, without scales."""
         return self.quantizer is None
 
     @property
     def granularity(self) -> str:
-        """Block that shares a scale, with columns along the multiplication's K; ``"none"`` without scales."""
+        """Block that shares a scale, with columns along the multiplication's K, or ``"none"`` without scales."""
         return PLAIN if self.quantizer is None else str(self.quantizer.granularity)
 
     @property
     def tile(self) -> int | None:
-        """Number of values along K that share a scale; None if all do, or without scales."""
+        """Number of values along K that share a scale; None if all of them do, or if there are no scales."""
         return None if self.quantizer is None else self.quantizer.granularity.columns
 
     @functools.cached_property
@@ -199,12 +199,12 @@ class TensorSpec(Value):
 
     @functools.cached_property
     def without_history(self) -> Quantizer:
-        """The quantizer without delayed scaling: its scales follow from the values themselves."""
+        """The quantizer without delayed scaling, whose scales follow from the values themselves."""
         return replace(self.resolved, amax_history_len=None)
 
     @property
     def transform(self) -> tuple[int, str | int] | None:
-        """Size and signs of the Hadamard transform, None without one."""
+        """Size and signs of the Hadamard transform, or None if there is none."""
         size = 0 if self.plain else self.resolved.hadamard_size or 0
         return (size, "resample_signs" if self.resample_signs else self.resolved.hadamard_signs) if size else None
 
@@ -235,7 +235,7 @@ class TensorSpec(Value):
         return next(text for text in self._spellings(name) if _means(text, names, self))
 
     def _spellings(self, name: Callable[[str, Any], str]) -> Iterator[str]:
-        """Yield words for this operand, the shortest first: with a catalogue quantizer, without, with all settings."""
+        """Yield words for this operand, shortest first: from a catalogue quantizer, from the plain one, or its name."""
         flags = [flag for flag in _FLAGS if getattr(self, flag)]
         q = self.quantizer
         if q is None:
@@ -252,7 +252,7 @@ class TensorSpec(Value):
 
 
 def _changed(q: Quantizer, base: Quantizer) -> set[str]:
-    """Return the fields in which two quantizers differ; ``amax_floor`` for rules that differ only in it."""
+    """Return the fields in which two quantizers differ; for rules that differ only in the floor, ``amax_floor``."""
     fields = {field for field in compared_fields(Quantizer) if getattr(q, field) != getattr(base, field)}
     ours, theirs = q.rule, base.rule
     if "rule" not in fields or not isinstance(ours, AmaxRule) or not isinstance(theirs, AmaxRule):
@@ -267,7 +267,7 @@ def _has_words(q: Quantizer, base: Quantizer) -> bool:
 
 
 def _words_of(q: Quantizer, base: Quantizer, name: Callable[[str, Any], str]) -> tuple[list[str], list[str]]:
-    """Return the words that change one quantizer into another, before and after those that only an operand has."""
+    """Return the words that change `base` into `q`: those before, and those after, the words for an operand's flags."""
     changed = _changed(q, base)
     plain = base is _PLAIN_QUANTIZER
     first = [] if plain else [name("quantizer", base)]
@@ -323,7 +323,7 @@ def _parsed(text: str, names: Mapping[str, Lookup], base: Quantizer | None = Non
 
 
 def is_word(word: str) -> bool:
-    """Return whether a word of an operand is something other than a format or a quantizer.
+    """Return whether a word is part of a specification without naming a format or a quantizer.
 
     Examples
     --------

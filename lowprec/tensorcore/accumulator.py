@@ -54,7 +54,7 @@ class StepError(NamedTuple):
     relative, absolute : float
         Coefficients of the bound.
     carried : float, optional
-        Relative error of C alone, which is less where the products are rounded more often; None: `relative`.
+        Relative error of C, which is smaller if products are rounded more often than C; None: equal to `relative`.
     """
 
     relative: float
@@ -164,7 +164,7 @@ class Accumulator(Value, ABC):
 
     @functools.cached_property
     def stored_format(self) -> Format:
-        """Format of the array elements for C and results: float32 for FP22."""
+        """Format of the array elements for C and results, which is float32 for FP22."""
         return FLOAT32 if self.output_format == FP22 else self.output_format
 
     @functools.cached_property
@@ -174,7 +174,7 @@ class Accumulator(Value, ABC):
 
     @property
     def default_format(self) -> Format:
-        """Format that is assumed for codes if none is given."""
+        """Format assumed for codes if no format is given."""
         return self.input_formats[0] if self.input_formats else _E4M3
 
     def accepts(self, fmt: Format) -> bool:
@@ -201,7 +201,7 @@ class Accumulator(Value, ABC):
         return html_table(rows, title=self.name) + self.drawing()
 
     def drawing(self) -> str:
-        """Return the summation order as an SVG: two consecutive instructions."""
+        """Return an SVG of the summation order of two consecutive instructions."""
         return drawing(self.order(), f"Order of summation of {self.name}")
 
     def check(self) -> None:
@@ -223,7 +223,7 @@ class Accumulator(Value, ABC):
         return self.instruction(self.instruction("C", 0), self.step())
 
     def chain(self, k: int) -> list[SumNode]:
-        """Return the instructions of a chain of k products, where C is the previous result; the last may exceed k."""
+        """Return the instructions of a chain of k products, with the previous result as C; the last may go beyond k."""
         return [self.instruction("C", start) for start in range(0, k, self.step())]
 
     @abstractmethod
@@ -232,10 +232,10 @@ class Accumulator(Value, ABC):
 
     @abstractmethod
     def step_error(self) -> StepError:
-        """Return a bound on the error of one instruction without overflow; derived, not measured."""
+        """Return a derived (not measured) bound on the error of one instruction without overflow."""
 
     def block_length(self) -> int:
-        """Return the number of products in a block of `block_error`: some instructions, for speed."""
+        """Return the number of products in a block of `block_error`: several instructions, for speed."""
         return max(32 // self.step(), 1) * self.step()
 
     def block_error(self) -> BlockError:
@@ -262,7 +262,7 @@ class Accumulator(Value, ABC):
 
     @abstractmethod
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain over all K, starting from C: any codes, any C, with canonical NaN."""
+        """Return one chain over all of K, starting from C, for any codes and any C, with canonical NaN."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -271,7 +271,7 @@ class AlignedSum(Accumulator):
 
     Parameters
     ----------
-    group : int
+    group_size : int
         Products per sum (L), 1 to 1024.
     fraction_bits : int
         Fraction bits kept below the largest exponent when terms are aligned (F), 3 to 40.
@@ -305,7 +305,7 @@ class AlignedSum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the numbers of the alignment: a product or C loses less than a unit, 2^(E - F).
+        """Return the error bound of the alignment, in which a product or C loses less than a unit, 2^(E - F).
 
         E is at most the exponent of the largest product, of C, of a subnormal C, or of a zero. The sum then loses less
         than its ulp, or half of it for float16.

@@ -1,8 +1,8 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
 `validated_against` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the
-tests repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so it is that of the
-source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
+tests repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so its value is that
+of the source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AccumulatorRegistry(Registry[Accumulator]):
         OSError
             If a file cannot be read.
         ValueError
-            If a name is that of another accumulator.
+            If a name is already that of another accumulator.
 
         Examples
         --------

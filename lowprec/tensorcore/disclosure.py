@@ -1,7 +1,7 @@
-"""Disclosures of matrix arithmetic: TOML files in which a vendor publishes how instructions sum, read and written.
+"""Reading and writing disclosures of matrix arithmetic: TOML files in which a vendor publishes how instructions sum.
 
-RISC-V's matrix extension asks for (G, psm, rnd) of every instruction. An entry has these, and the same rule as the
-fields of an accumulator; `read_disclosure` refuses a file in which they differ::
+RISC-V's matrix extension requires (G, psm, rnd) for every instruction. An entry has these, and states the same rule as
+fields of an accumulator; `read_disclosure` refuses a file in which the two differ::
 
     format = "matrix-arithmetic-disclosure"
     format_version = 1
@@ -112,9 +112,9 @@ def write_disclosure(accumulator: Accumulator, evidence: Sequence[Mapping[str, A
     Parameters
     ----------
     accumulator : Accumulator
-        An entry, without promotion.
+        Accumulator without promotion.
     evidence : sequence of mapping
-        Tables ``[[entry.evidence]]``: kind, file, sha256 and number of outputs.
+        Contents of the tables ``[[entry.evidence]]``: kind, file, sha256 and number of outputs.
     """
     if accumulator.promote_every is not None:
         raise DisclosureError(
@@ -224,7 +224,7 @@ def _check_keys(table: str, data: Any, where: str = "") -> None:
 
 
 def _type_of(value: Any) -> str:
-    """Return the type of a value of TOML in words; an empty array counts as one of strings."""
+    """Return the type of a TOML value in words; an empty array counts as an array of strings."""
     if isinstance(value, list):
         if value and all(isinstance(item, Mapping) for item in value):
             return "an array of tables"

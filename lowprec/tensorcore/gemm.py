@@ -1,4 +1,4 @@
-"""Matrix products of quantized operands with their scales: `gemm`, and `matmul_f32` in one fixed order.
+"""`gemm`: products of quantized matrices with scales; `matmul_f32`: products of float32 matrices in a fixed order.
 
 Both operands are contiguous in K: a is [M, K], b is [N, K], and the product is ``D = A @ B.T``.
 """
@@ -106,7 +106,7 @@ def gemm(
         Number of parts into which K is split, in whole tiles of the library's `split_tile`. Each part is summed
         separately until the epilogue. Default: the library's, which is 1 for all libraries of the catalogue.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------
@@ -252,7 +252,7 @@ def _parts(
 
 
 def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format) -> Float32Matrix:
-    """Return the sum of leaves of a limited length, by halves of K; each sum is rounded."""
+    """Return the sum over K by recursive halving, down to leaves of limited length; every sum is rounded."""
     if k <= longest:
         return next(leaves)
     half = k // 2
@@ -261,7 +261,7 @@ def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format)
 
 
 def _slices(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
-    """Return the float32 sum of one part of K: of the chains of its slices, if the library has them."""
+    """Return the float32 sum of one part of K: that of its slices' chains, if the library slices K."""
     count, length, k = order.library.slices, order.library.slice_length, a.codes.shape[1]
     if count == 1 or k <= length:
         return _sum(a, b, order)
@@ -353,7 +353,7 @@ def matmul_f32(
     out_format : str or Format
         Format to which the sums are rounded at the end, as by `lowprec.round_to`.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------

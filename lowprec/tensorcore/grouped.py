@@ -1,4 +1,4 @@
-"""Grouped products for experts: a matrix per row or per range of rows, or a product per range of K."""
+"""Grouped products for experts: each row or range of rows has its own matrix, or each range of K its own product."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def grouped_gemm(
 
 
 def group_offsets(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
-    """Return the start of each expert's tokens along K, and the end of the last one's slots.
+    """Return the start of each expert's tokens along K, followed by the end of the last expert's slots.
 
     Parameters
     ----------
@@ -143,12 +143,13 @@ def group_offsets(counts: ArrayLike, align: int = 128) -> NDArray[np.int64]:
 def grouped_wgrad(
     dy: Quantized, x: Quantized, counts: ArrayLike, *, c: ArrayLike | None = None, align: int = 128, **options: Any
 ) -> Float32Matrix:
-    """Compute weight gradients per expert: ``D[e] = dy[:, run e] @ x[:, run e].T``, all experts in one call.
+    """Compute the weight gradients of all experts in one call: ``D[e] = dy[:, run e] @ x[:, run e].T``.
 
     Parameters
     ----------
     dy : Quantized, shape (N, K)
-        is ``group_offsets(counts, align)[e]`` and the `counts[e]` that follow; values between runs are not read.
+        Output gradients, transposed: K runs over the tokens of the first expert, then of the second, and so on. The
+        `counts[e]` tokens of run e start at ``group_offsets(counts, align)[e]``; values between runs are not read.
     x : Quantized, shape (M, K)
         Inputs, transposed, in the same order of tokens.
     counts : array_like of int, shape (experts,)

@@ -35,7 +35,7 @@ class GemmLibrary(Value):
     promote_every : int or None
         Default length in k of one chain; None: one chain over all of K.
     fma_promotion : bool
-        Whether the result of a chain is multiplied by its scales and added with a single rounding, else with two.
+        Whether the result of a chain is multiplied by its scales and added with one rounding instead of two.
     k_order : {"increasing", "interleaved"}
         ``interleaved``: in every pair of instructions, the first takes the products with k % 4 in {0, 1} and the second
         the others, as on chips that issue two narrower instructions.
@@ -49,11 +49,11 @@ class GemmLibrary(Value):
         until parts are not longer than a tile, and every part and every sum of two is rounded to that format, before
         one epilogue; `split_k` has no effect, and K is not split if the result is float32.
     split_tile : int
-        Length in k of a tile, which a split keeps together.
+        Length in k of a tile, which is never split.
     slices, slice_length : int
         Each part is the sum in float32 of `slices` chains, which take pieces of `slice_length` in k in turn.
     stream_k : tuple of int, optional
-        Number of blocks of threads, and rows and columns of a tile of the result: blocks take equal numbers of
+        Number of thread blocks, and rows and columns of a tile of the result: thread blocks take equal numbers of
         consecutive tiles of K, from one tile of the result to the next, and their parts are added in float32.
     round_through : {"float32", "float16"}
         Format to which results are rounded before they are rounded to a format of 16 bits or more.
@@ -107,7 +107,7 @@ class GemmLibrary(Value):
         return self == usual and self.split_k_reduction in ("float32", "out")
 
     def parts(self, k: int, split_k: int) -> list[tuple[int, int]]:
-        """Return the ranges of k of the parts of K; those of a tree are its leaves, from left to right."""
+        """Return the ranges of k of the parts of K; the parts of a tree are its leaves, from left to right."""
         if self.split_k_reduction == "tree":
             return _halves(0, k, self.split_tile)
         tiles = -(-k // self.split_tile)
@@ -115,11 +115,11 @@ class GemmLibrary(Value):
         return [(start, min(start + step, k)) for start in range(0, max(k, 1), step)]
 
     def streamed_parts(self, m: int, n: int, k: int) -> list[tuple[slice, slice, list[tuple[int, int]]]]:
-        """Return rows, columns and ranges of k of each tile of a result [m, n], of stream-K.
+        """Return rows, columns and ranges of k of each tile of a result [m, n] under stream-K.
 
-        As CUTLASS's ThreadblockSwizzleStreamK if all tiles are streamed: along the rows of tiles if there are not fewer
-        of them than columns, else along the columns; the first blocks take one tile of K more. If each tile of the
-        result has the same number of blocks, no block takes part in two.
+        This follows CUTLASS's ThreadblockSwizzleStreamK with all tiles streamed: along the rows of tiles if there are
+        at least as many rows as columns, else along the columns; the first blocks take one more tile of K. If each tile
+        of the result has the same number of blocks, no block takes part in two.
         """
         blocks, rows, columns = self.stream_k
         across, down, each = -(-n // columns), -(-m // rows), max(-(-k // self.split_tile), 1)

@@ -60,7 +60,7 @@ def mma(
         Scales inside the instruction, as codes of the accumulator's ``scale_format``, one per ``scale_block`` along K:
         E8M0, or E4M3 with an ignored sign bit. Required if the accumulator has a scale format, else not allowed.
     like : array or str, optional
-        Array package of the result: NumPy, torch or JAX, by an array of it or by name.
+        Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
     Returns
     -------

@@ -22,7 +22,7 @@ from .problem import Float32Matrix, GemmProblem
 
 
 def check_quantized(name: str, q: Quantized, accumulator: Accumulator) -> None:
-    """Raise unless an operand is `Quantized` and its scales are positive and finite, or the NaN of a NaN block.
+    """Raise unless an operand is `Quantized` and each scale is positive and finite, or the NaN of a block with NaN.
 
     Zero scales are allowed if the accumulator's scale format has a zero.
     """
@@ -101,7 +101,7 @@ class Factor(NamedTuple):
     Attributes
     ----------
     alpha : float32
-        Alpha, times the tensor scales if neither operand has scales per row.
+        Alpha, multiplied by the tensor scales if neither operand has scales per row.
     a, b : ndarray of float32, shapes (M,) and (N,), optional
         Scales of the operands' rows, both or neither; a tensor scale is broadcast to the rows.
     """
@@ -117,7 +117,7 @@ class Factor(NamedTuple):
         return self._replace(a=self.a[i * m : (i + 1) * m], b=self.b[i * n : (i + 1) * n])
 
     def of_row(self, i: int) -> NDArray[np.float32]:
-        """Return the factors of a row of the result, [N], if rows have scales."""
+        """Return the factors [N] of a row of the result; rows must have scales."""
         assert self.a is not None
         assert self.b is not None
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -163,7 +163,7 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
 def promotion_interval(
     caller: str, a: Quantized, b: Quantized, way: ProductPlan, library: GemmLibrary, promote_every: Any
 ) -> int | None:
-    """Return the chain length; for "auto" the accumulator's or the library's, limited to where scales are constant.
+    """Return the chain length; "auto" is the accumulator's or the library's, limited to the k of constant scales.
 
     A chain consists of whole instructions, which a library's interval need not. It must be promoted where scales change
     if the running sum cannot be rescaled.
@@ -252,7 +252,7 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
 
 
 def strip_row_scales(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
-    """Remove the scales, one per row, from a matrix; they must be constant along K."""
+    """Split a matrix into one without scales, and its scales, one per row; they must be constant along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
             f"gemm: scales of {name} must be constant along K, as {library} multiplies them in last, got "
@@ -298,7 +298,7 @@ def slice_k(q: Quantized, start: int, stop: int) -> Quantized:
 
 
 def take_k(q: Quantized, some: NDArray[np.bool_]) -> Quantized:
-    """Return the part of a matrix at some k; scales must be constant along K."""
+    """Return the columns of a matrix at the given k; scales must be constant along K."""
     if q.granularity.columns is not None and q.granularity.columns < q.shape[1]:
         raise ValueError(f"gemm: scales must be constant along K if the library has slices of K, got {q.granularity}")
     codes = np.ascontiguousarray(q.codes[:, some])
@@ -306,7 +306,7 @@ def take_k(q: Quantized, some: NDArray[np.bool_]) -> Quantized:
 
 
 def slice_k_inside_scale(q: Quantized, start: int, stop: int) -> Quantized:
-    """Return the part of a matrix in a range of k that may begin inside a scale but ends at its boundary."""
+    """Return the part of a matrix in a range of k that may begin inside a block of scales but ends at its boundary."""
     columns = q.granularity.columns
     if columns is None or columns >= q.shape[1] or start % columns == 0:
         return slice_k(q, start, stop)
@@ -318,7 +318,7 @@ def slice_k_inside_scale(q: Quantized, start: int, stop: int) -> Quantized:
 
 
 def interleave_k(q: Quantized, step: int) -> Quantized:
-    """Return a matrix with the k of every two instructions, padded with zeros, ordered by k % 4 // 2.
+    """Return a matrix in which the columns of every two instructions, padded with zeros, are ordered by k % 4 // 2.
 
     `step` is the number of products per instruction: the first takes k % 4 in {0, 1}, the second the others.
     """
@@ -339,7 +339,7 @@ def interleave_k(q: Quantized, step: int) -> Quantized:
 
 
 def split_batch(q: Quantized) -> list[Quantized]:
-    """Yield the matrices of a batch [batch, R, C].
+    """Return the matrices of a batch [batch, R, C].
 
     Raises
     ------
@@ -363,7 +363,7 @@ def split_batch(q: Quantized) -> list[Quantized]:
 
 
 def take_tensor_scale(q: Quantized, rows: slice | NDArray[np.intp]) -> Any:
-    """Return the tensor scale of a selection of rows: theirs, or the single one."""
+    """Return the tensor scale of a selection of rows: the scales of these rows, or the single one."""
     scale = q.tensor_scale
     if isinstance(scale, np.ndarray) and scale.shape == (matrix_shape(q.shape)[0], 1):
         return scale[rows]

@@ -18,7 +18,7 @@ from .operands import check_is_quantized, instruction_operand
 
 @dataclass(frozen=True, eq=False)
 class PackedB(BitwiseEq):
-    """Second operand of `lowprec.gemm`, packed for one accumulator.
+    """Second operand of `lowprec.gemm`, packed for products on one accumulator.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class PackedB(BitwiseEq):
     a_format : Format
         Element format of the other operand.
     layout : Packed or None
-        The engine's own layout, several times as large as the codes; None without an engine.
+        Operand in the engine's layout, several times as large as the codes; None if no engine computes the products.
     """
 
     quantized: Quantized
@@ -48,14 +48,14 @@ class PackedB(BitwiseEq):
         Raises
         ------
         ValueError
-            If it was packed for another accumulator.
+            If the operand was packed for another accumulator.
         """
         if accumulator != self.accumulator:
             raise ValueError(f"gemm: b must be packed for {accumulator}, got one packed for {self.accumulator}")
         return self.layout
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pack copies again: kernels read addresses that a copy of the arrays does not preserve."""
+        """Make copies by packing again, because kernels read addresses that a copy of the arrays does not preserve."""
         return prepack_b, (self.quantized, self.accumulator, self.a_format)
 
     def __repr__(self) -> str:

@@ -76,7 +76,7 @@ def _some(x: Matrix | None, at: Any) -> Matrix | None:
 
 
 def canonical_nan(d: Matrix) -> Matrix:
-    """Replace every NaN in float16 or float32 results [M, N] by the tensor cores' NaN, in place, and return them."""
+    """Replace every NaN in float16 or float32 results [M, N] by the tensor cores' NaN in place; return the results."""
     if d.dtype == np.float16:
         d.view(np.uint16)[np.isnan(d)] = 0x7FFF
     else:

@@ -1,4 +1,4 @@
-"""Recipes in PyTorch models, bit-exact: `convert` a model, then train or evaluate it as before.
+"""Recipes in PyTorch models, bit for bit: `convert` a model, then train or evaluate it as before.
 
 The three multiplications of each linear layer follow the recipe and give the bits of `lowprec.gemm`. PyTorch computes
 everything else (norms, softmax, embeddings). See docs/torch.md.

@@ -26,7 +26,7 @@ _REFUSED = ("softcap", "s_aux", "position_bias", "output_attentions")
 
 
 class _Visible(NamedTuple):
-    """Rows that see keys, the keys that they see, and how: the arguments of `lowprec.attention`."""
+    """Rows that see keys, the keys that they see, and the mask, as arguments of `lowprec.attention`."""
 
     rows: slice
     keys: slice
@@ -40,8 +40,8 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """Compute attention with a kernel; operands are quantized for it, with one scale per sequence and key head.
 
-    The gradient is straight through, in float32: probabilities from q, k and the kernel's log-sum-exp, and its output
-    in the softmax gradient, as in the trainer.
+    The gradient is a straight-through estimate in float32: probabilities are recomputed from q, k and the kernel's
+    log-sum-exp, and the softmax gradient uses the kernel's output, as in the trainer.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _check_dense(visible: list[list[_Visible]], m: int, n: int, kernel: Attentio
 
 
 def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
-    """Return a mask [B or 1, M, N]."""
+    """Check a mask and return it in the shape [B or 1, M, N]."""
     if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[0] not in (1, batch):
         raise ValueError(
             f"lowprec.torch.attention: mask must be bool of shape ({batch}, 1, {m}, {n}), one for all heads, got "
@@ -166,7 +166,7 @@ def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
 
 
 def _visible(b: int, mask: Mask) -> list[_Visible]:
-    """Return how one sequence's mask [M, N] is computed: rows and keys without padding, and the rule that gives it."""
+    """Return how to compute one sequence's mask [M, N]: rows and keys without padding, and the rule of the mask."""
     rows, keys = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not rows.size:
         return []
@@ -204,7 +204,7 @@ def register_attention(kernel: str | AttentionKernel) -> str:
     """Make a kernel an attention implementation of transformers, and return its name: ``"lowprec:fa3_fp8"``.
 
     The name is for ``from_pretrained(..., attn_implementation=name)`` and ``model.set_attn_implementation(name)``.
-    Softcap, sinks, position biases and dropout raise a ValueError, as masks do that the kernel cannot compute.
+    Softcap, sinks, position biases and dropout raise a ValueError, as do masks that the kernel cannot compute.
 
     Raises
     ------

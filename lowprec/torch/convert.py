@@ -39,10 +39,10 @@ def convert(
 ) -> M:
     """Make a model's linear layers compute their products by a recipe.
 
-    The forward pass of attention is also computed by the recipe's kernel: in transformers models, see
-    `register_attention`, and in modules that call ``torch.nn.functional.scaled_dot_product_attention``.
-    The conversion is in place: parameters, their names, hooks, tied weights and the optimizer's references stay valid.
-    A second call changes the recipe. `report` lists the precision of every product and the parts not converted.
+    The recipe's attention kernel also computes the forward pass of attention: in transformers models (see
+    `register_attention`) and in modules that call ``torch.nn.functional.scaled_dot_product_attention``. The conversion
+    is in place: parameters, their names, hooks, tied weights and the optimizer's references stay valid. A second call
+    changes the recipe. `report` lists the precision of every product and the parts not converted.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def convert(
     recipe : str or Recipe
         Name in `lowprec.recipes`, path of a ``.toml`` file, or a recipe.
     skip : sequence of str
-        Patterns of module names that are not converted: ``("lm_head",)``.
+        Patterns of module names that are not converted, such as ``("lm_head",)``.
     roles : "auto", mapping or function
         Layer of the recipe that each module takes. "auto" derives it from the structure of the model, see
         `lowprec.torch.roles`; a mapping or function sets it, ``{"*.mixer.in_proj": "attn.wq_a"}``.
     overrides : sequence of (pattern, LinearSpec or name of a recipe)
-        Rules that override the recipe, by pattern of module names: ``[("*.down_proj", "bf16")]``.
+        Rules that override the recipe, by pattern of module names, such as ``[("*.down_proj", "bf16")]``.
     seed : int
         Seed of random bits, which also depend on step and layer.
     strict : bool
@@ -197,7 +197,7 @@ def _take_slow_path(model: nn.Module, recipe: Recipe) -> list[str]:
 
 
 def restore(model: M) -> M:
-    """Restore the original classes of all layers. The model is as before `convert`, except for the weights' values."""
+    """Restore the original classes of all layers; the model is as before `convert`, except for the weights' values."""
     for module in model.modules():
         _restore(module)
     use_attention(model, None)
@@ -244,7 +244,7 @@ def _states(model: nn.Module) -> dict[str, tuple[LayerState, LinearSpec]]:
 
 
 def state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the steps and scales on which the bits of layers depend; ``model.state_dict()`` is unaffected."""
+    """Return the steps and scales on which the bits of layers depend; ``model.state_dict()`` does not contain them."""
     return {name: state.state_dict() for name, (state, _) in _states(model).items()}
 
 
@@ -254,7 +254,7 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     Raises
     ------
     ValueError
-        If it belongs to other layers, or the length of an amax history differs.
+        If the state belongs to other layers, or the length of an amax history differs.
     """
     states = _states(model)
     if odd := sorted(set(states) ^ set(state)):

@@ -1,4 +1,4 @@
-"""Train-rollout mismatch: KL between two precisions of one model, and the contribution of each part."""
+"""Train-rollout mismatch: the KL divergence between two precisions of one model, and the contribution of each part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
 
 
 class PartContribution(NamedTuple):
-    """Contribution of one part of the model to the KL.
+    """Contribution of one part of the model to the KL divergence.
 
     Attributes
     ----------
@@ -78,8 +78,8 @@ class Mismatch:
     flips : float
         Fraction of tokens for which the most likely next token differs.
     noise_floor : float
-        KL between the trainer's precision and the same with sums in another order; NaN if the accumulator has no such
-        order.
+        KL divergence between the trainer's precision with sums in its order and in another order; NaN if the
+        accumulator has only one order.
     group_by : str
         Kind of the groups: "layer", "part", "kind", "ingredient", or "None".
     parts : tuple of PartContribution
@@ -161,8 +161,9 @@ def mismatch(
     train, rollout : str or Recipe
         Recipes of the trainer and of the rollout.
     group_by : {"layer", "part", "kind", "ingredient"} or None
-        Groups whose contributions are measured: blocks, parents of linear layers, linear layers of one name, or
-        ingredients of the precision (quantization of operands, accumulator, rounding of results). None: no groups.
+        Groups whose contributions are measured. ``layer``: blocks; ``part``: parents of linear layers; ``kind``: linear
+        layers with the same name; ``ingredient``: ingredients of the precision (quantization of operands, accumulator,
+        rounding of results). None: no groups.
     progress : callable, optional
         Function called with the number of finished passes and the total.
     **options
@@ -246,7 +247,7 @@ def _variants(a: Keys, b: Keys, group_by: GroupBy | None) -> Mapping[str, tuple[
 
 
 def _parts(a: Keys, b: Keys, group_by: str) -> dict[str, tuple[Keys, Keys]]:
-    """Return for each part the precisions with only this part changed, and with all but this part changed."""
+    """Return for each part the precisions with only this part changed, and with everything but this part changed."""
     groups: dict[str, list[str]] = {}
     for name in a:
         parent, _, leaf = name.rpartition(".")
@@ -272,7 +273,7 @@ def _with_gemms(to: LinearSpec, of: LinearSpec, fields: tuple[str, ...]) -> Line
 
 
 def _ingredients(a: Keys, b: Keys) -> dict[str, tuple[Keys | None, Keys | None]]:
-    """Return precisions with only one ingredient changed, and with all but it; None where an accumulator refuses."""
+    """Return precisions with only one ingredient changed, and with all others; None where an accumulator refuses."""
     return {name: (_mixed(a, b, change), _mixed(b, a, change)) for name, change in _INGREDIENTS.items()}
 
 
@@ -288,7 +289,7 @@ def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSp
 
 
 def _reordered(a: Keys) -> Keys | None:
-    """Return the precisions with sums in another order; None if no layer's accumulator has one."""
+    """Return the precisions with sums in another order, or None if no layer's accumulator has one."""
     found = dict(a)
     for name, keys in a.items():
         precisions = [LayerPrecision.from_key(key) for key in keys]

@@ -1,4 +1,4 @@
-"""Evaluation of recipes on text: perplexity, KL to a reference, flips, and errors by block."""
+"""Evaluation of recipes on text: perplexity, KL divergence from a reference, flips, and errors by block."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Evaluation:
 
     @property
     def ratio(self) -> float:
-        """Perplexity divided by that of the reference."""
+        """Perplexity divided by the perplexity of the reference."""
         return math.exp((self.loss - self.reference_loss).mean())
 
     @property
     def ratio_error(self) -> float:
-        """Standard error of the perplexity ratio over windows; NaN for one window."""
+        """Standard error of the perplexity ratio over windows, or NaN for one window."""
         return self.ratio * standard_error(self.loss - self.reference_loss)
 
 

@@ -1,4 +1,4 @@
-"""Loading models and text from local folders by transformers, without downloads."""
+"""Loading models and text from local folders with transformers, without downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._files.npy import read_npy
 
 
 def transformers_module() -> Any:
-    """Import and return transformers; the error has installation instructions."""
+    """Import and return transformers; if it is missing, the error has installation instructions."""
     try:
         import transformers
     except ImportError:

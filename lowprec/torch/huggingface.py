@@ -29,7 +29,7 @@ _JUDGED_BY = 2
 
 
 def hf_parameter_name(name: str) -> str:
-    """Return the released models' name of a trainer parameter.
+    """Return the name that released models use for a parameter of the trainer.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> P
 
 
 def export_blockers(config: MoEConfig) -> list[str]:
-    """Return the reasons why transformers' DeepSeek-V3 cannot represent the trainer's model; empty if it can.
+    """Return the reasons why transformers' DeepSeek-V3 cannot represent the trainer's model, an empty list if it can.
 
     Examples
     --------
@@ -154,6 +154,6 @@ def _byte_tokenizer() -> Any:
 
 
 def _letter(byte: int) -> str:
-    """Return the character that byte-level tokenizers use for a byte: itself if printable, otherwise one above 255."""
+    """Return the character that byte-level tokenizers use for a byte: its own if printable, else one above 255."""
     unseen = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or b >= 174)]
     return chr(256 + unseen.index(byte)) if byte in unseen else chr(byte)

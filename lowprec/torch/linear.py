@@ -1,4 +1,4 @@
-"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs on transfers and in caches."""
+"""Modules and functions on tensors with the precision of a recipe: linear layers, codecs of transfers and caches."""
 
 from __future__ import annotations
 
@@ -85,18 +85,19 @@ def linear(
 
 
 class Converted(nn.Module):
-    """Mixin: attributes that conversion adds to a module.
+    """Mixin with the attributes that conversion adds to a module.
 
     Attributes
     ----------
     layers : tuple of str
-        Layer of the recipe for each product: ``("layers.3.attn.wo",)``.
+        Layer of the recipe for each product, such as ``("layers.3.attn.wo",)``.
     guesses : tuple of str
-        Reason for each layer that is a guess; empty for the others.
+        For each layer, the reason why it is a guess; empty if it is not.
     keys : tuple of str
         Precision of each product, see `lowprec.torch.ops`.
     slot : Tensor or None
-        Number of the module's state, if bits depend on the step. Not a buffer: it must not be saved or sent.
+        Number of the module's state, if bits depend on the step. It is not a buffer, because it must not be saved or
+        sent.
     """
 
     layers: tuple[str, ...]
@@ -137,11 +138,11 @@ class Converted(nn.Module):
         return ", ".join(filter(None, (super().extra_repr(), *list(specs)[:2])))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the content of a copy, with a copy of the state."""
+        """Return the content for a copy of the module, with a copy of its state."""
         return {**self.__dict__, "slot": self.get_slot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the content of a copy."""
+        """Restore the content in a copy of the module."""
         slot = state.pop("slot")
         super().__setstate__(state)
         self.set_slot(slot)
@@ -152,7 +153,7 @@ class Linear(Converted, nn.Linear):
 
     @property
     def layer(self) -> str:
-        """Layer of the recipe: ``"layers.3.attn.wo"``."""
+        """Layer of the recipe, such as ``"layers.3.attn.wo"``."""
         return self.layers[0]
 
     @property
@@ -233,7 +234,7 @@ def _encode_decode(x: Tensor, codec: Codec) -> Tensor:
 
 
 def apply_codec(x: Tensor, forward: str | Codec, backward: str | Codec = "bf16") -> Tensor:
-    """Encode and decode x, and in the backward pass its gradient: emulation of dispatch or combine.
+    """Encode and decode x, and its gradient in the backward pass, to emulate dispatch or combine.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """The NumPy trainer's model as a torch module, loaded from a checkpoint, with the same parameter names and weights.
 
 After `TrainerModel.use`, linear layers give the trainer's bits. torch computes the rest in the trainer's order:
-activations are rounded at the same places; norms, SwiGLU and softmax use float64 internally.
+activations are rounded at the same points; norms, SwiGLU and softmax use float64 internally.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MoELayer(nn.Module):
     loads : Tensor of int [E] or None
         Slots per expert in the last pass.
     wires : dict of str to Codec
-        Codecs of the directions, lossless ones left out.
+        Codecs by direction of transfer, without lossless ones.
     """
 
     bias: Tensor
@@ -145,7 +145,7 @@ class MoELayer(nn.Module):
         return x if ways == [None, None] else apply_codec(x, *(codec or "float32" for codec in ways))
 
     def _choose(self, scores: Tensor) -> Tensor:
-        """Return the experts of each token [T, K], best first: the best groups, then the best experts in them."""
+        """Return the experts of each token [T, K], best first: the best experts of the best groups."""
         c = self.config
         by_group = (scores.detach() + self.bias).unflatten(-1, (c.expert_groups, -1))
         best = by_group.topk(c.top_k // c.topk_groups, -1).values.sum(-1)
@@ -231,7 +231,7 @@ class TrainerModel(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten().long())
 
     def use(self, recipe: str | Recipe, *, seed: int = 0) -> TrainerModel:
-        """Apply a recipe to linear layers, stored activations, experts' transfers and SwiGLU's cache; return self.
+        """Apply a recipe to linear layers, stored activations, transfers to experts and SwiGLU's cache; return self.
 
         Raises
         ------
@@ -292,7 +292,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> TrainerModel:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[MoEConfig, dict[str, Any], dict[str, Any]]:
-    """Return the shape of a checkpoint's model, its weights by name, and the biases of its experts by name of the gate.
+    """Return the config of a checkpoint's model, its weights by name, and the experts' biases by the name of the gate.
 
     Raises
     ------

@@ -3,10 +3,10 @@
 Opaque operators can be compiled, exported, checkpointed and sharded like any operator of torch. The forward pass saves
 only x and w as tensors; the backward pass quantizes them again, to the same bits.
 
-The *key* of a layer is a string that determines its precision: layers with equal keys compile to one graph, and a
-graph has the same meaning in another process. State that affects bits is in a *slot*, which a tensor refers to by
-number; a number in the graph itself would require one graph per layer. The slot lives as long as that tensor, which
-graphs hold, because a backward pass may outlive its module.
+The *key* of a layer is a string that determines its precision: layers with equal keys compile to one graph, and a graph
+has the same meaning in another process. State that affects bits is in a *slot*, which a tensor refers to by number; a
+number in the graph itself would require one graph per layer. The slot lives as long as that tensor, to which graphs
+refer, because a backward pass may outlive its module.
 
 Derivatives are also registered for the transforms of torch: gradients under ``torch.func`` equal those of a backward
 pass, ``vmap`` computes examples one by one, and forward mode, which no recipe defines, raises an error.
@@ -43,12 +43,12 @@ _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 
 def input_dtype(key: str) -> torch.dtype:
-    """Return the required dtype of x; torch compilers can trace this function."""
+    """Return the required dtype of x; torch's compiler can trace this function."""
     return torch.bfloat16 if key.startswith("bfloat16 ") else torch.float32
 
 
 def output_dtype(key: str) -> torch.dtype:
-    """Return the dtype of y and of dy: float32 if the gradient must not be rounded in between."""
+    """Return the dtype of y and of dy: float32 if dy must not be rounded between layers."""
     spec = LayerPrecision.from_key(key).spec
     exact_dy = _FLOAT32 in (spec.dgrad.a.format, spec.wgrad.a.format)
     return input_dtype(key) if spec.out_format in (None, _BF16) and not exact_dy else torch.float32
@@ -170,7 +170,7 @@ def _gradients(
     dy: Tensor, x: Tensor, w: Tensor, slot: Tensor | None, part: int, key: str,
     need_x: bool, need_w: bool, need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return dx, dW in float32 and the gradient of the bias; those not required are empty tensors."""
+    """Return dx, dW in float32, and the gradient of the bias; gradients that are not required are empty tensors."""
     _check_mode()
     found = _found(slot)
     if found.states:

@@ -36,7 +36,7 @@ class AdamW(torch.optim.Optimizer):
     TypeError
         If a parameter is not float32.
     FloatingPointError
-        If the norm of the gradient is not finite in `step`, which then changes nothing.
+        If the norm of the gradient is not finite; raised by `step`, which then changes nothing.
     """
 
     def __init__(
@@ -99,14 +99,15 @@ class AdamW(torch.optim.Optimizer):
 
 
 class RoundedOptimizerState:
-    """Round the state of a torch AdamW after every step: torch's arithmetic with a recipe's storage formats.
+    """Rounding of a torch AdamW's state after every step: torch's arithmetic with a recipe's storage formats.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
         Optimizer with ``exp_avg`` and ``exp_avg_sq`` for each parameter.
     m, v, master : TensorSpec or str
-        Storage of the moments and master weights, or its notation in recipes: ``"bfloat16"``, ``"e4m3fn 1x128"``.
+        Storage of the moments and master weights, or its notation in recipes, such as ``"bfloat16"`` or
+        ``"e4m3fn 1x128"``.
 
     Raises
     ------
@@ -145,5 +146,5 @@ class RoundedOptimizerState:
                 t.copy_(torch.from_numpy(array))
 
     def remove(self) -> None:
-        """Detach from the optimizer."""
+        """Remove the hook from the optimizer."""
         self._handle.remove()

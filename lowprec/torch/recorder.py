@@ -1,4 +1,4 @@
-"""Record the operations of a PyTorch model, with this file alone: copy it to the machine whose bits are wanted.
+"""Record the operations of a PyTorch model; this file works alone and can be copied to the machine to record on.
 
     from recorder import record
 
@@ -6,9 +6,9 @@
         model(tokens)
 
 The folder then holds `manifest.json`, `operations.jsonl` and `tensors.bin`; `lowprec diverge trainer rollout` finds the
-first operation at which two folders part. Every operation that PyTorch dispatches is recorded, on any device: its
+first operation at which two folders differ. Every operation that PyTorch dispatches is recorded, on any device: its
 name, numbers, a hash of each row of its tensors, and samples of their values. Run the model eagerly: in compiled
-graphs and CUDA graphs, operations are fused before they are dispatched. It needs PyTorch alone.
+graphs and CUDA graphs, operations are fused before they are dispatched. Only PyTorch is required.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16) -> Iter
     Parameters
     ----------
     folder : str
-        Folder to make; it must not exist.
+        Folder to create; it must not exist.
     model : torch.nn.Module
         Model, whose modules give the operations their names.
     rows, columns : int
@@ -65,7 +65,7 @@ def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16) -> Iter
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes a line for every operation and every module."""
+    """Writer of a line for every operation and every module."""
 
     def __init__(self, folder: str, model: Any, rows: int, columns: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Context manager: operations that a hook computes are the recorder's own, and are not recorded."""
+        """Context manager within which operations are the recorder's own, computed by a hook, and are not recorded."""
         self.is_own = True
         try:
             yield
@@ -191,7 +191,7 @@ class _Recorder(TorchDispatchMode):
         return {**row, "row_hashes": self.store(hashes), "rows": places, **values}
 
     def store(self, t: Any) -> list[int]:
-        """Write a tensor's bytes once; return where: offset and length."""
+        """Write a tensor's bytes, unless equal ones have been written; return their offset and length."""
         data = _raw(t)
         key = hashlib.sha256(data).hexdigest()
         if key not in self.stored:
@@ -218,7 +218,7 @@ class _Recorder(TorchDispatchMode):
         self.lines.write(json.dumps(row) + "\n")
 
     def close(self, *, finished: bool) -> None:
-        """Write the manifest, by which a folder is whole."""
+        """Write the manifest, without which a folder is incomplete."""
         self.lines.close()
         self.bytes.close()
         here = f"{platform.machine()}, {torch.get_num_threads()} threads"
@@ -262,7 +262,7 @@ def _words(t: Any) -> Any:
 
 
 def _spread(size: int, count: int) -> list[int]:
-    """Return up to `count` places from 0 to size - 1, first and last included."""
+    """Return up to `count` indices from 0 to size - 1, including the first and the last."""
     count = min(size, count)
     return sorted({round(i * (size - 1) / max(count - 1, 1)) for i in range(count)})
 
@@ -276,7 +276,7 @@ _MULTIPLIERS: dict[tuple[int, str], Any] = {}
 
 
 def _multipliers(count: int, device: str) -> Any:
-    """Return odd numbers of 64 bits: a row's hash is the sum of its words, each times one of them, modulo 2^64."""
+    """Return odd 64-bit multipliers: a row's hash is the sum of its words, each times its multiplier, modulo 2^64."""
     if (count, device) not in _MULTIPLIERS:
         x = torch.arange(1, count + 1, dtype=torch.int64) * -7046029254386353131  # splitmix64, which wraps
         for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):

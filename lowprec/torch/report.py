@@ -77,7 +77,7 @@ class Report:
         return tuple(row for row in self.rows if row.guess)
 
     def problems(self) -> list[str]:
-        """Return the reasons for which `convert` with `strict=True` refuses the model."""
+        """Return the reasons why `convert` with `strict=True` refuses the model."""
         guesses = [f"{row.name} is {row.role} by a guess ({row.guess})" for row in self.guesses]
         found = [("", [self.idle] if self.idle else []), ("roles to set by roles=", guesses)]
         found.append(("not covered", list(self.unreached)))
@@ -106,7 +106,7 @@ class Report:
 
 
 def pattern_of(role: str) -> str:
-    """Return a role without its numbers, so that blocks and experts with one precision share a line."""
+    """Return a role without its numbers, so that blocks and experts of equal precision share a line."""
     return ".".join("*" if part.isdigit() else part for part in role.split("."))
 
 

@@ -51,9 +51,9 @@ class Role(NamedTuple):
     Attributes
     ----------
     layer : str
-        Name of the layer: ``"layers.3.attn.wo"``.
+        Name of the layer, such as ``"layers.3.attn.wo"``.
     guess : str
-        Reason why it is a guess; empty if it is not.
+        Reason why the role is a guess; empty if it is not.
     """
 
     layer: str
@@ -61,7 +61,7 @@ class Role(NamedTuple):
 
 
 def block_of(name: str) -> int | None:
-    """Return the index of the block in a module's name; None if the name has no number.
+    """Return the index of the block in a module's name, or None if the name has no number.
 
     Examples
     --------
@@ -83,8 +83,8 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
         Input and output features of each linear layer, by module name; ``"NAME.3.gate_proj"`` is a product of a
         module of experts.
     names : "auto", mapping or function
-        Given roles, by pattern of module names or as a function of the name. A role without a block, ``"ffn.w1"``,
-        is placed in the block of its module.
+        "auto", or roles by pattern of module names or as a function of the name. A role without a block, such as
+        ``"ffn.w1"``, is placed in the block of its module.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def find_roles(model: nn.Module, shapes: Mapping[str, Shape], names: Names = "au
 
 
 def no_match(pattern: str, names: Iterable[str]) -> str:
-    """Return a message about a pattern that matches none of the names, with those close to it."""
+    """Return a message about a pattern that matches no name, with the names that are close to it."""
     names = list(names)
     close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
     known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(names[:8])}"
@@ -221,7 +221,7 @@ class _Structure:
         )
 
     def _output(self, unit: list[str], back: list[str]) -> tuple[str | None, str]:
-        """Return the output projection of an attention, and the reason if it is a guess."""
+        """Return the output projection of an attention, and the reason why it is a guess, if it is one."""
         if not back:
             return None, "an attention without a projection back to the width of its block"
         if len(back) == 1:
@@ -235,7 +235,7 @@ class _Structure:
         return back[-1], "several projections of an attention have its shape: the last one is taken for the output"
 
     def _experts(self) -> Iterator[tuple[str, int, list[str]]]:
-        """Yield modules that hold experts: name, number of experts, and their names if they are linear layers."""
+        """Yield modules that hold experts: name, number of experts, and names of experts that are linear layers."""
         for name, module in self.modules.items():
             children = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else []
             inside = [self.inside.get(child, []) for child in children]
@@ -284,7 +284,7 @@ class _Structure:
             self.found[layer] = Role(_layer(layer, f"ffn.{prefix}{role.layer}"), role.guess or why)
 
     def _network(self, layers: list[str]) -> dict[str, Role] | None:
-        """Return w1, w3 and w2 of layers with shapes that lead from a width to another one and back; otherwise None."""
+        """Return w1, w3 and w2 among layers whose shapes lead from one width to another and back, or None."""
         layers = [layer for layer in layers if self.shapes[layer][0] != self.shapes[layer][1]]
         if len(layers) > 1 + _MOST_INPUTS:
             return None
@@ -331,7 +331,7 @@ class _Structure:
 
 
 def _output_embeddings(module: nn.Module) -> nn.Module | None:
-    """Return the head of a transformers model; None if it does not have one."""
+    """Return the head of a transformers model, or None if it does not have one."""
     get = getattr(module, "get_output_embeddings", None)
     try:
         output = get() if callable(get) else None
@@ -341,13 +341,13 @@ def _output_embeddings(module: nn.Module) -> nn.Module | None:
 
 
 def _block_path(name: str) -> str:
-    """Return the part of a name up to its block; empty outside of blocks."""
+    """Return the part of a name up to its block, or "" outside of blocks."""
     number = re.match(r"(?:.*?\.)??\d+(?=\.|$)", name)
     return number[0] if number else ""
 
 
 def _place(path: list[str]) -> str:
-    """Return whether a network is shared, or which expert it is, from its name."""
+    """Return from the name of a network whether it is shared, or which expert it is."""
     if any(part.startswith("shared_expert") for part in path):
         return "shared."
     expert = re.search(r"(?:^|\.)experts\.(\d+)$", ".".join(path))

@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` of converted models: replaced by an attention kernel while a module of theirs runs."""
+"""`scaled_dot_product_attention` in converted models, replaced by a kernel of `lowprec.attentions` in their modules."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _lock, _original, _users = threading.Lock(), getattr(F, _NAME), 0
 
 
 def use_attention(model: nn.Module, kernel: AttentionKernel | None) -> None:
-    """Set the attention of a model; None restores its own.
+    """Set the attention kernel of a model; None restores the model's own attention.
 
-    It is the attention implementation of a transformers model that chooses it by transformers' interface; in other
-    models, the kernel replaces ``scaled_dot_product_attention``. `report` lists a model that has neither.
+    In a transformers model that selects attention by transformers' interface, the kernel becomes the attention
+    implementation; in other models it replaces ``scaled_dot_product_attention``. `report` lists a model that has
+    neither.
     """
     held: Any = model
     own = held.__dict__.pop("_lowprec_attention", None)
@@ -48,7 +49,7 @@ def use_attention(model: nn.Module, kernel: AttentionKernel | None) -> None:
 def callers(model: nn.Module) -> list[str]:
     """Return the names of the modules whose methods call ``torch.nn.functional.scaled_dot_product_attention``.
 
-    A module that imports the function itself, instead of `torch.nn.functional`, keeps its reference and is left out.
+    A module that imports the function by name, instead of `torch.nn.functional`, keeps its reference and is left out.
     """
     return [name for name, module in model.named_modules() if _calls(type(module))]
 
@@ -62,13 +63,13 @@ def _calls(cls: type[nn.Module]) -> bool:
 
 
 def _names(code: CodeType) -> bool:
-    """Return whether a function, or one inside it, uses the name."""
+    """Return whether a function, or a function inside it, uses the name."""
     inner = (part for part in code.co_consts if isinstance(part, CodeType))
     return _NAME in code.co_names or any(map(_names, inner))
 
 
 def replace_attention(model: nn.Module, kernel: AttentionKernel | None) -> list[str]:
-    """Make a model's modules use a kernel in place of the function, or torch's own again; return those that call it.
+    """Make a model's modules use a kernel in place of the function, or torch's own again; return their names.
 
     The kernel is used while one of these modules runs, in this thread, also when a checkpoint recomputes it.
     """
@@ -152,7 +153,7 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Compute attention by the kernel of the module that runs; by torch if none does."""
+    """Compute attention by the kernel of the running module, or by torch if no such module runs."""
     if not (running := _running.get()):
         function: Callable[..., Tensor] = _original
         return function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -184,7 +185,7 @@ def _attend(
 
 
 def _visible(mask: Tensor) -> Tensor:
-    """Return a mask of bool [B, 1, M, N], one for all heads."""
+    """Return a mask as bool [B, 1, M, N], equal for all heads."""
     if mask.dtype != torch.bool:
         seen = mask == 0
         if not (seen | (mask == -torch.inf)).all():

@@ -1,4 +1,4 @@
-"""Running one model under several recipes, and comparing the predictions."""
+"""Running one model under several recipes, and comparing its predictions."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def divergence(p: Tensor, q: Tensor) -> Floats:
 
 
 def standard_error(x: Floats) -> float:
-    """Return the standard error of a mean; NaN for a single value."""
+    """Return the standard error of a mean, or NaN for a single value."""
     return float(x.std(ddof=1) / math.sqrt(x.size)) if x.size > 1 else math.nan

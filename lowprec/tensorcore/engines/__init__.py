@@ -1,1 +1,1 @@
-"""Engines that compute products: one per file; `selection` chooses between them and `reference` defines the bits."""
+"""Engines that compute products, one per file; `selection` chooses between them, and `reference` defines the bits."""

@@ -38,7 +38,7 @@ class ColumnEngine(Engine):
         )
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
-        """Run the kernel on some columns of the result at a time; limits: products below 2^128, finite results."""
+        """Run the kernel on blocks of columns of the result; its limits are products below 2^128 and finite results."""
         a, (m, n, k) = self.accumulator, p.shape
         depth = -(-a.group_size // (a.lanes * kernels.STEP)) * kernels.STEP
         rule = kernels.Floors(a.lanes, depth, a.fraction_bits, 2.0 ** min(a.window, 900))

@@ -24,14 +24,14 @@ _STEPS = 4  # per iteration of a tile
 
 
 class ExponentRanges(NamedTuple):
-    """Exponents of each row's smallest and largest nonzero magnitude; (127, -127) for a row of zeros."""
+    """Exponents of the smallest and the largest nonzero magnitude of each row, or (127, -127) for a row of zeros."""
 
     low: NDArray[np.int32]
     high: NDArray[np.int32]
 
     @classmethod
     def of(cls, x: Float32Matrix, least: int) -> ExponentRanges:
-        """Return the exponents of rows [R, K], at least `least`, the smallest normal exponent; Inf and NaN have 128."""
+        """Return the exponents of rows [R, K], raised to `least`, the smallest normal exponent; 128 for Inf and NaN."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
         loop.extents(x, low, high)
         exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
@@ -40,7 +40,7 @@ class ExponentRanges(NamedTuple):
 
 
 class PackedDots(NamedTuple):
-    """B in panels, with the exponents of its rows."""
+    """B packed in panels, with the exponents of its rows."""
 
     panels: NDArray[Any]
     spread: ExponentRanges
@@ -74,7 +74,7 @@ class DotEngine(Engine):
         return PackedDots(panels, ExponentRanges.of(y, fmt.emin))
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
-        """Run the kernel; limits: bounded exponents of operands and C, finite results."""
+        """Run the kernel; its limits are bounded exponents of operands and C, and finite results."""
         (m, n, k), form = p.shape, self.form
         panels, right = parts or self.pack(p.b, p.fb, None, scratch)
         whole, depth = self._depth(k)
@@ -98,7 +98,7 @@ class DotEngine(Engine):
         return PartialResult(out, *union(beyond, find_nonfinite(out)))
 
     def _depth(self, k: int) -> tuple[int, int]:
-        """Return K zero-padded to whole groups, and to whole iterations of a tile."""
+        """Return K rounded up to a multiple of the group, and to whole iterations of a tile."""
         group, products = self.accumulator.group_size, self.form.products
         whole = -(-max(k, 1) // group) * group
         every = group if self.form.lanes else products * _STEPS

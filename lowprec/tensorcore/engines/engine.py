@@ -41,6 +41,7 @@ class Engine(ABC):
     Parameters
     ----------
     accumulator : Accumulator
+        Accumulator of the products.
     fa, fb : Format
         Formats in which A and B are multiplied.
     machine : str

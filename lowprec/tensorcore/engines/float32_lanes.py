@@ -27,7 +27,7 @@ _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, packed for the kernel at
 
 
 class Limits(NamedTuple):
-    """Limits within which the sums are exact; exponents are those of the leading bit.
+    """Limits within which the sums are exact; exponents are those of leading bits.
 
     The first five apply to the accumulator and its formats, the others to single rows and columns. Products are
     multiples of 2^-46 below 2^32, so that sums scaled by up to 2^48 (2^24 per operand) have exponents that are valid
@@ -57,6 +57,7 @@ class Float32Lanes(Engine):
     form : product.Form
         Kernel of the instruction set for the accumulator's alignment.
     limits : Limits
+        Limits within which the kernel's sums are exact.
     """
 
     accumulator: AlignedSum
@@ -70,7 +71,7 @@ class Float32Lanes(Engine):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float32Lanes | None:
-        """Return the engine for FP8 with zeros below every exponent in the lanes and without scales inside."""
+        """Return the engine for FP8 if zeros have the lowest exponent in the lanes and no scales are inside."""
         a, limits, form = accumulator, LIMITS[machine], product.FORMS[machine].get(accumulator.align)
         if (
             form is not None
@@ -91,7 +92,7 @@ class Float32Lanes(Engine):
         return self._panels(b, aligned_empty), self._specials[1].rows(b)
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
-        """Run the kernel; A is packed some rows at a time, and B with them if the product is small."""
+        """Run the kernel; A is packed by blocks of rows, and B together with them if the product is small."""
         a, b, c = p.a, p.b, p.c
         (m, k), n, group = a.shape, b.shape[0], self.accumulator.group_size
         special_a, special_b = self._specials
@@ -161,7 +162,7 @@ class Float32Lanes(Engine):
 
 
 class _Specials(NamedTuple):
-    """NaN and Inf among the codes of a format of up to 8 bits."""
+    """Codes of NaN and Inf in a format of up to 8 bits."""
 
     kind: NDArray[np.int8]  # of each code
     exist: bool

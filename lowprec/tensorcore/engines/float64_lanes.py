@@ -1,7 +1,7 @@
 """Aligned sums in float64 lanes: formats and sums too wide for float32 lanes, and scales inside the instruction.
 
 `Float64Lanes` multiplies values (`kernels.tensorcore.float64_lanes.tile`); `SplitF16InFloat64Lanes` does this for two
-float16 instructions per step. B is packed in panels of some hundred columns of the result.
+float16 instructions per step. B is packed in panels of several hundred columns of the result.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ExponentRange(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Packed part of B: columns `first` to ``first + columns`` of the result, and their exponents."""
+    """Packed part of B for the columns from `first` to before ``first + columns`` of the result, and its exponents."""
 
     packed: Any
     first: int
@@ -102,11 +102,11 @@ class Panels(Engine):
 
     @abstractmethod
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Pack B, some hundred columns of the result at a time."""
+        """Pack B in panels of several hundred columns of the result."""
 
     @abstractmethod
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
-        """Pack some rows of A in a buffer that this thread's next call overwrites; return their exponents."""
+        """Pack rows of A in a buffer that this thread's next call overwrites; return the buffer and the exponents."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
         """Pack all panels."""
@@ -124,7 +124,7 @@ class Panels(Engine):
         return PartialResult(result, *find_nonfinite(out))
 
     def _add(self, p: GemmProblem, out: Float32Matrix, parts: Iterable[Panel] | None, onto: int = 0) -> None:
-        """Compute a product with float32 C; with `onto`, add its promoted chains to `out` in the sums' dtype."""
+        """Compute a product with float32 C; with `onto`, add its promoted chains to `out`, in the dtype of the sums."""
         for panel in parts or self.panels(p.b, p.fb, p.inside_b):
             self._some_columns(p, panel, out, onto)
 
@@ -171,7 +171,7 @@ class Float64Lanes(Panels):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float64Lanes | None:
-        """Return the engine for up to 40 fraction bits, and power-of-two scales inside."""
+        """Return the engine if there are at most 40 fraction bits, and scales inside are powers of two."""
         form = value_form(accumulator, fa, fb, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
 
@@ -257,7 +257,7 @@ def _decoded(codes: Matrix, fmt: Format) -> Float32Matrix:
 
 
 def _is_in_range(c: Float32Matrix) -> bool:
-    """Return whether every number is zero or in 2^-126 .. 2^126."""
+    """Return whether every number is zero or has a magnitude from 2^-126 to 2^126."""
     magnitude = c.view(np.uint32) & np.uint32(0x7FFFFFFF)
     normal = (magnitude >= np.uint32(1 << 23)) & (magnitude < np.uint32((127 + 126) << 23))
     return bool((normal | (magnitude == 0)).all())
@@ -296,7 +296,7 @@ class SplitF16InFloat64Lanes(Float64Lanes):
         return Float64Lanes(self.sums, FLOAT16, FLOAT16, self.machine, self.form).on_trial()
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Return None: the chains of a scaled sum are repacked from B."""
+        """Return None, because the chains of a scaled sum are packed again from B."""
         return None
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:

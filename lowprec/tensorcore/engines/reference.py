@@ -1,6 +1,6 @@
 """Reference implementation, which defines the bits: each accumulator's `reference`, and scaled sums of chains.
 
-Several kinds share the functions from `decompose` on.
+Several kinds share `decompose` and the functions after it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Fl
 
 
 def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
-    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
+    """Return C plus chains of `every` products, each from +0, added in float32, in the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
         raise ValueError(f"{accumulator}: promote_every must be a multiple of scale_block={block}, got {every}")
@@ -65,7 +65,7 @@ def decompose(
     scale_format: Format | None = None,
     block: int = 1,
 ) -> Parts:
-    """Split codes [R, K]; power-of-two scales, codes [R, K / block], are added to the exponents."""
+    """Split codes [R, K] into parts; power-of-two scales, given as codes [R, K / block], are added to the exponents."""
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)
@@ -117,7 +117,7 @@ def to_bits(c: Matrix) -> NDArray[np.uint32]:
 
 
 def from_bits(bits: NDArray[np.uint32], accumulator: Accumulator) -> Matrix:
-    """Return an accumulator's results from their bits."""
+    """Return an accumulator's results, in its dtype, from their bits."""
     return bits.astype(np.uint16).view(np.float16) if accumulator.output_format == FLOAT16 else bits.view(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Choice of the engine for a product, and `solve`, which leaves cases outside its limits to the reference.
+"""Choice of the engine for a product, and `solve`, which leaves cases outside the engine's limits to the reference.
 
 The accumulator and both formats determine the engine: the first of the accumulator's `engines` that is exact for them
 on an enabled instruction set. All engines give the same bits.
@@ -44,7 +44,7 @@ def use_kernel(name: str) -> Iterator[None]:
     ----------
     name : {"auto", "reference", "avx512", "fma", "portable"}
         ``auto`` uses the fastest instructions that this CPU has and that pass a comparison with the reference.
-        ``reference`` computes each accumulator's definition in integers and is about a hundred times slower.
+        ``reference`` computes each accumulator by its definition, in integers, and is about a hundred times slower.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def use_kernel(name: str) -> Iterator[None]:
 
 
 def kernel_in_use() -> str:
-    """Return the name of the selection in use."""
+    """Return the name of the kernel selection in use, see `use_kernel`."""
     return _selected.get() or _default()
 
 
@@ -105,7 +105,7 @@ def _checked(what: str, name: str) -> str:
 
 
 class ProductPlan(NamedTuple):
-    """Plan for the products of two formats on an accumulator; shared by all such products."""
+    """Plan that is shared by all products of two formats on an accumulator."""
 
     accumulator: Accumulator
     fa: Format  # formats in which the operands are multiplied: TF32 for float32
@@ -142,7 +142,7 @@ def plan_for(accumulator: Accumulator, fa: Format, fb: Format) -> ProductPlan:
 
 
 def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = AUTO) -> Engine | None:
-    """Return the fastest engine that is exact for the formats that are multiplied; None: only the reference."""
+    """Return the fastest engine that is exact for the formats that are multiplied, or None for the reference only."""
     for kind in accumulator.engines:
         for machine in instruction_sets(kernel):
             engine: Engine | None = kind.find(accumulator, fa, fb, machine)
@@ -202,5 +202,5 @@ def solve(way: ProductPlan, p: GemmProblem, packed: Packed | None = None) -> Mat
 
 
 def solve_promoted(way: ProductPlan, p: GemmProblem, every: int) -> Matrix:
-    """Add chains of `every` products, each from +0, to C in float32; return the accumulator's dtype."""
+    """Return C plus chains of `every` products, each from +0, added in float32, in the accumulator's dtype."""
     return reference.solve_promoted(way.accumulator, p, every, functools.partial(solve, way))

@@ -77,7 +77,7 @@ class PairwiseSum(DotSum):
         return SumNode(("+ in float32",), (state, items[0]), _ADD)
 
     def step_error(self) -> StepError:
-        """Return the bound for the roundings of a product: the depth of the tree plus two, each with a flush."""
+        """Return the bound for a product's roundings: the depth of the tree plus two, with a flush for each."""
         roundings = 2 + (self.group_size - 1).bit_length()
         flushes = 2 * self.group_size + 1
         return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126, 2.0**-24)
@@ -89,7 +89,7 @@ class PairwiseSum(DotSum):
         return x
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain; subnormals in operands and C become +0, those in results keep their sign as zeros."""
+        """Return one chain; subnormals in operands and C become +0, and those in results zeros of their sign."""
         x, y, state = self.values(p.a, p.fa), self.values(p.b, p.fb), np.array(p.start)
         parallel_over_rows(lambda start, stop: amd.pairwise_dot(x, y, self.group_size, state, start, stop), p)
         return canonical_nan(state)
@@ -112,7 +112,7 @@ class TruncateFloorSum(Accumulator):
 
     Parameters
     ----------
-    group : int
+    group_size : int
         Products per sum, 1 to 1024.
     fraction_bits : int
         Fraction bits kept below the largest exponent, 3 to 40.
@@ -144,7 +144,7 @@ class TruncateFloorSum(Accumulator):
         return SumNode(last, (state, joined), how)
 
     def step_error(self) -> StepError:
-        """Return the bound for truncated products, two additions and C rounded down, and two roundings of the sum.
+        """Return the bound for truncated products, for two sums and C rounded down, and for two roundings of the sum.
 
         A zero C takes part with float32's smallest exponent; a C that is dropped is smaller than one truncation.
         """
@@ -157,7 +157,7 @@ class TruncateFloorSum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the numbers of the alignment: products without lower bits, and their sum, lose nothing."""
+        """Return the error bound of the alignment, where products without lower bits, and their sum, lose nothing."""
         return BlockError(
             FLOORED, unit=2.0**-self.fraction_bits, least=2.0**-126, cut=2.0**-_WIDE_BITS, last=2.0**-24,
             absolute=2.0**-149,
@@ -179,14 +179,15 @@ class TruncateFloorSum(Accumulator):
 
     @property
     def window(self) -> int:
-        """Largest difference by which C's exponent may be below the largest without C being dropped."""
+        """Largest distance of C's exponent below the largest exponent at which C is not dropped."""
         return self.fraction_bits + 1 if self.lanes > 1 else 1 << 20
 
 
 class _RdnaSum(Accumulator):
-    """Base class of RDNA's sums: the last bit that is kept depends on operands' exponents and on leading bits.
+    """Base class of RDNA's sums, whose last kept bit depends on the operands' exponents and on leading bits.
 
-    A NaN operand gives 0xFFC00A3D, an invalid operation 0xFFC00000, and a NaN in C is returned quiet, with its payload.
+    A NaN operand gives 0xFFC00A3D, an invalid operation gives 0xFFC00000, and a NaN in C is returned as a quiet NaN
+    with its payload.
     """
 
     fraction_bits: int
@@ -195,7 +196,7 @@ class _RdnaSum(Accumulator):
     has_canonical_nan = False
 
     def step_error(self) -> StepError:
-        """Return the bound for terms truncated once or, in pairs, twice, a rounded sum, and flushed zeros."""
+        """Return the bound for terms truncated once (in pairs twice), a rounded sum, and flushed subnormals."""
         unit = max(2.0**-self.fraction_bits, 2.0**-self.leading_bits)
         lost, last = 2 * (self.group_size + 1) * unit, 2.0**-24
         return StepError(lost + last * (1 + lost), 2.0**-125)
@@ -226,10 +227,10 @@ class _RdnaSum(Accumulator):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OnesComplementSum(_RdnaSum):
-    """Truncated terms, those of the other sign than C subtracted as ones' complements: RDNA3.
+    """Sum of truncated terms, in which terms of the opposite sign of C are ones' complements: RDNA3.
 
-    A term of C's sign counts its magnitude m, one of the other sign -(m + 1), a zero product included. The total is
-    rounded to nearest even; subnormal C and results become zeros.
+    A term with C's sign contributes its magnitude m, a term of the opposite sign -(m + 1), even if it is zero. The
+    total is rounded to nearest even; subnormal C and results become zeros.
 
     Parameters
     ----------
@@ -264,7 +265,7 @@ class OnesComplementSum(_RdnaSum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FlooredPairSum(_RdnaSum):
-    """Pairs of products rounded down and added, then rounded down with C and added, with one rounding: RDNA4.
+    """Pairs of products are rounded down and added, then rounded down with C, added and rounded to nearest: RDNA4.
 
     Parameters
     ----------

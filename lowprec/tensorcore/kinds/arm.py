@@ -22,7 +22,7 @@ _ODD = SingleRounding(rounding="odd", flushes="odd")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RoundToOddSum(DotSum):
-    """Every product and every sum is rounded to odd, with subnormals flushed: BFDOT with FPCR.EBF = 0."""
+    """Products and sums that are each rounded to odd, with subnormals flushed: BFDOT with FPCR.EBF = 0."""
 
     group_size: int = 2
 
@@ -88,11 +88,11 @@ class RoundedGroupSum(DotSum):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ScaledGroupSum(DotSum):
-    """Exact sum of a group, times a power of two, and C, rounded once: Arm's FP8 dot products.
+    """Exact sum of a group, times a power of two, plus C, rounded once: Arm's FP8 dot products.
 
     Parameters
     ----------
-    group : int
+    group_size : int
         Products per sum, 1 to 1024.
     output_format : Format or str
         Format of results: ``float32`` or ``float16``.
@@ -113,7 +113,7 @@ class ScaledGroupSum(DotSum):
     output_formats = (FLOAT32, FLOAT16)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return an exact sum of the group, times the power of two, and C."""
+        """Return the exact sum of C and the group's products times the power of two."""
         a = self
         products = ProductLeaf(tuple(range(start, start + a.group_size)), a.product_scale_log2)
         how = SingleRounding(a.output_format.name, saturates=a.saturate)

@@ -38,11 +38,11 @@ class ExactSum(Accumulator):
             raise ValueError(f"{self.name}: products must be from 2^-32 to 2^32, as those of FP8 are, got {fa} x {fb}")
 
     def step(self) -> int:
-        """Return 1: a chain may have any length."""
+        """Return 1, because a chain may have any length."""
         return 1
 
     def steps(self, k: int) -> int:
-        """Return 1: the sum is rounded once for every length."""
+        """Return 1, because a sum of any length is rounded once."""
         return 1
 
     def order(self) -> SumNode:
@@ -50,7 +50,7 @@ class ExactSum(Accumulator):
         return self.instruction("C", 0)
 
     def chain(self, k: int) -> list[SumNode]:
-        """Return one instruction for every K."""
+        """Return a single instruction, whatever the length."""
         return [_sum("C", k)]
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:

@@ -1,7 +1,7 @@
 """NVIDIA's tensor cores: products of a group and C are aligned, truncated and summed in one operation.
 
-`FusedSum` is the general rule, `GroupedFusedSum` that of mxf4 and mxf4nvf4, `SplitF16Sum` FP8 by two float16
-instructions.
+`FusedSum` is the general rule, `GroupedFusedSum` the rule of mxf4 and mxf4nvf4, and `SplitF16Sum` that of FP8 products
+computed by two float16 instructions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CUT = {"truncate": "cut toward zero", "floor": "cut downwards", "nearest": "rou
 
 
 def aligned_words(accumulator: AlignedSum) -> tuple[str, ...]:
-    """Return labels for the steps of a fused sum, one per line."""
+    """Return labels for the steps of a fused sum, one line of text each."""
     last = f"{'rounded' if accumulator.output_format == FLOAT16 else 'cut'} to {accumulator.output_format}"
     return (
         "aligned to the largest exponent",
@@ -162,7 +162,7 @@ class GroupedFusedSum(AlignedSum):
         return SumNode(aligned_words(self), (state, *runs), aligned(self))
 
     def step_error(self) -> StepError:
-        """Return the bound for a group's partial sums, with their scales' exponents (at most the products'), and C."""
+        """Return the bound for C and a group's partial sums, whose exponents with scales are at most the products'."""
         return aligned_error(self, self.group_size // self.exact_group + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -192,11 +192,11 @@ def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SplitF16Sum(Accumulator):
-    """Two float16 fused sums from +0, of k % 4 in {0, 1} and in {2, 3}; C is added to the second result.
+    """Two chained float16 fused sums from +0, of k % 4 in {0, 1}, then in {2, 3}; C is added to the second result.
 
     Parameters
     ----------
-    group, fraction_bits, output_format, zero_exponent
+    group_size, fraction_bits, output_format, zero_exponent
         Parameters of each fused sum, see `FusedSum`.
     """
 
@@ -247,7 +247,7 @@ class SplitF16Sum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the numbers of `step_error` where a half can have bits that are lost, else those of the last addition.
+        """Return the bound of `step_error` if a half may lose bits, else the bound of the last addition.
 
         The sum of the magnitudes of the products bounds every sum of a half.
         """
@@ -299,5 +299,5 @@ class SplitF16Sum(Accumulator):
 
 
 def _order(step: int) -> list[int]:
-    """Return the order of an instruction's products: those of the first half, then of the second."""
+    """Return the indices of an instruction's products: those of the first half, then those of the second."""
     return sorted(range(step), key=lambda i: i % 4 >= 2) if step % 4 == 0 else list(range(step))

@@ -68,14 +68,14 @@ class PartialSum(Accumulator):
         return ProductLeaf(tuple(range(start, start + self.group_size)))
 
     def step_error(self) -> StepError:
-        """Return the bound for cut products, their rounded sum, and the rounded sum with C."""
+        """Return the bound for truncated products, their rounded sum, and the rounded sum with C."""
         cut = 0.0 if self.kept_bits < 0 else self.group_size * 2.0**-self.kept_bits
         part, last = _ULP[self.partial_rounding], _ULP[self.sum_rounding]
         return StepError((1 + cut) * (1 + part) * (1 + last) - 1, 2 * 2.0**-149, last)
 
     @property
     def kept_bits(self) -> int:
-        """Fraction bits of aligned products; -1 if products are exact."""
+        """Fraction bits of aligned products, or -1 if products are exact."""
         return -1
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -93,7 +93,7 @@ class PartialSum(Accumulator):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BulkNormalizedSum(PartialSum):
-    """Products aligned to the largest exponent and rounded to odd, then as in `PartialSum`: RISC-V's RVBNA.
+    """Products aligned to the largest exponent and rounded to odd, then added as in `PartialSum`: RISC-V's RVBNA.
 
     Parameters
     ----------

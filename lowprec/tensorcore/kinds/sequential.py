@@ -24,7 +24,7 @@ class SequentialSum(Accumulator):
     multiplies_values = True
 
     def step(self) -> int:
-        """Return 1: a chain may end after any product."""
+        """Return 1, because a chain may end after any product."""
         return 1
 
     def order(self) -> SumNode:
@@ -40,7 +40,7 @@ class SequentialSum(Accumulator):
         return SumNode(words, (state, ProductLeaf((start,))), SingleRounding(self.output_format.name))
 
     def step_error(self) -> StepError:
-        """Return half an ulp: a step has one product."""
+        """Return half an ulp, because a step has one product and one rounding."""
         return StepError(2.0 ** -(self.output_bits + 1), 2.0**-149 if self.output_format == FLOAT32 else 2.0**-1074)
 
     def reference(self, p: GemmProblem) -> Matrix:

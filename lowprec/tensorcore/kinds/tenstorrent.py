@@ -24,18 +24,19 @@ _WORK = 1 << 22  # products of a piece
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FidelityPhaseSum(Accumulator):
-    """Products of significands' slices, aligned in groups of eight; two groups and C aligned, added and rounded.
+    """Products of slices of significands, aligned in groups of eight; two groups and C are aligned, added and rounded.
 
     A phase multiplies 7 bits of the left operand by 5 bits of the right one: phase 0 the upper bits of both, phase 1
-    the lower bits of the right operand, phase 2 those of the left one, phase 3 those of both. Inf and NaN are read as
-    numbers with the exponent 128, and results of 2^128 or more are Inf: no result is NaN. Subnormals are zeros.
+    the lower bits of the right operand, phase 2 the lower bits of the left one, phase 3 the lower bits of both. Inf and
+    NaN are read as numbers with the exponent 128, and results of 2^128 or more are Inf: no result is NaN. Subnormals
+    are zeros.
 
     Parameters
     ----------
     group_size : int
         Products that are aligned together; an instruction adds two groups to C.
     fraction_bits : int
-        Fraction bits of a product that is kept below the largest sum of two exponents.
+        Fraction bits of a product that are kept below the largest sum of two exponents.
     phases : tuple of int
         Phases in the order of their computation: (0,) is LoFi, (0, 1, 2, 3) is HiFi4.
     phase_length : int
@@ -83,7 +84,7 @@ class FidelityPhaseSum(Accumulator):
         return -(-k // self.step()) * self.step() // (_GROUPS * self.group_size) * len(self.phases)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return the sums of a tile: all of its products in each phase, two groups at a time."""
+        """Return the sums of a tile, which add all of its products in each phase, two groups at a time."""
         size, found = self.group_size, state
         for phase in self.phases:
             for first in range(start, start + self.step(), _GROUPS * size):
@@ -106,7 +107,7 @@ class FidelityPhaseSum(Accumulator):
         return StepError(lost + groups + last, sums * 2.0**-118, last)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values that are multiplied: Inf and NaN are numbers of 2^128 and more, which float32 lacks."""
+        """Return the values that are multiplied; Inf and NaN are read as numbers of 2^128 or more, beyond float32."""
         x = super().values(codes, fmt)
         x[np.abs(x) < 2.0**-126] = 0
         return x
@@ -155,7 +156,7 @@ class FidelityPhaseSum(Accumulator):
         return np.where((top <= 0) | (total == 0) | (e <= 0), 0, found)
 
     def _group(self, a: Ints, b: Ints, phase: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
-        """Return sign, biased exponent and magnitude (23 fraction bits) of the sum of a group [M, 8] x [N, 8]."""
+        """Return sign, biased exponent and magnitude (23 fraction bits) of the sums of a group [M, 8] x [N, 8]."""
         left, right = a[:, None], b[None]
         zero = ((left & 0x3FC00) == 0) | ((right & 0x3FC00) == 0)
         e = (left >> 10 & 255) + (right >> 10 & 255) - 127 - 5 * (phase & 1) - 7 * (phase >> 1)
@@ -185,7 +186,7 @@ def _read(codes: Matrix, fmt: Format, whole: int) -> Ints:
 
 
 def _aligned(m: Ints, places: Ints, minus: NDArray[np.bool_]) -> Ints:
-    """Return m / 2^places rounded to nearest; a tie is rounded up, or down if `minus`."""
+    """Return m / 2^places rounded to nearest, with ties up, or down where `minus` is set."""
     near = np.minimum(places, _FARTHEST - 1)
     half = np.where(near > 0, (1 << np.maximum(near - 1, 0)) - minus, 0)
     return np.where(places < _FARTHEST, (m + half) >> near, 0)

@@ -29,7 +29,7 @@ class _X86Sum(DotSum):
 
     Parameters
     ----------
-    group : int
+    group_size : int
         Products per instruction, 1 to 1024.
     daz_formats : sequence of Format or str
         Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
@@ -54,7 +54,7 @@ class _X86Sum(DotSum):
         return StepError((1 + _U) ** self.roundings() - 1, 2 * flushes * _LEAST, (1 + _U) ** self.of_c() - 1)
 
     def of_c(self) -> int:
-        """Return the number of roundings of C: one if it is added last."""
+        """Return the number of roundings of C, which is one if C is added last."""
         return 1
 
     @abstractmethod
@@ -79,14 +79,14 @@ def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matr
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FlushedFmaSum(_X86Sum):
-    """Fused multiply-adds that begin with the last product of each group: VDPBF16PS."""
+    """Chained fused multiply-adds, starting with the last product of each group: VDPBF16PS."""
 
     summary = "fused multiply-adds, the last product of a group first, subnormals flushed to zero"
     oracle_class = "FlushedFma"
     form = tile.FlushedFma
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return multiply-adds, the last product first."""
+        """Return chained multiply-adds that start with the last product."""
         found: SumNode | str = state
         for k in range(start + self.group_size - 1, start - 1, -1):
             found = SumNode(_FMA, (found, ProductLeaf((k,))), _HOW)
@@ -94,11 +94,11 @@ class FlushedFmaSum(_X86Sum):
         return found
 
     def roundings(self) -> int:
-        """Return the group size: a group is one chain."""
+        """Return the group size, because a group is one chain."""
         return self.group_size
 
     def of_c(self) -> int:
-        """Return the group size: the chain begins with C."""
+        """Return the group size, because the chain begins with C."""
         return self.group_size
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
@@ -160,7 +160,7 @@ class LaneChains(_X86Sum):
         cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine`; None unless lanes are those of `form` and groups fill whole rounds."""
+        """Return the arithmetic of `DotEngine`, or None unless the lanes are `form`'s and groups fill whole rounds."""
         whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
