@@ -81,6 +81,7 @@ def scaled(path, accumulator, bias=None, **more):
     return Folder(path).add("mlp/aten._scaled_mm#0", (a, b), d, dtypes=dtypes, product=True, **more).close()
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_product_are_identified(tmp_path):
     bias = np.linspace(-1, 1, 8, dtype=np.float32)
     found = diverge(scaled(tmp_path / "a", "hopper_fp8", bias), scaled(tmp_path / "b", "blackwell_fp8"))

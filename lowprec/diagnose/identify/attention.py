@@ -98,9 +98,9 @@ def identify_attention(
     """
     deadline = Deadline(check_positive("identify_attention", "seconds", seconds, zero=True))
     if scale is not None:
-        check_float32("identify_attention", "scale", check_real("identify_attention", "scale", scale))
+        scale = float(check_float32("identify_attention", "scale", check_real("identify_attention", "scale", scale)))
     if softcap is not None:
-        check_positive("identify_attention", "softcap", softcap)
+        softcap = check_positive("identify_attention", "softcap", softcap)
     find_window(False, window)
     splits = check_int("identify_attention", "splits", splits, 1)
     given = {"window": window, "scale": scale, "descale": descale, "softcap": softcap, "sinks": sinks,
