@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._arrays import to_numpy
-from ..._checks import check_choice, check_float32, check_int, check_positive, check_real
+from ..._checks import check_choice, check_int, check_positive, check_real
 from ..._fpenv import with_default_fpenv
 from ...attn.attention import attention, find_window, head_descales, sink_logits, softmax_attention
 from ...attn.catalogue import attentions
@@ -98,7 +98,7 @@ def identify_attention(
     """
     deadline = Deadline(check_positive("identify_attention", "seconds", seconds, zero=True))
     if scale is not None:
-        scale = float(check_float32("identify_attention", "scale", check_real("identify_attention", "scale", scale)))
+        scale = check_real("identify_attention", "scale", scale)
     if softcap is not None:
         softcap = check_positive("identify_attention", "softcap", softcap)
     find_window(False, window)
