@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from ._values import Value, parse_label, split_name
+from ._values import Value, alike, parse_label, split_name
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -95,7 +96,8 @@ class Registry(Generic[T]):
     >>> colours["teal"], colours.names()
     ('#008080', ['teal'])
 
-    The name of a changed entry can be used as it is printed:
+    The name of a changed entry can be used as it is printed, if the changed fields are numbers, None, bools, names or
+    tuples of these. ``name in catalogue`` is True for entries and aliases alone:
 
     >>> import lowprec as lp
     >>> changed = lp.accumulators["hopper_fp8(fraction_bits=20)"]
@@ -212,12 +214,33 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
 
     def _changed(self, name: str) -> T | None:
-        """Return an entry with the changes that its name states, as `Value.with_` writes them; None for other names."""
+        """Return an entry with the changes that its name states, as `Value.with_` writes them; None for other names.
+
+        Raises
+        ------
+        ValueError
+            If a field is unknown, does not take the value, or is not a number, None, a bool, a name or a tuple of them.
+        """
         base, changes = split_name(name)
         entry = self.find(base) if changes else None
         if not isinstance(entry, Value):
             return None
-        return entry.with_(**{field: parse_label(type(entry), field, text) for field, text in changes.items()})
+        cls = type(entry)
+        known = [f.name for f in dataclasses.fields(cls) if f.init and f.compare]
+        for field in changes:
+            if field not in known:
+                raise UnknownNameError(f"unknown field {field!r} in {self.kind} {name!r}: {suggest(field, known)}")
+        error = ValueError(
+            f"{self.kind}: fields in a name must hold numbers, None, bools, names or tuples of these, got {name!r}; "
+            "with_() takes any value"
+        )
+        try:
+            found = entry.with_(**{field: parse_label(cls, field, text) for field, text in changes.items()})
+        except (TypeError, AttributeError) as cause:
+            raise error from cause
+        if not all(alike(getattr(found, field), getattr(entry, field)) for field in changes):
+            raise error
+        return found
 
     def hint(self, name: str) -> str:
         """Return a hint for an unknown name: what it means, which catalogue has it, or similar names."""
