@@ -151,12 +151,8 @@ class Registry(Generic[T]):
         if not isinstance(obj, self.type):
             raise TypeError(f"{self.kind} {name!r} must be {_a(self.type.__name__)}, got {obj!r}")
         again = name in self._objects and bool(self._objects[name] == obj)
-        for new in [name, *aliases]:
-            if new in self and not replace and not (again and self.listed(new) == name):
-                raise ValueError(
-                    f"register: name must be new, or replace=True, got {self.kind} {new!r}, which is registered with "
-                    "other fields"
-                )
+        if not replace:
+            self.check_new(name, obj, aliases)
         for alias in aliases:
             if alias in self._objects:
                 raise ValueError(
@@ -169,6 +165,16 @@ class Registry(Generic[T]):
         if known and not again:
             _forget()
         return obj
+
+    def check_new(self, name: str, obj: T, aliases: Iterable[str] = ()) -> None:
+        """Raise ValueError if a name of an object belongs to a different one."""
+        again = name in self._objects and bool(self._objects[name] == obj)
+        for new in [name, *aliases]:
+            if new in self and not (again and self.listed(new) == name):
+                raise ValueError(
+                    f"register: name must be new, or replace=True, got {self.kind} {new!r}, which is registered with "
+                    "other fields"
+                )
 
     @contextmanager
     def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
@@ -225,7 +231,7 @@ class Registry(Generic[T]):
         entry = self.find(base) if changes else None
         if not isinstance(entry, Value):
             return None
-        cls = type(entry)
+        cls: Any = type(entry)
         known = [f.name for f in dataclasses.fields(cls) if f.init and f.compare]
         for field in changes:
             if field not in known:

@@ -166,7 +166,7 @@ class Collective(Value):
         if x.ndim < 2 or len(x) == 0:
             raise ValueError(f"all_reduce: shards must have shape [ranks >= 1, ..., columns], got {x.shape}")
         rows = x.reshape(len(x), int(np.prod(x.shape[1:-1], dtype=np.int64)), x.shape[-1])
-        out = np.zeros_like(rows[0])
+        out: Array = np.zeros_like(rows[0])
         if out.size == 0:
             return out.reshape(x.shape[1:])
         with np.errstate(all="ignore"):

@@ -235,6 +235,23 @@ def test_generated_quantizers_are_the_oracle(name: str, tmp_path: Path) -> None:
     assert np.array_equal(lp.decode(scales, "e8m0fnu"), factors[:, 0], equal_nan=True)
 
 
+@needs_cc
+@pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16"])
+def test_chains_of_1024_products(name: str, tmp_path: Path) -> None:
+    """A tree as deep as its group is long is exported and drawn."""
+    accumulator = lp.accumulators[name].with_(group_size=1024, name="mine")
+    assert "<svg" in accumulator._repr_html_()
+    header = c_header(accumulator)
+    library = compiled(tmp_path, header, product(header, "uint32_t"))
+    rng = np.random.default_rng(11)
+    a, b = (codes(rng, header.a, (2, 1024), 1) for _ in "ab")
+    c, got = codes(rng, lp.formats["float32"], (2,), 1), np.empty(2, np.uint32)
+    library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, a, b, c, got)), 2, 1024, 0)
+    wanted = [lp.mma(a[i : i + 1], b[i : i + 1], c[i : i + 1, None].view(np.float32), accumulator=accumulator,
+                     a_format=header.a, b_format=header.b).view(np.uint32).item() for i in (0, 1)]  # fmt: skip
+    assert got.tolist() == wanted
+
+
 def quantized(header: Exported, folder: Path, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """Return codes and scales of blocks by a generated quantizer."""
     args = f"const uint32_t *x, uint{8 * header.a.code_dtype.itemsize}_t *y, uint8_t *s, int n"
