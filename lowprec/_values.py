@@ -290,7 +290,7 @@ def parse_label(cls: Any, field: str, text: str) -> Any:
 
 
 def alike(new: Any, old: Any) -> bool:
-    """Return whether a value that was read from a text can stand in place of another one, by their types.
+    """Return whether a value that was read from a text is of the type of another one, or both are of plain types.
 
     Examples
     --------

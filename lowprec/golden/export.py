@@ -79,8 +79,8 @@ def c_header(
     a_format, b_format : str or Format, optional
         Formats of the operands; by default the accumulator's first.
     vectors : int
-        Number of embedded test vectors, computed by `lowprec.oracle`. It describes the catalogue's accumulators: others
-        get no vectors, and the header says so.
+        Number of embedded test vectors, computed by `lowprec.oracle`: 0 for accumulators other than the catalogue's,
+        as the header's comment states.
 
     Returns
     -------
