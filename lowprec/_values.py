@@ -260,8 +260,13 @@ def label(value: Any) -> str:
 def parse_label(cls: Any, field: str, text: str) -> Any:
     """Return the value of a field from its text in a derived name, the inverse of `label`.
 
-    A text that is not None, a bool, a number or a tuple is returned unchanged.
+    Numbers, None, bools, names, and tuples of integers, floats or names can be read back; any other text is returned
+    unchanged.
 
+    Raises
+    ------
+    TypeError
+        If the field is a tuple of other objects.
 
     Examples
     --------
@@ -269,11 +274,30 @@ def parse_label(cls: Any, field: str, text: str) -> Any:
     >>> [parse_label(lp.Format, "name", text) for text in ("16", "0.5", "none", "True", "e4m3fn")]
     [16, 0.5, None, True, 'e4m3fn']
     """
-    if any(f.name == field and str(f.type).startswith("tuple[") for f in dataclasses.fields(cls)):
-        return () if text == "any" else tuple(text.split("+"))
+    kind = next((str(f.type) for f in dataclasses.fields(cls) if f.name == field), "")
+    if kind.startswith("tuple["):
+        items = () if text == "any" else tuple(text.split("+"))
+        convert = {"int": int, "float": float, "str": str, "Format": str}.get(kind[6:-1].removesuffix(", ..."))
+        if convert is None:
+            raise TypeError(f"{cls.__name__}: {field} must be a tuple of numbers or names, got {kind}")
+        return tuple(map(convert, items))
     if text in (words := {"none": None, "True": True, "False": False}):
         return words[text]
     for number in (int, float) if text != "nan" else ():
         with contextlib.suppress(ValueError):
             return number(text)
     return text
+
+
+def alike(new: Any, old: Any) -> bool:
+    """Return whether a value that was read from a text is of the type of another one, or both are of plain types.
+
+    Examples
+    --------
+    >>> alike(3, 4), alike(None, "e4m3fn"), alike("Choice()", Value()), alike(("e4m3fn",), (Value(),))
+    (True, True, False, False)
+    """
+    plain = (bool, int, float, str)
+    if isinstance(new, tuple) and isinstance(old, tuple):
+        return all(any(alike(item, other) for other in old or (item,)) for item in new)
+    return new is None or type(new) is type(old) or (isinstance(new, plain) and isinstance(old, (*plain, type(None))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from ._values import Value, parse_label, split_name
+from ._values import Value, alike, parse_label, split_name
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,7 +97,8 @@ class Registry(Generic[T]):
     >>> colours["teal"], colours.names()
     ('#008080', ['teal'])
 
-    The name of a changed entry can be used as it is printed:
+    The name of a changed entry can be used as it is printed, if the changed fields are numbers, None, bools, names or
+    tuples of these. ``name in catalogue`` is True for entries and aliases alone:
 
     >>> import lowprec as lp
     >>> changed = lp.accumulators["hopper_fp8(fraction_bits=20)"]
@@ -150,12 +152,8 @@ class Registry(Generic[T]):
         if not isinstance(obj, self.type):
             raise TypeError(f"{self.kind} {name!r} must be {_a(self.type.__name__)}, got {obj!r}")
         again = name in self._objects and bool(self._objects[name] == obj)
-        for new in [name, *aliases]:
-            if new in self and not replace and not (again and self.listed(new) == name):
-                raise ValueError(
-                    f"register: name must be new, or replace=True, got {self.kind} {new!r}, which is registered with "
-                    "other fields"
-                )
+        if not replace:
+            self.check_new(name, obj, aliases)
         for alias in aliases:
             if alias in self._objects:
                 raise ValueError(
@@ -168,6 +166,16 @@ class Registry(Generic[T]):
         if known and not again:
             _forget()
         return obj
+
+    def check_new(self, name: str, obj: T, aliases: Iterable[str] = ()) -> None:
+        """Raise ValueError if a name of an object belongs to a different one."""
+        again = name in self._objects and bool(self._objects[name] == obj)
+        for new in [name, *aliases]:
+            if new in self and not (again and self.listed(new) == name):
+                raise ValueError(
+                    f"register: name must be new, or replace=True, got {self.kind} {new!r}, which is registered with "
+                    "other fields"
+                )
 
     @contextmanager
     def scoped(self, entries: Mapping[str, T] | None = None, **more: T) -> Iterator[None]:
@@ -213,12 +221,33 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}")
 
     def _changed(self, name: str) -> T | None:
-        """Return an entry with the changes in a derived name, as `Value.with_` writes them; None for other names."""
+        """Return an entry with the changes that its name states, as `Value.with_` writes them; None for other names.
+
+        Raises
+        ------
+        ValueError
+            If a field is unknown, does not take the value, or is not a number, None, a bool, a name or a tuple of them.
+        """
         base, changes = split_name(name)
         entry = self.find(base) if changes else None
         if not isinstance(entry, Value):
             return None
-        return entry.with_(**{field: parse_label(type(entry), field, text) for field, text in changes.items()})
+        cls: Any = type(entry)
+        known = [f.name for f in dataclasses.fields(cls) if f.init and f.compare]
+        for field in changes:
+            if field not in known:
+                raise UnknownNameError(f"unknown field {field!r} in {self.kind} {name!r}: {suggest(field, known)}")
+        error = ValueError(
+            f"{self.kind}: fields in a name must hold numbers, None, bools, names or tuples of these, got {name!r}; "
+            "with_() takes any value"
+        )
+        try:
+            found = entry.with_(**{field: parse_label(cls, field, text) for field, text in changes.items()})
+        except (TypeError, AttributeError) as cause:
+            raise error from cause
+        if not all(alike(getattr(found, field), getattr(entry, field)) for field in changes):
+            raise error
+        return found
 
     def hint(self, name: str) -> str:
         """Return a hint for an unknown name: what it means, which catalogue has it, or similar names."""

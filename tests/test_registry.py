@@ -1,5 +1,6 @@
 """Catalogues help when a name is wrong."""
 
+import dataclasses
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from refusals import refusals
 
 import lowprec as lp
-from lowprec._values import compared_fields
+from lowprec._values import Value
 from lowprec.interop import ml_dtype
 from lowprec.registry import PUBLIC, Registry, UnknownNameError
 from lowprec.tensorcore.gemm import matmul_f32
@@ -161,12 +162,21 @@ def test_nothing_stale_is_served() -> None:
 
 
 def test_the_name_of_a_changed_entry_finds_it() -> None:
-    """Numbers, None, names and lists of names can be read back; a text that the field does not take is refused."""
-    for entry in map(lp.accumulators.get, lp.accumulators):
-        for field in compared_fields(type(entry)):
-            changed = entry.with_(**{field: getattr(entry, field)})
-            found = lp.accumulators[changed.name]
-            assert (found, found.name) == (entry, changed.name)
+    """Numbers, None, bools, names and tuples of them are read back; a text that the field does not take is refused."""
+    refused = set()
+    for catalogue in PUBLIC:
+        entries = getattr(lp, catalogue)
+        for entry in (entries[name] for name in entries if isinstance(entries[name], Value)):
+            for field in (f.name for f in dataclasses.fields(entry) if f.init and f.compare):
+                changed = entry.with_(**{field: getattr(entry, field)})
+                try:
+                    found = entries[changed.name]
+                except ValueError:
+                    refused.add((catalogue, field))
+                    continue
+                assert (found, found.name) == (entry, changed.name)
+    assert not {catalogue for catalogue, _ in refused} & {"accumulators", "gemm_libraries", "formats", "policies"}
+    assert {("orders", "sum_formats"), ("collectives", "choices"), ("attentions", "scores")} <= refused
     twice = lp.accumulators["hopper_fp8(fraction_bits=7, group_size=16)"]
     assert (twice.fraction_bits, twice.group_size) == (7, 16)
     assert twice.name not in lp.accumulators
@@ -175,5 +185,15 @@ def test_the_name_of_a_changed_entry_finds_it() -> None:
         ("hopper_fp8(bits=7)", "unknown field 'bits'"), ("hopper_fp8(fraction_bits=x)", "fraction_bits must be"),
         ("hoper_fp8(fraction_bits=7)", "unknown accumulator 'hoper_fp8"), ("hopper_fp8()", "did you mean"),
     ):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=re.escape(error)):
+        with pytest.raises(ValueError, match=re.escape(error)):
             lp.accumulators[name]
+    for get, error in (
+        (lambda: lp.collectives["openmpi(choices=Choice())"], "with_() takes any value"),
+        (lambda: lp.orders["sequential(sum_formats=float32)"], "with_() takes any value"),
+        (
+            lambda: lp.accumulators["hopper_fp8(name=mine)"],
+            "unknown field 'name' in accumulator 'hopper_fp8(name=mine)",
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(error)):
+            get()

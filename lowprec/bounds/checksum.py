@@ -170,7 +170,9 @@ def checksum(
     accumulator, library, target = accumulators.get(accumulator), gemm_libraries.get(library), formats.get(out_format)
     if not library.fma_promotion or library.split_k > 1 or not library.has_usual_parts:
         raise ValueError(
-            f"checksum: library must have fma_promotion=True and split_k=1, for which there are bounds, got {library}"
+            "checksum: library must have fma_promotion=True, split_k=1, split_k_reduction='float32' or 'out', "
+            "split_tile=128, slices=1, slice_length=32, no stream_k and round_through='float32', for which there are "
+            f"bounds, got {library!r}"
         )
     check_quantized("a", a, accumulator)
     check_quantized("b", b, accumulator)

@@ -166,10 +166,13 @@ class Collective(Value):
         if x.ndim < 2 or len(x) == 0:
             raise ValueError(f"all_reduce: shards must have shape [ranks >= 1, ..., columns], got {x.shape}")
         rows = x.reshape(len(x), int(np.prod(x.shape[1:-1], dtype=np.int64)), x.shape[-1])
-        out = np.zeros_like(rows[0])
-        for start, stop, ranks, tree in self.parts(len(x), rows.shape[1], 4 * x.shape[-1]):
-            leaves = {leaf: rows[rank, start:stop] for leaf, rank in enumerate(ranks)}
-            out[start:stop] = evaluate(tree.steps, leaves, np.add, tree.sent, codec.round_trip)
+        out: Array = np.zeros_like(rows[0])
+        if out.size == 0:
+            return out.reshape(x.shape[1:])
+        with np.errstate(all="ignore"):
+            for start, stop, ranks, tree in self.parts(len(x), rows.shape[1], 4 * x.shape[-1]):
+                leaves = {leaf: rows[rank, start:stop] for leaf, rank in enumerate(ranks)}
+                out[start:stop] = evaluate(tree.steps, leaves, np.add, tree.sent, codec.round_trip)
         return quiet_nan(out).reshape(x.shape[1:])
 
     def reduce_scatter(self, shards: ArrayLike) -> Array:
@@ -238,6 +241,11 @@ class Collective(Value):
     def snr_loss(self, ranks: int) -> float:
         """Return by how many dB the signal to noise ratio of a sum over `ranks` ranks is lower than the codec's.
 
+        Raises
+        ------
+        ValueError
+            If the algorithm depends on the number of elements.
+
         Examples
         --------
         >>> import lowprec as lp
@@ -248,7 +256,13 @@ class Collective(Value):
         return 10 * math.log10(noise) if noise else -math.inf
 
     def noise_gain(self, ranks: int) -> float:
-        """Return n(ranks): the ratio of the relative noise of the sum to the relative noise of the codec."""
+        """Return n(ranks): the noise of the sum, relative to the signal, over that of the codec.
+
+        Raises
+        ------
+        ValueError
+            If the algorithm depends on the number of elements.
+        """
         total = 0
         for start, stop, _, (steps, sent) in self.parts(ranks, ranks, 4):
             powers = [1] * ranks

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .._checks import check_choice, check_int
+from .._checks import brief_repr, check_choice, check_int
 from .._values import Value
 from ..order.rules import Steps
 from .collective import Collective, Part, Tree
@@ -229,6 +229,13 @@ class Choice(Value):
     algorithm: Collective | None
     few: Collective | None = None
 
+    def __post_init__(self) -> None:
+        for field in ("ranks", "nbytes"):
+            check_int("Choice", field, getattr(self, field), 1)
+        for field in ("algorithm", "few"):
+            if not isinstance(given := getattr(self, field), Collective | None):
+                raise TypeError(f"Choice: {field} must be a Collective or None, got {brief_repr(given)}")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chosen(Collective):
@@ -241,6 +248,11 @@ class Chosen(Collective):
     """
 
     choices: tuple[Choice, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(isinstance(row, Choice) for row in self.choices):
+            raise TypeError(f"Chosen {self.name}: choices must be a sequence of Choice, got {brief_repr(self.choices)}")
 
     def choose(self, ranks: int, count: int, itemsize: int) -> Collective:
         """Return the algorithm.
@@ -264,3 +276,10 @@ class Chosen(Collective):
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
         """Yield the parts of the algorithm."""
         yield from self.choose(ranks, count, itemsize).parts(ranks, count, itemsize)
+
+    def noise_gain(self, ranks: int) -> float:
+        """Raise ValueError: each algorithm among the choices has its own noise."""
+        raise ValueError(
+            f"noise_gain: collective must be one algorithm, such as {self.name}.choose(ranks, count, itemsize), got "
+            f"{self.name}, which chooses by the number of bytes"
+        )

@@ -28,7 +28,7 @@ from ..tensorcore.kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from ..tensorcore.kinds.riscv import BulkNormalizedSum, PartialSum
 from ..tensorcore.kinds.sequential import SequentialSum
 from ..tensorcore.kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
-from .selftest import selftest
+from .selftest import oracle_answer, selftest
 from .steps import roundings, steps
 
 #: Template of each kind's rule; "steps" is filled in from the tree of an instruction.
@@ -79,7 +79,8 @@ def c_header(
     a_format, b_format : str or Format, optional
         Formats of the operands; by default the accumulator's first.
     vectors : int
-        Number of embedded test vectors, computed by `lowprec.oracle`; 0 for accumulators outside the catalogue.
+        Number of embedded test vectors, computed by `lowprec.oracle`: 0 for accumulators other than the catalogue's,
+        as the header's comment states.
 
     Returns
     -------
@@ -109,9 +110,15 @@ def c_header(
         )
     name = f"lp_{_identifier(accumulator)}"
     step = _step(accumulator)
+    answer = oracle_answer(accumulator) if vectors else None
+    says = (
+        "has no vectors and returns 0"
+        if answer is None
+        else f"returns the number of the {vectors} embedded vectors, computed in exact arithmetic, that differ"
+    )
     values = {
-        "ID": name, "GUARD": name.upper(), "NAME": accumulator.name, "VERSION": __version__, "STEP": step,
-        "SOURCE": _words(accumulator.source), "EVIDENCE": _words(accumulator.validated_against), "VECTORS": vectors,
+        "ID": name, "GUARD": name.upper(), "NAME": _words(accumulator.name), "VERSION": __version__, "STEP": step,
+        "SOURCE": _words(accumulator.source), "EVIDENCE": _words(accumulator.validated_against), "SELFTEST_SAYS": says,
         **_result(accumulator), **_operand("A", fa, accumulator), **_operand("B", fb, accumulator),
         **_scales(accumulator), "CONSTANTS": _constants(name, accumulator), "FUSED": "step",
         "GROUP_ORDER": ", ".join(map(str, getattr(accumulator, "group_order", ()) or (0,))),
@@ -126,7 +133,7 @@ def c_header(
         order = [k for leaf in accumulator.instruction("C", 0).products() for k in leaf.ks]
         values |= {"RULE_OF_HALF": _filled("fused", values | {"FUSED": "half"}), "GROUP_ORDER": str(order)[1:-1]}
     values["RULE"] = _filled(template, values)
-    values["SELFTEST"] = selftest(name, accumulator, fa, fb, vectors)
+    values["SELFTEST"] = selftest(name, answer, accumulator, fa, fb, vectors)
     return Exported(name, _filled("common", values), fa, fb, step if isinstance(step, int) else 1)
 
 
@@ -159,8 +166,9 @@ def c_cast(fmt: str | Format, policy: str | Policy | None = None) -> Exported:
     name = f"lp_{_identifier(fmt)}"
     rule, values = _encoding(fmt, policy)
     values |= {
-        "ID": name, "GUARD": name.upper(), "NAME": fmt.name, "VERSION": __version__, "POLICY": rule.name,
-        "SOURCE": _words(fmt.source), "MAGNITUDE": hex(fmt.sign_mask - 1), "INF_CODE": hex(_code(fmt)),
+        "ID": name, "GUARD": name.upper(), "NAME": _words(fmt.name), "VERSION": __version__,
+        "POLICY": _words(rule.name), "SOURCE": _words(fmt.source),
+        "MAGNITUDE": hex(fmt.sign_mask - 1), "INF_CODE": hex(_code(fmt)),
         "NAN_CODE": hex(_NO_CODE if fmt.nan_code is None else fmt.nan_code),
     }  # fmt: skip
     values["ENCODE"] = _filled("encode", values)
@@ -173,8 +181,8 @@ def c_quantizer(quantizer: str | Quantizer) -> Exported:
     Parameters
     ----------
     quantizer : str or Quantizer
-        Blocks of one row, scales in E8M0 from the exponent of amax or from ``amax*(1/max)``, elements rounded to
-        nearest even, without transform and history.
+        Blocks of one row, scales in E8M0 from the exponent of amax or from ``amax*(1/max)``, elements of at most 8 bits
+        rounded to nearest even, without transform and history.
 
     Returns
     -------
@@ -202,16 +210,22 @@ def c_quantizer(quantizer: str | Quantizer) -> Exported:
             f"golden: quantizer must round elements of blocks of one row to nearest even, no transform or history, "
             f"got {q}"
         )
+    special = {"one": 0, "smallest": -127, "largest": 127}
+    cases = rule.nan_block, rule.inf_block, rule.zero_block
+    if fmt.bits > 8 or cases[0] != "nan" or cases[1] not in (*special, "nan") or cases[2] not in special:
+        raise ExportError(
+            f"golden: quantizer must have elements of at most 8 bits, nan_block='nan', inf_block of "
+            f"{', '.join(special)}, nan and zero_block of {', '.join(special)}, got {q}: {fmt}, {', '.join(cases)}"
+        )
     name = f"lp_{_identifier(q)}"
     _, values = _encoding(fmt, None)
     inverse, exponent = np.frexp(np.float32(1) / np.float32(fmt.max))
-    special = {"one": 0, "smallest": -127, "largest": 127}
     values |= {
-        "ID": name, "GUARD": name.upper(), "NAME": q.name, "VERSION": __version__, "SOURCE": _words(q.source),
-        "FORMAT": fmt.name, "BLOCK": block.columns, "LEAST": rule.min_scale_exponent,
+        "ID": name, "GUARD": name.upper(), "NAME": _words(q.name), "VERSION": __version__, "SOURCE": _words(q.source),
+        "FORMAT": _words(fmt.name), "BLOCK": block.columns, "LEAST": rule.min_scale_exponent,
         "FLOOR": hex(int(np.float32(rule.amax_floor).view(np.uint32))), "ZERO_EXPONENT": special[rule.zero_block],
         "INF_TOO": " || amax == UINT32_C(0x7f800000)" if rule.inf_block == "nan" else "",
-        "INF_EXPONENT": special.get(rule.inf_block, 127), "INVERSE": int(inverse * (1 << 24)),
+        "INF_EXPONENT": special.get(rule.inf_block, 0), "INVERSE": int(inverse * (1 << 24)),
         "INVERSE_EXPONENT": int(exponent) - 24,
     }  # fmt: skip
     values["EXPONENT"] = (
@@ -340,7 +354,7 @@ def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]
     if not (read.signed and read.has_zero) or read.is_integer:
         raise ExportError(f"golden: operands must be signed floating-point formats with a zero, got {fmt}")
     return {
-        f"{side}_NAME": fmt.name, f"{side}_T": _c_type(fmt), f"{side}_FRACTION": read.mantissa_bits,
+        f"{side}_NAME": _words(fmt.name), f"{side}_T": _c_type(fmt), f"{side}_FRACTION": read.mantissa_bits,
         f"{side}_EMIN": read.emin, f"{side}_SIGN": hex(read.sign_mask), f"{side}_MAX": hex(read.max_code),
         f"{side}_INF": hex(_code(read)), f"{side}_NAN": hex(_NO_CODE if read.nan_code is None else read.nan_code),
         f"{side}_READ": codes if read is fmt else f"(uint32_t)({codes} >> {fmt.bits - read.bits})",
@@ -364,7 +378,7 @@ def _c_type(fmt: Format) -> str:
 
 
 def _words(text: str) -> str:
-    return text.replace("*/", "* /")
+    return text.replace("*/", "* /").replace("/*", "/ *")
 
 
 def _text(template: str) -> str:

@@ -8,26 +8,35 @@ import numpy as np
 
 from ..cast.casts import encode
 from ..format.catalogue import Format
-from ..oracle import ACCUMULATORS, FORMATS, Scales
+from ..oracle import ACCUMULATORS, Scales
+from ..oracle.accumulators import Accumulator as Oracle
+from ..oracle.values import fields
 from ..tensorcore.accumulator import Accumulator
+from ..tensorcore.catalogue import accumulators
 
 _ROW = 12  # numbers per line
 
 
-def selftest(name: str, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
+def oracle_answer(accumulator: Accumulator) -> Oracle | None:
+    """Return the oracle of an accumulator whose fields are those of the catalogue's entry of its name, or None."""
+    name = accumulator.name
+    is_shipped = accumulators.is_shipped(name) and accumulators.find(name) == accumulator
+    return ACCUMULATORS.get(name) if is_shipped else None
+
+
+def selftest(name: str, answer: Oracle | None, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
     """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
 
-    Half of the vectors have operands with magnitudes near 1, the others have arbitrary codes.
+    Half of the vectors have ordinary operands, the others arbitrary codes. Without an answer there are none.
     """
-    answer = ACCUMULATORS.get(accumulator.name)
-    if not count or answer is None:
+    if answer is None:
         return f"static int {name}_selftest(void) {{ return 0; }}"
     rng = np.random.Generator(np.random.Philox(2026))
     k = max(accumulator.step(), 4, accumulator.scale_block)
     a, b = (_codes(rng, fmt, (count, k)) for fmt in (fa, fb))
     stored = accumulator.stored_format
     c = _codes(rng, stored, (count, 1))[:, 0]
-    left, right = (FORMATS[accumulator.multiplied(fmt).name] for fmt in (fa, fb))
+    left, right = (fields(accumulator.multiplied(fmt)) for fmt in (fa, fb))
     shift = [fmt.bits - accumulator.multiplied(fmt).bits for fmt in (fa, fb)]
     sa, sb = (_scale_codes(rng, accumulator, (count, k)) for _ in "ab")
 

@@ -14,11 +14,8 @@ _FLUSHES = {"": "KEEP", "x86": "FLUSH_UNBOUNDED", "cdna2": "FLUSH_AFTER", "odd":
 
 def roundings(accumulator: Accumulator) -> Iterator[SingleRounding]:
     """Yield the roundings of an instruction."""
-    nodes: list[SumNode] = [accumulator.instruction("C", 0)]
-    while nodes:
-        node = nodes.pop()
-        nodes += [item for item in node.of if isinstance(item, SumNode)]
-        if isinstance(node.how, SingleRounding):
+    for node, _ in accumulator.instruction("C", 0).listed():
+        if isinstance(node, SumNode) and isinstance(node.how, SingleRounding):
             yield node.how
 
 
@@ -29,10 +26,11 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
     product is first flushed, as are the terms of all other sums that flush.
     """
     lines: list[str] = []
-    count = 0
+    items = accumulator.instruction("C", 0).listed()
+    results: dict[int, str] = {}  # of the sums, by position
 
-    def terms(node: SumNode) -> list[str]:
-        """Return the statements that add a node's terms, after the sums among them are computed."""
+    def terms(node: SumNode, positions: list[int]) -> list[str]:
+        """Return the statements that add a node's terms."""
         how = node.how
         flush = f"{name}_{_FLUSHES[how.flushes]}" if isinstance(how, SingleRounding) else f"{name}_KEEP"
         alone = (
@@ -41,7 +39,7 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
             and not all(isinstance(item, ProductLeaf) for item in node.of)
         )
         own: list[str] = []
-        for item in node.of:
+        for item, position in zip(node.of, positions, strict=True):
             if isinstance(item, str):
                 own.append(f"{name}_add_number(&s, {'c' if item == 'C' else '0'}, {flush});")
             elif isinstance(item, ProductLeaf):
@@ -55,22 +53,20 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
             elif isinstance(item.how, KindSpecific):
                 own.append(f"{name}_add_aligned(&s, a, b, k);")
             else:
-                own.append(f"{name}_add_number(&s, {summed(item)}, {flush});")
+                own.append(f"{name}_add_number(&s, {results[position]}, {flush});")
         return own
 
-    def summed(node: SumNode) -> str:
-        """Append the statements of a node, and return the variable that holds its result."""
-        nonlocal count
+    for i, (node, positions) in enumerate(items):
+        if not isinstance(node, SumNode) or isinstance(node.how, KindSpecific):
+            continue
         assert isinstance(node.how, SingleRounding)
-        own, how, result = terms(node), node.how, f"r[{count}]"
-        count += 1
-        lines.extend([f"s = {name}_empty();", *own])
+        how, results[i] = node.how, f"r[{len(results)}]"
+        lines.extend([f"s = {name}_empty();", *terms(node, positions)])
         zero, saturates = int(how.zeros == "+0"), int(how.saturates)
         way = f"{name}_{_ROUNDINGS[how.rounding]}, {name}_{_FLUSHES[how.flushes]}"
-        lines.append(f"{result} = {name}_round(&s, {way}, {zero}, {saturates}); /* {', '.join(node.does)} */")
-        return result
-
-    result = summed(accumulator.instruction("C", 0))
+        lines.append(f"{results[i]} = {name}_round(&s, {way}, {zero}, {saturates}); /* {', '.join(node.does)} */")
     loops = any(line.startswith("for") for line in lines)
-    body = "\n".join(f"  {line}" for line in (*(["int i;"] if loops else []), *lines, f"return {result};"))
-    return {"STEPS": body, "SUMS": count}
+    body = "\n".join(
+        f"  {line}" for line in (*(["int i;"] if loops else []), *lines, f"return {results[len(items) - 1]};")
+    )
+    return {"STEPS": body, "SUMS": len(results)}

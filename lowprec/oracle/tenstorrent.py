@@ -135,15 +135,16 @@ class FidelityPhases(Chained):
 def _number(code: int, fmt: Fields) -> _Number:
     """Return a code as the unit reads it, with the exponent of its leading bit."""
     f = fields(fmt)
-    if f.exponent_bits == 8:
+    negative = bool(code >> f.width)
+    if (f.exponent_bits, f.bias) == (8, 127):
         field, mantissa = code >> f.mantissa_bits & 255, code & ((1 << f.mantissa_bits) - 1)
         significand = (1 << 10) + (mantissa << (10 - f.mantissa_bits)) if field else 0
-        return _Number(bool(code >> 8 + f.mantissa_bits), field - 127, significand)
+        return _Number(negative, field - 127, significand)
     value: Exact = decode(code, f)
     if not math.isfinite(value):
-        return _Number(value < 0, 128, 1024 if math.isinf(value) else 1536)
+        return _Number(negative and code != 1 << f.width, 128, 1024 if math.isinf(value) else 1536)
     if value == 0:
         return _Number(False, -127, 0)
     size = abs(Fraction(value))
     exponent = floor_log2(size)
-    return _Number(value < 0, exponent, int(size * two_to(10 - exponent)))
+    return _Number(negative, exponent, int(size * two_to(10 - exponent)))

@@ -111,13 +111,25 @@ class SumNode:
     of: tuple[SumNode | ProductLeaf | str, ...]
     how: SingleRounding | AlignedAddition | KindSpecific = SingleRounding()
 
+    def listed(self) -> list[tuple[SumNode | ProductLeaf | str, list[int]]]:
+        """Return all items, sums after their terms, with the positions of an item's terms; chains may be long."""
+        found: list[tuple[SumNode | ProductLeaf | str, list[int]]] = []
+        frames: list[tuple[SumNode | ProductLeaf | str, Iterator[SumNode | ProductLeaf | str], list[int]]]
+        frames = [(self, iter(self.of), [])]
+        while frames:
+            item, rest, positions = frames[-1]
+            if (inner := next(rest, None)) is not None:
+                frames.append((inner, iter(inner.of if isinstance(inner, SumNode) else ()), []))
+                continue
+            frames.pop()
+            if frames:
+                frames[-1][2].append(len(found))
+            found.append((item, positions))
+        return found
+
     def products(self) -> Iterator[ProductLeaf]:
         """Yield the products among the terms, in order of addition."""
-        for item in self.of:
-            if isinstance(item, ProductLeaf):
-                yield item
-            elif isinstance(item, SumNode):
-                yield from item.products()
+        return (item for item, _ in self.listed() if isinstance(item, ProductLeaf))
 
 
 def drawing(order: SumNode, title: str) -> str:
@@ -128,62 +140,43 @@ def drawing(order: SumNode, title: str) -> str:
     >>> drawing(SumNode(("add",), ("C", ProductLeaf((0,)))), "two terms")[:4]
     '<svg'
     """
-    columns = _columns(order)
-    parts, right, height, middle = _drawn(order, [0.0, *columns], 4.0)
+    items = order.listed()
+    places, heights, rights, middles = list[int](), list[float](), list[float](), list[float]()
+    for item, terms in items:
+        places.append(1 + max(places[i] for i in terms) if terms else 0)
+        heights.append(max(sum(heights[i] for i in terms) + _GAP * (len(terms) - 1), _height(item)))
+    widths = [0.0] * (places[-1] + 1)
+    for place, (item, _) in zip(places, items, strict=True):
+        widths[place] = max(widths[place], _LETTER * max(map(len, _words(item))) + 14)
+    tops = [4.0] * len(items)
+    for i in reversed(range(len(items))):
+        below = tops[i]
+        for term in items[i][1]:
+            tops[term] = below
+            below += heights[term] + _GAP
+    parts: list[str] = []
+    for i, (item, terms) in enumerate(items):
+        left = sum(widths[: places[i]]) + _BETWEEN * places[i] + 4
+        width, own = widths[places[i]], _height(item)
+        middle = (middles[terms[0]] + middles[terms[-1]]) / 2 if terms else tops[i] + 4 + own / 2
+        rights.append(left + width)
+        middles.append(middle)
+        for right, at in ((rights[term], middles[term]) for term in terms):
+            bend = (right + left) / 2
+            parts.append(f'<path class="line" d="M{right:.1f},{at:.1f} C{bend:.1f},{at:.1f} {bend:.1f},{middle:.1f} '
+                         f'{left:.1f},{middle:.1f}"/>')  # fmt: skip
+        kind = "box" if isinstance(item, SumNode) else "warm" if isinstance(item, str) else "in"
+        parts.append(svg_box(left, middle - own / 2, width, own, kind))
+        for j, line in enumerate(_words(item)):
+            parts.append(svg_text(left + 7, middle - own / 2 + 15 + _LINE * j, line, "" if j == 0 else "small"))
     parts.sort(key=lambda part: not part.startswith("<path"))  # draw lines before boxes
-    parts.append(svg_text(right + 8, middle + 4, "= D", "bold"))
-    return svg_document(parts, right + 44, height + 12, title)
+    parts.append(svg_text(rights[-1] + 8, middles[-1] + 4, "= D", "bold"))
+    return svg_document(parts, rights[-1] + 44, heights[-1] + 12, title)
 
 
 def _words(item: SumNode | ProductLeaf | str) -> tuple[str, ...]:
     return (item,) if isinstance(item, str) else item.words if isinstance(item, ProductLeaf) else item.does
 
 
-def _depth(item: SumNode | ProductLeaf | str) -> int:
-    return 1 + max(map(_depth, item.of)) if isinstance(item, SumNode) else 0
-
-
-def _columns(order: SumNode) -> list[float]:
-    """Return the widths of the columns, beginning with the leaves."""
-    widths = [0.0] * (_depth(order) + 1)
-
-    def look(item: SumNode | ProductLeaf | str) -> None:
-        place = _depth(item)
-        widths[place] = max(widths[place], _LETTER * max(map(len, _words(item))) + 14)
-        for inner in item.of if isinstance(item, SumNode) else ():
-            look(inner)
-
-    look(order)
-    return widths
-
-
 def _height(item: SumNode | ProductLeaf | str) -> float:
     return _LINE * len(_words(item)) + 8
-
-
-def _drawn(
-    item: SumNode | ProductLeaf | str, columns: list[float], top: float
-) -> tuple[list[str], float, float, float]:
-    """Return a subtree's SVG elements, its right end, its height, and the vertical position of its centre."""
-    place = _depth(item)
-    left = sum(columns[: place + 1]) + _BETWEEN * place + 4
-    width, own = columns[place + 1], _height(item)
-    parts: list[str] = []
-    ends: list[tuple[float, float]] = []
-    below = top
-    for inner in item.of if isinstance(item, SumNode) else ():
-        drawn, right, used, at = _drawn(inner, columns, below)
-        parts += drawn
-        ends.append((right, at))
-        below += used + _GAP
-    height = max(below - top - _GAP, own) if ends else own
-    middle = (ends[0][1] + ends[-1][1]) / 2 if ends else top + 4 + own / 2
-    for right, at in ends:
-        bend = (right + left) / 2
-        parts.append(f'<path class="line" d="M{right:.1f},{at:.1f} C{bend:.1f},{at:.1f} {bend:.1f},{middle:.1f} '
-                     f'{left:.1f},{middle:.1f}"/>')  # fmt: skip
-    kind = "box" if isinstance(item, SumNode) else "warm" if isinstance(item, str) else "in"
-    parts.append(svg_box(left, middle - own / 2, width, own, kind))
-    for i, line in enumerate(_words(item)):
-        parts.append(svg_text(left + 7, middle - own / 2 + 15 + _LINE * i, line, "" if i == 0 else "small"))
-    return parts, left + width, height, middle

@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._checks import check_choice
+from .._checks import brief_repr, check_choice, check_int
 from .._values import compared_fields
 from ..format.catalogue import Format
 from ..registry import suggest
@@ -69,6 +69,7 @@ _NEEDED = {
     "entry": ("name", "instructions", "formats", "c_format", "rule"), "key": ("W",), "evidence": ("kind", "file"),
 }  # fmt: skip
 _EVIDENCE = ("vectors", "recording", "model", "sail")
+_RVBNA_BITS = 23  # and ceil(log2(products))
 _RND = {"xct": "exact", "frm": "nearest", "rto": "odd"}
 
 
@@ -114,8 +115,20 @@ def write_disclosure(accumulator: Accumulator, evidence: Sequence[Mapping[str, A
     accumulator : Accumulator
         Accumulator without promotion.
     evidence : sequence of mapping
-        Contents of the tables ``[[entry.evidence]]``: kind, file, sha256 and number of outputs.
+        Tables ``[[entry.evidence]]``: kind, file, sha256 and number of outputs.
+
+    Raises
+    ------
+    DisclosureError
+        If the accumulator promotes.
+    TypeError
+        If it is not an `Accumulator`.
     """
+    if not isinstance(accumulator, Accumulator):
+        raise TypeError(
+            "write_disclosure: accumulator must be an object of Accumulator, such as an entry of lowprec.accumulators, "
+            f"got {brief_repr(accumulator)}"
+        )
     if accumulator.promote_every is not None:
         raise DisclosureError(
             f"write_disclosure: accumulator must not promote, got {accumulator.name} with promote_every"
@@ -125,8 +138,8 @@ def write_disclosure(accumulator: Accumulator, evidence: Sequence[Mapping[str, A
         "formats": [f.name for f in accumulator.input_formats], "c_format": accumulator.output_format.name,
     }  # fmt: skip
     if isinstance(accumulator, PartialSum) and accumulator.sum_rounding == "nearest" and accumulator.input_formats:
-        w = accumulator.stored_format.bits // accumulator.input_formats[0].bits
-        if accumulator.group_size % w == 0:
+        w = _widening(accumulator)
+        if w and accumulator.group_size % w == 0 and _is_rvbna(accumulator):
             rnd = next(rnd for rnd, rounding in _RND.items() if rounding == accumulator.partial_rounding)
             psm = int(isinstance(accumulator, BulkNormalizedSum))
             rows |= {"key": {"W": w}, "G": accumulator.group_size // w, "psm": psm, "rnd": rnd, "frm": ["rne"]}
@@ -140,6 +153,18 @@ def write_disclosure(accumulator: Accumulator, evidence: Sequence[Mapping[str, A
     for item in evidence:
         lines += ["", "[[entry.evidence]]", *(f"{key} = {_toml(value)}" for key, value in item.items())]
     return "\n".join(lines) + "\n"
+
+
+def _widening(accumulator: PartialSum) -> int:
+    """Return by how many times the result is wider than each input format; 0 if that is not one integer."""
+    bits = accumulator.stored_format.bits
+    widths = {divmod(bits, fmt.bits) for fmt in accumulator.input_formats}
+    return widths.pop()[0] if len(widths) == 1 and not {rest for _, rest in widths} - {0} else 0
+
+
+def _is_rvbna(accumulator: PartialSum) -> bool:
+    """Return whether aligned products keep the fraction bits of RVBNA; exact products do."""
+    return accumulator.kept_bits in (-1, _RVBNA_BITS + (accumulator.group_size - 1).bit_length())
 
 
 def _fields_of(kind: type[Accumulator]) -> list[str]:
@@ -160,6 +185,10 @@ def _entry(entry: Mapping[str, Any], unit: Mapping[str, Any], folder: Path) -> A
     for table in ("key", "flags"):
         if table in entry:
             _check_keys(table, entry[table], f"entry {name!r}: ")
+    for key, value in {**entry.get("key", {}), "G": entry.get("G", 1)}.items():
+        check_int(f"entry {name!r}", key, value, 1)
+    for length in entry.get("group_lengths", ()):
+        check_int(f"entry {name!r}", "group_lengths", length, 1)
     for item in entry.get("evidence", ()):
         _check_evidence(item, name, folder)
     rule = dict(entry["rule"])
@@ -171,7 +200,9 @@ def _entry(entry: Mapping[str, Any], unit: Mapping[str, Any], folder: Path) -> A
             raise DisclosureError(f"entry {name!r}: unknown field {field!r} of a {kind}: {suggest(field, known)}")
     words = " ".join(unit[key] for key in ("vendor", "product", "revision") if key in unit)
     specification = f"; {unit['specification']}" if "specification" in unit else ""
-    outputs = sum(item.get("outputs", 0) for item in entry.get("evidence", ()) if item["kind"] == "vectors")
+    outputs = sum(
+        item.get("outputs", 0) for item in entry.get("evidence", ()) if item["kind"] == "vectors" and "sha256" in item
+    )
     found = kinds[kind](
         name, input_formats=tuple(entry["formats"]),
         source=f"{words}: {', '.join(entry['instructions'])}{specification}",
@@ -197,6 +228,11 @@ def _check_choices(entry: Mapping[str, Any], found: Accumulator) -> None:
             f"entry {name!r}: kind must be PartialSum or BulkNormalizedSum with G, psm, rnd, got {type(found).__name__}"
         )
     check_choice(f"entry {name!r}", "rnd", entry["rnd"], tuple(_RND))
+    if found.input_formats and entry["key"]["W"] != _widening(found):
+        raise DisclosureError(
+            f"entry {name!r}: W must be the bits of c_format over those of formats, {found.stored_format.bits} over "
+            f"{' and '.join(str(fmt.bits) for fmt in found.input_formats)}, got {entry['key']['W']}"
+        )
     wanted = {
         "group_size": (found.group_size, entry["G"] * entry["key"]["W"], "G W"),
         "psm": (int(isinstance(found, BulkNormalizedSum)), entry["psm"], "psm"),
@@ -206,6 +242,11 @@ def _check_choices(entry: Mapping[str, Any], found: Accumulator) -> None:
     for field, (rule, said, words) in wanted.items():
         if rule != said:
             raise DisclosureError(f"entry {name!r}: {field} of the rule must be {said!r} ({words}), got {rule!r}")
+    if not _is_rvbna(found):
+        raise DisclosureError(
+            f"entry {name!r}: fraction_bits of the rule must be {_RVBNA_BITS} + ceil(log2(group_size)) with psm = 1, "
+            f"got {found.kept_bits} for {found.group_size}"
+        )
     if entry["G"] not in (lengths := entry.get("group_lengths", [entry["G"]])):
         raise DisclosureError(f"entry {name!r}: group_lengths must have G, {entry['G']}, got {lengths}")
 
@@ -237,6 +278,10 @@ def _check_evidence(item: Any, name: str, folder: Path) -> None:
     where = f"entry {name!r}: "
     _check_keys("evidence", item, where)
     check_choice(f"entry {name!r}", "kind of evidence", item["kind"], _EVIDENCE)
+    if set(item["file"]) & set("/\\:") or item["file"] in ("", ".", ".."):
+        raise DisclosureError(
+            f"{where}file of evidence must be a name in the disclosure's folder, got {item['file']!r}"
+        )
     if "sha256" in item:
         digest = hashlib.sha256((folder / item["file"]).read_bytes()).hexdigest()
         if digest != item["sha256"]:

@@ -104,7 +104,8 @@ def gemm(
         alpha, see Notes. If beta is 0, C is not read, so that NaN in it has no effect.
     split_k : int, optional
         Number of parts into which K is split, in whole tiles of the library's `split_tile`. Each part is summed
-        separately until the epilogue. Default: the library's, which is 1 for all libraries of the catalogue.
+        separately until the epilogue. Default: the library's, which is 1 for all libraries of the catalogue. Libraries
+        with `stream_k` cut K themselves and take no other value.
     like : array or str, optional
         Array package of the result (NumPy, torch or JAX): one of its arrays, or its name.
 
@@ -173,6 +174,8 @@ def gemm(
     check_quantized("b", b, accumulator)
     a, b, factor = strip_tensor_scales(a, b, _factor("alpha", alpha))
     factor_of_c = _factor("beta", beta)
+    if split_k is not None and library.stream_k:
+        raise ValueError(f"gemm: split_k must be None with stream_k, which cuts K itself, got {split_k} with {library}")
     split_k = library.split_k if split_k is None else check_int("gemm", "split_k", split_k, 1)
     way = plan_for(accumulator, a.format, b.format)
     every = promotion_interval("gemm", a, b, way, library, promote_every)
@@ -214,7 +217,8 @@ def _matrix(
         (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
         scales = scale_a, scale_b
     if library.stream_k:
-        total = np.empty((m, n), np.float32)
+        _check_tiles(library, a, b)
+        total, order = np.empty((m, n), np.float32), order._replace(kept=None)  # packed for all columns, not a tile's
         for rows, columns, parts in library.streamed_parts(m, n, k):
             total[rows, columns] = functools.reduce(_added, _parts(a[rows], b[columns], parts, order))
         return _finished(total, scales, addend, factor)
@@ -238,6 +242,17 @@ def _matrix(
     else:
         total = functools.reduce(_added, sums)
     return _finished(total, scales, addend, factor)
+
+
+def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
+    """Raise ValueError unless the tiles of stream-K consist of whole blocks of the operands' rows."""
+    for name, q, tile in zip("ab", (a, b), library.stream_k[1:], strict=True):
+        rows = q.granularity.rows
+        if rows is not None and len(q.codes) > tile and tile % rows:
+            raise ValueError(
+                f"gemm: rows and columns of stream_k's tiles must be multiples of the {rows} rows with one scale in "
+                f"{name}, got stream_k={library.stream_k} of {library}"
+            )
 
 
 def _parts(

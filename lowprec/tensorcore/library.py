@@ -94,10 +94,10 @@ class GemmLibrary(Value):
             check_int(caller, field, getattr(self, field), 1)
         for number in self.stream_k:
             check_int(caller, "stream_k", number, 1)
-        if self.stream_k and (len(self.stream_k) != 3 or self.split_k_reduction != "float32"):
+        if self.stream_k and (len(self.stream_k), self.split_k_reduction, self.split_k) != (3, "float32", 1):
             raise ValueError(
-                f"{caller}: stream_k must be numbers of blocks, rows and columns, with split_k_reduction='float32', "
-                f"got {self.stream_k} with {self.split_k_reduction!r}"
+                f"{caller}: stream_k must be numbers of blocks, rows and columns, with split_k_reduction='float32' and "
+                f"split_k=1, got {self.stream_k} with {self.split_k_reduction!r} and {self.split_k}"
             )
 
     @property

@@ -12,6 +12,7 @@ from refusals import refusals
 import lowprec as lp
 from lowprec import sqnr
 from lowprec.codec import codecs
+from lowprec.collective.kinds import Choice
 from lowprec.oracle import casts, decode
 from lowprec.oracle import collectives as programs
 from lowprec.oracle.values import FLOAT32
@@ -194,6 +195,18 @@ def test_any_number_of_ranks(algorithm, ranks):
     assert np.array_equal(lp.collectives[algorithm].all_reduce(x, "float32"), x.sum(0))
 
 
+@pytest.mark.parametrize("algorithm", lp.collectives)
+def test_messages_that_overflow_or_are_empty(algorithm):
+    x = np.full((3, 2, 32), 3e38, F)
+    x[1, 0, 0], x[2, 0, 1] = -np.inf, np.nan
+    with np.errstate(all="raise"):
+        got = lp.collectives[algorithm].all_reduce(x, "float32")
+    assert np.isinf(got[1]).all()
+    assert np.isnan(got[0, 1])
+    for shape in ((3, 2, 0), (3, 0, 32), (3, 0)):
+        assert lp.collectives[algorithm].all_reduce(np.zeros(shape, F), "float32").shape == shape[1:]
+
+
 # --- what users give -------------------------------------------------------------------------------------------------
 
 test_errors = refusals(
@@ -215,6 +228,11 @@ test_errors = refusals(
         ("lp.collectives['openmpi'].all_reduce(np.ones((128, 4)))",
          "openmpi: ranks and bytes must be a case that is described, got 128 ranks and 32 bytes"),
         ("ring.with_(direction=0)", "direction must be"),
+        ("lp.collectives['openmpi'].noise_gain(8)", r"must be one algorithm, such as openmpi.choose\(.*, got openmpi"),
+        ("lp.collectives['openmpi'].snr_loss(8)", "noise_gain: collective must be one algorithm"),
+        ("lp.collectives['openmpi'].with_(choices=('ring',))", TypeError, "must be a sequence of Choice, got "),
+        ("Choice(8, 8, 'ring')", TypeError, "Choice: algorithm must be a Collective or None, got 'ring'"),
+        ("Choice(8, 0.5, None)", "Choice: nbytes must be an integer >= 1, got 0.5"),
     ],
-    lambda: {"ring": lp.collectives["ring"]},
+    lambda: {"ring": lp.collectives["ring"], "Choice": Choice},
 )  # fmt: skip

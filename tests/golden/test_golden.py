@@ -151,6 +151,35 @@ def test_headers_compile_as_cpp(name: str, tmp_path: Path) -> None:
     assert compiled(tmp_path, header, text, "-x", "c++", "-std=c++17").run_selftest() == 0
 
 
+@needs_cc
+def test_vectors_are_those_of_the_fields(tmp_path: Path) -> None:
+    """A changed accumulator under a catalogue's name has no vectors; formats are read by their fields too."""
+    changed = lp.accumulators["hopper_fp8"].with_(fraction_bits=7, name="hopper_fp8")
+    for given in (changed, changed.with_(name="mine")):
+        header = c_header(given)
+        assert "_selftest() has no vectors and returns 0." in header.text
+        assert "static const" not in header.text
+    with lp.accumulators.scoped(hopper_fp8=changed):
+        assert "no vectors" in c_header("hopper_fp8").text
+    assert "the number of the 10 embedded vectors" in c_header("hopper_fp8").text
+    header = c_header("exact", "e3m4")
+    assert compiled(tmp_path, header, product(header, "uint32_t")).run_selftest() == 0
+
+
+@needs_cc
+def test_zeros_far_below_other_terms(tmp_path: Path) -> None:
+    """A zero C is not shifted by more than 63 places, which C does not define, and a name cannot end the comment."""
+    accumulator = lp.accumulators["hopper_fp8"].with_(zero_exponent=-8000, name="mine */ int x; /*")
+    header = c_header(accumulator)
+    library = compiled(tmp_path, header, product(header, "uint32_t"))
+    a, got = np.zeros((1, 32), np.uint8), np.empty(1, np.uint32)
+    for start in (0, 1, 0x80000000, 0x7F7FFFFF):
+        c = np.array([start], np.uint32)
+        library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, a, a, a, c, got)), 1, 32, 0)
+        wanted = lp.mma(a, a, c[:, None].view(np.float32), accumulator=accumulator).view(np.uint32)
+        assert got[0] == wanted.item()
+
+
 def test_a_wrong_constant_fails_the_selftest(tmp_path: Path) -> None:
     """The embedded vectors distinguish: one bit less in the alignment changes some of them."""
     header = c_header("hopper_fp8", vectors=40)
@@ -193,12 +222,6 @@ def test_generated_casts_are_the_oracle(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_generated_quantizers_are_the_oracle(name: str, tmp_path: Path) -> None:
     header = c_quantizer(name)
-    code_type = f"uint{8 * header.a.code_dtype.itemsize}_t"
-    args = f"const uint32_t *x, {code_type} *y, uint8_t *s, int n"
-    library = compiled(
-        tmp_path, header, f"void blocks({args});\nvoid blocks({args}) {{\n  int i;\n  for (i = 0; i < n; i++) "
-        f"s[i] = {header.name}(x + {header.step} * i, y + {header.step} * i);\n}}",
-    )  # fmt: skip
     rng, n, k = np.random.default_rng(12), 60, header.step
     x = rng.standard_normal((n, k)) * 2.0 ** rng.integers(-12, 3, (n, k)) * 2.0 ** rng.integers(-120, 120, (n, 1))
     values = x.astype(np.float32)
@@ -206,11 +229,66 @@ def test_generated_quantizers_are_the_oracle(name: str, tmp_path: Path) -> None:
     values[12:18] = np.float32(1e-44) * rng.integers(-3, 4, (6, k))
     values[18:20], values[20:22, 3], values[22, 5], values[23, :2] = 0.0, np.inf, np.nan, (np.nan, -np.inf)
     values[24:26, 1] = np.finfo(np.float32).max
-    codes, scales = np.empty(values.shape, header.a.code_dtype), np.empty(n, np.uint8)
-    library.blocks(*(v.ctypes.data_as(ctypes.c_void_p) for v in (values, codes, scales)), n)
+    codes, scales = quantized(header, tmp_path, values)
     wanted, factors, _ = quantize(values, name)
     assert np.array_equal(codes, wanted)
     assert np.array_equal(lp.decode(scales, "e8m0fnu"), factors[:, 0], equal_nan=True)
+
+
+@pytest.mark.slow
+@needs_cc
+def test_chains_of_1024_products(tmp_path: Path) -> None:
+    """A tree as deep as its group is long is exported and drawn."""
+    for name in ("arm_bf16", "amx_bf16", "avx512_bf16"):
+        accumulator = lp.accumulators[name].with_(group_size=1024, name="mine")
+        assert "<svg" in accumulator._repr_html_()
+        assert c_header(accumulator).step == 1024
+    header = c_header(accumulator)
+    library = compiled(tmp_path, header, product(header, "uint32_t"))
+    rng = np.random.default_rng(11)
+    a, b = (codes(rng, header.a, (2, 1024), 1) for _ in "ab")
+    c, got = codes(rng, lp.formats["float32"], (2,), 1), np.empty(2, np.uint32)
+    library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, a, b, c, got)), 2, 1024, 0)
+    wanted = [lp.mma(a[i : i + 1], b[i : i + 1], c[i : i + 1, None].view(np.float32), accumulator=accumulator,
+                     a_format=header.a, b_format=header.b).view(np.uint32).item() for i in (0, 1)]  # fmt: skip
+    assert got.tolist() == wanted
+
+
+def quantized(header: Exported, folder: Path, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Return codes and scales of blocks by a generated quantizer."""
+    args = f"const uint32_t *x, uint{8 * header.a.code_dtype.itemsize}_t *y, uint8_t *s, int n"
+    library = compiled(
+        folder, header, f"void blocks({args});\nvoid blocks({args}) {{\n  int i;\n  for (i = 0; i < n; i++) "
+        f"s[i] = {header.name}(x + {header.step} * i, y + {header.step} * i);\n}}",
+    )  # fmt: skip
+    codes, scales = np.empty(x.shape, header.a.code_dtype), np.empty(len(x), np.uint8)
+    library.blocks(*(v.ctypes.data_as(ctypes.c_void_p) for v in (x, codes, scales)), len(x))
+    return codes, scales
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "changes",
+    [{"zero_block": "smallest"}, {"zero_block": "largest", "inf_block": "one"}, {"inf_block": "smallest"}],
+)
+def test_changed_quantizers_are_right(changes: dict[str, Any], tmp_path: Path) -> None:
+    q = lp.quantizers["mxfp8_floor"].with_(**changes, min_scale_exponent=-126, name="mine")
+    x = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
+    x[0], x[1, 3], x[2, 1], x[3] = 0, np.inf, np.nan, 1e-44
+    codes, scales = quantized(c_quantizer(q), tmp_path, x)
+    wanted = lp.quantize(x, q)
+    assert np.array_equal(codes, wanted.codes)
+    assert np.array_equal(lp.decode(scales, "e8m0fnu"), wanted.scale[:, 0], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nan_block": "one"}, {"nan_block": "largest"}, {"inf_block": "smallest_normal"}, {"zero_block": "rule"},
+     {"zero_block": "nan"}, {"format": "bfloat16"}, {"format": "float16"}],
+)  # fmt: skip
+def test_quantizers_without_a_template_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ExportError, match=r"elements of at most 8 bits, nan_block='nan', inf_block of .* got mine: "):
+        c_quantizer(lp.quantizers["mxfp8_floor"].with_(**changes, name="mine"))
 
 
 def test_what_cannot_be_exported_says_why() -> None:

@@ -1,5 +1,6 @@
 """Disclosures: what is written is read, and what contradicts itself is refused in one sentence."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def test_load_registers(tmp_path: Path) -> None:
         ('kind = "PartialSum"\ngroup_size = 4\npartial_rounding = "odd"\nsum_rounding = "nearest"',
          'kind = "ExactGroupSum"', "kind must be PartialSum or BulkNormalizedSum .*, got ExactGroupSum"),
         ("\npsm = 0", '\npsm = "0"', "psm in entry must be an integer, got '0'"),
+        ("{ W = 2 }", "{ W = 4 }", "W must be the bits of c_format over those of formats, 32 over 16, got 4"),
+        ("{ W = 2 }", "{ W = 2, SEW = 0 }", "SEW must be an integer >= 1, got 0"),
+        ("{ W = 2 }", "{ W = 2, lambda = -4 }", "lambda must be an integer >= 1, got -4"),
+        ("\nG = 2", "\nG = -2", "G must be an integer >= 1, got -2"),
+        ('frm = ["rne"]', "group_lengths = [2, 0]", "group_lengths must be an integer >= 1, got 0"),
+        ('kind = "PartialSum"', 'kind = "BulkNormalizedSum"\nfraction_bits = 30', "psm of the rule must be 0"),
         ("group_size = 4", "group_size = 2000", "group_size must be an integer from 1 to 1024, got 2000"),
         ('"bfloat16"', '"bf17"', "unknown format 'bf17'"),
         ("[unit]", "[unit", "path must be a TOML file, got "),
@@ -76,6 +83,43 @@ def test_command_writes_vectors_beside_it(tmp_path: Path) -> None:
     assert "NAME must be given with --disclosure, got none" in command("accumulators", "--disclosure", "x", code=2)
 
 
+def test_evidence_in_the_folder_alone_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "outside.bin").write_bytes(b"x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/x.bin").write_bytes(b"x")
+    digest, file = hashlib.sha256(b"x").hexdigest(), tmp_path / "folder/x.toml"
+    given = {"kind": "vectors", "file": "x.bin", "outputs": 7}
+    file.write_text(write_disclosure(IME, [given, {**given, "outputs": 5, "sha256": digest}]))
+    assert read_disclosure(file)[0].validated_against == "disclosed: 5 outputs in vectors"
+    for wrong in ("../outside.bin", str(tmp_path / "outside.bin"), "..", ""):
+        file.write_text(write_disclosure(IME, [{**given, "file": wrong, "sha256": digest}]))
+        with pytest.raises(DisclosureError, match="file of evidence must be a name in the disclosure's folder, got "):
+            read_disclosure(file)
+
+
+def test_nothing_of_a_refused_file_is_registered(tmp_path: Path) -> None:
+    first, second = (write_disclosure(IME.with_(group_size=8, name=name)) for name in ("x1", "ime_bf16_rto"))
+    (tmp_path / "x.toml").write_text(first + second[second.index("[[entry]]") :])
+    with lp.accumulators.scoped():
+        with pytest.raises(ValueError, match="got accumulator 'ime_bf16_rto'"):
+            lp.accumulators.load(tmp_path / "x.toml")
+        assert "x1" not in lp.accumulators
+
+
+def test_fraction_bits_of_rvbna(tmp_path: Path) -> None:
+    rvbna = lp.accumulators["ime_bf16_rvbna"].with_(name="mine")
+    text = write_disclosure(rvbna)
+    assert "psm = 1" in text
+    (tmp_path / "x.toml").write_text(text.replace("fraction_bits = 25", "fraction_bits = 24"))
+    with pytest.raises(DisclosureError, match=r"fraction_bits of the rule must be 23 \+ .* psm = 1, got 24 for 4"):
+        read_disclosure(tmp_path / "x.toml")
+    other = rvbna.with_(fraction_bits=24, name="mine")
+    (tmp_path / "x.toml").write_text(write_disclosure(other))
+    assert read_disclosure(tmp_path / "x.toml") == (other,)
+
+
 def test_promotion_is_not_disclosed() -> None:
+    with pytest.raises(TypeError, match=r"accumulator must be an object of Accumulator, .* got 'ime_bf16_rto'"):
+        write_disclosure("ime_bf16_rto")  # type: ignore[arg-type]
     with pytest.raises(DisclosureError, match="accumulator must not promote, got mine"):
         write_disclosure(IME.with_(promote_every=8))

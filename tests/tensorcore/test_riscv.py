@@ -76,7 +76,7 @@ def test_nan_is_the_canonical_one() -> None:
 
 @pytest.mark.parametrize("name", ["hopper_fp8", "zvdota_fp8", "cdna3_fp8", "arm_fp8"])
 def test_groups_of_1024(name: str) -> None:
-    """The largest group, of the largest and of ordinary products, in every kernel."""
+    """The largest group, of the largest and of ordinary products, in the kernel that `mma` chooses."""
     unit = lp.accumulators[name].with_(group_size=1024)
     fmt = unit.default_format
     rng = np.random.default_rng(4)

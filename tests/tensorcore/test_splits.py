@@ -92,6 +92,14 @@ def test_stream_k_cuts_where_a_block_ends(m, n, k, blocks):
         assert (got != lp.gemm(a, b, accumulator="float32", library="cublaslt_fast")).any()
 
 
+@pytest.mark.parametrize("library", [*lp.gemm_libraries, lp.GemmLibrary("mine", "end", None, stream_k=(4, 32, 48))])
+def test_a_packed_operand_has_the_same_bits(library):
+    rng = np.random.default_rng(0)
+    a, b = (lp.quantize(rng.standard_normal((rows, 32), np.float32), "e4m3fn tensor") for rows in (130, 150))
+    packed = lp.prepack_b(b, "hopper_fp8")
+    np.testing.assert_array_equal(lp.gemm(a, packed, library=library), lp.gemm(a, b, library=library))
+
+
 def test_results_pass_through_float16():
     a, b = operands(64)
     plain = lp.gemm(a, b, accumulator="float32", library="cublaslt_fast")
@@ -115,6 +123,25 @@ def test_results_pass_through_float16():
         (
             lambda: lp.GemmLibrary("x", stream_k=(4, 8, 8), split_k_reduction="tree"),
             r"with split_k_reduction='float32'",
+        ),
+        (
+            lambda: lp.GemmLibrary("x", stream_k=(4, 8, 8), split_k=2),
+            r"and split_k=1, got \(4, 8, 8\) with 'float32' and 2",
+        ),
+        (
+            lambda: lp.gemm(*operands(64), accumulator="float32", library="cutlass_stream_k", split_k=3),
+            "gemm: split_k must be None with stream_k, .* got 3 with cutlass_stream_k",
+        ),
+        (
+            lambda: lp.gemm(
+                *(lp.quantize(np.ones((160, 128)), "e4m3fn 128x128"),) * 2,
+                library=lp.GemmLibrary("x", stream_k=(4, 128, 32)),
+            ),
+            r"stream_k's tiles must be multiples of the 128 rows with one scale in b, got stream_k=\(4, 128, 32\)",
+        ),
+        (
+            lambda: lp.checksum(np.ones((4, 5)), *operands(64), library="cutlass_sliced", accumulator="float32"),
+            "checksum: library must have .* split_tile=128, slices=1, .*, got .*slices=2",
         ),
         (lambda: lp.GemmLibrary("x", slices=0), "x: slices must be an integer >= 1, got 0"),
         (

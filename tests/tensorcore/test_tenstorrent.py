@@ -51,6 +51,25 @@ def test_a_sum_of_minus_one_unit_on_wormhole() -> None:
         assert np.array(bits, np.uint32).view(np.float32) == wanted
 
 
+@pytest.mark.parametrize(
+    "fmt",
+    [lp.Format("mine", exponent_bits=8, mantissa_bits=7, bias=130), lp.formats["float16"], lp.formats["e5m2"],
+     lp.formats["e4m3fnuz"]],
+    ids=lambda fmt: fmt.name,
+)  # fmt: skip
+def test_formats_are_read_by_their_bias_and_sign(fmt: lp.Format) -> None:
+    """Only float32's bias makes a code the upper bits of a float32 word; NaN has a sign, except where -0 is NaN."""
+    unit = lp.accumulators["blackhole_bf16_lofi"].with_(input_formats=(fmt,))
+    one, nan, sign = int(lp.encode(1.0, fmt)), int(fmt.nan_code or 0), fmt.sign_mask
+    specials = [nan, nan | sign] if fmt.exponent_bits < 8 else [nan]
+    for code in (one, one | sign, fmt.max_code, fmt.max_code | sign, *specials):
+        a, b = np.array([[code]], fmt.code_dtype), np.array([[one]], fmt.code_dtype)
+        found = lp.mma(a, b, accumulator=unit, a_format=fmt, b_format=fmt)
+        assert found.view(np.uint32).item() == oracle.FidelityPhases().dot([code], [one], 0, fmt, fmt)
+        assert np.signbit(found.item()) == (code > sign)
+        assert code != one or found.item() == 1
+
+
 def test_more_phases_are_not_always_more_accurate() -> None:
     """1.3125 x 7.96875 in bfloat16, as reported: HiFi2 gives less than the product, HiFi4 the product."""
     a, b = (lp.encode([[x]], "bfloat16") for x in (7.96875, 1.3125))
@@ -64,6 +83,7 @@ def test_more_phases_are_not_always_more_accurate() -> None:
     [
         ({"phases": (0, 0)}, r"phases must be some of 0, 1, 2, 3, each once, got \(0, 0\)"),
         ({"phases": ()}, r"phases must be some of 0, 1, 2, 3, each once, got \(\)"),
+        ({"phases": (0.7,)}, "phases must be an integer, got 0.7"),
         ({"phase_length": 24}, "phase_length must be a multiple of 16, got 24"),
         ({"promote_every": 16}, "promote_every must be a multiple of 32, got 16"),
     ],

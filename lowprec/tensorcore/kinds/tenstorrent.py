@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _threads
+from ..._checks import check_int
 from ...cast.casts import decode
 from ...format.catalogue import Format
 from ...order.summation_tree import KindSpecific, ProductLeaf, SumNode
@@ -59,7 +60,7 @@ class FidelityPhaseSum(Accumulator):
     def check(self) -> None:
         """Check the phases and the length of a tile."""
         caller = f"FidelityPhaseSum {self.name}"
-        phases = tuple(int(phase) for phase in self.phases)
+        phases = tuple(check_int(caller, "phases", phase) for phase in self.phases)
         object.__setattr__(self, "phases", phases)
         if not phases or sorted(set(phases)) != sorted(phases) or not set(phases) <= set(_LOST):
             raise ValueError(f"{caller}: phases must be some of 0, 1, 2, 3, each once, got {phases}")
@@ -178,7 +179,7 @@ class FidelityPhaseSum(Accumulator):
 def _read(codes: Matrix, fmt: Format, whole: int) -> Ints:
     """Return sign, 8 exponent bits and 10 mantissa bits of each code, zero-padded along K."""
     words = np.zeros((len(codes), whole), np.int64)
-    if fmt.exponent_bits == 8:  # the upper bits of float32, of NaN too
+    if (fmt.exponent_bits, fmt.bias) == (8, 127):  # the upper bits of float32, of NaN too
         words[:, : codes.shape[1]] = codes.astype(np.int64) << (31 - 8 - fmt.mantissa_bits)
     else:
         words[:, : codes.shape[1]] = np.ascontiguousarray(decode(codes, fmt)).view(np.uint32)
