@@ -42,7 +42,7 @@ test_refused = refusals(
         ("TensorSpec.parse('nvfp4_te eden hadamard8')", "16 or more"),
         ("GemmSpec(a='e2m1fn 1x16', accumulator='hopper_fp8')", "hopper_fp8: operands must be of e4m3fn, e5m2, got"),
         ("GemmSpec(accumulator='hoper_fp8')", "unknown accumulator 'hoper_fp8': did you mean 'hopper_fp8'"),
-        ("GemmSpec(accumulator='hopper_fp8(bits=3)')", r"unknown accumulator 'hopper_fp8\(bits=3\)'"),
+        ("GemmSpec(accumulator='hopper_fp8(bits=3)')", r"unknown field 'bits' in accumulator 'hopper_fp8\(bits=3\)'"),
         ("GemmSpec(promote_every=0)", "promote_every must be an integer >= 1 or None, got 0"),
         ("GemmSpec(injected_error='much')", "injected_error must be words such as .* frozen', got 'much'"),
         ("LayerRule('layers.*.atn.w*', LinearSpec())", r"'layers.\*.atn.w\*' matches no layer.*did you mean"),
