@@ -231,7 +231,7 @@ class Choice(Value):
 
     def __post_init__(self) -> None:
         for field in ("ranks", "nbytes"):
-            check_int("Choice", field, getattr(self, field), 1)
+            object.__setattr__(self, field, check_int("Choice", field, getattr(self, field), 1))
         for field in ("algorithm", "few"):
             if not isinstance(given := getattr(self, field), Collective | None):
                 raise TypeError(f"Choice: {field} must be a Collective or None, got {brief_repr(given)}")

@@ -185,10 +185,9 @@ def _entry(entry: Mapping[str, Any], unit: Mapping[str, Any], folder: Path) -> A
     for table in ("key", "flags"):
         if table in entry:
             _check_keys(table, entry[table], f"entry {name!r}: ")
-    for key, value in {**entry.get("key", {}), "G": entry.get("G", 1)}.items():
-        check_int(f"entry {name!r}", key, value, 1)
-    for length in entry.get("group_lengths", ()):
-        check_int(f"entry {name!r}", "group_lengths", length, 1)
+    lengths = [("group_lengths", length) for length in entry.get("group_lengths", ())]
+    counts = [*entry.get("key", {}).items(), ("G", entry.get("G", 1)), *lengths]
+    _ = [check_int(f"entry {name!r}", key, value, 1) for key, value in counts]  # TOML's integers are Python's
     for item in entry.get("evidence", ()):
         _check_evidence(item, name, folder)
     rule = dict(entry["rule"])

@@ -191,6 +191,7 @@ def mean(path, order, how):
     return Folder(path).add("norm/aten.mean.dim#0", (x,), how(sums), ("-1", "True")).close()
 
 
+@pytest.mark.slow
 def test_orders_of_both_sides_of_a_mean(tmp_path):
     divided = mean(tmp_path / "a", "sequential", lambda sums: sums / np.float32(200))
     found = diverge(divided, mean(tmp_path / "b", "pairwise", lambda sums: sums * np.float32(1 / 200)))
