@@ -298,7 +298,9 @@ def test_a_group_and_an_interval_that_another_kind_shows_are_tried() -> None:
     c = (4 * rng.standard_normal((64, 64))).astype(np.float32)
     given = {"a": a, "b": b, "c": c, "d": mma(machine, a, b, c), **E4M3}
     found = lp.identify(**given, seconds=600)
-    assert [(type(m), m.group_size, m.promote_every) for m in found.machines] == [(type(machine), 74, 148)]
+    # Partial sums of RISC-V are the same function if both roundings are to nearest: the two are a tie.
+    tied = {type(machine), type(lp.accumulators["ime_bf16_frm"])}
+    assert {(type(m), m.group_size, m.promote_every) for m in found.machines} == {(kind, 74, 148) for kind in tied}
 
 
 @pytest.mark.slow
