@@ -1,7 +1,7 @@
 """Softmax over one tile of keys in float32: maxima, exponentials, row sums and rescaling, in the order of GPU kernels.
 
 Arrays are float32 and C-contiguous: scores and probabilities [M, keys of a tile], outputs [M, D], one number per row
-[M]. `flush` is whether subnormal results become zero, as under CUDA's ``--use_fast_math``.
+[M]. If `flush` is set, subnormal results become zero, as with CUDA's ``--use_fast_math``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mask_scores(scores: Any, first_key: int, low: Any, high: Any) -> None:
 
 @kernel
 def raise_maxima(scores: Any, maxima: Any, flush: bool, out: Any) -> None:
-    """Write the larger of a row's maximum so far and those of its scores; NaN is ignored, as by fmaxf."""
+    """Write the maximum of each row's scores and its maximum so far; NaN is ignored, as by fmaxf."""
     for i in range(scores.shape[0]):
         row, largest = scores[i], maxima[i]
         for j in range(row.size):
@@ -60,14 +60,14 @@ def scale_and_shift(scores: Any, scale: Any, shifts: Any, fused: bool, flush: bo
 
 @kernel
 def exp2(x: Any, out: Any, flush: bool) -> None:
-    """Write 2**x, correctly rounded, for arrays of one axis."""
+    """Write 2**x, correctly rounded, for one-dimensional arrays."""
     for i in range(x.size):
         out[i] = flushed(exp2_rounded(x[i]), flush)
 
 
 @kernel
 def log2(x: Any, out: Any) -> None:
-    """Write log2(x), correctly rounded, for arrays of one axis."""
+    """Write log2(x), correctly rounded, for one-dimensional arrays."""
     for i in range(x.size):
         out[i] = log2_rounded(x[i])
 
@@ -76,8 +76,8 @@ def log2(x: Any, out: Any) -> None:
 def exp2_polynomial(x: Any, coefficients: Any, chosen: Any, out: Any) -> None:
     """Write 2**x by a polynomial in the fraction of x in the chosen columns of `out` [M, keys]; leave the others.
 
-    x is first raised to -127 (NaN too, as by fmaxf). Its floor n is added to the exponent of the polynomial's value as
-    an integer: below -126 the result is a subnormal number or zero, and is not flushed.
+    Numbers below -127 and NaN first become -127, as by fmaxf. The floor of x is added to the exponent field of the
+    polynomial's value: below -126 the result is a subnormal number or zero, and is not flushed.
     """
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):

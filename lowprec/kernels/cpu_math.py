@@ -107,7 +107,7 @@ def exp_sleef(x: Any) -> Any:
 
 @kernel
 def exp_rounded(x: Any) -> Any:
-    """Return e**x in float64, rounded: C++'s ``exp(double)`` of a float."""
+    """Return e**x computed in float64 and rounded to float32, as C++'s ``exp(double)`` of a float."""
     return F(exp64(np.float64(x)))
 
 
@@ -181,9 +181,10 @@ def log_scalars(x: Any, out: Any) -> None:
 def sum_by_lanes(p: Any, scales: Any, vectors: int, in_lanes: bool, sums: Any) -> None:
     """Multiply the sums [M, 1] by a scale and add a tile's probabilities [M, keys] by vectors of 16.
 
-    Vector v is added to the accumulator v mod `vectors`; accumulators, then halves of 16, 8, 4 and 2 lanes are added.
-    Keys beyond the last vector are added to the first lanes if `in_lanes`, else to the result, one by one; fewer than
-    16 keys are always added one by one. The tile's sum is added by a fused multiply-add.
+    Vector v is added to accumulator v mod `vectors`. The accumulators are then added to one, and the upper half of its
+    16, 8, 4 and 2 lanes to the lower. Keys after the last vector are added to the first lanes if `in_lanes`, else to
+    the result, one by one; fewer than 16 keys are always added one by one. The tile's sum is added to the rescaled
+    one by a fused multiply-add.
     """
     lanes = np.empty((vectors, 16), np.float32)
     whole = p.shape[1] // 16

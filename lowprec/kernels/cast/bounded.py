@@ -1,4 +1,4 @@
-"""Cast of values that are not NaN, saturating, to nearest even, with fewer operations than `kernels.cast.nearest`."""
+"""Saturating cast to nearest even of values without NaN, with fewer operations than `kernels.cast.nearest`."""
 
 import numpy as np
 

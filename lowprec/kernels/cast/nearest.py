@@ -39,7 +39,7 @@ def encode_bits(u, constants):
 
 @kernel
 def encode_near(u, constants):
-    """Encode as `encode_bits` with half the operations, for formats with -0 and exponents in range of the addend.
+    """Encode as `encode_bits` does, with half the operations, for formats with -0 and addends in range of float32.
 
     Adding 2^(e + 23 - mantissa_bits) makes the FPU round at the quantum of the binade; below the smallest normal
     exponent the quantum is constant. NaN keeps its sign; `constants` are `lowprec.cast.constants.near_constants`.
@@ -64,9 +64,9 @@ def encode32_near(x, out, constants):
 
 @kernel
 def encode32_short(x, out, constants):
-    """Encode contiguous float32 `x` in a shortened float32, including Inf and NaN; `constants`: `short_constants`.
+    """Encode contiguous float32 `x` in a format with float32's exponents, including Inf and NaN, such as bfloat16.
 
-    The sign is kept while the other bits are rounded as an integer.
+    The sign is kept while the other bits are rounded as an integer. `constants` are those of `short_constants`.
     """
     shift, half, nan, negative_nan = constants
     for i in range(x.size):
@@ -113,7 +113,7 @@ def round32(x, out, constants):
 
 @kernel
 def round32_in_place(x, constants):
-    """Round contiguous float32 `x` in place: with two names for one array, LLVM would select its scalar loop."""
+    """Round contiguous float32 `x` in place; for ``out=x``, `round32` would run LLVM's scalar loop."""
     for i in range(x.size):
         x[i] = float32_from_bits(round_bits(bits32(x[i]), constants))
 

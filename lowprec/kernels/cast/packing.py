@@ -15,7 +15,7 @@ _BYTES, _SHORTS, _WORDS = U64(0x00FF00FF00FF00FF), U64(0x0000FFFF0000FFFF), U64(
 
 
 def _load64(typingctx, address):
-    """Return the 8 bytes at an address, the first as the lowest."""
+    """Return the 8 bytes at an address as a little-endian integer."""
 
     def codegen(context, builder, signature, args):
         return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), align=1)
@@ -24,7 +24,7 @@ def _load64(typingctx, address):
 
 
 def _store64(typingctx, address, value):
-    """Store 8 bytes at an address, the lowest first."""
+    """Store an integer as 8 bytes at an address, in little-endian order."""
 
     def codegen(context, builder, signature, args):
         builder.store(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()), align=1)
@@ -75,13 +75,13 @@ def unpack_quads(packed, out):
 
 @kernel
 def _push(x, lower, by):
-    """Shift the upper field of every pair down."""
+    """Shift the upper field of every pair down by `by` bits; `lower` masks the lower fields."""
     return U64(U64(x & lower) | U64(U64(x & U64(~lower)) >> by))
 
 
 @kernel
 def _pull(x, kept, bits, by):
-    """Shift the upper field of every pair, `bits` above the lower, up; `kept` masks the lower fields."""
+    """Shift the upper field of every pair up by `by` bits; `kept` masks the lower fields, of `bits` bits."""
     return U64(U64(x & kept) | U64(U64(x & U64(kept << bits)) << by))
 
 

@@ -1,6 +1,6 @@
 """Random words as a function of (seed, index), independent of chunks, threads and order.
 
-The function is part of the definition of stochastic operations, so it is fixed. With ``index = 2^32 hi + lo``:
+The function is part of the definition of stochastic operations and must not change. With ``index = 2^32 hi + lo``:
 
 1. four key words ``k0..k3`` are the output of Philox4x32-10 (Salmon et al., SC 2011) for the counter
    ``(hi, 0, 0, 0)`` and the key ``(seed mod 2^32, seed div 2^32)``;
@@ -61,7 +61,7 @@ def random_word(seed_lo, seed_hi, index_lo, index_hi):
 
 @kernel
 def key_runs(start, size):
-    """Return the number of parts with common keys among `size` indices from `start`; `key_run` returns the parts.
+    """Return the number of parts with common keys in `size` indices from `start`; `key_run` returns one part.
 
     Only these two functions depend on where keys change. (A generator would be simpler, but Numba loses generators that
     it loads from its disk cache.)

@@ -20,7 +20,8 @@ U64 = np.uint64
 def encode_word(u, constants, word):
     """Return the code of one float32, given as its bits; `constants` are `lowprec.cast.constants.word_constants`.
 
-    `word`, the addend of the fraction, is the rounding's (`fixed_word`) or the element's (`random_part`).
+    `word`, which is added to the fraction, comes from the rounding mode (`fixed_word`) or from the element's random
+    word (`random_part`).
     """
     (
         shift0, emin_field, m, limit, negative_limit, negative_from, flip, sign, minus_zero,
@@ -43,7 +44,7 @@ def encode_word(u, constants, word):
         s = U(U(U(s + half) - (U(1) if U(s & unit) == U(0) and half != U(0) else U(0))) & U(U(0) - unit))
     base = U(U(field - emin_field) << U(m & U(31)))
     floor = U(base + U(s >> shift))
-    # An odd code's parity is added below the word's last bit, a one; at every shift, even 0, it at most completes 1/2.
+    # Ties to even: an odd code adds one to a word just below 1/2, which makes it exactly 1/2 at every shift.
     added = U(U(U(word >> U(1)) + U(U(floor & even) & word)) >> U(U(U(31) - shift) & U(31)))
     code = U(base + U(U(s + added) >> shift))
     inexact = U(U(s >> shift) << shift) != s
@@ -149,7 +150,7 @@ def round32_words(x, out, constants, decode_constants, words, seed_lo, seed_hi, 
 
 @kernel
 def encode_word64(u, constants, word, m, emin, first):
-    """Encode a float64 in any format as `encode_word` does; `word` has 64 bits, `first` is 1 without a zero."""
+    """Encode a float64 in any format as `encode_word` does; `word` has 64 bits, `first` is 1 for formats without 0."""
     limit, negative_limit, negative_from = constants[3], constants[4], constants[5]
     flip, sign, minus_zero = constants[6], constants[7], constants[8]
     even, odd, c_bits = constants[15], constants[16], np.int64(constants[17])

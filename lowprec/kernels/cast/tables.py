@@ -129,8 +129,8 @@ def decode_table(codes, out, values):
 def _goes_up(distance, sticky, gap, word, bits, variant):
     """Return whether P3109's StochasticA, B or C (0, 1, 2) rounds away, by a random word's leading bits.
 
-    The number is `distance` of `gap` units above the lower value, plus less than a unit if `sticky`; a gap is a
-    multiple of 2^(bits + 1).
+    The number is `distance` units above the value nearer to zero, plus a part of a unit if `sticky`; the next value is
+    `gap` units above it, a multiple of 2^(bits + 1).
     """
     r = np.int64(U(word >> U(U(32) - U(bits))))
     full = np.int64(1) << bits

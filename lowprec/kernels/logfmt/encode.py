@@ -26,7 +26,7 @@ that are not larger):
    multiply-add, the roundings of products do not occur, here and in 2.
 4. The last sum is at most N + 2, or below 1.5 and irrelevant: (N + 2) u.
 5. The grid is the ideal one rounded to float32: the relative error of each value is at most u (1 + 2^-20), including
-   the float64 error of `exp2_exact_ops`, and so is that of any mean of two: log2(e) u inverse (1 + 2^-20).
+   the float64 error of `exp2_exact_ops`, and any mean of two has the same bound: log2(e) u inverse (1 + 2^-20).
 6. The float64 errors of s, x and the logarithmic mean: less than u.
 
 All relative terms are first order; products of two errors add less than u. The sum is below
@@ -85,7 +85,7 @@ def _multiply_add(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-#: a * b + c, fused or not, whichever is one operation: both are within the bounds.
+#: a * b + c, fused where the CPU has an instruction for it: the error bounds hold with and without.
 multiply_add = fma32 if {"fma", "neon"} & cpu_features() else _multiply_add
 
 
@@ -209,7 +209,7 @@ def find_group(
     low: Doubles,
     high: Doubles,
 ) -> int:
-    """Compute ends, positions and grid limits of a group of tiles from a leader on.
+    """Compute ends, positions and grid limits of `count` tiles, of which tile `leader` is the first.
 
     Tiles without a grid get the limits 1 and 1. Returns the number of the first non-finite tile, or -1.
     """
@@ -324,7 +324,7 @@ def _search(x: Floats, first: int, size: int, bits: int, rule: int, grid: Floats
 
 @kernel
 def only_signs(x: Floats, first: int, size: int, bits: int, codes: Codes) -> None:
-    """Encode a tile of zeros, or a poisoned one."""
+    """Encode a tile of zeros, or one with NaN or infinity."""
     for i in range(first, first + size):
         codes[i] = int(bits32(x[i]) > _MAGNITUDE) << (bits - 1)
 

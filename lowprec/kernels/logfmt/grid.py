@@ -137,7 +137,7 @@ def fill_grid(low: float, high: Any, step: float, bits: int, fine: Doubles, coar
 
 @kernel
 def _all_equal(codes: Codes, first: int, size: int, high: Any, bits: int, out: Floats) -> None:
-    """Write the values of a tile in which all nonzero magnitudes are equal; NaN in a poisoned tile."""
+    """Write the values of a tile in which all nonzero magnitudes are equal; NaN if `high` is NaN."""
     top = (1 << (bits - 1)) - 1
     for i in range(first, first + size):
         code = np.int64(codes[i])

@@ -20,7 +20,7 @@ def _signed_table(
     """Fill a tile's table with the values of all codes: 0, float32(coarse[b] * fine[q]) .., and their negatives.
 
     The first three arguments are addresses. Products are computed in float64; there are size = blocks * width of them,
-    the last without a meaning; `width` is a multiple of 8. The first and the last nonzero code get `low` and `high`.
+    of which the last is unused; `width` is a multiple of 8. The first and the last nonzero code get `low` and `high`.
     The table has space for 2 * size + 1 numbers.
     """
     signature = types.void(*[types.intp] * 5, types.float32, types.float32)

@@ -55,7 +55,7 @@ def _add_product(a: Any, b: Any, out: Any, row: int, inner_from: int, inner_to: 
 
 @kernel
 def _causal_columns(row: int, sequence: int) -> int:
-    """Return the number of columns that a product needs for the rows from `row`, in whole vectors."""
+    """Return the number of columns, rounded up to whole vectors, that a product needs for the rows from `row`."""
     return min((row + _ROWS + _COLUMNS - 1) // _COLUMNS * _COLUMNS, sequence)
 
 
@@ -281,7 +281,7 @@ def operand_gradients(
         d_q[head] = 0.0
         d_k[head] = 0.0
         d_v[head] = 0.0
-        # A query attends to positions up to its own; a key is read by the queries from its own position on.
+        # A query attends to keys at earlier positions and at its position, so later queries read a key.
         for i in range(0, sequence, _ROWS):
             _add_product(d_scores[head], k[head], d_q[head], i, 0, min(i + _ROWS, sequence), width)
         _transpose(d_scores[head], transposed)

@@ -135,7 +135,7 @@ def embed_backward(d_out: Any, tokens: Any, d_table: Any) -> None:
 def cross_entropy(logits: Any, targets: Any, losses: Any, d_logits: Any, start: int, stop: int) -> None:
     """Write losses [T] float64 in nats and d_logits [T, V], the gradient of their mean over all T.
 
-    Rows whose target [T] is negative have loss and gradient 0.
+    Rows with a negative target [T] have loss and gradient 0.
     """
     tokens, vocabulary = logits.shape
     weights = np.empty(vocabulary)

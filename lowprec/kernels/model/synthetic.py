@@ -12,7 +12,7 @@ from lowprec.kernels.elementary import log64
 
 @kernel
 def generate(successors, thresholds, seed_lo, seed_hi, switch, start, stop, symbols):
-    """Fill `symbols`: hidden domain, hidden distance of a copy (0: none), four random words per symbol.
+    """Fill `symbols` from a hidden domain and copy distance (0: no copy), with four random words per symbol.
 
     successors uint8 [domains, n, n, s]; thresholds uint32 of the same shape, cumulative and ending in 2^32 - 1; switch,
     start and stop are probabilities in units of 2^-32.
@@ -58,7 +58,7 @@ def surprise(successors, thresholds, switch, start, stop, symbols, alpha, losses
     alpha[:, :] = 0.0
     alpha[0, 0] = 1.0
     for t in range(symbols.size):
-        # Domains move, copies begin and end.
+        # The domain may change; a copy may begin or end.
         for c in range(reach + 1):
             column = 0.0
             for d in range(domains):

@@ -121,7 +121,7 @@ class BlockCode(VectorCode):
 
 
 def either(builder, flag, emit):
-    """Emit code for both values of a flag."""
+    """Emit a branch on `flag`, with the code of `emit` for each of its values."""
     with builder.if_else(flag) as (yes, no):
         for branch, value in ((yes, True), (no, False)):
             with branch:
@@ -161,7 +161,7 @@ def _encode_of(width, item):
         def codegen(context, builder, signature, args):
             x, codes, factor, count, divide, constants, ahead = args
             code = BlockCode(builder, constants)
-            # Exponents are whole octaves, so that (e - smallest) >> shift can be split into two shifts.
+            # e has no fraction bits, so that (e - smallest) >> shift can be split into two shifts.
             plus = builder.sub(builder.neg(code.up), builder.lshr(code.smallest, code.shift))
             minus = builder.add(plus, code.sign)
 

@@ -2,7 +2,7 @@
 
 The scale s maps the largest value of a block to 6, 1.5 s maps it to 4, which avoids the wide gap between 4 and 6.
 Errors are summed in float32 in the order of the columns, and over the rows of a two-dimensional block as a binary tree,
-as in TransformerEngine's reference. Sums of 16 blocks are computed in parallel, each in its own order.
+as in TransformerEngine's reference. Sums of 16 blocks are computed in parallel, which changes no order.
 """
 
 import numpy as np

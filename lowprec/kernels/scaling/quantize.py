@@ -45,15 +45,15 @@ def round_row(x, width, divide, factor, scale, tensor, constants, ahead, streame
 
 
 def _quantize_strips(x, blocks, rule, cast, codes, scales, start, stop):
-    """Quantize strips `start` to `stop` (of some rows each) of x [R, C] in `blocks` (a `Blocks`), ragged at the edges.
+    """Quantize strips `start` to `stop` of x [R, C], each one row of `blocks` (a `Blocks`); the last may be shorter.
 
-    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]. `rule` is that of `block_scales`, `cast` the
+    Writes codes [R, C] and scales [ceil(R / rows), ceil(C / width)]. `rule` is that of `block_scales`; `cast` has the
     constants of `encode_row` and of `encode_bits`.
     """
     rows, width, segment = blocks
     divide = rule[1] == DIVIDE
     constants, any_constants = cast
-    columns, ahead = x.shape[1], np.int64(4 * segment)  # prefetch distance: the next segment, while one is cast
+    columns, ahead = x.shape[1], np.int64(4 * segment)  # prefetch distance: the next segment
     amax = np.empty(segment // width, np.uint32)
     factor = np.empty(segment // width, np.float32)
     for strip in range(start, stop):

@@ -14,19 +14,23 @@ from lowprec.kernels.tensorcore.reference.exact import fma64
 U, TINY = 2.0**-24, 2.0**-149  # half an ulp of float32, relative, and the spacing of its subnormals
 ROWS, WIDTH = 16, 128  # outputs of a tile: its sums stay in the cache
 
-#: Forms of `BlockError`: error in proportion to magnitudes; aligned terms; those of two halves; floored sums of AMD.
+#: Forms of `BlockError`: proportional to magnitudes, aligned terms, FP8 as two float16 instructions, AMD's floors.
 LINEAR, ALIGNED, SPLIT, FLOORED = range(4)
 
 
 class BlockError(NamedTuple):
-    """Numbers from which the error follows that a block of n instructions adds to a running sum.
+    """Coefficients of the error that a block of n instructions adds to a running sum, by form.
 
-    ``LINEAR``: ``(1 + relative)^n (relative size + n (carried inside + absolute))``. The others have a unit, `unit`
-    times the largest power of two of the terms, which is at least `least`; a product without a bit below it loses
-    nothing. ``ALIGNED``: `cut` units for C and for each of at most `terms` products, then `last` of the largest power
-    of two of the sum, at least `normal`. ``SPLIT``: `relative` of the sum of magnitudes if a product loses bits, then
-    half an ulp, `last`, and `absolute`. ``FLOORED``: a unit for each product that loses bits, three for their sum and
-    two for C, `cut` of the largest term, then `last` and `absolute`.
+    The unit of the last three forms is `unit` times the largest power of two of the terms, which is at least `least`.
+    A product loses bits only if it has a bit below the unit.
+
+    * ``LINEAR``: ``(1 + relative)^n (relative size + n (carried inside + absolute))``.
+    * ``ALIGNED``: `cut` units for a nonzero C and for each product that loses bits, at most `terms` of them, plus
+      `last` times the largest power of two of the sum, which is at least `normal`.
+    * ``SPLIT``: `relative` times the sum of magnitudes if a product loses bits, plus `last` times the result (half an
+      ulp), plus `absolute`.
+    * ``FLOORED``: a unit for each product that loses bits, three for their sum if there are any, two for a nonzero C,
+      plus `cut` times the largest power of two, plus `last` times the result, plus `absolute`.
     """
 
     form: int
@@ -42,12 +46,12 @@ class BlockError(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Chains of a part of K.
+    """Division of K into chains and blocks, with the numbers that their bounds require.
 
     Attributes
     ----------
     edges, first : int64 arrays [blocks + 1], [chains + 1]
-        Ranges of K of blocks, and of blocks of chains.
+        Edges of the blocks in K, and index of each chain's first block.
     steps, growth : float64 arrays [blocks]
         Number n of instructions, and ``(1 + relative)^n``.
     rescaled : bool array [blocks]
@@ -55,19 +59,19 @@ class Plan(NamedTuple):
     exact : bool array [chains]
         Whether the multiplication by a chain's scale is exact.
     scopes : int64 array [chains, 2]
-        Ranges of K from which a chain may take its products; none: it takes its own.
+        Ranges of K from which a chain may take its products; empty if chains have a fixed order.
     scope_is_scaled : bool
-        Whether these products have their scales.
+        Whether the products of these ranges include their scales.
     factor : float
         Power of two that multiplies the results of chains.
     again : float
         Relative error of the multiplication by a ratio of scales.
     highest : float
-        Largest magnitude of a running sum that is judged.
+        Magnitude of a running sum from which its bound is infinite.
     roundings : int
         Roundings of a chain's scaled result before it is added, if its scale is not a power of two.
     values_alone : bool
-        Whether values were rounded to float32 with their scales.
+        Whether values were multiplied by their scales and rounded to float32 before the product.
     """
 
     edges: np.ndarray
@@ -87,7 +91,7 @@ class Plan(NamedTuple):
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
-# Numbers of outputs, in rows of WIDTH.
+# Offsets in a row of `state`: it has `WIDTH` numbers of each kind, one per output.
 EXACT, MOST, VARIANCE, PEAK, TOTAL, TOTAL_MOST, TOTAL_VARIANCE, SIZES, AFTER = (i * WIDTH for i in range(9))
 BEFORE, BEYOND, INSIDE, HIGHEST, LARGEST, SIZE, TOP, ADDED, SQUARES = (i * WIDTH for i in range(9, 18))
 ALL_LARGEST, ALL_SIZE, ALL_SUM, ALL_USUAL, USUAL_SQUARES, NUMBERS = (i * WIDTH for i in range(18, 24))
@@ -95,7 +99,7 @@ ALL_LARGEST, ALL_SIZE, ALL_SUM, ALL_USUAL, USUAL_SQUARES, NUMBERS = (i * WIDTH f
 
 @kernel
 def _add_products(x, y, tile, start, stop, state, to):
-    """Add the products of some rows and columns to a row of numbers, in increasing k."""
+    """Add the products of a tile's rows and columns, k = start .. stop, to the numbers at offset `to` of `state`."""
     top, bottom, column, width = tile
     at = np.uintp(column)
     for r in range(bottom - top):
@@ -116,7 +120,7 @@ def _add_products(x, y, tile, start, stop, state, to):
 
 @kernel
 def _count_below(x, y, lowest_x, lowest_y, tile, b, start, stop, limits, counts):
-    """Count the products of a block with a bit below a power of two, the exponent of which is the limit."""
+    """Count the products of a block with a bit below 2^limit, for each output's limit."""
     top, bottom, column, width = tile
     at, zero, one = np.uintp(column), np.float32(0), np.float32(1)
     for r in range(bottom - top):
@@ -142,7 +146,7 @@ def _count_below(x, y, lowest_x, lowest_y, tile, b, start, stop, limits, counts)
 
 @kernel
 def _find_units(e, rows, width, state, limits):
-    """Find the largest power of two of the terms, and the exponent of the unit."""
+    """Find the largest power of two of each output's terms, and the exponent of its unit."""
     for r in range(rows):
         s = state[r]
         for j in range(width):
@@ -156,7 +160,7 @@ def _find_units(e, rows, width, state, limits):
 
 @kernel
 def _find_errors(e, rows, width, products, state, counts):
-    """Find the errors that a block adds from the units and the numbers of products that lose bits."""
+    """Compute the errors that a block adds, from units and the numbers of products that lose bits."""
     for r in range(rows):
         s = state[r]
         for j in range(width):
@@ -183,7 +187,7 @@ def _find_errors(e, rows, width, products, state, counts):
 
 @kernel
 def _find_linear_errors(e, growth, steps, rows, width, products, state):
-    """Find the errors that a block adds in proportion to the magnitudes of its products and sums."""
+    """Compute the errors that a block adds in proportion to the magnitudes of its products and sums."""
     for r in range(rows):
         s = state[r]
         for j in range(width):
@@ -226,7 +230,7 @@ def _set_magnitudes(tops_x, tops_y, norms_x, norms_y, tile, b, single, has_halve
 
 @kernel
 def _set_any(x, y, tile, b, scaled, usual, state):
-    """Write the magnitudes of a block whose chain takes the products of a scope in any order.
+    """Write the magnitudes of a block of a chain that takes the products of a scope in any order.
 
     A partial sum is at most (sum of magnitudes + |sum|) / 2.
     """
@@ -247,7 +251,7 @@ def _set_any(x, y, tile, b, scaled, usual, state):
 
 @kernel
 def _advance(rows, width, products, values_alone, in_any_order, state):
-    """Add a block's errors to those of the running sums."""
+    """Replace the running sums by those after a block, and add its errors to theirs."""
     by_size, by_one = 2.01 * U, 2 * TINY * products
     for r in range(rows):
         s = state[r]
@@ -292,7 +296,7 @@ def _add_block(x, y, plan, e, tile, b, state, limits, counts):
 
 @kernel
 def _find_scope(x, y, start, stop, tile, c, state):
-    """Write the sums over the products from which a chain may take its own."""
+    """Write the sums over all products of the scope of a chain, from which it may take any."""
     top, bottom, column, width = tile
     at = np.uintp(column)
     state[:, ALL_SIZE:USUAL_SQUARES] = 0.0
@@ -309,7 +313,7 @@ def _find_scope(x, y, start, stop, tile, c, state):
 
 @kernel
 def _end_chain(x, y, tile, b, plan, c, state):
-    """Add the results of a chain, with its scale, to those of the ones before."""
+    """Multiply the results of a chain by its scale and add them to the totals."""
     top, bottom, column, width = tile
     at, roundings, alone = np.uintp(column), 0 if plan.exact[c] else plan.roundings, c == 0 and plan.exact[c]
     factor, highest = plan.factor, plan.highest
@@ -333,7 +337,7 @@ def _end_chain(x, y, tile, b, plan, c, state):
 
 @kernel
 def _store(chains, tile, state, exact, most, variance):
-    """Store the results of a tile; in another order, the partial sums of chains are larger."""
+    """Store the results of a tile; the errors allow for any order in which the results of chains are added."""
     top, bottom, column, width = tile
     for r in range(bottom - top):
         s, i = state[r], top + r

@@ -76,7 +76,7 @@ def _read_row(given, scale, large, normal, floor, values, powers, bits):
 
 @kernel
 def _sum(x, start, count):
-    """Return a sum of squares."""
+    """Return the sum of `count` numbers of x from index `start`, in eight interleaved sums."""
     if count < 8:
         total = 0.0
         for i in range(start, start + count):

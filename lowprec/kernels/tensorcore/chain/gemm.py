@@ -2,7 +2,7 @@
 
 Every output is the chain ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, 2, ... from +0 (or from C): one rounding
 per step. Blocking and vectorization apply to rows and columns only and never change that order. The NaN that an ``fma``
-of two NaNs returns depends on LLVM's order of operands, so results are set to the canonical one.
+of two NaNs returns depends on LLVM's order of operands, so NaN results are replaced by the canonical NaN.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ NaN may be wrong, but remains Inf or NaN). Flushing then changes no number, and
   y - (s - x) has the sign of the sum, and s - x, rounded toward zero or exact, does not reach y;
 * float64 sums a group's products and C exactly if all are multiples of some q and the sum stays below 2^53 q; its
   conversion to float32 rounds once;
-* if the sum only stays below 2^100 q, each addition's error is a float64 and so is the errors' sum r, at most about
+* if the sum only stays below 2^100 q, each addition's error is a float64, as is the errors' sum r, at most about
   2^53 q. The sum plus r, rounded to odd (of two neighbours the one with the last bit set, if it is neither), has enough
   bits that its conversion to float32 rounds as the exact sum would (Boldo and Melquiond 2008).
 

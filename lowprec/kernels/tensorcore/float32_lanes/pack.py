@@ -178,7 +178,7 @@ def largest_magnitude(codes, numbers):
 
 @kernel
 def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
-    """Pack the signs of `rows` rows from `first` as [groups][width], 0 where there are no codes.
+    """Pack the signs of `rows` rows from `first` as [groups][width], 0 outside the matrix.
 
     `piece` is a buffer of 32 bytes.
     """

@@ -26,11 +26,11 @@ aligns, truncates and adds. B is multiplied by 1 + 2^-16 beforehand.
 
 `Biased`, in the default rounding mode: adding t to M + S rounds t to the nearest multiple of q.
 
-* p / q = n + f as above, in magnitude. Subtracting 255/512 q leaves n + (f - 255/512), whose nearest integer is n. The
+* p / q = n + f as above, in magnitude. Subtracting 255/512 q leaves n + (f - 255/512), which is nearest to n. The
   subtraction is exact, or harmless for |p| < q/2: its bits extend from 2^(F + 1) q (unnormalized products are below
-  4 * 2^E) down to 2^-9 q, which is F + 11 <= 24 bits for F <= 13. The product is exact, so it may be fused.
+  4 * 2^E) down to 2^-9 q, which is F + 11 <= 24 bits for F <= 13. The product is exact and may therefore be fused.
 * C has F + 1 <= 14 bits. C / q = n + f in magnitude, f <= 1 - 2^(i - 13): (n + f)(1 + 2^-16) - 1/2 is above n - 1/2
-  (or is -1/2, whose nearest even is 0) and below n + 1/2.
+  (or is -1/2, which rounds to the even 0) and below n + 1/2.
 
 `Floored`, and its encoded form: the same fused multiply-add, with B unchanged, computes ``align="floor"``.
 

@@ -1,13 +1,13 @@
 """Operand layouts of the float64 tensor-core kernels: values, unnormalized exponents and sign masks.
 
-Operands are float32 values [rows, K] of a format whose smallest normal exponent is `emin`. A is packed in quads of
+Operands are float32 values [rows, K] of a format with the smallest normal exponent `emin`. A is packed in quads of
 rows, each [K][4]; B in panels of 32 columns, each [K][32]. Every group is zero-padded to a multiple of 4. Masks hold
 the bits of each group's positive and negative nonzero operands, 32 per word. Exponents are those that `tile` describes;
 NaN and Inf are packed like numbers.
 
 Scales inside the instruction are powers of two and add to the exponents of products (ST-FDPA of arXiv:2511.10909),
 which is equivalent to multiplying the values by them: exactly, as 2^-381 (the smallest scaled bfloat16, bit by bit) and
-2^255 are well within float64. `shift` [rows, K / block] holds their exponents; without scales it has no columns. With
+2^255 are well within float64. `shift` [rows, K / block] holds their exponents; without scales it is empty. With
 scales, groups are multiples of 4.
 """
 

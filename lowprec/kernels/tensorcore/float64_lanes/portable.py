@@ -1,6 +1,6 @@
 """Groups of products in float64 lanes and the default rounding mode: portable equivalent of `tile`.
 
-A product of two operands of up to 11 significant bits is exact in float64, and so is its multiple by the power of two
+A product of two operands of up to 11 significant bits is exact in float64, as is its multiple by the power of two
 1 / q; its integer part is below 2^(F + 2), and sums of 256 of these and C stay below 2^53. S q is truncated to float32
 by clearing bits, or, for subnormals, by rounding at the quantum 2^(-126 - keep).
 """

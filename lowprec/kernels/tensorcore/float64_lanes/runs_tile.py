@@ -9,7 +9,7 @@ result is truncated to the accumulator's format.
   int32 of magnitude at most 16 * 144 = 2304. b is increased by 12 to make it unsigned, and r is initialized to -12
   times the sum of the a's.
 * A term is t = r * s with s = sa * sb, scales' significands being below 2 with at most 4 bits, times the elements'
-  units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1, whose u is 1 / 4. It has at most 12 + 8 = 20 significant bits.
+  units: |t| <= 2304 * 4 u 2^e <= 576 * 4 * 2^E for E2M1 with u = 1 / 4. It has at most 12 + 8 = 20 significant bits.
 * As in `tile` the sum is stored as M + S q with M = 1.5 * 2^52 q, and one fused multiply-add that rounds toward zero,
   r * s onto it, multiplies, aligns, rounds down and adds. |S| <= runs * 2304 * 2^F + 2^(F + 1) + runs + 1 must be below
   2^51: F <= 37 for groups of 64.
@@ -21,7 +21,7 @@ result is truncated to the accumulator's format.
 * The excess of rounding down is corrected by counting the negative r: those of runs with a zero scale are 0, because
   the packers make such runs zeros.
 * A run is included in the search for E if it has a nonzero product, as a bit mask of each side shows; a sum that
-  cancels keeps its exponent, and so does a term that is truncated to zero.
+  cancels keeps its exponent, as does a term that is truncated to zero.
 
 C, M, and the end of the sum are computed by `sums`. NaN in a scale makes the sum NaN; the caller recomputes such
 outputs.

@@ -64,7 +64,7 @@ class WideSum(VectorCode):
         self.clear_narrow = self.splat(builder.shl(I32(-1), builder.sub(I32(23), keep)), self.narrow)
 
     def magic(self, c: Any, top: Any) -> Any:
-        """Return M of a group whose products are at most `top`, 2^E."""
+        """Return M of a group from C and `top`, the largest power of two of its products."""
         b, power = self.builder, self.binade(c)
         if self.shape.result != "normal":
             zero, least = fill(self.doubles, 0.0), -14 if self.shape.result == "float16" else -126

@@ -28,7 +28,7 @@ class ScaledParts(NamedTuple):
 def scaled_dot(a, b, rule, spans, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C``, groups chained in increasing k.
 
-    It is long because buffers hold a group's terms and their exponents between its parts.
+    It is one long function because its parts share buffers for a group's terms and exponents.
 
     Parameters
     ----------
