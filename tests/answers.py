@@ -1,15 +1,17 @@
-"""Answers that the oracle has given before: their digests stand in a file, so that fractions are not computed again.
+"""Digests of checks that have passed, so that the oracle does not compute the same fractions in every test run.
 
-The oracle is slow, and what it says of given operands never changes. ``once(check, *parts)`` runs a check whose outcome
-depends on the oracle's sources and on `parts` alone (the operands *and* the result under test), unless the digest of
-both is on file. A wrong result has another digest, so it is always checked, and shown. ``--oracle=ask``, or
-LOWPREC_ASK_ORACLE in the environment as in CI, runs all checks.
+The oracle is slow and deterministic. ``once(check, *parts)`` runs a check that depends only on the oracle's code and on
+`parts` (the operands *and* the result under test), unless `FILE` contains the digest of both. A wrong result has
+another digest and is therefore always checked. ``--oracle=ask``, or LOWPREC_ASK_ORACLE in the environment as in CI,
+runs all checks.
 
-``pytest --oracle=write`` makes the file anew; it is stale, which costs time and nothing else, once the oracle changed.
+``pytest --oracle=write`` rewrites the file. Docstrings and comments do not count; when the oracle's code changes, the
+file is stale, and the checks run until it is rewritten.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
@@ -21,6 +23,7 @@ import numpy as np
 import pytest
 
 import lowprec
+from lowprec.definitions.code import without_docstrings
 
 FILE = Path(__file__).with_name("oracle_digests.txt")
 _asked: list[bool] = [False]
@@ -28,25 +31,25 @@ _found: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that asks the oracle."""
+    """Add the option ``--oracle``."""
     parser.addoption(
-        "--oracle", choices=("ask", "write"), help="ask the oracle again; write: keep its answers' digests"
+        "--oracle", choices=("ask", "write"), help="run all checks against the oracle; write: also store their digests"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Note whether answers on file count."""
+    """Read whether all checks must run."""
     _asked[0] = config.getoption("--oracle") is not None or "LOWPREC_ASK_ORACLE" in os.environ
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the digests that a worker found; one that crashed has none, and pytest names its test."""
+    """Collect the digests of a worker; one that crashed has none, and pytest reports its test."""
     _found.update(getattr(node, "workeroutput", {}).get("digests", ()))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the digests of all answers that were right, if all tests ran; a worker hands them on."""
+    """Write the digests of all checks that passed, if all tests ran; a worker sends them to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["digests"] = sorted(_found)
     elif session.config.getoption("--oracle") == "write" and exitstatus in (0, 1):
@@ -55,18 +58,19 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @functools.cache
 def known() -> frozenset[str]:
-    """Return the digests on file."""
+    """Return the digests in the file."""
     return frozenset(FILE.read_text().split()) if FILE.exists() else frozenset()
 
 
 @functools.cache
 def sources(*more: str) -> bytes:
-    """Return a digest of what the oracle's answers follow from: its room, that of formats, and `more`."""
+    """Return a digest of the code that determines the oracle's answers: its room, that of formats, and `more`."""
     digest = hashlib.sha256()
     package = Path(lowprec.__file__).parent
     for room in ("oracle", "format", *more):
         for path in sorted((package / room).rglob("*.py")):
-            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+            code = ast.unparse(without_docstrings(path))
+            digest.update(f"{path.relative_to(package).as_posix()}\0{code}\0".encode())
     return digest.digest()
 
 
@@ -87,11 +91,11 @@ def once(check: Callable[[], object], *parts: Any, also: tuple[str, ...] = ()) -
     Parameters
     ----------
     check : callable
-        Raises AssertionError where the result is not the oracle's.
+        Function that raises AssertionError if the result differs from the oracle's.
     *parts
-        All that decides the outcome beside the oracle: arrays, tuples of them, and what a `repr` says in full.
+        Everything else that determines the outcome: arrays, tuples of them, and objects with a complete `repr`.
     also : tuple of str
-        Rooms of the package whose sources decide it, too.
+        Further rooms of the package that determine the outcome.
     """
     digest = hashlib.sha256(sources(*also))
     _add(digest, parts)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .._files import locked, make_folder
+from ..definitions.code import hash_of_source
 from ..registry import UnknownNameError, suggest
 from . import adapters
 from .inputs import digest, inputs
@@ -95,10 +96,10 @@ def answers(
 
 
 def _computed(module: ModuleType) -> list[Any]:
-    """Return an adapter's functions and their calls, without lowprec's entries: they determine its answers."""
+    """Return an adapter's functions, as hashes, and their calls: all that determines its answers."""
     functions = [value for _, value in inspect.getmembers(module, inspect.isfunction)]
     calls = [(o.name, o.function.__name__, repr(o.arguments), o.inputs, o.step) for o in module.OPERATIONS]
-    return [*map(inspect.getsource, functions), *calls]
+    return [*(hash_of_source(function.__code__.co_filename, function.__name__) for function in functions), *calls]
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -145,15 +145,20 @@ def hash_of_source(file: str, name: str) -> str:
     return hashlib.sha256(repr(sorted(sources)).encode()).hexdigest()[:12]
 
 
+def without_docstrings(path: Path) -> ast.Module:
+    """Return the syntax tree of a file without docstrings: equal trees compute the same."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
 @functools.lru_cache(64)
 def _statements(file: str, changed: int) -> dict[str, list[ast.stmt]]:
     """Return the module-level statements of a file that define or change each name, without docstrings."""
-    tree = ast.parse(Path(file).read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
     found: dict[str, list[ast.stmt]] = {}
-    for statement in tree.body:
+    for statement in without_docstrings(Path(file)).body:
         for name in _bound(statement):
             found.setdefault(name, []).append(statement)
     return found
@@ -175,6 +180,7 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+_DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _imported_names(file: str, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[tuple[str, str]]:

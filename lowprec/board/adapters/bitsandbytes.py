@@ -1,4 +1,4 @@
-"""bitsandbytes on the CPU: NF4 with one absmax per block, which multiplies; the high nibble is the first code."""
+"""bitsandbytes on the CPU: NF4 with the absmax of a block as its scale; the high nibble of a byte is the first code."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""compressed-tensors: `calculate_qparams` and `quantize`. The global scale is the inverse one: it multiplies values."""
+"""compressed-tensors: `calculate_qparams` and `quantize`. Its global scale multiplies values, not codes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""fouroversix: the PyTorch reference, in its plain layout; low nibble first."""
+"""fouroversix: its PyTorch reference, without the layout of Blackwell; the low nibble of a byte is the first code."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FPy: numbers are rounded by MPFR in a context, one by one, and encoded."""
+"""FPy: MPFR rounds numbers one by one in a context, which then encodes them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ NAMES = {
 
 
 def cast(x: Any, name: str) -> Answer:
-    """Round and encode every value; the overflow mode of these contexts is OVERFLOW."""
+    """Round and encode values in contexts with the overflow mode OVERFLOW."""
     import fpy2
     import numpy as np
 

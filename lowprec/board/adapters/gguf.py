@@ -1,4 +1,4 @@
-"""gguf, llama.cpp's Python: MXFP4 blocks of one scale byte and nibbles, element i low and element i + 16 high."""
+"""gguf, llama.cpp's Python package: an MXFP4 block is a scale byte, then bytes of element i (low nibble) and i + 16."""
 
 from typing import Any
 

@@ -33,20 +33,20 @@ class Operation:
     name : str
         Name, unique in the package.
     function : callable
-        Function of one float32 array (of codes, for `inputs` "codes") that returns an `Answer`.
+        Function that takes one array, float32 or codes, and returns an `Answer`.
     arguments : mapping
         Keyword arguments of the function.
     inputs : str
-        Array to compute: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH", "tiles/128", "tensors" or "tensors/bfloat16",
-        which are passed in separate calls; "nibbles/FORMAT", values to pack; "hadamard/16", blocks to transform;
-        "products/FORMAT", codes of 64 rows of A and 8 of B for every product.
+        Name of the input array: "casts/FORMAT", "codes/FORMAT", "blocks/WIDTH" or "tiles/128"; "tensors" or
+        "tensors/bfloat16", passed in one call per tensor; "nibbles/FORMAT", values to pack; "hadamard/16", blocks to
+        transform; "products/FORMAT", codes of 64 rows of A and 8 of B for every product.
     entry : str
         Format, quantizer or accumulator of lowprec to compare with.
     options : mapping
-        Rounding and policy of a cast, fields in which the quantizer differs from the entry, arguments of `lp.hadamard`,
-        or `addend` of a product, as a string.
+        Rounding and policy of a cast, fields of the quantizer that differ from the entry's, arguments of
+        `lp.hadamard`, or `addend` of a product, as a string.
     domain : {"all", "numbers", "finite", "nonnegative", "positive"}
-        Inputs that the operation is defined for.
+        Inputs for which the operation is defined.
     step : int
         Every `step`-th input is computed; above 1 for slow operations.
     """
@@ -90,7 +90,7 @@ def checkout(variable: str, source: str, *patterns: str) -> str:
 def casts(
     cast: Callable[..., Answer], names: Mapping[str, str], common: Mapping[str, Any], special: Mapping[str, Any]
 ) -> list[Operation]:
-    """Return casts to formats, given the package's name of each; `special` has other fields of some of them."""
+    """Return casts by lowprec's and the package's names of formats, with fields `common`, or `special` of a format."""
     return [
         Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name}, **special.get(ours, common))
         for ours, name in names.items()
@@ -98,7 +98,7 @@ def casts(
 
 
 def decodes(decode: Callable[..., Answer], names: Mapping[str, str]) -> list[Operation]:
-    """Return decodings of all codes of formats."""
+    """Return operations that decode all codes, by lowprec's and the package's names of formats."""
     return [Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in names.items()]
 
 
@@ -118,7 +118,7 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
                 x = np.load(Path(inputs) / f"{operation.inputs.replace('/', '_')}.npy", allow_pickle=False)
                 answer = operation.run(x[:: operation.step])
             answers |= {f"{operation.name}|{part}": np.ascontiguousarray(array) for part, array in answer.items()}
-        except Exception as error:  # the reason why a cell is empty
+        except Exception as error:  # the board shows it in place of an answer
             notes["errors"][operation.name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         notes["seconds"][operation.name] = round(time.perf_counter() - start, 2)
     host = {"python": platform.python_version(), "cpu": cpu(), "date": time.strftime("%Y-%m-%d")}
@@ -129,7 +129,7 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
 
 
 def versions(adapter: str) -> dict[str, str]:
-    """Return the versions of an adapter's packages; for packages on no index, the result of its function `version`."""
+    """Return the versions of an adapter's packages; its function `version` returns that of a checkout."""
     module = importlib.import_module(f".{adapter}", __package__)
     own = {module.VERSIONS[0]: module.version()} if hasattr(module, "version") else {}
     return {name: version(name) for name in module.VERSIONS if name not in own} | own

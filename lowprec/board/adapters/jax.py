@@ -1,4 +1,4 @@
-"""JAX on the CPU: `astype` under jit, which is XLA's convert, and back."""
+"""JAX on the CPU: casts by `astype` under jit, which is XLA's convert."""
 
 from typing import Any
 

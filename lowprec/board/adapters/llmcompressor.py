@@ -1,4 +1,4 @@
-"""llm-compressor: its observers on top of the compressed-tensors that it pins."""
+"""llm-compressor: its observers, with the version of compressed-tensors that it requires."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""microxcaling, from the checkout that MICROXCALING names: MX blocks as values, by PyTorch on the CPU, ties to even."""
+"""microxcaling, from the checkout in the folder MICROXCALING: values of MX blocks, on the CPU, with ties to even."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ KINDS = {
 
 
 def version() -> str:
-    """Return a hash of the checkout's quantization."""
+    """Return a hash of the checkout's files for quantization."""
     return checkout("MICROXCALING", "github.com/microsoft/microxcaling", "mx/*.py")
 
 
@@ -33,7 +33,7 @@ def mx(x: Any, kind: str) -> Answer:
         scale_bits=8, block_size=32, shared_exp_method="max", mx_flush_fp32_subnorms=False, custom_cuda=False
     )
     y = quantize_mx_op(torch.from_numpy(x).clone(), specs, kind, axes=[-1], round="even")
-    return {"values": y.numpy() + 0 if kind == "int8" else y.numpy()}  # an integer has one zero
+    return {"values": y.numpy() + 0 if kind == "int8" else y.numpy()}  # integers have no -0
 
 
 OPERATIONS = [Operation(f"MX {kind}", mx, "blocks/32", entry, {"kind": kind}) for kind, entry in KINDS.items()]

@@ -1,4 +1,4 @@
-"""MLX on the CPU: codes in words of 32 bits, the lowest first; an odd number of rows of 16 raises an error."""
+"""MLX on the CPU: 32-bit words with the first code in the lowest bits; an odd number of rows of 16 raises an error."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ NEEDS = ("mlx[cpu]", "numpy")
 
 
 def quantize(x: Any, mode: str, width: int, bits: int, stored: bool = False) -> Answer:
-    """Quantize blocks; a block of ones is appended if the number of rows is odd."""
+    """Quantize blocks, of which an odd number is extended by a block of ones."""
     import mlx.core as mx
     import numpy as np
 

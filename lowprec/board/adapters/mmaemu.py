@@ -1,4 +1,4 @@
-"""mmaemu: emulation of cuBLAS products by its reference backend on the CPU; one chain over all of K."""
+"""mmaemu: cuBLAS products, emulated by its reference backend on the CPU, with one chain over all of K."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""MMA-Sim: models of NVIDIA's and AMD's matrix instructions. One instruction for each product, C = 0 if not stated."""
+"""MMA-Sim: models of NVIDIA's and AMD's matrix instructions. A product is one instruction; C is 0 by default."""
 
 from typing import Any
 

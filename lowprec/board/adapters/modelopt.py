@@ -38,7 +38,7 @@ def nvfp4(x: Any) -> Answer:
 
 
 def four_over_six(x: Any) -> Answer:
-    """Quantize a tensor in blocks of 16 by the four-over-six quantizer; the largest magnitude of a block becomes 6."""
+    """Quantize a tensor in blocks of 16 by the four-over-six quantizer, with a block's largest magnitude at 6."""
     from types import SimpleNamespace
 
     import torch

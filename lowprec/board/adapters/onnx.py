@@ -1,4 +1,4 @@
-"""ONNX's reference evaluator: Cast with `saturate` and `round_mode`, and how its tensors pack four bits."""
+"""ONNX's reference evaluator: Cast with `saturate` and `round_mode`, and the packing of four-bit tensors."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ROUNDINGS = {"up": "up", "down": "down", "nearest": "nearest_away"}
 
 
 def cast(x: Any, name: str, **attributes: Any) -> Answer:
-    """Cast float32 values by a graph of one Cast."""
+    """Cast float32 values by a graph with one Cast node."""
     import numpy as np
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator

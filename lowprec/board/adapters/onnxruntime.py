@@ -1,4 +1,4 @@
-"""onnxruntime's CPU provider: Cast, by the kernels rather than by ONNX's reference."""
+"""onnxruntime: Cast by the kernels of its CPU provider."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ NAMES = {
 
 
 def cast(x: Any, name: str, size: int = 1, **attributes: Any) -> Answer:
-    """Cast float32 values by a graph of one Cast; codes are read from the result's memory."""
+    """Cast float32 values by a graph with one Cast node; codes are read from the result's memory."""
     import ctypes
 
     import numpy as np

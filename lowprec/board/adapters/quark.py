@@ -13,7 +13,7 @@ KINDS = {
 
 
 def mx(x: Any, kind: str, mode: str) -> Answer:
-    """Quantize and dequantize."""
+    """Quantize and dequantize blocks of 32."""
     import torch
     from quark.torch.kernel.hw_emulation import hw_emulation_interface
 

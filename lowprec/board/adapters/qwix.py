@@ -1,7 +1,7 @@
-"""qwix: `quantize` returns codes and a scale that multiplies; its NVFP4 has no scale of the tensor.
+"""qwix: `quantize` returns codes and scales that multiply codes; its NVFP4 has no tensor scale.
 
-XLA's loops over many blocks ignore NaN in the largest magnitude of a block, its loop over few blocks does not: programs
-have 256 copies of a block.
+For many blocks, XLA's loops ignore NaN in the largest magnitude of a block; for few, they do not. Programs of the page
+therefore have 256 copies of a block.
 """
 
 from typing import Any

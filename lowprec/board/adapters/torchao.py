@@ -46,7 +46,7 @@ def tensorwise(x: Any) -> Answer:
 
 
 def float8_tensor(x: Any) -> Answer:
-    """Quantize rows to E4M3 by the tensor subclass of inference."""
+    """Quantize rows to E4M3 by the tensor subclass for inference."""
     from torch import from_numpy, uint8
     from torchao.quantization import Float8Tensor, PerRow
 
@@ -59,7 +59,7 @@ def hadamard(x: Any) -> Answer:
     import torch
     from torchao.prototype.moe_training.nvfp4_training import hadamard_utils as utils
 
-    signs = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)  # those of TransformerEngine
+    signs = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)  # TransformerEngine's
     matrix = utils.get_rht_matrix(signs, "cpu", torch.bfloat16, 16)
     return {"values": (torch.from_numpy(x).bfloat16() @ matrix).float().numpy()}
 

@@ -1,6 +1,6 @@
-"""TransformerEngine's references in PyTorch, from the checkout that TRANSFORMER_ENGINE names; no extension is built.
+"""TransformerEngine's references in PyTorch, from the checkout in the folder TRANSFORMER_ENGINE, without its extension.
 
-Its "scale" multiplies values; what is stored is the inverse, which multiplies codes. Low nibble first.
+Its "scale" multiplies values; the stored inverse multiplies codes. A byte holds the first code in its low nibble.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def reference(name: str) -> Any:
-    """Import a reference alone, with empty modules in place of the package."""
+    """Import a reference without the package, which is replaced by empty modules."""
     import importlib
     import os
     import sys
@@ -31,7 +31,7 @@ def reference(name: str) -> Any:
     from pathlib import Path
 
     class Quantizer:
-        """The part of TransformerEngine's class that references use."""
+        """Attributes of TransformerEngine's class that its references use."""
 
         def __init__(self, *, rowwise: bool = True, columnwise: bool = True) -> None:
             self.rowwise_usage, self.columnwise_usage = rowwise, columnwise
@@ -61,7 +61,7 @@ def nvfp4(x: Any, columns: bool = False, stored: bool = False, bfloat16: bool = 
     t = torch.from_numpy(x).bfloat16() if bfloat16 else torch.from_numpy(x)
     q = module.NVFP4QuantizerRef(dtype=module.reference_utils.Fp4Formats.E2M1, **options).quantize(t)
     codes, scale = (q.data_t, q.scale_t) if columns else (q.data, q.scale)
-    rows = options.get("quant_tile_shape", (1, 16))[0]  # of 16 x 16 values, each row has the same scales
+    rows = options.get("quant_tile_shape", (1, 16))[0]  # the 16 rows of a 16 x 16 block have the same scales
     codes, scale = codes.numpy() if stored else nibbles(codes.numpy()), scale.float().numpy()[::rows]
     return {"codes": codes.T, "scale": scale.T} if columns else {"codes": codes, "scale": scale}
 
