@@ -55,12 +55,12 @@ from .tensorcore.accumulator import Accumulator as Accumulator
 from .tensorcore.catalogue import accumulators as accumulators
 from .tensorcore.engines.selection import use_kernel as use_kernel
 from .tensorcore.gemm import gemm as gemm
-from .tensorcore.gemm import matmul_f32 as matmul_f32
 from .tensorcore.grouped import grouped_gemm as grouped_gemm
 from .tensorcore.grouped import grouped_wgrad as grouped_wgrad
 from .tensorcore.kinds.nvidia import FusedSum as FusedSum
 from .tensorcore.library import GemmLibrary as GemmLibrary
 from .tensorcore.library import gemm_libraries as gemm_libraries
+from .tensorcore.matmul import matmul_f32 as matmul_f32
 from .tensorcore.mma import mma as mma
 from .tensorcore.packed import prepack_b as prepack_b
 

@@ -23,7 +23,7 @@ from lowprec.moe.run.train import Schedule, Trainer
 from lowprec.recipe import GemmSpec, TensorSpec
 from lowprec.recipe.operands import quantize_operand
 from lowprec.registry import Registry
-from lowprec.tensorcore.gemm import matmul_f32
+from lowprec.tensorcore.matmul import matmul_f32
 
 
 def names_for(catalogue: Registry[Any], name: str) -> tuple[str, str]:

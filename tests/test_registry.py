@@ -14,7 +14,7 @@ import lowprec as lp
 from lowprec._values import Value
 from lowprec.interop import ml_dtype
 from lowprec.registry import PUBLIC, Registry, UnknownNameError
-from lowprec.tensorcore.gemm import matmul_f32
+from lowprec.tensorcore.matmul import matmul_f32
 
 
 def test_lookup_by_name_alias_and_object() -> None:

@@ -14,7 +14,7 @@ from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
-from ..tensorcore.gemm import matmul_f32
+from ..tensorcore.matmul import matmul_f32
 from ..tensorcore.operands import slice_k
 from .product import Product
 

@@ -52,7 +52,7 @@ def _swiglu(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
 
 def _expert(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
     """Return down-projections of a SwiGLU, with tokens of different scale; not rounded to bfloat16."""
-    from lowprec.tensorcore.gemm import matmul_f32
+    from lowprec.tensorcore.matmul import matmul_f32
 
     hidden = _swiglu(rng, (shape[0], _INNER)) * np.exp(rng.standard_normal((shape[0], 1)) / 2)
     weights = rng.standard_normal((shape[1], _INNER)) / np.sqrt(_INNER)

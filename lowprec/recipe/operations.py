@@ -12,7 +12,8 @@ from lowprec.cast.casts import round_to
 from lowprec.codec.wire import Codec
 from lowprec.format.catalogue import Format, formats
 from lowprec.scaling.quantize import Quantized
-from lowprec.tensorcore.gemm import gemm, matmul_f32
+from lowprec.tensorcore.gemm import gemm
+from lowprec.tensorcore.matmul import matmul_f32
 from lowprec.tensorcore.packed import prepack_b
 from lowprec.tensorcore.problem import canonical_nan
 

@@ -31,7 +31,7 @@ from torch.autograd import forward_ad
 from lowprec._fpenv import has_default_fpenv
 from lowprec.format.catalogue import formats
 from lowprec.recipe import LayerPrecision, LayerState, LinearOps
-from lowprec.tensorcore.gemm import matmul_f32
+from lowprec.tensorcore.matmul import matmul_f32
 
 from .arrays import tensor, values
 

@@ -36,7 +36,7 @@ from lowprec.moe.model.config import MoEConfig
 from lowprec.moe.model.layers import Array, Grads, Linear, Params, RMSNorm
 from lowprec.moe.model.memory import SAVE_ALL, RecomputePolicy
 from lowprec.special.exp2 import RoundedExp2
-from lowprec.tensorcore.gemm import matmul_f32
+from lowprec.tensorcore.matmul import matmul_f32
 
 if TYPE_CHECKING:
     from lowprec.attn.kernel import AttentionKernel
