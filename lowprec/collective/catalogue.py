@@ -1,4 +1,4 @@
-"""Named collectives: those of libraries, and those of studies."""
+"""Named collectives: those of libraries, and textbook algorithms for studies."""
 
 from __future__ import annotations
 

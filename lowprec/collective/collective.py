@@ -1,14 +1,13 @@
 """`Collective`: an algorithm that adds the arrays of several ranks, and its bits for any data.
 
-A collective cuts the elements into parts. Each part has a tree of additions, whose leaves are ranks, and values of the
-tree that are sent as messages: a codec is applied to these. Without a codec, every sum is rounded to the format in
-which the algorithm keeps it.
+A collective cuts the elements into parts. Each part has a tree of additions with one leaf per rank. Some values of the
+tree are sent as messages, which a codec encodes. Without a codec, every sum is rounded to the algorithm's format.
 
-With q the signal to noise ratio of a codec alone, in power, and independent values on R ranks, a sum has the ratio
-q / n(R). A message with the sum of k ranks adds k / R to n(R): 1 for ``one_shot``, 2 for ``two_step``, log2 R for
-``tree`` with R a power of two, (R - 1) / 2 for ``ring``. For ring and tree, n(R) excludes the rounding of the result
-before it is sent to all ranks, which adds 1. The formula holds for noise far below the signal: a ring of 32 ranks in
-NVFP4, with 8.5 dB by the formula, is 1 dB lower.
+Let q be the signal-to-noise ratio of the codec, in power. For independent values on R ranks, a sum has the ratio
+q / n(R). A message with the sum of k ranks adds k / R to n(R): the total is 1 for ``one_shot``, 2 for ``two_step``,
+log2 R for ``tree`` with R a power of two, (R - 1) / 2 for ``ring``. For ring and tree, n(R) excludes the rounding of
+the result before it is sent to all ranks, which adds 1. The formula holds for noise far below the signal: for a ring
+of 32 ranks in NVFP4 it gives 8.5 dB, and the measured ratio is 1 dB lower.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ FP8 = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2"}
 
 
 class Tree(NamedTuple):
-    """Tree of additions in the form of `Order.steps`, with the numbers of the results that are sent as messages.
+    """Tree of additions: steps as in `Order.steps`, and the indices of the values that are sent as messages.
 
     A step of one term adds it to +0.
     """
@@ -50,12 +49,12 @@ class Tree(NamedTuple):
 
     @classmethod
     def of(cls, steps: Steps, sent: Sequence[int]) -> Tree:
-        """Return the tree of finished steps."""
+        """Return the tree of `Steps` that are complete."""
         return cls(tuple(steps.found), frozenset(sent))
 
 
 class Part(NamedTuple):
-    """Elements that are added by one tree, and the rank at each of its leaves."""
+    """Range of elements that one tree adds, and the rank at each of its leaves."""
 
     start: int
     stop: int
@@ -72,14 +71,14 @@ class Collective(Value):
     name : str
         Name in the catalogue.
     wide_sums : bool
-        Whether sums of elements narrower than float32 are kept in float32 and rounded once, at the end; otherwise every
-        sum is rounded to the format of the elements.
+        Whether sums of narrower elements are computed in float32 and rounded once, at the end; otherwise every sum is
+        rounded to the format of the elements.
     fp8_sums : {"float32", "float16"}
-        Format in which two FP8 numbers are added, before the sum is rounded to FP8, or kept if `wide_sums`.
+        Format in which FP8 numbers are added. Each sum is then rounded to FP8, unless `wide_sums` is set.
     source : str
         Reference for the algorithm.
     validated_against : str
-        Software whose outputs are equal, bit for bit.
+        Software with the same outputs, bit for bit.
 
     Examples
     --------
@@ -107,7 +106,7 @@ class Collective(Value):
         """Yield the parts of `count` elements of `itemsize` bytes, in order, without empty ones."""
 
     def least(self, ranks: int) -> int:
-        """Return the least number of elements for which libraries take the algorithm."""
+        """Return the smallest number of elements for which libraries use the algorithm."""
         return 1
 
     @with_default_fpenv
@@ -176,7 +175,7 @@ class Collective(Value):
         return quiet_nan(out).reshape(x.shape[1:])
 
     def reduce_scatter(self, shards: ArrayLike) -> Array:
-        """Return the sums [ranks, ...] that each rank receives: those of an all-reduce, in equal parts.
+        """Return the sums [ranks, ...] that each rank receives: an equal part of the sums of an all-reduce.
 
         Parameters
         ----------
@@ -199,9 +198,9 @@ class Collective(Value):
         Parameters
         ----------
         ranks, count : int
-            Number of ranks, and of elements.
+            Numbers of ranks and of elements.
         index : int
-            Element.
+            Index of the element.
         dtype : {"float32", "bfloat16", "float16", "float64"}
             Format of the elements.
 
@@ -239,7 +238,7 @@ class Collective(Value):
         )  # fmt: skip
 
     def snr_loss(self, ranks: int) -> float:
-        """Return by how many dB the signal to noise ratio of a sum over `ranks` ranks is lower than the codec's.
+        """Return the loss of signal-to-noise ratio of a sum over `ranks` ranks, relative to the codec's, in dB.
 
         Raises
         ------
@@ -256,7 +255,7 @@ class Collective(Value):
         return 10 * math.log10(noise) if noise else -math.inf
 
     def noise_gain(self, ranks: int) -> float:
-        """Return n(ranks): the noise of the sum, relative to the signal, over that of the codec.
+        """Return n(ranks): the relative noise of the sum, divided by that of the codec.
 
         Raises
         ------
@@ -288,7 +287,7 @@ _PARTS = 1 << 12  # parts that are computed together
 
 
 class Arithmetic:
-    """Conversion, addition and rounding of the elements of an all-reduce.
+    """Operations on the elements of an all-reduce: conversion, addition and rounding.
 
     Parameters
     ----------
@@ -297,7 +296,7 @@ class Arithmetic:
     wide : bool
         Whether sums are rounded to `dtype` only at the end.
     fp8_sums : {"float32", "float16"}
-        Format of sums of FP8 numbers.
+        Format in which FP8 numbers are added.
     """
 
     def __init__(self, dtype: np.dtype[Any], *, wide: bool, fp8_sums: Fp8Sums) -> None:
@@ -310,7 +309,7 @@ class Arithmetic:
         return x.astype(self.inner)
 
     def add(self, a: Array, b: Array) -> Array:
-        """Return the sum of two numbers, rounded."""
+        """Return the rounded sum of two arrays."""
         total = a + b
         return self.finish(total).astype(self.inner) if self._is_rounded else total
 
@@ -324,20 +323,20 @@ def evaluate(
     steps: Sequence[Sequence[int]], values: dict[int, Array], add: Callable[[Array, Array], Array],
     sent: frozenset[int] = frozenset(), send: Callable[[Any], Array] = np.asarray,
 ) -> Array:  # fmt: skip
-    """Return the last sum of a tree.
+    """Compute the steps of a tree and return the last sum.
 
     Parameters
     ----------
     steps : sequence of sequence of int
         Terms of each step.
     values : dict from int to array
-        Numbers at the leaves; they are removed from the dict as they are used.
+        Arrays at the leaves; each is removed from the dict after its use.
     add : callable
-        Sum of two arrays.
+        Function that adds two arrays.
     sent : frozenset of int
         Indices of the values that are sent as messages.
     send : callable
-        Function that returns a value as it arrives after it was sent as a message.
+        Function that encodes and decodes a message.
     """
     n = len(values)
 

@@ -14,7 +14,7 @@ from .collective import Collective, Part, Tree
 
 
 def _chain(ranks: int) -> Tree:
-    """Return the tree of a running sum that travels from leaf to leaf."""
+    """Return the tree of a running sum that is sent from leaf to leaf."""
     steps = Steps(ranks, "float32")
     steps.in_turn(range(ranks))
     return Tree.of(steps, (0, *range(ranks, 2 * ranks - 2)) if ranks > 1 else ())
@@ -22,19 +22,20 @@ def _chain(ranks: int) -> Tree:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ring(Collective):
-    """Running sums that travel around a ring: each rank adds its elements of a chunk, and one chunk ends on each rank.
+    """Running sums that are sent around a ring: each rank adds its elements, and one chunk is complete on each rank.
 
     Parameters
     ----------
     first : int
         Rank at which chunk 0 starts; chunk c starts c ranks further.
     direction : {1, -1}
-        Whether a sum travels to the next rank or to the one before.
+        Direction of the messages: 1 to the next rank, -1 to the previous one.
     segments : int
-        0: chunks differ by one element at most, the larger ones first. Otherwise, chunks are equal but for the last
-        ones: the elements are cut into a multiple of `ranks` of equal segments, at least this many for each rank.
+        0: sizes of chunks differ by at most one element, larger chunks first. Otherwise, the smallest number of
+        segments per rank: the elements are cut into a multiple of `ranks` of equal segments, so that only the last
+        chunks may be smaller.
     segment_bytes : int
-        Most bytes of a segment.
+        Largest size of a segment in bytes.
     """
 
     first: int = 1
@@ -51,7 +52,7 @@ class Ring(Collective):
         check_int(caller, "segment_bytes", self.segment_bytes, 1)
 
     def least(self, ranks: int) -> int:
-        """Return the number of ranks, because each has a chunk."""
+        """Return the number of ranks: each rank has a chunk."""
         return ranks
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
@@ -73,7 +74,7 @@ class Ring(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pairs(Collective):
-    """Sums of pairs of ranks, then of pairs of sums; both partners compute the sum, so that both messages are encoded.
+    """Sums of pairs of ranks, then of pairs of sums; both partners of a pair compute the sum, from encoded messages.
 
     An exchange of halves of the elements (recursive halving, Rabenseifner) and one of all of them (recursive doubling)
     have the same bits, because addition commutes.
@@ -86,7 +87,7 @@ class Pairs(Collective):
         Whether R ranks are first reduced to a power of two, 2^k, by adding the first 2 (R - 2^k) in pairs of
         neighbours. Otherwise, the last of an odd number of ranks waits for the next level.
     halves : bool
-        Whether each rank reduces a part of the elements: the least number of elements is then 2^k.
+        Whether each rank reduces a part of the elements, of which there must then be at least 2^k.
     """
 
     join: Literal["pairwise", "halving"] = "pairwise"
@@ -113,7 +114,7 @@ class Pairs(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneShot(Collective):
-    """Every rank gets the elements of all ranks and adds them one by one.
+    """Sums of the elements of all ranks, which every rank receives and adds one by one.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class OneShot(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoLevel(Collective):
-    """Sums within each node, from +0 and with no message encoded, then in a `Ring` of nodes with default parameters.
+    """Sums within each node, from +0 and without a codec, which a `Ring` with default parameters adds over nodes.
 
     Parameters
     ----------
@@ -172,7 +173,7 @@ class TwoLevel(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DoubleBinaryTree(Collective):
-    """Two binary trees: a rank adds its children's sums to its own elements, and sends the result to its parent.
+    """Sums along two binary trees: a rank adds the sums of its children to its elements and sends them to its parent.
 
     Rank 0 is the root of the first tree, which has the first half of the elements; the second tree is the first one
     mirrored, or moved by one rank if the number of ranks is odd.
@@ -195,7 +196,7 @@ class DoubleBinaryTree(Collective):
 
 
 def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
-    """Add the steps of the subtree of a rank, whose lowest set bit is `bit`; return the number of its sum."""
+    """Add the steps of the subtree of a rank with lowest set bit `bit`; return the index of its sum."""
     low = bit >> 1
     children = []
     if rank and low:
@@ -212,16 +213,16 @@ def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Choice(Value):
-    """A row of `Chosen`: the algorithm for fewer than the given numbers of ranks and bytes.
+    """Row of `Chosen`: the algorithm below given numbers of ranks and bytes.
 
     Parameters
     ----------
     ranks, nbytes : int
         Numbers below which the row applies.
     algorithm : Collective or None
-        The algorithm; None where the library's is not described.
+        Algorithm; None if that of the library is not implemented here.
     few : Collective, optional
-        Algorithm for fewer elements than `algorithm` needs.
+        Algorithm for arrays with fewer elements than `algorithm` requires.
     """
 
     ranks: int
@@ -239,12 +240,12 @@ class Choice(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chosen(Collective):
-    """The algorithm that a library chooses from the numbers of ranks and bytes.
+    """Table by which a library chooses an algorithm from the numbers of ranks and bytes.
 
     Parameters
     ----------
     choices : tuple of Choice
-        Rows; the first that applies is taken.
+        Rows of the table; the first row that applies determines the algorithm.
     """
 
     choices: tuple[Choice, ...] = dataclasses.field(default=(), kw_only=True)
@@ -260,7 +261,7 @@ class Chosen(Collective):
         Raises
         ------
         ValueError
-            If no row applies, or the row has no algorithm.
+            If no row applies, or the algorithm of the row is None.
         """
         for row in self.choices:
             if ranks < row.ranks and count * itemsize < row.nbytes:
@@ -278,7 +279,7 @@ class Chosen(Collective):
         yield from self.choose(ranks, count, itemsize).parts(ranks, count, itemsize)
 
     def noise_gain(self, ranks: int) -> float:
-        """Raise ValueError: each algorithm among the choices has its own noise."""
+        """Raise ValueError: the noise depends on the algorithm that is chosen."""
         raise ValueError(
             f"noise_gain: collective must be one algorithm, such as {self.name}.choose(ranks, count, itemsize), got "
             f"{self.name}, which chooses by the number of bytes"

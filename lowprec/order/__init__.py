@@ -1,1 +1,1 @@
-"""Orders of summation: revealed from a callable, named for public libraries, and computed bit by bit."""
+"""Orders of summation: found by calls of a function, named for public libraries, and computed bit for bit."""

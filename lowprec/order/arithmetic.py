@@ -1,4 +1,4 @@
-"""The arithmetic of a tree of additions: the formats and fused products that give a callable's bits."""
+"""Arithmetic of a tree of additions: formats of its sums and fused products that give the callable's bits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SAMPLES = 200
 #: Kinds of samples that alternate.
 KINDS = 6
 _SMALLEST = 4
-_LONG = 54  # bits below a number that no format keeps
-# Bits below a number that a format keeps and those after it do not; bfloat16 keeps fewer.
+_LONG = 54  # distance in bits at which no format keeps a small term of a sum
+# Distance in bits at which a format keeps a small term of a sum, and the formats after it do not.
 _KEPT: tuple[tuple[int, FormatName], ...] = ((25, "float64"), (12, "float32"), (9, "float16"))
-# Numbers whose squares are not exact in the format.
+# Numbers with squares that are not exact in the format.
 _INEXACT: dict[str, float] = {
     "float16": 1 + 2.0**-6,
     "bfloat16": 1 + 2.0**-4,
@@ -65,7 +65,7 @@ def samples(n: int, count: int, operands: int, dtype: np.dtype[Any], seed: int, 
 
 
 class Found(NamedTuple):
-    """An order, and the number of samples on which it was compared."""
+    """Order that was found, and the number of samples on which it was compared."""
 
     order: Order
     samples: int
@@ -77,7 +77,7 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
     Raises
     ------
     RevealError
-        If no order does, or if the callable gives two results for one input.
+        If no formats do, or if the callable returns different results for one input.
     """
     inputs, got = _answered(probed, samples(probed.n, count, probed.operands, probed.dtype, seed))
     again = np.array([probed(*vectors) for vectors in zip(*inputs, strict=True)])
@@ -113,7 +113,7 @@ def find_arithmetic(probed: Probed, order: Order, *, is_exact: bool, count: int,
 
 
 def _answered(probed: Probed, inputs: Sequence[Array]) -> tuple[list[Array], Array]:
-    """Return inputs and outputs, without inputs of large numbers for which the callable raises, as math.fsum does."""
+    """Return inputs and outputs, without inputs of extreme numbers for which the callable raises, as math.fsum does."""
     rows, got = [], []
     for row, vectors in enumerate(zip(*inputs, strict=True)):
         try:
@@ -133,7 +133,7 @@ def bits(x: Array) -> Array:
 
 
 def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
-    """Return the orders that agree with the answers so far, one for each format that the last step may have."""
+    """Return the orders that agree with the results so far, one for each possible format of the last step."""
     named = functools.partial(order.with_, name=order.name)
     if is_exact:
         return [named(sum_format="exact")]
@@ -161,7 +161,7 @@ def _candidates(probed: Probed, order: Order, is_exact: bool) -> list[Order]:
 
 
 def _fused_steps(n: int, order: Order) -> list[Steps]:
-    """Return two variants of the steps: of any two elements added to each other, the first or the last is rounded."""
+    """Return two variants of the steps: of two elements that are added, the first or the last product is rounded."""
     found = []
     for last in (False, True):
         steps: list[tuple[int, ...]] = []
@@ -190,8 +190,8 @@ def _leaves(n: int, steps: Steps) -> list[int]:
 def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
     """Return the format of each step except the last.
 
-    A large and a small number are added in the step, and the next step subtracts the large number: the small one
-    remains if the step kept it.
+    The step adds a large and a small number, and the next step subtracts the large one: the small one is the result if
+    the format of the step is wide enough.
     """
     n, leaf = probed.n, _leaves(probed.n, steps)
     parent = {term: terms for terms in steps for term in terms}
@@ -215,9 +215,9 @@ def _step_formats(probed: Probed, steps: Steps) -> list[FormatName]:
 
 
 def _fused_products(probed: Probed, steps: Steps) -> list[bool]:
-    """Return for each product whether it enters a sum without being rounded to the format of the elements.
+    """Return for each product whether it is fused: added without being rounded to the format of the elements.
 
-    A square is added to the negative of the rounded square: the sum is zero if the square was rounded too.
+    A square is added to the negative of the rounded square: the sum is zero if that square was also rounded.
     """
     n, leaf = probed.n, _leaves(probed.n, steps)
     root = _INEXACT[probed.dtype.name]

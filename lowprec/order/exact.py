@@ -1,4 +1,4 @@
-"""Sums and multiply-adds with a single rounding, in NumPy; some flush subnormals."""
+"""Sums and multiply-adds with a single rounding, in NumPy, and variants that flush subnormals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..format.catalogue import formats
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
-_SPLITTER = 134217729.0  # 2^27 + 1 halves the 53 bits of a float64 (Veltkamp)
+_SPLITTER = 134217729.0  # 2^27 + 1 splits the 53 bits of a float64 in two (Veltkamp)
 _LEAST_NORMAL = np.float32(2.0**-126)
-_LARGE, _SMALL = 2.0**480, 2.0**-480  # factors between them have products whose parts neither overflow nor underflow
+_LARGE, _SMALL = 2.0**480, 2.0**-480  # the parts of products of factors between them neither overflow nor underflow
 
 
 def cast(x: Array, dtype: np.dtype[Any]) -> Array:
@@ -56,7 +56,7 @@ def _rounded_sum(terms: list[float], dtype: np.dtype[Any], from_zero: bool) -> f
     try:
         total = math.fsum(terms)
         error = math.fsum([*terms, -total]) if math.isfinite(total) else 0.0  # its sign is exact
-    except OverflowError:  # of a partial sum
+    except OverflowError:  # a partial sum overflowed
         exact = sum(map(Fraction, terms), Fraction(0))
         total = _round_fraction(exact)
         error = 0.0 if math.isinf(total) else float(exact > total) - float(exact < total)
@@ -126,7 +126,7 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def flushed(x: Array) -> Array:
-    """Return float32 numbers with subnormals as zeros of their signs."""
+    """Return float32 numbers with subnormals replaced by zeros of the same sign."""
     found: Array = np.where(np.abs(x) < _LEAST_NORMAL, x * 0, x)
     return found
 
@@ -183,7 +183,7 @@ def _product_error(a: Array, b: Array, product: Array) -> Array:
 
 
 def _add_to_odd(a: Array, b: Array) -> Array:
-    """Return a + b rounded to odd: an inexact sum becomes the neighbour whose last bit is 1."""
+    """Return a + b rounded to odd: an inexact sum becomes the neighbour with last bit 1."""
     total, error = _two_sum(a, b)
     even = (np.ascontiguousarray(total).view(np.int64) & 1) == 0
     inexact = (error != 0) & even

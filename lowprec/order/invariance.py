@@ -1,4 +1,4 @@
-"""Batch sizes at which the bits of a row change: of a matrix product, with its orders, or of any function."""
+"""Batch sizes at which the bits of a row change, for a matrix product, with its orders, or for any function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .probed import RevealError, name_of, takes_tensors
 from .reveal import MOST, SECONDS, reveal
 
 Array = NDArray[Any]
-_DRAWS = 4  # operands of each kind, on which row 0 is compared
+_DRAWS = 4  # samples of each kind of operands
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Change:
     share : float
         Share of the row's outputs that differ from those with the previous number of rows.
     column : int
-        An output that differs.
+        Index of an output that differs.
     before, after : Order or None
-        Orders of that output; None if they were not revealed.
+        Orders of that output; None if they were not found.
     reason : str
-        Why no order was revealed.
+        Reason why no order was found.
     """
 
     m: int
@@ -62,7 +62,7 @@ class Invariance:
     outputs : int
         Number of outputs of row 0 that were compared for each size.
     variable : str
-        Name of the size.
+        Name of the size in messages, such as "M".
     """
 
     name: str
@@ -73,7 +73,7 @@ class Invariance:
 
     @property
     def sentence(self) -> str:
-        """The result in a sentence."""
+        """Result in one sentence."""
         span = f"{len(self.sizes)} from {self.sizes[0]} to {self.sizes[-1]}"
         count = f"{self.outputs} outputs for each {self.variable} of {span}"
         if not self.changes:
@@ -89,8 +89,8 @@ def batch_invariance(
 ) -> Invariance:  # fmt: skip
     """Find the numbers of rows at which the bits of one row of a matrix product change.
 
-    Row 0 is the same for every number of rows. Its results are compared on normal data and on data of which one half
-    cancels the other exactly, so that the result consists of rounding errors.
+    The operands of row 0 are equal for every number of rows. Its results are compared on normal data and on data of
+    which one half cancels the other exactly, so that the result consists of rounding errors.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def batch_invariance(
     orders : bool
         Whether to reveal the orders before and after each change, for one output.
     seconds : float
-        Time for one order, see `lowprec.reveal`.
+        Time limit for the search for one order, as in `lowprec.reveal`.
     seed : int
         Seed of the operands.
 
@@ -163,14 +163,14 @@ def batch_invariance(
 def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invariance:
     """Find the sizes at which the bits of a function's outputs change.
 
-    The function computes the same row for each size, with the kernel, tiles or parts that some rule chooses for that
-    size. The rule may be one that a library publishes; the size may also be an offset of a buffer in memory.
+    For each size, the function computes the same row with the kernel, tiles or parts that a library's rule chooses for
+    that size. The size may also be another variable, such as the offset of a buffer in memory.
 
     Parameters
     ----------
     function : callable
-        Function of a size that returns the outputs of the row, numbers always of one shape and dtype. All their bits
-        are compared, those of NaN too.
+        Function that takes a size and returns the outputs of the row as numbers of one shape and dtype. All their bits
+        are compared, including those of NaN.
     sizes : sequence of int
         Sizes, in the order in which they are compared.
 
@@ -231,7 +231,7 @@ def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Arr
 
 
 class _Product:
-    """A function of two matrices, called with one row that is tested and further rows that are not."""
+    """Function of two matrices, called with the row that is tested and further rows."""
 
     def __init__(
         self, function: Callable[[Any, Any], Any], k: int, n: int, dtype: FormatName, most: int, seed: int
@@ -248,7 +248,7 @@ class _Product:
         Raises
         ------
         RevealError
-            If the function raises, or returns anything else.
+            If the function raises, or returns anything but numbers of that shape.
         """
         tensors = takes_tensors(self.function)
         inputs = [to_like("batch_invariance", x, "torch", self.dtype) if tensors else x.copy() for x in (a, b)]
@@ -284,7 +284,7 @@ class _Product:
         return first
 
     def order(self, column: int, m: int, seconds: float, seed: int) -> Order | RevealError:
-        """Return the order of an output of row 0 of a product of m rows, or the error of a search without result."""
+        """Return the order of an output of row 0 of a product of m rows, or the error if none was found."""
         rows, columns = self.others[:m].copy(), self.columns.copy()
 
         def output(a: Array, b: Array) -> Any:

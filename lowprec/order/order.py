@@ -26,7 +26,7 @@ SUM_FORMATS: tuple[SumFormat, ...] = get_args(SumFormat)
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in FORMATS
 }
-#: Formats whose subnormals an order may flush.
+#: Formats in which an order may flush subnormals.
 FLUSHED: tuple[FormatName, ...] = ("bfloat16", "float32")
 Steps = tuple[tuple[int, ...], ...]
 _ROWS = 1 << 18  # numbers in a block of rows, so that all of its running sums stay in the cache
@@ -37,38 +37,38 @@ _SHOWN = 200  # characters of an order's repr
 class Order(Value):
     """Order in which n numbers are added, and the arithmetic of the additions.
 
-    Two orders are equal if they give the same bits by the same additions: addition commutes, so the order of its terms
-    is normalized, as is the numbering of steps that do not depend on each other.
+    Two orders are equal if they consist of the same additions in the same formats. Terms of an addition and steps that
+    do not depend on each other are stored in a normalized order, because their order changes no bit.
 
     Parameters
     ----------
     name : str
         Name in tables and messages.
     steps : tuple of tuple of int
-        Terms of each addition. A number below n is an element; n + i is the result of step i, which comes before. The
-        last step has the result; an order of one element has no steps. A step of more than two terms adds them in one
-        operation, whose rounding the order does not describe; only `sum_format` "exact" does. With `fma`, a step of
-        one term, ``(k,)``, is the rounded product of an element.
+        Terms of each addition. A number below n is an element; n + i is the result of an earlier step i. The last step
+        gives the result; for one element there are zero steps. A step of more than two terms adds them in one
+        operation of unknown rounding, unless `sum_format` is "exact". With `fma`, a step of one term, ``(k,)``, is the
+        rounded product of an element.
     dtype : {"float16", "bfloat16", "float32", "float64"}
         Format of the elements.
     sum_format : {"float16", "bfloat16", "float32", "float64", "exact"}
         Format to which every sum, and every element or product that is not fused, is rounded; "exact": one sum without
-        rounding. A sum is computed in the widest format of its terms and its own, and then rounded to its own.
+        rounding. A sum is computed in the widest format among its terms' and `sum_format`, and then rounded.
     step_formats : tuple of (int, str)
-        Steps whose results are rounded to another format, with that format.
+        Steps with another format than `sum_format`, and that format.
     out_format : {"float16", "bfloat16", "float32", "float64"}
         Format to which the result is rounded.
     fma : bool
-        Whether `dot` adds products of elements without rounding them, as fused multiply-adds, except those in steps of
-        one term. Without such a step, the first of two products that are added to each other is rounded.
+        Whether `dot` adds products without rounding them, as fused multiply-adds. Products in steps of one term are
+        rounded, as is the first of two products that are added to each other.
     from_zero : bool
-        Whether a running sum starts at +0 instead of its first term: a sum of -0 is then +0.
+        Whether a running sum starts at +0 instead of its first term, so that a sum of -0 is +0.
     flush : bool
-        Whether subnormal elements, products and sums, which must be float32, become zeros, as in VDPBF16PS.
+        Whether subnormal elements, products and sums become zeros, as in VDPBF16PS; sums must be float32.
     source : str
         Reference for the order.
     validated_against : str
-        What the order was compared with.
+        Software or samples with which the order was compared.
 
     Examples
     --------
@@ -222,7 +222,7 @@ class Order(Value):
             columns = [flushed(x.astype(np.float32)) for x in columns]
 
         def value(term: int, fmt: np.dtype[Any] = usual, *, starts: bool = False) -> NDArray[Any]:
-            """Return a sum, or an element or product, rounded; if a running sum `starts` with it, +0 may be added."""
+            """Return a sum, or a rounded element or product; if it `starts` a running sum, +0 may be added."""
             if term >= n:
                 return values.pop(term)
             x: NDArray[Any] = columns[0][term].astype(_wider(columns[0].dtype, fmt))
@@ -268,7 +268,7 @@ class Order(Value):
 
     @property
     def arithmetic(self) -> str:
-        """Description of the arithmetic: formats that differ from that of the sums, and how products are added."""
+        """Description of the arithmetic: the format of the sums, other formats, and fused or rounded products."""
         words = [f"{self.sum_format} sums" if self.dtype != self.sum_format else self.sum_format]
         if self.dtype != self.sum_format:
             words.append(f"of {self.dtype}")
@@ -302,15 +302,15 @@ def _elements(steps: Steps) -> int:
 
 
 def _wider(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the narrowest format that holds the numbers of all given formats: float32 for float16 and bfloat16."""
+    """Return the narrowest format that represents the numbers of all given ones: float32 for float16 and bfloat16."""
     widest = max(dtypes, key=lambda dtype: dtype.itemsize)
     return widest if all(dtype.itemsize < widest.itemsize or dtype == widest for dtype in dtypes) else DTYPES["float32"]
 
 
 def _normalized(caller: str, steps: Any, fma: bool) -> tuple[Steps, list[int]]:
-    """Return the steps in depth-first order, their terms sorted by least element, and the original number of each step.
+    """Return the steps in depth-first order, with terms sorted by least element, and the original index of each step.
 
-    A one-term step that is added has the number -1.
+    A one-term step that was inserted has the index -1.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def _normalized(caller: str, steps: Any, fma: bool) -> tuple[Steps, list[int]]:
 
 
 def _postorder(n: int, steps: Steps, least: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers of the steps, each after those of its terms; iteratively, because chains are deep."""
+    """Yield the indices of the steps, each after those of its terms; without recursion, because chains are deep."""
     stack = [(n + len(steps) - 1, False)] if steps else []
     while stack:
         node, done = stack.pop()

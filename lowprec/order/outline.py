@@ -1,4 +1,4 @@
-"""An order as text and as a drawing, where elements that are added one by one with a constant stride are a slice."""
+"""Text and drawings of orders: elements of constant stride that are added one by one are shown as a slice."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 from .summation_tree import SumNode
 from .summation_tree import drawing as tree_drawing
 
-_BOXES = 400  # boxes of a legible drawing
-_LEAST_SLICE = 3  # elements of a slice
+_BOXES = 400  # largest number of boxes in a legible drawing
+_LEAST_SLICE = 3  # smallest number of elements in a slice
 
 
 class _Rounded(int):
-    """Index of an element whose product is rounded before it is added."""
+    """Index of an element with a product that is rounded before it is added."""
 
 
 class _Sum(NamedTuple):
@@ -27,7 +27,7 @@ def expression(n: int, steps: Sequence[Sequence[int]]) -> str:
     """Return an order as text.
 
     ``sum(x[0:4], x[8:12])`` adds elements one by one, from left to right; ``+`` adds the results on both sides;
-    ``fused(...)`` adds its terms in one operation; ``round(x[4:8])``, among fused products, are rounded ones.
+    ``fused(...)`` adds its terms in one operation; ``round(x[4:8])`` marks rounded products among fused ones.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def _text(node: _Sum | str) -> str:
 
 
 def _one_by_one(head: str, elements: Sequence[str]) -> str:
-    """Return the text of a partial sum to which elements are added one by one."""
+    """Return, as text, a partial sum to which elements are added one by one."""
     terms = [head] * bool(head) + list(elements)
     if not elements or (len(terms) == 1 and ":" not in terms[0]):
         return "".join(terms)
@@ -101,7 +101,7 @@ def _boxes(node: _Sum | str) -> int:
 
 
 def _outline(n: int, steps: Sequence[Sequence[int]]) -> _Sum | str:
-    """Return nested sums, each of which begins with the partial sum on the longest path of its subtree.
+    """Return nested sums; each begins with the partial sum on the longest path of its subtree.
 
     The recursion follows only branches off the longest paths, so its depth is at most log2(n).
     """

@@ -1,4 +1,4 @@
-"""A callable under test: its arguments, the results that it may return, and its time limit."""
+"""Calls of a function under test: arguments, checks of its results, and a time limit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOW_EVERY = 1.0  # seconds between two calls of `progress`
 
 
 class RevealError(ValueError):
-    """Error of a callable whose answers no order explains.
+    """Error raised if no order gives the results of a callable.
 
     Attributes
     ----------
     evidence : mapping of str to array
-        The inputs `x` (or `a` and `b`), the callable's results (`got`) and those of the order (`expected`).
+        Inputs `x` (or `a` and `b`), results of the callable (`got`) and of the order (`expected`).
     """
 
     def __init__(self, message: str, evidence: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -36,7 +36,7 @@ class RevealError(ValueError):
 
 
 class Probed:
-    """A callable of one vector, or of two, that returns one number.
+    """Callable of one or two vectors that returns one number.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Probed:
     seconds : float
         Time after which calls are refused.
     progress : callable or None
-        Function that is called with the number of calls so far, every second.
+        Function that is called every second with the number of calls so far.
     """
 
     def __init__(

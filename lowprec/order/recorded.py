@@ -1,6 +1,6 @@
-"""Probes in files, for a callable that Python cannot call: inputs are written, outputs are read.
+"""Probes in files, for functions that Python cannot call: inputs are written, outputs are read.
 
-The first file has all pairs of masks, which give the tree; the second asks for the arithmetic of that tree.
+The first file has all pairs of masks, which determine the tree; the second has inputs for the arithmetic of that tree.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .reveal import reveal
 from .tree import TreeSearch
 
 Array = NDArray[Any]
-MOST = 128  # elements: the first file has a row for each pair of them
+MOST = 128  # largest number of elements: the first file has a row for each pair
 
 
 class Recorded:
-    """A callable that returns the answers in files, and collects the inputs for which they have no answer.
+    """Callable that returns the outputs in files, and collects the inputs that the files lack.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
 
 
 def _check_options(dtype: FormatName, operands: int, seed: int) -> int:
-    """Return the seed, after a check of all three."""
+    """Check all three arguments and return the seed."""
     check_choice("reveal", "dtype", dtype, FORMATS)
     check_choice("reveal", "operands", operands, (1, 2))
     return check_int("reveal", "seed", seed, 0)
@@ -127,12 +127,12 @@ def next_probes(
     dumps: Sequence[Mapping[str, Array]], n: int, *, dtype: FormatName = "float32",
     out_format: FormatName | None = None, operands: int = 1, seed: int = 0,
 ) -> Order | dict[str, Array]:  # fmt: skip
-    """Return the order of recorded answers, or the inputs that are to be answered next.
+    """Return the order of recorded outputs, or the inputs for which outputs are required next.
 
     Raises
     ------
     RevealError
-        If no order explains the answers, or one input has two answers.
+        If no order gives the outputs, or one input has two different outputs.
     ValueError
         If arrays are missing or differ in shape, or a parameter is out of range.
     """
@@ -154,7 +154,7 @@ def next_probes(
 
 def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatName = "float32", operands: int = 1,
          seed: int = 0) -> dict[str, Any]:  # fmt: skip
-    """Return operands and outputs of a callable for `lowprec.identify`, which finds the arithmetic of fused terms.
+    """Return operands and outputs of a callable for `lowprec.identify`, which finds the arithmetic of fused sums.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatN
     dtype : str
         Dtype of the elements.
     operands : {1, 2}
-        Number of vectors; the second one has ones if the callable takes one.
+        Number of vectors; for 1, `b` contains ones.
     seed : int
         Seed of the operands.
 

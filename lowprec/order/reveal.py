@@ -25,8 +25,8 @@ def reveal(
 ) -> Order:  # fmt: skip
     """Find the order in which a callable adds n numbers.
 
-    The order is that of these n numbers, on this computer, with these versions and numbers of threads. The formats of
-    the sums and fused products are those that give the bits of all samples.
+    The result holds for this n, on this computer, with these versions and this number of threads. Formats of the sums
+    and fused products are chosen so that the order gives the callable's bits on all samples.
 
     Parameters
     ----------
@@ -46,19 +46,19 @@ def reveal(
     seed : int
         Seed of the search and the samples.
     progress : callable, optional
-        Function that is called with the number of calls so far, every second.
+        Function that is called every second with the number of calls so far.
 
     Returns
     -------
     Order
-        The order; its `validated_against` gives the number of samples on which it has the bits of the callable. Terms
-        that are added in one operation of unknown rounding form a step of more than two terms; such an order is not
-        compared. `lowprec.identify` finds the arithmetic of such operations.
+        The order; its `validated_against` gives the number of samples with equal bits. Terms that are added in one
+        operation of unknown rounding form a step of more than two terms; such an order is not compared with samples.
+        `lowprec.identify` finds the arithmetic of such operations.
 
     Raises
     ------
     RevealError
-        If no order explains the answers: the callable does not add, its answers are random, or their order depends on
+        If no order gives the results, because the callable does not add, is random, or adds in an order that depends on
         the data; or if it raises, returns anything but one number, or takes too long. `evidence` holds the input.
     ValueError
         If a parameter is out of range.

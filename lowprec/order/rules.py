@@ -14,18 +14,18 @@ from .order import DTYPES, FORMATS, FormatName, Order, SumFormat
 
 Join = Literal["in_turn", "pairwise", "halving"]
 JOINS: tuple[Join, ...] = get_args(Join)
-_MOST = 1 << 22  # elements of an order
+_MOST = 1 << 22  # largest number of elements of an order
 
 
 class Steps:
-    """Steps, under construction, of an order of n elements of a dtype."""
+    """Builder of the steps of an order of n elements of a dtype."""
 
     def __init__(self, n: int, dtype: FormatName) -> None:
         self.n, self.dtype = n, dtype
         self.found: list[tuple[int, ...]] = []
 
     def add(self, *terms: int) -> int:
-        """Add a step and return its number; given a single term, add none and return the term."""
+        """Add a step and return the index of its sum; for a single term, return the term without a step."""
         if len(terms) == 1:
             return terms[0]
         self.found.append(terms)
@@ -39,14 +39,14 @@ class Steps:
         return total
 
     def running(self, elements: Sequence[int]) -> int:
-        """Add elements one by one and return the last sum; a single product is rounded on its own."""
+        """Add elements one by one and return the last sum; for a single element, add a step that rounds its product."""
         if len(elements) > 1:
             return self.in_turn(elements)
         self.found.append((elements[0],))
         return self.n + len(self.found) - 1
 
     def join(self, terms: Sequence[int], how: Join) -> int:
-        """Add terms one by one, or repeatedly neighbours in pairs or the second half to the first; return the sum."""
+        """Add terms one by one, by pairs of neighbours, or the second half to the first; return the sum."""
         level = list(terms)
         if how == "in_turn":
             return self.in_turn(level)
@@ -72,7 +72,7 @@ class OrderRule(Value):
     fma : bool
         Whether products are added by fused multiply-adds.
     sum_formats : tuple of (str, str)
-        Dtypes for which the rule holds, with the format of the sums; empty: any dtype, with sums of the same format.
+        Dtypes for which the rule holds, each with the format of its sums; empty: any dtype, with sums in that dtype.
     source : str
         Reference for the rule.
     """
@@ -101,10 +101,10 @@ class OrderRule(Value):
         n : int
             Number of elements, at least 1.
         dtype, sum_format, out_format : str, optional
-            Formats of the elements, of the sums and of the result; by default, the sums have the rule's format for the
-            dtype, and the result has the dtype.
+            Formats of the elements, the sums and the result; by default, `sum_format` is the rule's for the dtype, and
+            `out_format` is the dtype.
         fma : bool, optional
-            Whether products are added by fused multiply-adds; by default, as the rule has it.
+            Whether products are added by fused multiply-adds; by default, the rule's `fma`.
 
         Returns
         -------
@@ -137,7 +137,7 @@ class OrderRule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(OrderRule):
-    """Elements added one by one, from left to right."""
+    """Addition of elements one by one, from left to right."""
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -146,7 +146,7 @@ class Chain(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(OrderRule):
-    """A tree over all elements, which adds neighbours in pairs, or the second half to the first.
+    """Balanced tree of additions, which adds neighbours in pairs or the second half to the first.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Tree(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lanes(OrderRule):
-    """Running sums of every `lanes`-th element, then their sum, and last the remaining fewer than `lanes` elements.
+    """Running sums of every `lanes`-th element, then their sum, to which the remaining elements are added.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Lanes(OrderRule):
     rest_in_lanes : bool
         Whether elements of the last, incomplete group are added to the running sums.
     least : int
-        Smallest number of elements for which there are lanes; fewer elements are added one by one.
+        Smallest number of elements that are added in lanes; fewer are added one by one.
     """
 
     lanes: int = 8
@@ -209,9 +209,9 @@ class Blocks(OrderRule):
     Parameters
     ----------
     block : int
-        Elements of a block.
+        Number of elements in a block.
     halves : bool
-        Whether n elements, for n between one and two blocks, are cut into two halves.
+        Whether n elements are divided into two halves if n is above `block` and at most twice that.
     """
 
     block: int = 128
@@ -236,7 +236,7 @@ class NumpyPairwise(OrderRule):
     Parameters
     ----------
     lanes, block : int
-        Running sums, and the largest block that is not cut into halves.
+        Number of running sums, and size of the largest block that is not halved.
     """
 
     lanes: int = 8
@@ -267,12 +267,12 @@ class NumpyPairwise(OrderRule):
 class TorchCascade(OrderRule):
     """PyTorch's sum on CPUs along contiguous memory: four running sums of vectors, on up to four levels.
 
-    Elements of 16 bits are converted to float32, and the halves of a vector are added first.
+    Elements of 16 bits are converted to float32; the two float32 vectors of a 16-bit vector are added first.
 
     Parameters
     ----------
     vector_bytes : int
-        Size of a vector: 32 with AVX2, whose width ATen's sums use on all x86 CPUs.
+        Size of a vector: 32, the width of AVX2, which ATen's sums use on all x86 CPUs.
     """
 
     vector_bytes: int = 32
@@ -308,9 +308,9 @@ class TorchCascade(OrderRule):
         return steps.in_turn([*head, *sums[1:]])
 
     def _cascade(self, steps: Steps, terms: Sequence[int]) -> int:
-        """Return a running sum that moves to the next level after 2^power terms, as does that level's."""
+        """Return the sum of running sums on several levels: after 2^power terms, a level's sum is added to the next."""
         power = max(self._LEAST_POWER, (len(terms) - 1).bit_length() // self._LEVELS)
-        levels: list[list[int]] = [[] for _ in range(self._LEVELS)]  # each is a running sum of at most one number
+        levels: list[list[int]] = [[] for _ in range(self._LEVELS)]  # each holds at most one running sum
 
         def put(level: int, term: int) -> None:
             levels[level] = [steps.in_turn([*levels[level], term])]

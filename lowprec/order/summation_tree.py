@@ -1,4 +1,4 @@
-"""Summation order of an accumulator as a tree, for drawings, for a test that evaluates it, and for `identify`."""
+"""Trees of an accumulator's summation order, for drawings, for a test that evaluates them, and for `identify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LETTER = 6.6  # width of a letter
 
 @dataclass(frozen=True)
 class ProductLeaf:
-    """Products that enter a sum together: their order does not affect its bits.
+    """Products that are added in one operation: their order does not affect its bits.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class ProductLeaf:
 
 @dataclass(frozen=True)
 class SingleRounding:
-    """An exact sum of the terms, rounded once.
+    """Exact sum of the terms, rounded once.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class SingleRounding:
 
 @dataclass(frozen=True)
 class AlignedAddition:
-    """Terms aligned to the largest exponent, truncated, added exactly, and truncated or rounded to the output.
+    """Sum of terms that are aligned to the largest exponent, truncated and added exactly; then the output is rounded.
 
     The attributes are those of an `Accumulator`, plus `operands`: the format to which operands are converted, or "".
     """
@@ -79,11 +79,11 @@ class AlignedAddition:
 
 @dataclass(frozen=True)
 class KindSpecific:
-    """An operation of a single kind, identified by its name and the numbers that affect the bits."""
+    """Operation of one kind of accumulator, identified by its name and the numbers that affect the bits."""
 
     name: str
     numbers: tuple[int, ...]
-    #: Whether two products of up to 8 bits each, plus +0, give the result of one rounding to nearest.
+    #: Whether two products of operands of up to 8 bits, plus +0, are rounded once to nearest.
     rounds_pairs: bool = False
     #: Fraction bits kept below the largest exponent; None: no such truncation.
     kept: int | None = None
@@ -95,12 +95,12 @@ class KindSpecific:
 
 @dataclass(frozen=True)
 class SumNode:
-    """One hardware operation on its terms.
+    """Node of the tree: one hardware operation on its terms.
 
     Attributes
     ----------
     does : tuple of str
-        Steps of the operation in words, one line of text each.
+        Description of the operation, one line per step.
     of : tuple of SumNode, ProductLeaf or str
         Terms: sums, products, and C and +0 by name.
     how : SingleRounding, AlignedAddition or KindSpecific
@@ -112,7 +112,7 @@ class SumNode:
     how: SingleRounding | AlignedAddition | KindSpecific = SingleRounding()
 
     def listed(self) -> list[tuple[SumNode | ProductLeaf | str, list[int]]]:
-        """Return all items, sums after their terms, with the positions of an item's terms; chains may be long."""
+        """Return all nodes and leaves, each after its terms and with their positions; without recursion."""
         found: list[tuple[SumNode | ProductLeaf | str, list[int]]] = []
         frames: list[tuple[SumNode | ProductLeaf | str, Iterator[SumNode | ProductLeaf | str], list[int]]]
         frames = [(self, iter(self.of), [])]
@@ -133,7 +133,7 @@ class SumNode:
 
 
 def drawing(order: SumNode, title: str) -> str:
-    """Return a tree as an SVG, with the terms on the left and the result on the right.
+    """Return a drawing of a tree as SVG, with the terms on the left and the result on the right.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""The tree of a sum by masks: M at one element, -M at another, small units elsewhere.
+"""Search for the tree of a sum by masks: M at one element, -M at another, small units elsewhere.
 
-M absorbs every unit that is added to it before M and -M meet, so the units that remain are those outside the smallest
-subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for one element
-paired with all others split the others into sibling subtrees, and each of them is treated in the same way. The element
-is drawn at random, so that a chain costs about 2 n calls in either direction, and a balanced tree n log2(n). With a
-bfloat16 result, which counts only 128 units exactly, each of these calls becomes n / 128 calls.
+M absorbs every unit that is added to it before it is added to -M, so the units that remain are those outside the
+smallest subtree with both elements: an idea of FPRev (Xie et al., arXiv:2411.00442). The sizes of these subtrees for
+one element, paired with each of the others, split the others into sibling subtrees; the search then repeats in each of
+these. The element is drawn at random, so that a chain costs about 2 n calls in either direction, and a balanced tree
+n log2(n). A bfloat16 result counts only 128 units exactly, so that each of these calls is replaced by n / 128 calls.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class _Mask(NamedTuple):
     unit: float
 
 
-# Sums in float32 or wider, and in float16: its largest power of two, and units of which 2,048 are exact and far enough
-# below half an ulp of M in float32.
+# Masks for sums in float32 or wider, and in float16: its largest power of two, and units of which 2,048 are exact and
+# far enough below half an ulp of M in float32.
 _MASKS = (_Mask(2.0**100, 1.0), _Mask(2.0**15, 2.0**-24))
 _CAPACITIES = (1 << 23, 1 << 10, 1 << 7)  # numbers of units that float32, float16 and bfloat16 count exactly
-_COUNTED = 8  # numbers of units counted before a capacity is believed
+_COUNTED = 8  # numbers of units that must be counted correctly before a capacity is accepted
 
 
 class TreeSearch:
@@ -59,13 +59,13 @@ class TreeSearch:
         Raises
         ------
         RevealError
-            If answers contradict each other.
+            If results contradict each other.
         """
         if self.n > 1:
             first = int(self.rng.integers(self.n))
             others = [j for j in range(self.n) if j != first]
             sizes = self._sizes(first, others)
-            if self.n > 2 and set(sizes.values()) == {2}:  # no unit is ever swallowed
+            if self.n > 2 and set(sizes.values()) == {2}:  # M absorbs no unit
                 self._check_products()
                 self.is_exact = True
                 return (tuple(range(self.n)),)
@@ -85,7 +85,7 @@ class TreeSearch:
         return node
 
     def _siblings(self, group: list[int], size: int) -> list[int]:
-        """Return the subtrees that a node joins with that of an element: one, or several if it adds over two terms."""
+        """Return the subtrees that a node adds to that of an element: several if it has more than two terms."""
         found = []
         while group:
             element = group[int(self.rng.integers(len(group)))]
@@ -133,7 +133,7 @@ class TreeSearch:
         )
 
     def _check_sums(self) -> None:
-        """Check a sum of zeros, and one of zeros and a single one."""
+        """Check the sums of zeros, and of zeros and a single 1."""
         for place, expected in ((None, 0), (int(self.rng.integers(self.n)), 1)):
             x = np.zeros(self.n)
             if place is not None:
@@ -149,7 +149,7 @@ class TreeSearch:
                 )
 
     def _check_products(self) -> None:
-        """Check that products of float16 numbers are summed without rounding, where float64 would not suffice."""
+        """Check that float16 products are summed exactly: a search in float16 does not detect a sum in float64."""
         if self.probed.operands == 1 or self.probed.dtype != np.float16:
             return
         for small in range(3):
@@ -174,7 +174,7 @@ class TreeSearch:
         )
 
     def _capacity(self, mask: _Mask) -> int:
-        """Return the largest capacity of a format up to which the callable counts units exactly, or 0 for none."""
+        """Return the largest format capacity up to which the callable counts units exactly, or 0."""
         for capacity in _CAPACITIES:
             places = min(capacity, self.n)
             for count in range(places, max(places - _COUNTED, 0), -1):

@@ -1,1 +1,1 @@
-"""Comparison of two recorded runs of one model, which finds the first operation whose bits differ."""
+"""Comparison of two recorded runs of one model: finds the first operation with different output bits."""

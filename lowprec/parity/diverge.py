@@ -1,4 +1,4 @@
-"""The first operation at which two recorded runs diverge, and the arithmetic of both runs."""
+"""Search for the first operation at which two recorded runs diverge, and for its arithmetic in both runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """How two recorded tensors differ at the indices that both have.
+    """Difference of two recorded tensors at the indices that both have.
 
     Attributes
     ----------
     rows, differing : int
-        Number of rows that both tensors have, and number of these that differ.
+        Number of rows that both tensors have, and how many of these differ.
     first : tuple of int
         Index of the first row that differs.
     ulps : int or None
@@ -38,9 +38,9 @@ class Difference:
     share : float or None
         Share of the stored values that differ.
     reason : str
-        Why bits cannot be compared: dtypes or shapes; empty if they can.
+        Reason why bits cannot be compared (dtypes or shapes); empty if they can.
     unaligned : bool
-        Whether nothing is known, because the runs have inputs of other shapes, and rows cannot be aligned.
+        Whether rows cannot be aligned, because the inputs of the two runs differ in shape; nothing is then compared.
     """
 
     rows: int
@@ -74,19 +74,19 @@ class Divergence:
     a, b : Recording
         The runs.
     unlike : tuple of str
-        What differs before any operation: weights, tokens, shapes, settings. Read it first.
+        Differences before any operation: weights, tokens, shapes, settings. Read them first.
     compared : int
-        Operations of both runs, by name, whose rows can be aligned.
+        Number of operations of both runs, by name, with rows that can be aligned.
     only_a, only_b : tuple of str
-        Operations that only one run has.
+        Names of operations that only one run has.
     first : Operation or None
-        First operation, in A's order, whose outputs differ; None if none differs.
+        First operation, in A's order, with different outputs; None if all outputs are equal.
     inputs : tuple of Difference
         Differences of the inputs of that operation.
     output : Difference or None
         Difference of the first output of that operation that differs.
     causes : tuple of str
-        What is known of the arithmetic of the two runs.
+        Sentences about the arithmetic of the two runs.
     """
 
     a: Recording
@@ -102,7 +102,7 @@ class Divergence:
 
     @property
     def sentence(self) -> str:
-        """The result in a sentence."""
+        """Result in one sentence."""
         if self.first is None:
             return f"the outputs of all {self.compared} operations that both recorded are equal"
         where = f"the first operation whose outputs differ is {self.first.name} ({self.output})"
@@ -114,7 +114,7 @@ class Divergence:
         return f"{where}; its input {' and '.join(map(str, changed))} differs already: {self.inputs[changed[0]]}"
 
     def lines(self) -> Iterator[str]:
-        """Yield the result as lines: `unlike`, the sentence, the causes, and operations of one run."""
+        """Yield the result as lines: `unlike`, the sentence, the causes, and operations that only one run has."""
         yield from self.unlike
         yield self.sentence
         yield from self.causes
@@ -129,25 +129,25 @@ class Divergence:
 def diverge(
     a: Recording, b: Recording, *, seconds: float = SECONDS, progress: Callable[[int], None] | None = None
 ) -> Divergence:
-    """Find the first operation at which two recorded runs of one model part.
+    """Find the first operation at which two recorded runs of one model diverge.
 
-    Operations are compared by name, in the order of the first run, by hashes of all rows. Runs with another number of
-    sequences or tokens are compared on the rows that both have; rows of tensors in which sequences and tokens are one
-    axis are aligned by the shapes of the models' inputs.
+    Operations with the same name are compared by hashes of all rows, in the order of the first run. Runs with
+    different numbers of sequences or tokens are compared on the rows that both have; if a tensor has one axis for
+    sequences and tokens, its rows are aligned by the shapes of the models' inputs.
 
     Parameters
     ----------
     a, b : Recording
         Runs, from `load_recording`.
     seconds : float
-        Time for the search of a product's arithmetic, for each side.
+        Time limit for the search for a product's arithmetic, for each run.
     progress : callable, optional
         Function that is called with the number of candidates tried.
 
     Returns
     -------
     Divergence
-        The operation, the difference of its outputs, and causes.
+        First operation that differs, the difference of its outputs, and causes.
     """
     common = [name for name in a.operations if name in b.operations]
     entered = _entered(a, b)
@@ -180,7 +180,7 @@ def _pairs(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[tuple[Tensor 
 
 
 def compare(one: Tensor | None, other: Tensor | None, shapes: Shapes | None = None) -> Difference:
-    """Return how two tensors differ at the indices that both have.
+    """Return the difference of two tensors at the indices that both have.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def compare(one: Tensor | None, other: Tensor | None, shapes: Shapes | None = No
     Returns
     -------
     Difference
-        Equal tensors give one that is false.
+        Difference, which is false for equal tensors.
     """
     if one is None or other is None:
         return Difference(0, 0, reason=f"{one or 'none'} in A, {other or 'none'} in B")
@@ -215,10 +215,10 @@ def compare(one: Tensor | None, other: Tensor | None, shapes: Shapes | None = No
 
 
 def _rows(one: Tensor, other: Tensor, shapes: Shapes | None) -> Shapes | None:
-    """Return the shapes of the rows of two tensors, whose axes correspond; None if the rows cannot be aligned."""
+    """Return the shapes of the rows of two tensors, with axes that correspond; None if rows cannot be aligned."""
     x, y = (t.shape[:-1] or (1,) for t in (one, other))
     if one.dtype != other.dtype or len(one.shape) != len(other.shape):
-        return x, y  # they differ whatever their rows are
+        return x, y  # dtypes or shapes differ, so no row is compared
     if shapes is None or len(shapes[0]) != len(shapes[1]):
         shapes = (), ()
     if one.shape[-1:] != other.shape[-1:]:
@@ -248,7 +248,7 @@ def _ulps(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int | None, float
 
 
 def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return integers that are ordered as the numbers of the words; those of neighbours differ by 1."""
+    """Return integers in the order of the numbers that the words encode; neighbours differ by 1."""
     sign = 1 << (_BITS[dtype] - 1)
     size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
     return np.where(words >= sign, -size, size)
@@ -258,7 +258,7 @@ def _unlike(
     a: Recording, b: Recording, entered: Sequence[tuple[Tensor | None, Tensor | None]], shapes: Shapes | None,
     unaligned: Sequence[str],
 ) -> Iterator[str]:  # fmt: skip
-    """Yield what differs before any operation."""
+    """Yield sentences about differences before any operation."""
     for side, run in (("A", a), ("B", b)):
         if not run.about.get("finished"):
             yield f"{side} ended with an error: its recording stops after {len(run.operations)} operations"
@@ -321,7 +321,7 @@ def _causes(
 
 
 def _identified(op: Operation, seconds: float, progress: Callable[[int], None] | None) -> str:
-    """Return the result of `identify` for the samples of a product."""
+    """Return a sentence with the result of `identify` for the samples of a product."""
     p = op.product
     assert p is not None
     if p.factors:
@@ -347,7 +347,7 @@ def _is_known(dtype: str) -> bool:
 
 
 def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
-    """Return the scales of the stored rows of a, or of the stored columns of b; None if they have another layout."""
+    """Return the scales of the stored rows of a or columns of b; None if their layout is not known."""
     words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
     if p.dtypes[f"{side}_scale"] != "float32":
         return None

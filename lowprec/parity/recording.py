@@ -1,4 +1,4 @@
-"""Folders that `lowprec.torch.recorder` writes: the operations of a run, with hashes of rows and samples of values."""
+"""Recordings by `lowprec.torch.recorder`: the operations of a run, with hashes of rows and samples of values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "in
 
 
 class Tensor:
-    """A recorded tensor.
+    """Recorded tensor: hashes of its rows, and the values of some of them.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Tensor:
     dtype : str
         PyTorch's name of the dtype.
     shape : tuple of int
-        Shape.
+        Shape of the tensor.
     hash : str
         Hash of dtype, shape and all bits.
     """
@@ -58,7 +58,7 @@ class Tensor:
 
     @property
     def rows(self) -> list[int]:
-        """Indices of the rows whose values are stored, with all axes but the last flattened."""
+        """Indices of the stored rows, with all axes but the last flattened."""
         return list(self._row.get("rows", []))
 
     @functools.cached_property
@@ -81,9 +81,9 @@ class Product:
     Attributes
     ----------
     words : mapping from str to array
-        Words of "a" (M, K), "b" (N, K), "d" (M, N), perhaps "c" (M, N), and perhaps all of "a_scale" and "b_scale".
+        Words of "a" (M, K), "b" (N, K), "d" (M, N) and, if there are such, "c" (M, N), "a_scale" and "b_scale".
     dtypes : mapping from str to str
-        Their dtypes.
+        Dtypes of the same arrays.
     rows, columns : list of int
         Indices of the rows of a and of the columns of d.
     factors : tuple of str
@@ -99,20 +99,20 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A recorded operation, or a whole module.
+    """Recorded operation, or call of a module.
 
     Attributes
     ----------
     name : str
         Module, operation and number of the call: ``"layers.0.mlp/aten.mm.default#0"``.
     module, kind : str
-        Name of the module, and of the operation or "module".
+        Name of the module; name of the operation, or "module".
     numbers : tuple of str
         Arguments that are not tensors; for a module, the name of its class.
     inputs, outputs : tuple of Tensor
-        Tensors.
+        Tensors among the arguments and results.
     product : Product or None
-        Samples of a matrix product.
+        Samples, if the operation is a matrix product.
     """
 
     name: str
@@ -126,12 +126,12 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A recorded run.
+    """Recorded run of a model.
 
     Attributes
     ----------
     folder : str
-        Folder it was read from.
+        Folder of the recording.
     about : mapping
         Versions, device, and settings of the run.
     parameters : mapping from str to Tensor
@@ -152,19 +152,19 @@ def load_recording(folder: str | os.PathLike[str], rename: Mapping[str, str] | N
     Parameters
     ----------
     folder : path
-        Folder.
+        Folder of the recording.
     rename : mapping from str to str, optional
-        Prefixes of the names of modules and parameters, with their replacements.
+        Replacements of prefixes in the names of modules and parameters.
 
     Returns
     -------
     Recording
-        The run.
+        Recorded run.
 
     Raises
     ------
     ValueError
-        If the folder is not a recording, is incomplete, or has another version.
+        If the folder is not a recording, is incomplete, or was written by another version of the recorder.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -231,7 +231,7 @@ def _product(row: Mapping[str, Any], data: NDArray[np.uint8]) -> Product:
 
 
 def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArray[Any]:
-    """Return the unsigned words at an offset and length of the bytes."""
+    """Return the unsigned words at `place`, an offset and a length, of the bytes."""
     start, length = place
     if start + length > len(data):
         raise ValueError(f"diverge: tensors.bin must have {start + length} bytes, got {len(data)}")
@@ -239,7 +239,7 @@ def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArra
 
 
 def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return words as numbers: integers as they are, others as float32 or float64."""
+    """Return words as numbers: integers unchanged, others as float32 or float64."""
     if dtype in (*INTEGERS, "float32", "float64"):
         return words.view(dtype)
     return np.asarray(decode(words, formats[dtype]), np.float32)
