@@ -37,7 +37,7 @@ def losses(*runs: Any, smoothing: float = 0.9, axes: Any = None) -> Any:
     Examples
     --------
     >>> import lowprec as lp
-    >>> runs = [lp.train("nano", recipe, steps=2) for recipe in ("bf16", "dsv3")]
+    >>> runs = [lp.train("nano", recipe, steps=2, evaluate=False) for recipe in ("bf16", "dsv3")]
     >>> axes = lp.plot.losses(*runs)
     >>> axes.get_ylabel()
     'training loss, nats/byte'
