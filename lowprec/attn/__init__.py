@@ -1,5 +1,5 @@
 """Attention kernels as data: tiles of keys, two tensor cores, an online softmax and the format of P.
 
-`kernel` holds the description of a kernel, `catalogue` those of public libraries, `forward` the one implementation and
-`attention` the public function.
+`kernel` defines the description of a kernel, `catalogue` has those of public libraries, `forward` computes any of them,
+and `attention` is the public function.
 """

@@ -24,7 +24,7 @@ from .tiles import Call
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
-_MOST_SPLITS = 256  # of FlashAttention-3; others have fewer
+_MOST_SPLITS = 256  # limit of FlashAttention-3; other libraries have lower limits
 
 
 @dataclass(eq=False)
@@ -40,10 +40,10 @@ class AttentionResult(BitwiseEq):
     saturated, underflowed : ndarray of int64, shape (B, H, M)
         Number of probabilities of a row that exceed P's format, and number of positive ones that became zero.
     undecided : ndarray of bool, shape (B, H, M, Dv), or None
-        Whether an output depends on bits of 2**x or 1/x that the documentation of the hardware leaves open; None unless
-        `undecided` was True.
+        Whether an output depends on bits of 2**x or 1/x that the documentation of the hardware leaves open; None if
+        this was not requested.
     kernel : AttentionKernel
-        The kernel.
+        Kernel that was emulated.
     """
 
     out: Floats
@@ -99,12 +99,12 @@ def attention(
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
-        One logit per query head, which takes part in the softmax without a value.
+        One logit per query head, which is added to the sum of the softmax and has no value.
     splits : int
         Number of ranges of tiles that are computed separately and then combined, as in decoding.
     page_size : int, optional
-        Number of keys in a page of the KV cache, which decides how a kernel copies keys, and therefore its tiles;
-        default: keys are contiguous. `k` and `v` are in their logical order in any case.
+        Number of keys in a page of the KV cache, which affects how a kernel copies keys, and therefore its tiles;
+        default: keys are contiguous. `k` and `v` are always given in their logical order.
     out_format : str or Format, optional
         Format of the output; default: the kernel's.
     undecided : bool
@@ -126,9 +126,9 @@ def attention(
 
     Notes
     -----
-    ``kernel.decided`` names the operations whose bits no public source gives; they are correctly rounded here. With
-    `undecided`, the output is compared with those of all functions within the documented errors of 2**x and of the
-    reciprocal; the log-sum-exp and the counts are those of the correctly rounded functions.
+    ``kernel.decided`` lists the operations with bits that no public source gives; here they are correctly rounded.
+    With `undecided`, bounds on the output are computed for all functions within the documented errors of 2**x and of
+    the reciprocal; the log-sum-exp and the counts are those of the correctly rounded functions.
 
     FlashAttention-3 copies pages by TMA only if they hold whole tiles and the queries of a group need more than one
     block; otherwise it uses other tiles. FlashAttention-4 does not use pairs of CTAs unless a page is one tile. Keys
@@ -302,7 +302,7 @@ def softmax_scale(head_dim: int, scale: float | None) -> float:
 
 
 def find_window(causal: bool, window: tuple[int, int] | None) -> tuple[int, int]:
-    """Return how many keys a query sees to the left and to the right of its position; -1: all."""
+    """Return the numbers of keys that a query sees to the left and to the right of its position; -1: all."""
     if window is None:
         return -1, 0 if causal else -1
     if np.shape(window) != (2,):

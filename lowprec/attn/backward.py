@@ -1,4 +1,4 @@
-"""Backward pass of an attention kernel: gradients of one tile of keys after another, over tiles of queries."""
+"""Backward pass of an attention kernel: for each tile of keys, a loop over the tiles of queries."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def attention_grad(
 
     For a tile of keys, the tiles of queries run from the last to the first; dK and dV accumulate in the tensor core.
     The contribution of each tile of keys to dQ is added in float32 to the buffer of the thread block that computed it,
-    and the buffers are added in increasing order. Without the deterministic variant, additions to dQ are atomic and
-    their order, and so the bits, differ from run to run.
+    and the buffers are added in increasing order. In the other variant, additions to dQ are atomic: their order, and
+    therefore the bits, differ from run to run.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def attention_grad(
         Thread blocks of the GPU: the deterministic variant has ceil(blocks / (B H)) buffers of dQ, and thread block i
         computes the tiles of keys i, i + buffers, ...; an A100 has 108.
     out_format : str or Format, optional
-        Format of the gradients; default: the kernel's. The forward pass has the kernel's in any case.
+        Format of the gradients; default: the kernel's, which is always that of the forward pass.
 
     Returns
     -------
@@ -153,7 +153,7 @@ class Backward(NamedTuple):
         padded, tiles = -(-m // rows) * rows, -(-n // keys)
         sums = np.zeros(padded, np.float32)
         sums[:m] = row_dots(decode(dout, self.kernel.operands), out, self.tile.columns)
-        offsets = np.full(padded, np.inf, np.float32)  # rows beyond the end have P = 0
+        offsets = np.full(padded, np.inf, np.float32)  # rows after the last query have P = 0
         offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E
         q, dout = (np.pad(x, ((0, padded - m), (0, 0))) for x in (q, dout))
         k, v = (np.pad(x, ((0, tiles * keys - n), (0, 0))) for x in (k, v))
@@ -216,7 +216,7 @@ def _flushed(x: Floats) -> Floats:
 
 
 def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
-    """Return a dot product per row: each thread adds 8 of every `columns` columns, then a butterfly adds the sums."""
+    """Return a dot product per row: each thread adds 8 of every `columns` columns, and a butterfly adds the threads."""
     width = -(-a.shape[1] // columns) * columns
     a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
     products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact

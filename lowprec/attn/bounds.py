@@ -1,4 +1,4 @@
-"""Bounds on an attention kernel's output, for all functions 2**x and 1/x within their documented errors.
+"""Bounds on an attention kernel's output that hold for any functions 2**x and 1/x within their documented errors.
 
 Scores and maxima are exact, so that only values of 2**x and of the last reciprocal are uncertain. Row sums, rescalings
 and roundings are monotone in them: evaluated at both ends, they give bounds. A tensor core's sum is monotone in C as
@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 class Bounds:
     """Bounds on the state of the online softmax of a block of rows: each list holds the lower and the upper end.
 
-    An output marked in `lost` has no bound: an operation could give NaN at one end only, or no rule bounds the
+    Outputs in the mask `lost` are unbounded: an operation could give NaN at one end only, or no rule bounds the
     accumulator.
     """
 
@@ -121,7 +121,7 @@ class Bounds:
         self.out[1][row, channel] = np.where(bad, 0, np.nextafter(high.astype(np.float32), np.float32(np.inf)))
 
     def finish(self, v_descale: np.float32, sink: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return bounds on the output, -inf and +inf where there are none; `sink` is the argument of a sink's 2**x."""
+        """Return bounds on the output, infinite for outputs in `lost`; `sink` is the argument of a sink's 2**x."""
         kernel = self.kernel
         if self.promoted is not None:
             self._promote()
@@ -136,5 +136,5 @@ class Bounds:
         factors = [np.where(empty[0], np.float32(kernel.empty_scale), x) * v_descale for x in ends]
         differ = self.out[0].view(np.uint32) != self.out[1].view(np.uint32)
         low, high = self._scaled(self.out, [x.astype(np.float32) for x in factors])
-        self.lost |= differ & (low == 0)  # the sign of a zero between both ends
+        self.lost |= differ & (low == 0)  # 0 is between the ends: its sign is unknown
         return np.where(self.lost, np.float32(-np.inf), low), np.where(self.lost, np.float32(np.inf), high)

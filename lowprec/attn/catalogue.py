@@ -1,8 +1,8 @@
 """Attention kernels of public libraries.
 
-Each field follows the source that an entry names, read at Dao-AILab/flash-attention 0251105 and vllm-project/
-flash-attention 617264c. The bits of ``ex2.approx``, of the reciprocal and of the logarithm are not public: the entries
-compute them correctly rounded.
+The fields follow the `source` of an entry, at commits 0251105 of Dao-AILab/flash-attention and 617264c of
+vllm-project/flash-attention. The bits of ``ex2.approx``, of the reciprocal and of the logarithm are not public: here
+they are correctly rounded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _E4M3, _BF16, _FLOAT32 = formats["e4m3fn"], formats["bfloat16"], formats["float3
 
 
 def _of(chip: str, suffix: str) -> dict[str, Any]:
-    """Return the fields that follow from a tensor core: its accumulator for both products, and the formats."""
+    """Return the fields that depend on a tensor core: the accumulators of both products, and the formats."""
     core, element = accumulators[f"{chip}_{suffix}"], _E4M3 if suffix == "fp8" else _BF16
     return {"scores": core, "values": core, "operands": element, "p_format": element, "decided": _STAND_IN}
 

@@ -1,4 +1,4 @@
-"""PyTorch's attention on CPUs: its blocks, its sums by vectors and the order of MKL's matrix products."""
+"""PyTorch's attention on CPUs: its blocks, its row sums in vectors and the order of MKL's matrix products."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .sums import RowSum
 from .tiles import Call, KeyTile, Schedule, Visit
 
 Floats = NDArray[np.float32]
-_LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # of a product; MKL computes smaller ones in other orders
-_LEAST_PRODUCTS = 400  # of a matrix; PyTorch computes smaller ones without MKL, if they are in a batch
+_LEAST_ROWS, _LEAST_COLUMNS = 4, 12  # smallest product in this order; MKL computes smaller ones in other orders
+_LEAST_PRODUCTS = 400  # multiply-adds below which PyTorch computes the matrices of a batch without MKL
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LaneSum(RowSum):
     """Sum of a row in vectors of 16 keys, which are added to the accumulators in turn.
 
-    Then the accumulators are added, and the 16 lanes by repeated halving. A fused multiply-add multiplies the sum of
-    earlier tiles by its scale and adds the sum of the tile.
+    Then the accumulators are added, and the upper half of the lanes to the lower until one is left. A fused
+    multiply-add multiplies the sum of earlier tiles by its scale and adds the sum of the tile.
 
     Parameters
     ----------
     vectors : int
-        Number of accumulators: 1 for float32, 2 for BF16, whose vectors hold 32 numbers.
+        Number of accumulators: 1 for float32; 2 for BF16, with 32 numbers per vector.
     in_lanes : bool
-        Whether keys beyond the last whole vector are added to the lanes, rather than to the tile's sum.
+        Whether keys after the last whole vector are added to the lanes, rather than to the tile's sum.
     """
 
     vectors: int = 1
@@ -56,10 +56,10 @@ class LaneSum(RowSum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchCpu(Schedule):
-    """cpu_flash_attention of PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
+    """Tiles of PyTorch's cpu_flash_attention: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3.
 
-    A block has 32 queries; it has 64 if there are at least 192 queries, and 256 if there are at least 768. The last
-    tile has the remaining keys.
+    A block has 256 rows if there are at least 768 queries, 64 if there are at least 192, else 32. The last tile has
+    the remaining keys.
     """
 
     is_ragged = True
@@ -74,7 +74,7 @@ class TorchCpu(Schedule):
         Raises
         ------
         ValueError
-            If the mask is a window, or causal with unequal numbers of queries and keys, where PyTorch's mask differs.
+            If the mask is a window, or causal with unequal numbers of queries and keys: PyTorch then hides other keys.
         """
         if call.left >= 0 or call.right > 0 or (call.right == 0 and not call.causal):
             raise ValueError(f"attention: window must be None for PyTorch's kernels, got ({call.left}, {call.right})")
@@ -99,9 +99,9 @@ class TorchCpu(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchMath(TorchCpu):
-    """_scaled_dot_product_attention_math of PyTorch, aten/src/ATen/native/transformers/attention.cpp.
+    """Tiles of PyTorch's _scaled_dot_product_attention_math: aten/src/ATen/native/transformers/attention.cpp.
 
-    A block has all queries, and its tile all keys. Masks are added to the scores.
+    One block has all queries, and one tile all keys. Masks are added to the scores.
     """
 
     def normalized(self, call: Call) -> Call:
@@ -117,17 +117,17 @@ class TorchMath(TorchCpu):
         return [Visit(0)]
 
     def covers(self, rows: int, keys: int, head_dim: int, channels: int) -> bool:
-        """Return whether both products are large enough for MKL to compute them, and to add them in blocks."""
+        """Return whether both products are large enough that PyTorch calls MKL, and MKL adds them in blocks."""
         return super().covers(rows, keys, head_dim, channels) and rows * keys * head_dim >= _LEAST_PRODUCTS
 
 
 def blocked_product(
     a: Any, b: Any, c: Floats | None, block: int, accumulator: Accumulator, formats: tuple[Format, Format]
 ) -> Floats:
-    """Return A B^T + C from the codes of A and B: K is divided into blocks, one chain each, added in order.
+    """Return A B^T + C from the codes of A and B: blocks of K, each summed by one chain, are added in order.
 
-    A block has `block` products. If there are `block` + 1 to 2 `block` products, it has half of them, rounded down, and
-    an odd product is a third block.
+    A block has `block` products. If K is above `block` and at most twice that, a block has K // 2 products, and an odd
+    product is a third block.
     """
     depth = a.shape[1]
     step = depth if depth <= block else depth // 2 if depth <= 2 * block else block

@@ -25,7 +25,7 @@ from .tiles import Block, Visit
 Floats = NDArray[np.float32]
 _LOG2_E, _LN_2 = math.log2(math.e), np.float32(math.log(2))
 _FLOAT32 = formats["float32"]
-ROWS = 512  # queries at once: bounds the memory of a tile of scores
+ROWS = 512  # largest number of queries at a time, which limits the memory of a tile of scores
 
 
 class Head(NamedTuple):
@@ -36,7 +36,7 @@ class Head(NamedTuple):
     v: NDArray[Any]
     low: NDArray[np.int64]  # [M], the first key of a row
     high: NDArray[np.int64]  # [M], one past its last key
-    blocks: list[Block]  # of consecutive rows, with the tiles that they visit
+    blocks: list[Block]  # blocks of consecutive rows, with the tiles that they visit
 
 
 class HeadResult(NamedTuple):
@@ -59,13 +59,13 @@ class HeadResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Forward:
-    """An attention kernel with the options of one call."""
+    """Forward pass of an attention kernel with the options of one call."""
 
     kernel: AttentionKernel
     tile: int
-    scale: np.float32  # of the scores, see `scale_of_scores`
+    scale: np.float32  # factor of the scores, see `scale_of_scores`
     v_descale: np.float32
-    bounded: bool = False  # whether to bound the output, too
+    bounded: bool = False  # whether to compute bounds on the output
     cap: np.float32 | None = None  # factor of the scores below tanh
     lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
     sink: np.float32 | None = None
@@ -73,7 +73,7 @@ class Forward:
     def head(self, h: Head) -> HeadResult:
         """Return the results of all rows."""
         parts = []
-        with np.errstate(all="ignore"):  # Inf and NaN are inputs, too
+        with np.errstate(all="ignore"):  # inputs may be Inf or NaN
             h = self._scaled(h)
             for (visits, is_covered), blocks in groupby(h.blocks, lambda block: (block.visits, self._covers(h, block))):
                 same = list(blocks)
@@ -83,7 +83,7 @@ class Forward:
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _scaled(self, h: Head) -> Head:
-        """Return the head with Q and K in float32, times the square root of the scale, if the kernel scales them."""
+        """Return the head; if the kernel scales operands, Q and K are float32, times the square root of the scale."""
         kernel = self.kernel
         if not kernel.scales_operands:
             return h
@@ -95,7 +95,7 @@ class Forward:
         return dataclasses.replace(self, sink=sink)
 
     def split(self, h: Head, splits: int, sink: np.float32 | None) -> HeadResult:
-        """Return the combined results of all splits of the keys, of which the first adds the sink."""
+        """Return the combined results of all splits of the keys; the first split adds the sink."""
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
         tiles = -(-len(h.k) // self.tile) if combine.divides_all else None
@@ -166,7 +166,7 @@ class _Rows:
         kernels.raise_maxima(scores, self.maxima, flush, maxima)
         if kernel.propagates_nan:
             maxima[np.isnan(scores).any(1)] = np.nan
-        # A row without any score so far has no maximum: 0 instead, if the kernel checks it, since -inf - -inf is NaN.
+        # The maximum of a row without scores is -inf. Kernels that check it take 0, because -inf - -inf is NaN.
         growth = (self.maxima - (_finite(maxima) if is_guarded else maxima)) * scale
         is_kept = self._is_first and not kernel.propagates_nan  # exp(-inf - NaN) is NaN
         factors = np.ones_like(growth) if is_kept else kernel.exp2.factors(growth)
@@ -266,7 +266,8 @@ def _product(
 def scale_of_scores(kernel: AttentionKernel, scale: float, qk_descale: np.float32) -> np.float32:
     """Return the factor of the scores in float32: the softmax scale, times log2(e) unless the kernel computes e^x.
 
-    If the kernel scales its operands, it is the factor of Q: the square root of the scale's magnitude, with its sign.
+    For kernels that scale their operands, return the factor of Q: the square root of the scale's magnitude, with the
+    sign of the scale.
     """
     start = np.float32(scale)
     with np.errstate(over="ignore"):  # a descale may be as large as float32 allows

@@ -1,4 +1,4 @@
-"""Description of an attention kernel: everything that decides the bits of its output."""
+"""Description of an attention kernel: all fields that affect the bits of its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal
 
 
 class GradientTile(NamedTuple):
-    """Tiles of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load."""
+    """Tile of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load."""
 
     head_dim: int
     queries: int
@@ -32,7 +32,7 @@ class GradientTile(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionKernel(Value):
-    """An attention kernel: S = Q K^T by tiles of keys, online softmax in float32, and O = P V with P in low precision.
+    """Attention kernel: S = Q K^T by tiles of keys, online softmax in float32, and O = P V with P in low precision.
 
     For each tile of keys, with m the row's maximum so far, s the scale times log2(e), and all operations in float32::
 
@@ -83,22 +83,23 @@ class AttentionKernel(Value):
     scales_first : bool
         Whether scores are multiplied by the scale, and rounded, before their maximum is taken.
     scales_operands : bool
-        Whether, instead, Q and K are each multiplied by the square root of the scale's magnitude, and rounded to
-        float32; Q takes the sign of a negative scale.
+        Whether Q and K, instead of the scores, are multiplied by the square root of the scale's magnitude and rounded
+        to float32; Q takes the sign of a negative scale.
     adds_mask : bool
         Whether -inf is added to the scores of hidden keys, so that NaN and +inf give NaN, instead of replacing them.
     normalizes_p : bool
         Whether P is multiplied by 1/l before the second product. Tiles must then hold all keys.
     product_block : int or None
-        Largest number of products in one chain of an accumulator, see `blocked_product`; None: no limit.
+        Largest number of products in one chain of an accumulator, see `blocked_product`; None: unlimited.
     propagates_nan : bool
-        Whether a NaN score makes the maximum NaN. A row is then empty only if its sum is 0; the sum counts as 1.
+        Whether the maximum of a row with a NaN score is NaN. Only a sum of 0, which counts as 1, then marks a row as
+        empty.
     flush_subnormals : bool
         Whether subnormal results of float32 operations become zero (``--use_fast_math``).
     rounded_log2_e : bool
         Whether log2(e) is rounded to float32 before it is multiplied by the softmax scale.
     empty_scale, empty_lse : float
-        Factor of O and log-sum-exp for rows whose sum is 0 or NaN.
+        Factor of O, and log-sum-exp, of rows with a sum of 0 or NaN.
     lse_in_octaves : bool
         Whether the log-sum-exp is (m s + (log2 l - p_offset)) ln 2 instead of m (s ln 2) + log2(l / 2^p_offset) ln 2.
     lse_from_scale : bool
@@ -118,7 +119,7 @@ class AttentionKernel(Value):
     source : str
         Reference for the fields.
     decided : str
-        Fields that no published source determines, with the choices made here.
+        Operations that no published source determines, with the choices made here.
     """
 
     name: str = dataclasses.field(compare=False)
@@ -211,7 +212,7 @@ class AttentionKernel(Value):
         Raises
         ------
         ValueError
-            If the kernel has no such head size.
+            If the kernel does not support the head size.
         """
         found = self.schedule.tile(call, self.key_tiles)
         if found is None:
@@ -222,7 +223,7 @@ class AttentionKernel(Value):
         return found
 
     def gradient_tile_of(self, head_dim: int) -> GradientTile:
-        """Return the tiles of the backward pass for a head size; a missing one raises the error of `tile_of`."""
+        """Return the tile of the backward pass for a head size; raise the error of `tile_of` if it is not supported."""
         for row in self.gradient_tiles:
             if head_dim <= row.head_dim:
                 return row

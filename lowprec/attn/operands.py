@@ -28,7 +28,7 @@ class AttentionOperands(NamedTuple):
 def quantize_operands(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, kernel: AttentionKernel, *, cache: str | Codec | None = None
 ) -> AttentionOperands:
-    """Quantize queries, keys and values for a kernel: one scale per sequence and key head, amax / largest number.
+    """Quantize queries, keys and values for a kernel, with one scale (amax / largest number) per sequence and key head.
 
     These are the scales that callers of FlashAttention-3's FP8 kernel pass to it (``q_descale`` of shape (batch, heads
     of K), shared by the query heads of a group). The largest magnitude becomes the format's largest number, 448 for
@@ -39,7 +39,7 @@ def quantize_operands(
     q, k, v : array_like, shapes (B, H, M, D), (B, Hk, N, D) and (B, Hk, N, Dv)
         Float32 numbers.
     kernel : AttentionKernel
-        Kernel, whose field `operands` is the format of the operands.
+        Kernel; its field `operands` is the format.
     cache : str or Codec, optional
         Codec of the KV cache from which keys and values are decoded, see `round_trip_cache`.
 
@@ -99,7 +99,7 @@ def _quantized(x: Floats, fmt: Format, groups: tuple[int, ...]) -> tuple[Floats,
         return round_to(x, fmt), ones
     if not x.size:
         return x, ones
-    with np.errstate(all="ignore"):  # Inf and NaN are inputs, too: the head is NaN, as on the GPU
+    with np.errstate(all="ignore"):  # inputs may be Inf or NaN: the head is then NaN, as on the GPU
         amax = np.abs(x).reshape(*groups, -1).max(-1)
         scale = np.where(amax == 0, ones, amax / np.float32(fmt.max))
         per_head = np.repeat(scale, x.shape[1] // groups[1], axis=1)[:, :, None, None]

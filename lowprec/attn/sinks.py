@@ -1,4 +1,4 @@
-"""Attention sinks: logits, one per head, that take part in the softmax's sum without a value."""
+"""Attention sinks: one logit per head, which is added to the sum of the softmax and has no value."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOG2_E = math.log2(math.e)
 class Sink(Value):
     """Base class of the rules by which a sink is added to a row's sum after the last tile."""
 
-    #: Whether the sum of a row without a maximum is that of the sink alone, NaN or not.
+    #: Whether the sum of a row without a maximum is replaced by the term of the sink, even if the sum is NaN.
     replaces_empty = False
 
     @abstractmethod
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
     ) -> tuple[Floats, Floats]:
-        """Return the arguments of 2^x for the terms that are added to the sums [M], and the maxima.
+        """Return the arguments of 2^x in the terms that are added to the sums [M], and the maxima.
 
         `shifts` are ``maxima * scale - offset``, with a maximum of 0 for rows without a key.
         """
@@ -34,7 +34,7 @@ class Sink(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShiftedSink(Sink):
-    """The term 2^(sink log2(e) - shift), with one fused multiply-add; a row without a key has a maximum of 0."""
+    """Sink with the term 2^(sink log2(e) - shift), one fused multiply-add; the maximum of an empty row is 0."""
 
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int
@@ -47,7 +47,7 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """The term 2^(sink log2(e) - maximum scale + offset), rounded at each step; an empty row's maximum is the sink."""
+    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step; it is an empty row's maximum."""
 
     replaces_empty = True
 

@@ -1,4 +1,4 @@
-"""Split keys: each split computes an output and a log-sum-exp from its tiles, and a second kernel combines them."""
+"""Splits of the keys: each split computes an output and a log-sum-exp, and a second kernel combines them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG2_E, _LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Combine(Value):
-    """Division of keys into splits, and their combination: a weighted sum of outputs in increasing order of splits.
+    """Division of keys into splits, and combination of the splits' outputs: a weighted sum in increasing order.
 
     The weights are ``exp(lse - max) / sum``. Thread t of a row adds the exponentials of splits t, t + lanes, ...; a
     butterfly of shuffles, by lanes / 2, lanes / 4, ..., 1, adds the threads.
@@ -35,11 +35,11 @@ class Combine(Value):
         Whether the argument of 2^x is ``lse log2(e) - (max log2(e))``, one fused multiply-add, instead of
         ``(lse - max) log2(e)``.
     skips_zeros : bool
-        Whether splits with a weight that is not positive are left out, even if their output is NaN.
+        Whether splits are omitted if their weight is not positive, even if their output is NaN.
     empty_lse : float
         Log-sum-exp of a row that sees no key in any split.
     divides_all : bool
-        Whether a split is a share of all tiles instead of a share of those that some row of the tile of queries sees.
+        Whether all tiles are divided among the splits, instead of only the tiles that a block of queries sees.
     """
 
     lanes: tuple[tuple[int, int], ...] = ((256, 32),)

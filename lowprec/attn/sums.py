@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 class RowSum(Value):
     """Base class of the orders in which the probabilities of a row are added."""
 
-    #: Partial sums of a row.
+    #: Number of partial sums of a row.
     lanes: int
 
     @abstractmethod
@@ -31,7 +31,7 @@ class RowSum(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QuadSum(RowSum):
-    """Four threads per row: thread t adds keys 2t and 2t + 1 of every eight; (t0 + t2) + (t1 + t3) is the total.
+    """Sum by four threads per row: thread t adds keys 2t and 2t + 1 of every eight; the total is (t0 + t2) + (t1 + t3).
 
     This is the layout of the results of mma.sync and wgmma, with two shuffles (by 2, then by 1) after the last tile.
 
@@ -58,7 +58,7 @@ class QuadSum(RowSum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedPairSum(RowSum):
-    """One thread per row: eight chains over the keys of a tile, joined in pairs by packed additions.
+    """Sum by one thread per row: eight chains over the keys of a tile, which packed additions join in pairs.
 
     FlashAttention-4's ``fadd_reduce``: chain c adds keys c, c + 8, ...; the first one starts from the rescaled sum.
     Then (c0 + c2) + (c4 + c6) and (c1 + c3) + (c5 + c7) are added.

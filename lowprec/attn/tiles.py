@@ -1,4 +1,4 @@
-"""Tiles of keys that a block of queries visits: tables by head size, and one rule for each library's scheduler."""
+"""Tiles of keys that a block of queries visits: tables by head size, and one class per library's scheduler."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 from .._values import Value, normalize_fields
 from ..special.exp2 import Exp2, PolynomialExp2
 
-ALL_KEYS, ANY_SIZE = 1 << 30, 1 << 16  # keys of a tile that holds all; largest head size, where none is a limit
-_UNCHECKED = (32, 64, 96, 128)  # head sizes of FlashAttention-2 with kernels that check no bounds
+ALL_KEYS, ANY_SIZE = 1 << 30, 1 << 16  # number of keys of a tile that holds all; head size that means any
+_UNCHECKED = (32, 64, 96, 128)  # head sizes with kernels of FlashAttention-2 that do not check bounds
 
 
 class KeyTile(NamedTuple):
     """Keys per tile for head sizes up to `head_dim`: without a mask, with a causal mask, and with a sliding window.
 
-    `queries` is the number of rows of a block; `capped_window` the number of keys per tile with a window and a softcap,
-    0 if the same as `window`; `value_dim` the largest head size of V, 0 if the same as `head_dim`.
+    `queries` is the number of rows of a block. `capped_window` is the number of keys per tile with a window and a
+    softcap (0: as `window`), `value_dim` the largest head size of V (0: as `head_dim`).
     """
 
     head_dim: int
@@ -50,9 +50,9 @@ class KeyTile(NamedTuple):
 
 
 def list_tiles(tiles: Sequence[KeyTile]) -> list[str]:
-    """Return for each tile its number of keys without a mask and its largest head sizes; the first that fits is used.
+    """Return for each tile, as text, its number of keys without a mask and its largest head sizes.
 
-    The number is "all" for a tile of all keys of a call.
+    A kernel uses the first tile that is large enough. The number is "all" for a tile with all keys of a call.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def list_tiles(tiles: Sequence[KeyTile]) -> list[str]:
 
 
 class Call(NamedTuple):
-    """Shapes and mask that decide a kernel's tiles; `group` is the number of query heads per key head.
+    """Shapes and mask that determine a kernel's tiles; `group` is the number of query heads per key head.
 
     Query i sees `left` keys to the left of position i + keys - queries and `right` keys to its right; -1: all.
     `splits` is the number of ranges of keys, `page_size` the number of keys in a page of the cache; 0: no pages.
@@ -105,7 +105,7 @@ class Call(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """A tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling."""
+    """Tile that a block visits: its first key, and whether a maximum of -inf counts as 0 in the rescaling."""
 
     start: int
     is_guarded: bool = True
@@ -114,7 +114,7 @@ class Visit(NamedTuple):
 class Block(NamedTuple):
     """Consecutive rows of a head, and the tiles that they visit, in order.
 
-    `guarded` is the number of tiles at the start of each split that are guarded.
+    `guarded` is the number of tiles, at the start of each split, in which a maximum of -inf counts as 0.
     """
 
     first: int
@@ -142,7 +142,7 @@ class Schedule(Value):
         return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of a table for the head sizes of a normalized call, or None."""
+        """Return the tile in a table for the head sizes of a normalized call, or None."""
         return next((row for row in table if row.has(call.head_dim, call.value_dim)), None)
 
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:
@@ -150,7 +150,7 @@ class Schedule(Value):
         return exp2
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether the rows of a block are all query heads of a group, one query after the other (PackGQA)."""
+        """Return whether a block contains the query heads of a group, for one query after the other (PackGQA)."""
         return False
 
     def queries(self, call: Call, tile: KeyTile) -> int:
@@ -158,7 +158,7 @@ class Schedule(Value):
         return tile.queries
 
     def guarded(self, call: Call, keys: int, rows: int) -> int:
-        """Return the number of tiles at the start of each split that are guarded."""
+        """Return the number of guarded tiles at the start of each split; see `Block`."""
         return 1
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Schedule(Value):
 
 
 def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
-    """Return the first tile that a block of queries sees, and one past the last: at most the first if there is none."""
+    """Return the first tile that a block of queries sees, and one past the last; for no tile, at most the first."""
     low, high = 0, -(-call.keys // keys)
     if call.right >= 0:
         high = min(high, -(-(stop + call.shift + call.right) // keys))
@@ -195,7 +195,7 @@ def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlashAttention2(Schedule):
-    """FlashAttention-2: csrc/flash_attn/flash_api.cpp, flash_fwd_kernel.h, flash_fwd_launch_template.h, softmax.h.
+    """Tiles of FlashAttention-2: flash_api.cpp, flash_fwd_kernel.h, flash_fwd_launch_template.h, softmax.h.
 
     Parameters
     ----------
@@ -214,11 +214,11 @@ class FlashAttention2(Schedule):
         object.__setattr__(self, "one_split", tuple(KeyTile(*row) for row in self.one_split))
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of the table, or of `one_split` for a call without splits."""
+        """Return the tile in the table, or in `one_split` for a call without splits."""
         return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits of N or more keys; one query is not causal, and a window has two limits."""
+        """Return the call without limits of N or more keys or, for one query, to the right; a window has two limits."""
         n = call.keys
         left, right = (-1 if side >= n else side for side in (call.left, call.right))
         if call.causal and call.queries > 1:
@@ -244,20 +244,20 @@ class FlashAttention2(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlashAttention3(Schedule):
-    """FlashAttention-3 on Hopper: hopper/flash_api.cpp, block.h, heuristics.h, mainloop_fwd_sm90_tma_gmma_ws.hpp.
+    """Tiles of FlashAttention-3: hopper/flash_api.cpp, block.h, heuristics.h, mainloop_fwd_sm90_tma_gmma_ws.hpp.
 
     Parameters
     ----------
     starts_at_window : bool
         Whether the first tile of a window starts at the first key that its block sees, not at a multiple of the tile.
     small_tiles : tuple of KeyTile
-        Tiles without a window if all rows of a group of heads fit into `small_queries` rows, for these head sizes only.
+        Tiles of calls without a window in which a group of heads has at most `small_queries` rows, for some head sizes.
     small_queries : int
         Largest number of rows for which `small_tiles` apply.
     paged_tiles : tuple of KeyTile
-        Tiles if pages are not copied by TMA, the GPU's copies of whole tiles; empty: the kernel's `key_tiles`.
+        Tiles if pages are not copied by TMA, which copies whole tiles; empty: the kernel's `key_tiles`.
     packs_windows : tuple of (int, int)
-        Heads per group and head size for which windows always have packed blocks.
+        Heads per group and head size for which blocks are always packed if there is a window.
     """
 
     starts_at_window: bool = False
@@ -283,7 +283,7 @@ class FlashAttention3(Schedule):
         return call._replace(causal=False, left=left, right=right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call, with `page_size` 0 if TMA copies pages: of whole tiles, for more than one block of rows."""
+        """Return the call; `page_size` is 0 if TMA copies the pages: whole tiles, and more than one block of rows."""
         tile = self.tile(call._replace(page_size=0), table)
         is_far = self.starts_at_window and call.is_local  # a tile then starts anywhere in a page
         if tile is None or is_far or call.page_size % tile.keys_of(call) or call.queries * call.group <= tile.queries:
@@ -291,7 +291,7 @@ class FlashAttention3(Schedule):
         return call._replace(page_size=0)
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
-        """Return the row of the table, of `small_tiles` or of `paged_tiles`."""
+        """Return the tile in the table, in `small_tiles` or in `paged_tiles`."""
         if call.page_size and self.paged_tiles:
             table = self.paged_tiles
         if not call.is_local and call.queries * call.group <= self.small_queries:
@@ -301,7 +301,7 @@ class FlashAttention3(Schedule):
         return super().tile(call, table)
 
     def packs(self, call: Call, queries: int) -> bool:
-        """Return whether keys are split, pages are not copied by TMA, or packing leaves clearly fewer empty rows."""
+        """Return whether keys are split, pages are not copied by TMA, or packing clearly reduces the empty rows."""
         is_window = call.is_local and call.head_dim == call.value_dim
         if call.splits > 1 or call.page_size or (is_window and (call.group, call.head_dim) in self.packs_windows):
             return call.group > 1
@@ -331,7 +331,7 @@ class FlashAttention3(Schedule):
 
 
 class Period(NamedTuple):
-    """Periods of the columns whose 2^x is a polynomial, up to a head size: by mask, for CTA pairs, for packed heads."""
+    """Periods of the columns with 2^x as a polynomial, up to a head size: by mask, for CTA pairs, for packed heads."""
 
     head_dim: int
     plain: int
@@ -343,7 +343,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlashAttention4(Schedule):
-    """FlashAttention-4 on sm_100: flash_attn/cute/interface.py, block_info.py, flash_fwd_sm100.py.
+    """Tiles of FlashAttention-4 on sm_100: flash_attn/cute/interface.py, block_info.py, flash_fwd_sm100.py.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ class FlashAttention4(Schedule):
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call, with `page_size` 0 if a page is one tile, which TMA copies."""
+        """Return the call; `page_size` is 0 if a page is one tile, which TMA copies."""
         tile = self.tile(call, table)
         if tile is None:
             return call

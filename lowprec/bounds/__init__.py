@@ -1,1 +1,1 @@
-"""Tolerances: proven bounds, expected errors, faults, and criteria of tests."""
+"""Tolerances of tests: proven bounds and expected errors, faults of kernels, and criteria of public suites."""

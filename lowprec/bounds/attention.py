@@ -25,9 +25,9 @@ from .derived import Tolerance
 from .faults import named_output
 from .product import Errors, Order, errors_of
 
-_LEAST = 2.0**-125  # what flushed numbers can be, in units of the largest weight, with room for their roundings
+_LEAST = 2.0**-125  # limit of flushed numbers, in units of the largest weight, with a margin for their roundings
 _MORE = 1 + 2.0**-10  # products of the small errors below
-_TANH = 2.0**-11 + U  # relative error of tanh.approx.f32 in NVIDIA's PTX ISA, with room for the float64 reference
+_TANH = 2.0**-11 + U  # relative error of tanh.approx.f32 in NVIDIA's PTX ISA, plus that of the float64 reference
 
 
 @with_default_fpenv
@@ -46,8 +46,8 @@ def attention_tolerance(
     """Bound the error of an attention kernel's output.
 
     The bound holds for all functions within the documented errors of 2**x, tanh and the reciprocal, for any order of
-    the row sums. It adds the worst cases of all operations: it is 2 to 250 times the largest measured error,
-    most where a tensor core truncates sums of many tiles. `Tolerance.expected` is close to actual errors.
+    the row sums. It adds the worst cases of all operations, and is 2 to 250 times the largest measured error; the ratio
+    is largest if a tensor core truncates sums of many tiles. `Tolerance.expected` is close to actual errors.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ class _Head:
         total = weights.sum(axis=1, keepdims=True)
         v = decode(self.v, kernel.operands).astype(np.float64)
         exact = weights @ v / total
-        # Relative error of a weight, that of its rescalings included, which numerator and denominator share.
+        # Relative error of a weight, including its rescalings; it is the same in numerator and denominator.
         size = np.where(sees, np.abs(x), 0.0).max(axis=1, keepdims=True, initial=0.0) + off.max(axis=1, keepdims=True)
         tiles = -(-n // self.tile) + 1
         arguments = off + U * (26 * size + 4 * abs(kernel.p_offset)) * _MORE + _LEAST
         shared = np.expm1(arguments * math.log(2) + (tiles + 1) * math.log1p(kernel.exp2.relative_error))
         flushed = _LEAST * (tiles + 2)
-        # Errors of the numerator alone: P rounded, O rescaled, and the sums of the tensor core.
+        # Errors of the numerator only: rounding of P, rescaling of O, and the sums of the tensor core.
         p, unit = kernel.p_format, 2.0**-kernel.p_offset
         half, small = 2.0 ** -(p.mantissa_bits + 1), p.smallest_subnormal / 2 * unit + flushed
         computed = weights * (1 + shared) + np.where(sees, flushed, 0.0)

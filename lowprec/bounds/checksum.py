@@ -196,7 +196,7 @@ def checksum(
         for first in range(0, b.shape[0], tile):
             sums = result[:, first : first + tile].sum(axis=1)[:, None]
             by_row.append(compared(sums, left, right.sum(first, first + tile), bound, tile))
-    # The concatenation begins with an empty array because a product without rows has no tiles.
+    # The concatenation begins with an empty array because a product without rows has zero tiles.
     none = np.empty((0, b.shape[0])), np.empty((a.shape[0], 0))
     column_error, column_bound = (np.concatenate([none[0], *(pair[i] for pair in by_column)]) for i in (0, 1))
     row_error, row_bound = (np.concatenate([none[1], *(pair[i] for pair in by_row)], axis=1) for i in (0, 1))
@@ -204,7 +204,7 @@ def checksum(
 
 
 def _beyond(error: Values, bound: Values) -> NDArray[np.bool_]:
-    """Return whether an error exceeds its bound, or is NaN where the bound is not."""
+    """Return whether an error exceeds its bound, or is NaN although the bound is a number."""
     with np.errstate(invalid="ignore"):
         found: NDArray[np.bool_] = np.isfinite(bound) & ~(np.abs(error) <= bound)
     return found
@@ -247,7 +247,7 @@ class Bound:
         length = max(k, 1) if every is None else every
         n = rule.steps(min(length, k))
         chains = -(-max(k, 1) // length)
-        # Where scales change within a chain, its sum is multiplied by their ratio and truncated.
+        # If scales change within a chain, its sum is multiplied by their ratio and truncated.
         blocks = -(-max(k, 1) // span) if every is None and accumulator.scale_format is None else 1
         again = 2.0**-accumulator.output_bits + 5 * U if blocks > 1 else 0.0
         growth = (1 + error.relative) ** n * (1 + U) ** (chains + 8) * (1 + again) ** blocks
@@ -300,7 +300,7 @@ def _product(a: Values, b: Values) -> Values:
 
 
 def side(q: Quantized, accumulator: Accumulator, values_alone: bool = False) -> Side:
-    """Return a `Side` of an operand and its scales; with `values_alone`, values are dequantized before the product."""
+    """Return an operand and its scales as a `Side`; with `values_alone`, values are dequantized before the product."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, accumulator)
     values = accumulator.values(codes, fmt).astype(np.float64)
     sizes = np.where(values == 0, 0.0, np.maximum(np.abs(values), fmt.smallest_normal))

@@ -1,4 +1,4 @@
-"""Criteria of tests, as callables ``(got, want) -> bool``: measures with a limit, and criteria of public suites."""
+"""Criteria of tests, as callables ``(got, want) -> bool``: limits of measures, and criteria of public suites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Criterion:
-    """A rule by which a test accepts a result.
+    """Rule by which a test accepts a result.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Criterion:
     source : str
         File that states the criterion.
     reference : {"operands", "values"}
-        What `want` is computed from: the quantized operands, or the values before quantization.
+        Source of `want`: the quantized operands, or the values before quantization.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Criterion:
             return False
         except Exception as error:
             raise ValueError(f"criterion {self.name}: it must accept or refuse arrays, got {error!r}") from error
-        return found is None or bool(found)  # assert_close and its kind return nothing
+        return found is None or bool(found)  # assert_close and similar functions return None
 
 
 def _allclose(got: Values, want: Values, rtol: float, atol: float) -> bool:

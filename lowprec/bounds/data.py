@@ -17,7 +17,7 @@ Drawn = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class DataKind:
-    """A kind of operands.
+    """Kind of operands.
 
     Parameters
     ----------

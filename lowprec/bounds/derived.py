@@ -1,4 +1,4 @@
-"""`Tolerance`: bounds and expected errors of a result, by which it is judged."""
+"""`Tolerance`: bounds and expected errors of a result, and tests of results against them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .product import Errors, Product
 from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
 
 Flags = NDArray[np.bool_]
-#: From a result that is not accepted, the expected error and its values, the name of its fault, or "".
+#: Function of a rejected result, the expected error and its values that returns the name of the fault, or "".
 Namer = Callable[[Any, Values, Values], str]
 
 
@@ -39,11 +39,11 @@ class Tolerance:
     low, high : float64 arrays
         Smallest and largest possible results.
     expected : float64 array
-        Root mean square error: the model of independent roundings, scaled to the errors of the samples.
+        Root mean square errors by the model of independent roundings, scaled to the errors of the samples.
     bias : float
         Gain error of the emulation; negative if truncation makes magnitudes smaller.
     samples : tuple of float
-        Root mean square error of the emulation and of each sampled order, relative to the model before it was scaled.
+        Root mean square errors of the emulation and of each sampled order, relative to the model before scaling.
     out_format : Format
         Format of a result.
     products : tuple of Product
@@ -95,9 +95,9 @@ class Tolerance:
         name : callable, optional
             See `Namer`.
         rtol : float, optional
-            Relative tolerance of `Tolerance.atol_rtol`; default: half an ulp of the format.
+            Value of rtol for `Tolerance.atol_rtol`; default: half an ulp of the format.
         addend : float64 array, optional
-            Known part of the result; errors that are a multiple of the addend show that it is missing or scaled.
+            Known part of the result. Errors proportional to it show that it is missing or wrongly scaled.
         """
         exact, most, variance = errors
         judged = np.isfinite(exact) & np.isfinite(most)

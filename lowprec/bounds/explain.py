@@ -1,4 +1,4 @@
-"""Causes of a rejected product beyond the catalogue of faults: other codes of its operands, or another arithmetic."""
+"""Causes of a rejected product that are not in the catalogue of faults: other codes, or another arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..scaling.rules import AmaxRule
 from .checksum import Values
 from .product import Product
 
-_ROWS = 16  # outputs on a side that are identified
+_ROWS = 16  # number of rows and columns of the outputs that are identified
 _SECONDS = 10.0
 
 
@@ -47,7 +47,7 @@ def _arithmetic(product: Product, d: Values) -> list[str]:
         seen = identify(
             _first(product.a), _first(product.b), c, outputs, d_format=None if wide else target, seconds=_SECONDS
         )
-    except (ValueError, TypeError):  # operands or a result that it does not read
+    except (ValueError, TypeError):  # identify does not support these operands or results
         return []
     return [f"Of {part.size} outputs: {seen.sentence}."] if seen.machines and not seen.differing else []
 

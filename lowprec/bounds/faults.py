@@ -1,4 +1,4 @@
-"""The catalogue of faults of a matrix product: errors that have been seen in kernels."""
+"""Catalogue of faults of matrix products: errors that have occurred in kernels."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Result = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """A wrong kernel.
+    """Fault of a kernel.
 
     Parameters
     ----------
     name : str
         Name in tables and messages.
     summary : str
-        What the kernel does wrong.
+        Description of the error.
     product : callable, optional
         Function of a `Product` that returns the wrong result, or None if the fault does not apply.
     output : callable, optional
@@ -39,7 +39,7 @@ class Fault:
     operand : callable, optional
         Function of an operand of numbers [..., K] that returns the wrong one, for `lowprec mutate`.
     vacuous : bool
-        Whether a test must detect this fault to be of any use.
+        Whether a test that accepts this fault is useless.
     """
 
     name: str
@@ -318,14 +318,14 @@ _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
 
 
 def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
-    """Return the name of the fault with which a product gives the result `d`, or "" if there is none."""
+    """Return the name of the fault with which a product gives the result `d`, or "" if no fault does."""
     right = product.result()
     wrong = ((name, faults[name].apply(product, right)) for name in faults)
     return _nearest(wrong, right, expected, d, formats.get(product.options["out_format"]))
 
 
 def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:
-    """Return the name of the fault that explains a result of any computation, or "" if there is none."""
+    """Return the name of the fault that explains a result of any computation, or "" if no fault does."""
     right = np.atleast_1d(right)
     expected, d = np.atleast_1d(expected), np.atleast_1d(d)
     outputs = {name: faults[name].output for name in faults}
@@ -337,9 +337,9 @@ def _nearest(
     results: Iterable[tuple[str, Result | None]], right: Result, expected: NDArray[np.float64], d: NDArray[np.float64],
     target: Format,
 ) -> str:  # fmt: skip
-    """Return the name of the wrong result nearest to d, from which d differs by rounding only, or "" if none does."""
+    """Return the name of the wrong result nearest to d if they differ only by rounding, else ""."""
     ulp = 2.0**-target.mantissa_bits
-    best, least = "", 0.1  # of the distance from the right result
+    best, least = "", 0.1  # limit, relative to the distance from the right result
     with np.errstate(all="ignore"):
         far = _distance(d, right)
         for name, wrong in results:

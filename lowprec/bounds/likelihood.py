@@ -12,7 +12,7 @@ from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from .checksum import Values
 
-#: Smallest probability that is accepted; margin of the model.
+#: Smallest probability that is accepted, and margin of the model.
 LEAST_P, MARGIN = 1e-6, 1.25
 _HUGE, _MOST = 1e9, 16.0  # limits of an error and of its square in sums
 
@@ -37,8 +37,8 @@ class Model(NamedTuple):
     def probability(self, d: Values, exact: Values, judged: NDArray[np.bool_], target: Format) -> tuple[float, Values]:
         """Return the probability of errors as large as those of a result, and the errors relative to expected ones.
 
-        A result in a narrow format shows an error z only if z exceeds the distance t to the next number that is rounded
-        to another result. For a normal z, E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, where phi is
+        A result in a narrow format reveals an error z only if z exceeds the distance t to the nearest number that
+        rounds to another result. For a normal z, E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, where phi is
         its density. Bernstein's inequality bounds the probability that sums of squares, each limited to a constant,
         exceed their mean.
         """

@@ -1,4 +1,4 @@
-"""Mutation testing: run a suite with its kernel replaced by every fault, with a pytest plugin that replaces it.
+"""Mutation testing: runs of a suite in which a pytest plugin replaces its kernel by faulty ones.
 
 The plugin (``-p lowprec.bounds.mutate``) reads its job from the environment, wraps the kernel before tests are
 collected, records which tests call it and which fail, and restores it at the end.
@@ -32,9 +32,9 @@ class Survival(NamedTuple):
     fault : str
         Name of the fault.
     outcome : {"seen", "lived", "no change"}
-        ``seen``: a test that calls the kernel failed; ``lived``: none did; ``no change``: the fault changed no result.
+        ``seen``: a test that calls the kernel failed; ``lived``: all passed; ``no change``: the fault has no effect.
     failed, passed : tuple of str
-        Tests that call the kernel, by outcome: those that passed did not see the fault.
+        Tests that call the kernel, by outcome; tests that passed did not detect the fault.
     """
 
     fault: str
@@ -54,28 +54,28 @@ class _Run:
 def mutate(
     target: str, command: Sequence[str], names: Sequence[str] = (), *, timeout: float = 600.0
 ) -> Iterator[Survival]:  # fmt: skip
-    """Run a suite with a kernel replaced by every fault, and yield the results.
+    """Run a test suite once per fault, with a kernel replaced by the faulty one, and yield the results.
 
     Parameters
     ----------
     target : str
         Kernel to replace, ``package.module:function`` or ``package.module:Class.method``.
     command : sequence of str
-        The suite: ``pytest`` and its arguments.
+        Command of the suite: ``pytest`` and its arguments.
     names : sequence of str
-        Faults; default: all that need only outputs or an operand.
+        Names of faults; default: all faults that change outputs or one operand.
     timeout : float
-        Limit of one run in seconds; a fault that exceeds it counts as seen.
+        Time limit of one run in seconds; a fault with a longer run counts as seen.
 
     Yields
     ------
     Survival
-        One per fault, after a run without any.
+        Result of one fault; a run without a fault comes first and has no result.
 
     Raises
     ------
     ValueError
-        If the target cannot be imported, the suite fails without a fault, or it never calls the kernel.
+        If the target cannot be imported, or the suite fails without a fault or never calls the kernel.
     """
     timeout = check_positive("mutate", "timeout", timeout)
     if not command or Path(command[0]).name not in ("pytest", "py.test"):
@@ -105,7 +105,7 @@ def _run(target: str, fault: str, command: Sequence[str], timeout: float) -> _Ru
         job = json.dumps({"target": target, "fault": fault, "record": str(record)})
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, _JOB: job, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        # An independent cache of results would let a test pass that was not run.
+        # With a cache of results, a test could pass without running.
         whole = [sys.executable, "-m", "pytest", "-p", __name__, "-p", "no:cacheprovider", *command[1:]]
         try:
             done = subprocess.run(whole, env=env, capture_output=True, text=True, timeout=timeout, check=False)
@@ -156,18 +156,18 @@ class _Plugin:
         return self.noted(output(found), found)
 
     def noted(self, wrong: Any, right: Any) -> Any:
-        """Return a wrong array in the dtype of the right one, and note whether they differ."""
+        """Return a wrong array in the dtype of the right one, and record whether they differ."""
         wrong = wrong.to(right.dtype) if hasattr(wrong, "detach") else wrong.astype(right.dtype)
         both_nan = (wrong != wrong) & (right != right)
         self.changed = self.changed or bool(((wrong != right) & ~both_nan).any())
         return wrong
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        """Note which test is running."""
+        """Record which test is running."""
         self.test = item.nodeid
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note whether a test that calls the kernel passes."""
+        """Record whether a test that calls the kernel passes."""
         if report.when == "call" and report.nodeid in self.calls:
             self.calls[report.nodeid] = bool(report.passed)
 

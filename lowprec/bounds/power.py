@@ -23,16 +23,16 @@ from .tolerance import reordered, tolerance
 
 
 class Passed(NamedTuple):
-    """How often a criterion accepts a kernel.
+    """Share of the results of a kernel that a criterion accepts.
 
     Attributes
     ----------
     kernel : str
         "right", or the name of a fault.
     passes : float
-        Share of the draws that it accepts: of a correct kernel, those that it accepts in every order of K.
+        Share of the draws that the criterion accepts; for a correct kernel, in every order of K.
     ours : float
-        Share that `Tolerance.test` accepts.
+        Share of the draws that `Tolerance.test` accepts.
     draws : int
         Number of draws.
 
@@ -70,17 +70,17 @@ class Power:
 
     @property
     def vacuous(self) -> tuple[str, ...]:
-        """Accepted faults that no useful test accepts, see `Fault.vacuous`."""
+        """Accepted faults that every useful test rejects, see `Fault.vacuous`."""
         return tuple(row.kernel for row in self.rows[1:] if faults[row.kernel].vacuous and row.passes > 0)
 
     @property
     def refused(self) -> float:
-        """Share of draws in which the criterion refuses a correct kernel, in any of its orders."""
+        """Share of draws in which the criterion rejects a correct kernel in at least one order."""
         return 1 - self.rows[0].passes
 
     @property
     def sentence(self) -> str:
-        """Summary in a sentence."""
+        """Summary in one sentence."""
         lived = [row.kernel for row in self.rows[1:] if row.passes > 0]
         low, high = (1 - end for end in reversed(self.rows[0].interval))
         text = (
@@ -127,13 +127,13 @@ def criterion_power(
     Returns
     -------
     Power
-        Share of draws that are accepted, by kernel. The orders of a draw have the same operands, so that they count as
-        one trial of the interval, which is accepted if all are.
+        Share of draws that are accepted, by kernel. All orders of a draw have the same operands; they are one trial,
+        which is accepted if all of them are.
 
     Raises
     ------
     ValueError
-        If the criterion raises, or gives two answers for the same arrays.
+        If the criterion raises an error, or returns different answers for the same arrays.
     """
     judge, seen = criterion(given), dict[str, list[NDArray[np.bool_]]]()
     for seed in range(check_int("criterion", "draws", draws, 1)):

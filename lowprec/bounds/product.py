@@ -64,7 +64,7 @@ class Errors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of quantized operands, with the arguments of `gemm`.
+    """Product of quantized operands, with the arguments of `gemm`.
 
     Attributes
     ----------
@@ -93,10 +93,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Order:
-    """An arithmetic: the arguments of `gemm` that determine the bits, without the operands.
+    """Arguments of `gemm` that determine the bits of a product, without the operands.
 
-    With `any_order`, products that share a scale may be added in any order, and so may the sums of all scales of a
-    split.
+    With `any_order`, products that share a scale may be added in any order, as may the sums of a split for all scales.
     """
 
     accumulator: Accumulator
@@ -158,7 +157,7 @@ def _half_ulp(target: Format) -> float:
 
 
 def _finished(total: Errors, alpha: Values, addend: Values | None) -> Errors:
-    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, whose alpha has been rounded up to three times."""
+    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, in which alpha has up to three roundings."""
     if addend is None and (alpha == 1).all():
         return total
     exact = (power_of_two(alpha)).all()
@@ -222,7 +221,7 @@ def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[
     chain, edges, first = every or max(k, 1), [0], [0]
     for start in range(0, max(k, 1), chain):
         stop = min(start + chain, k)
-        while len(edges) == first[-1] + 1 or edges[-1] < stop:  # without products, a chain has an empty block
+        while len(edges) == first[-1] + 1 or edges[-1] < stop:  # a chain without products has one empty block
             edges.append(min(edges[-1] + length, stop, (edges[-1] // span + 1) * span))
         first.append(len(edges) - 1)
     return np.array(edges), np.array(first)
@@ -231,7 +230,7 @@ def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[
 def _operand(
     q: Quantized, rule: Accumulator, edges: NDArray[np.int64], inside: bool, scopes: NDArray[np.int64], scaled: bool
 ) -> tuple[Operand, Scope]:
-    """Return an operand for the chains, including its scales if `inside`, and its data for chains in any order."""
+    """Return the operand of chains, with scales in its values if `inside`, and the data for chains in any order."""
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, rule)
     (rows, k), (high, wide), floor = q.shape, q.granularity.block((q.shape[0], q.shape[1])), 0.0
     scale = large = np.ones((1, k))

@@ -1,4 +1,4 @@
-"""`quantize_tolerance`: the codes and scales that correct implementations of a quantizer may give."""
+"""`quantize_tolerance`: bounds on the codes and scales of correct implementations of a quantizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .faults import named_output
 from .product import Errors
 
 Floats = NDArray[np.float32]
-#: Relative error of a scale before its own rounding, and of a value that it divides: some float32 roundings.
+#: Relative error, from some float32 roundings, of a scale before its format rounds it, and of a divided value.
 _FREE = 2.0**-20
 
 
@@ -34,11 +34,11 @@ _FREE = 2.0**-20
 def quantize_tolerance(
     x: ArrayLike, spec: str | Quantizer | TensorSpec, *, rounding: str | Rounding | None = None
 ) -> Tolerance:
-    """Bound the dequantized values of a quantizer, whatever the order of its float32 operations.
+    """Bound the dequantized values of a quantizer, for any order of its float32 operations.
 
     A correct kernel computes the same scale and the same quotient, possibly by other operations: ``x * (1 / s)`` for
-    ``x / s``, ``amax * (1 / max)`` for ``amax / max``. Both may then be off by some float32 roundings, which moves a
-    scale or a code only where it is nearly a tie.
+    ``x / s``, ``amax * (1 / max)`` for ``amax / max``. Both may then differ by some float32 roundings, which change a
+    scale or a code only near a tie.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def quantize_tolerance(
     Raises
     ------
     ValueError
-        If the quantizer has no bound: it transforms values, has a state or a Python function as rule, or chooses a
-        scale by a comparison of sums (four over six, EDEN).
+        If no bound is known for the quantizer: it transforms values, has a state or a Python function as rule, or
+        chooses a scale by a comparison of sums (four over six, EDEN).
 
     Examples
     --------
@@ -115,8 +115,8 @@ def _check_has_bound(q: Quantizer, made: TensorSpec) -> None:
 def _ends(values: Floats, q: Quantizer, mode: Rounding, emulated: Quantized) -> tuple[Values, Values]:
     """Return the smallest and the largest possible dequantized value of each element.
 
-    A scale never falls if its block's amax rises, so the scales of two slightly different amax bound it. Rounding is
-    monotone, so the codes of two quotients bound all codes between them.
+    Scales are monotone in the amax of the block, so the scales of a slightly smaller and a slightly larger amax bound
+    them. Rounding is monotone, so the codes of two quotients bound all codes between them.
     """
     free = 0.0 if are_powers(q.scale_format) else _FREE
     modes = (roundings["down"], roundings["up"]) if mode.is_stochastic else (mode,)
@@ -136,10 +136,10 @@ def _possible_scales(values: Floats, q: Quantizer, emulated: Quantized) -> Itera
     """Yield the scale of every value; if the scale format rounds, also those of slightly smaller and larger amaxes."""
     yield _scales(emulated)
     if q.scale_format == formats["float32"]:
-        return  # the free factor of scales covers them
+        return  # the tolerance of scales includes these errors
     matrix = as_matrix(values)
     size, fixed = np.abs(matrix), np.zeros(matrix.shape, bool)
-    if q.has_tensor_scale:  # blocks with the largest magnitude have the same scale whatever its float32 roundings
+    if q.has_tensor_scale:  # the scale of blocks with the largest magnitude does not depend on roundings
         axis = None if not q.has_row_scales else 1 if q.granularity.rows == 1 else 0
         fixed = size == size.max(axis=axis, keepdims=True, initial=0.0)
     for sign in (-1, 1):

@@ -47,13 +47,13 @@ def sum_tolerance(
         Axis of the terms.
     order : str, OrderRule or Order
         Order of the additions. ``any``: every binary tree over the terms. Otherwise a name in ``lowprec.orders``, a
-        rule, or an `Order` of as many terms, as `lowprec.reveal` finds it, with its formats.
+        rule, or an `Order` of the same number of terms, such as a result of `lowprec.reveal`, with its formats.
     sum_format : str or Format, optional
-        Format of every sum; default: float32, or those of the `Order`. With a rule, a format for which it holds.
+        Format of every sum; default: float32, or the formats of the `Order`. A rule must hold for the format.
     out_format : str or Format, optional
         Format of the result; default: `sum_format`, or that of the `Order`.
     orders : int
-        Number of sampled orders, if any is allowed.
+        Number of sampled orders, for the order ``any``.
     seed : int
         Seed of the orders.
 
@@ -65,8 +65,8 @@ def sum_tolerance(
     Raises
     ------
     ValueError
-        If the array has no such axis, the order is unknown or has another number of terms or another format of sums, or
-        it adds more than two terms in a step, has float64 sums, or flushes subnormals.
+        If the axis does not exist, or the order is unknown, has another number of terms or another format of sums, adds
+        more than two terms in a step, has float64 sums, or flushes subnormals.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def _formats_of(order: Order, n: int, sum_format: Any, out_format: Any) -> tuple
 
 
 def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
-    """Return the order of n terms; a rule is checked with one term if there are none."""
+    """Return the order of n terms; for n = 0, check a rule with one term."""
     dtype: Any = target.name  # the rule checks it
     made = order if isinstance(order, Order) else known_orders.get(order)(max(n, 1), dtype=dtype)
     if made.flush:
@@ -139,7 +139,7 @@ def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
 
 
 def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generator) -> list[Floats]:
-    """Return sums in random orders: terms are added one by one in 1, 2, 8 or n lanes, and then the lanes' sums."""
+    """Return sums in random orders: terms are added one by one in 1, 2, 8 or n lanes, and then the lanes."""
     n, found = len(stored), []
     for _ in range(count):
         at, lanes = rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))
@@ -149,7 +149,7 @@ def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generato
 
 
 def computed_sum(terms: Floats, steps: Steps, target: Format) -> Floats:
-    """Return the sum over the first axis, each addition of two terms rounded to a format, which no `Order` may have.
+    """Return the sum over the first axis, with every addition of two terms rounded to a format that `Order` may lack.
 
     A float64 sum of two numbers of up to 24 significant bits, rounded again, is the sum rounded once.
     """
@@ -164,8 +164,8 @@ def computed_sum(terms: Floats, steps: Steps, target: Format) -> Floats:
 def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Errors:
     """Return the errors of sums in an order: half an ulp of every sum, which is known exactly.
 
-    If formats differ, a sum is rounded to float32 at most before it is rounded to its own, and one that is subnormal
-    need not be exact.
+    If formats differ, a sum may be rounded to float32 before it is rounded to its format, and a subnormal sum need not
+    be exact.
     """
     wide, own = terms.astype(np.float64), {i: formats[name] for i, name in order.step_formats}
 
@@ -187,7 +187,7 @@ def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Erro
 
 
 def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
-    """Return the errors of sums in any order, from the largest and the usual size of a partial sum."""
+    """Return the errors of sums in any order, from the largest and the typical size of a partial sum."""
     n, u = len(terms), 2.0 ** -(target.mantissa_bits + 1)
     wide = terms.astype(np.float64)
     exact, size, lost = wide.sum(axis=0), np.abs(wide).sum(axis=0), np.abs(stored - wide).sum(axis=0)

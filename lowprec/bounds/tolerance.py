@@ -24,7 +24,7 @@ from .derived import Tolerance
 from .faults import named
 from .product import Errors, Order, Product, errors_of
 
-_SAMPLED = 1 << 15  # outputs to sample, at least
+_SAMPLED = 1 << 15  # smallest number of outputs to sample
 OrderOfK = Literal["chains", "any"]
 
 

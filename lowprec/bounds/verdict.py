@@ -13,9 +13,9 @@ class AtolRtol(NamedTuple):
     Attributes
     ----------
     atol, rtol : float
-        Smallest pair: rtol is half an ulp of the result's format, atol covers the remaining error.
+        Smallest pair: rtol is half an ulp of the result's format, and atol bounds the remaining error.
     probability : float
-        Probability that a correct result of this shape is refused; 0: proven.
+        Probability that a correct result of this shape is rejected; 0: the pair is proven to accept it.
     """
 
     atol: float
@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class BitsEqual(Verdict):
-    """The result has the bits of the emulation."""
+    """Verdict that the result has the bits of the emulation."""
 
     accepted = True
 
@@ -52,7 +52,7 @@ class BitsEqual(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Verdict):
-    """Verdict by the sizes of errors, with the output whose error is the largest relative to the expected error.
+    """Verdict by the sizes of errors, with the output that has the largest error relative to the expected one.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Measured(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Inside(Measured):
-    """The errors are as large as those of the arithmetic in some order."""
+    """Verdict that errors are as large as those of the arithmetic in some order."""
 
     accepted = True
 
@@ -92,7 +92,7 @@ class Inside(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Unlike(Measured):
-    """No output exceeds its bound, but the errors are not as large as those of the arithmetic."""
+    """Verdict that no output exceeds its bound, but the errors are not as large as those of the arithmetic."""
 
     accepted = False
 
@@ -105,7 +105,7 @@ class Unlike(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Impossible(Measured):
-    """Some outputs exceed the proven bound.
+    """Verdict that some outputs exceed the proven bound.
 
     Attributes
     ----------
