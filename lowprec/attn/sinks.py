@@ -47,7 +47,7 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step; it is an empty row's maximum."""
+    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step; an empty row has it as maximum."""
 
     replaces_empty = True
 

@@ -218,7 +218,7 @@ class FlashAttention2(Schedule):
         return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits of N or more keys or, for one query, to the right; a window has two limits."""
+        """Return the call without limits of N or more keys, and not causal for one query; a window has two limits."""
         n = call.keys
         left, right = (-1 if side >= n else side for side in (call.left, call.right))
         if call.causal and call.queries > 1:
@@ -273,7 +273,7 @@ class FlashAttention3(Schedule):
         object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without ineffective limits; one query is not causal, and a window has two limits."""
+        """Return the call without limits that hide no key, and not causal for one query; a window has two limits."""
         left = -1 if call.left >= call.keys - 1 else call.left
         right = -1 if call.right >= call.queries - 1 else call.right
         if call.causal and not (call.queries == 1 and left == right == -1):

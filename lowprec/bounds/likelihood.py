@@ -38,8 +38,8 @@ class Model(NamedTuple):
         """Return the probability of errors as large as those of a result, and the errors relative to expected ones.
 
         A result in a narrow format reveals an error z only if z exceeds the distance t to the nearest number that
-        rounds to another result. For a normal z, E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on either side, where phi is
-        its density. Bernstein's inequality bounds the probability that sums of squares, each limited to a constant,
+        rounds to another result. For a normal z with density phi, E[z^2; z > t] <= t phi(t) + exp(-t^2 / 2) / 2 on
+        either side. Bernstein's inequality bounds the probability that sums of squares, each limited to a constant,
         exceed their mean.
         """
         scale = self.scale.reshape(d.shape)
