@@ -47,7 +47,10 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step; an empty row has it as maximum."""
+    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step.
+
+    In a row without a key, the sink is the maximum.
+    """
 
     replaces_empty = True
 
