@@ -40,6 +40,11 @@ FLOAT64_MAX = 2.0**1023
 MOST_ROWS = 1 << 20
 
 
+def half_ulp(target: Format) -> float:
+    """Return half an ulp of 1 in a format: the largest relative error of a rounding."""
+    return 2.0 ** -(target.mantissa_bits + 1)
+
+
 class Side(NamedTuple):
     """An operand [R, K] of the checked product, or the sum of some of its rows.
 
@@ -255,7 +260,7 @@ class Bound:
         # In addition to chains: promotions, products of scales, tensor scales, values that were dequantized first.
         weights = error.relative * after + U * (chains - at // length + 8) + again * (blocks - 1 - at // span)
         float32 = formats["float32"]
-        half = 0.0 if target.same_codes(float32) else 2.0 ** -(target.mantissa_bits + 1)
+        half = 0.0 if target.same_codes(float32) else half_ulp(target)
         weights = growth * weights * (1 + half) + half
         part = span if blocks > 1 else length
         shared = np.minimum(part, k - at // part * part)

@@ -16,8 +16,8 @@ from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from ..scaling.quantized import Quantized
-from .checksum import Values
-from .likelihood import LEAST_P, MARGIN, Model, half_ulp, quantile, tail
+from .checksum import Values, half_ulp
+from .likelihood import LEAST_P, MARGIN, Model, quantile, tail
 from .product import Errors, Product
 from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
 
@@ -106,8 +106,11 @@ class Tolerance:
             margin = MARGIN * max(scores) / max(float(np.median(scores)), 1e-300) if judged.any() else 1.0
             scale = np.sqrt(variance) * (max(scores) * margin if judged.any() else 1.0)
             relative = [np.nan_to_num((d - exact) / scale)[judged] for d in wide]
+            unknown = np.isfinite(exact) & np.isinf(most)  # a format that saturates would make its ends finite
             low, high = (
-                round_to(np.where(np.isinf(exact), exact, exact + sign * most), target).astype(np.float64)
+                np.where(
+                    unknown, sign * np.inf, round_to(np.where(np.isinf(exact), exact, exact + sign * most), target)
+                )
                 for sign in (-1, 1)
             )
             rounding = half_ulp(target) * np.abs(exact) / math.sqrt(3) * (not target.same_codes(formats["float32"]))

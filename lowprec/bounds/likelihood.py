@@ -78,11 +78,6 @@ def quantile(p: float) -> float:
     return max(high, 1.0)
 
 
-def half_ulp(target: Format) -> float:
-    """Return half an ulp of 1 in a format: the largest relative error of a rounding."""
-    return 2.0 ** -(target.mantissa_bits + 1)
-
-
 def _before_rounding(d: Values, exact: Values, target: Format) -> tuple[Values, Values, Values]:
     """Return three distances from the exact number, which bound the error of a result before it was rounded.
 

@@ -7,7 +7,10 @@ rounding each to sums that are also known. docs/tolerances.md has the proofs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,12 +25,19 @@ from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.engines.selection import plan_for
 from ..tensorcore.gemm import gemm
-from ..tensorcore.library import GemmLibrary
-from ..tensorcore.operands import instruction_codes, interleave_k, promotion_interval, slice_k, strip_tensor_scales
-from .checksum import TINY, U, Values
+from ..tensorcore.library import GemmLibrary, sum_halves
+from ..tensorcore.operands import (
+    instruction_codes,
+    interleave_k,
+    promotion_interval,
+    slice_k,
+    strip_row_scales,
+    strip_tensor_scales,
+    take_k,
+)
+from .checksum import TINY, U, Values, half_ulp
 
 T = TypeVar("T", Operand, Scope)
-_SPLIT_TILE = 128
 _WORK = 1 << 22  # multiply-adds that justify a thread
 
 
@@ -60,6 +70,17 @@ class Errors(NamedTuple):
         """Return the sum after one rounding of the given relative or absolute error."""
         lost = relative * (np.abs(self.exact) + self.most) + absolute
         return Errors(self.exact, self.most + lost, self.variance + np.square(relative * self.exact) / 3)
+
+    def added(self, other: Errors) -> Errors:
+        """Return the float32 sum."""
+        return self.plus(other).rounded(U)
+
+    def stored(self, target: Format) -> Errors:
+        """Return the sum after it was rounded to a format; a sum that may overflow has no bound."""
+        if target.same_codes(formats["float32"]):
+            return self
+        found = self.rounded(half_ulp(target), target.smallest_subnormal)
+        return found._replace(most=np.where(np.abs(found.exact) + found.most < target.max, found.most, np.inf))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,67 +127,108 @@ class Order:
     alpha: float = 1.0
     any_order: bool = False
 
-    def part(self, k: int) -> int:
-        """Return the length in K of a split."""
-        tiles = -(-k // _SPLIT_TILE)
-        return max(-(-tiles // self.split_k), 1) * _SPLIT_TILE
+    def parts(self, k: int) -> list[tuple[int, int]]:
+        """Return the ranges of K that are summed apart."""
+        is_whole = self.library.split_k_reduction == "tree" and self.target.same_codes(formats["float32"])
+        return [(0, k)] if is_whole else self.library.parts(k, self.split_k)
+
+    def common_parts(self, m: int, n: int, k: int) -> list[tuple[int, int]]:
+        """Return the ranges of K that lie in one part, and one slice, of every output [m, n]."""
+        library, found = self.library, self.parts(k)
+        if library.stream_k:
+            edges = {edge for *_, parts in library.streamed_parts(m, n, k) for part in parts for edge in part}
+            found = list(itertools.pairwise(sorted(edges)))
+        if library.slices == 1:
+            return found
+        length = library.slice_length
+        return [(i, min(i + length, stop)) for start, stop in found for i in range(start, stop, length)]
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = None) -> Errors:
     """Return the exact product of two matrices, and bounds on the errors of a result before its final rounding.
 
     `addend` is ``beta * C``, in float32.
     """
     rule, library = order.accumulator, order.library
-    if not library.has_usual_parts:
-        raise ValueError(
-            "tolerance: library must add parts of whole tiles of 128 in float32 or in the result's format, for which "
-            f"there are bounds, got {library}"
-        )
     a, b, factor = strip_tensor_scales(a, b, np.float32(order.alpha))
     way = plan_for(rule, a.format, b.format)
     every = promotion_interval("tolerance", a, b, way, library, order.promote_every)
     if library.k_order == "interleaved":
         a, b = interleave_k(a, way.step), interleave_k(b, way.step)
-    k = a.shape[1]
-    step = order.part(k)
+    by_row = [] if factor.a is None or factor.b is None else [(factor.a, factor.b)]
+    if library.apply_scales_at == "end" and rule.scale_format is None:
+        (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
+        by_row.append((scale_a, scale_b))
+    # Alpha is a product of scales: each multiplication is a rounding, and may underflow or overflow.
     alpha: Values = np.full((1, 1), float(factor.alpha))
-    if factor.a is not None and factor.b is not None:
-        alpha = float(factor.alpha) * factor.a.astype(np.float64)[:, None] * factor.b.astype(np.float64)
-    by_out, total = library.split_k_reduction == "out" and step < k, None
-    half = _half_ulp(order.target)
-    for start in range(0, max(k, 1), step):
-        parts = [slice_k(q, start, min(start + step, k)) for q in (a, b)]
-        part = _chains(parts[0], parts[1], order, every)
-        if by_out:
-            part = _finished(part, alpha, addend if start == 0 else None).rounded(half, order.target.smallest_subnormal)
-        total = part if total is None else total.plus(part).rounded(U)
-        if by_out and 0 < start < k - step:
-            total = total.rounded(half, order.target.smallest_subnormal)
-    assert total is not None
-    found = total if by_out else _finished(total, alpha, addend)
-    values = [replace(q, tensor_scale=None).dequantize().astype(np.float64) for q in (a, b)]
-    norms = [np.sqrt(np.square(x).sum(axis=1)) for x in values]
-    with np.errstate(invalid="ignore", over="ignore"):
-        slack = (k + 16) * 2.0**-52 * np.multiply.outer(*norms) * np.abs(alpha)
-        return found._replace(most=found.most * (1 + 2.0**-30) + slack)
+    largest, normal, roundings = np.maximum(np.abs(alpha), 1.0), np.ones((1, 1), np.bool_), 0
+    for rows in by_row:
+        scale = np.multiply.outer(*(x.astype(np.float64) for x in rows))
+        roundings += int(not power_of_two(scale).all()) + int(not power_of_two(alpha).all())
+        alpha, largest = alpha * scale, largest * np.maximum(np.abs(scale), 1.0)
+        normal = normal & _is_normal(scale) & _is_normal(alpha)
+    lost = ((1 + U) ** roundings - 1) * np.abs(alpha) + np.where(normal, 0.0, 4 * TINY * largest)
+    lost = np.where(largest < formats["float32"].max, lost, np.inf)
+    finish = functools.partial(_finished, alpha=alpha, lost=lost)
+    plus = None if addend is None else Errors(addend, np.zeros_like(addend), np.zeros_like(addend))
+    (m, k), n = a.shape, b.shape[0]
+    if library.stream_k:
+        total = Errors(*np.empty((3, m, n)))
+        for down, across, parts in library.streamed_parts(m, n, k):
+            tile = functools.reduce(Errors.added, _sums(a[down], b[across], parts, order, every))
+            for whole, part in zip(total, tile, strict=True):
+                whole[down, across] = part
+        found = finish(total, plus)
+    else:
+        found = _reduced(_sums(a, b, order.parts(k), order, every), order, k, finish, plus)
+    if library.round_through != "float32" and order.target.bits >= 16:
+        found = found.stored(formats[library.round_through])
+    norms = [np.sqrt(np.square(q.dequantize().astype(np.float64)).sum(axis=1)) for q in (a, b)]
+    size = np.multiply.outer(*norms)
+    most = found.most * (1 + 2.0**-30) + (k + 16) * 2.0**-52 * size * np.abs(alpha)
+    overflows = np.maximum(size, size * np.abs(alpha)) >= formats["float32"].max / 2
+    return found._replace(most=np.where(overflows, np.inf, most))
 
 
-def _half_ulp(target: Format) -> float:
-    return 0.0 if target.same_codes(formats["float32"]) else 2.0 ** -(target.mantissa_bits + 1)
+def _reduced(
+    sums: Iterator[Errors], order: Order, k: int, finish: Callable[[Errors, Errors | None], Errors],
+    addend: Errors | None,
+) -> Errors:  # fmt: skip
+    """Return the errors of the sum of all parts of K after the epilogue, as `gemm` adds them."""
+    library, store = order.library, operator.methodcaller("stored", order.target)
+    reduction = library.split_k_reduction if len(order.parts(k)) > 1 else "float32"
+    if reduction in ("out", "serial"):
+        total = finish(next(sums), addend)
+        for part in sums:
+            serial = reduction == "serial"
+            total = finish(part, store(total)) if serial else store(total).added(store(finish(part, None)))
+        return total
+    if reduction == "tree":
+        total = store(sum_halves(sums, k, library.split_tile, lambda x, y: store(x).added(store(y))))
+    else:
+        total = functools.reduce(Errors.added, map(store, sums) if reduction == "workspace" else sums)
+    return finish(total, addend)
 
 
-def _finished(total: Errors, alpha: Values, addend: Values | None) -> Errors:
-    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, in which alpha has up to three roundings."""
+def _finished(total: Errors, addend: Errors | None, *, alpha: Values, lost: Values) -> Errors:
+    """Return the errors of the epilogue ``fma(alpha, T, beta C)``, in which alpha has an error of up to `lost`."""
     if addend is None and (alpha == 1).all():
         return total
-    exact = (power_of_two(alpha)).all()
-    found = total.times(alpha)
-    if not exact:
-        found = found.rounded(4 * U)
+    found, wrong = total.times(alpha), total.times(lost)
+    found = Errors(
+        found.exact, found.most + np.abs(wrong.exact) + wrong.most, found.variance + np.square(wrong.exact) / 3
+    )  # fmt: skip
     if addend is not None:
-        found = found.plus(Errors(addend, np.zeros_like(addend), np.zeros_like(addend)))
-    return found.rounded(U)
+        return found.plus(addend).rounded(U)
+    return found.rounded(0.0 if power_of_two(alpha).all() else U)
+
+
+def _is_normal(x: Values) -> NDArray[np.bool_]:
+    """Return whether numbers are zero or in the range of normal float32 numbers."""
+    size, fmt = np.abs(x), formats["float32"]
+    found: NDArray[np.bool_] = (size == 0) | (size >= fmt.smallest_normal) & (size <= fmt.max)
+    return found
 
 
 def power_of_two(x: Values) -> NDArray[np.bool_]:
@@ -185,10 +247,21 @@ def _spread(q: Quantized, at: NDArray[np.intp]) -> Values:
 # --- the chains of a part of K ---------------------------------------------------------------------------------------
 
 
+def _sums(
+    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], order: Order, every: int | None
+) -> Iterator[Errors]:  # fmt: skip
+    """Yield the errors of the float32 sum of each part of K: that of its slices' chains, if the library slices K."""
+    for start, stop in parts:
+        x, y = (q if len(parts) == 1 else slice_k(q, start, stop) for q in (a, b))
+        some = order.library.pieces(stop - start)
+        pieces = [(x, y)] if len(some) == 1 else [(take_k(x, at), take_k(y, at)) for at in some]
+        yield functools.reduce(Errors.added, (_chains(*piece, order, every) for piece in pieces))
+
+
 def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Errors:
     """Return the errors of the sum of one part of K: its chains, times their scales."""
     rule, library, k = order.accumulator, order.library, a.shape[1]
-    alone = every is None and rule.multiplies_values
+    alone = every is None and rule.multiplies_values and any((q.scale != 1).any() for q in (a, b))
     inside = rule.scale_format is not None or alone
     span = min(q.granularity.columns or max(k, 1) for q in (a, b))
     edges, first = _blocks(k, every, rule.block_length(), span if every is None else max(k, 1))
@@ -205,7 +278,7 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
         _are_rescaled(scales, first), np.all([power_of_two(s[:, last]).all(axis=0) for s in scales], axis=0),
         scopes, scaled, 2.0**rule.product_scale_log2, 2.0**-rule.output_bits + 5 * U,
         float(getattr(rule.stored_format, "max", np.inf)) / 2,
-        1 if library.fma_promotion and library.apply_scales_at != "end" else 2, alone,
+        1 if library.fma_promotion else 2, alone,
     )  # fmt: skip
     exact, most, variance = (np.empty((a.shape[0], b.shape[0])) for _ in range(3))
 
@@ -213,7 +286,13 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
         chains(x, y, x_scope, y_scope, plan, error, exact, most, variance, start, stop)
 
     run_chunks(some_rows, len(exact), max(_WORK // max(k * exact.shape[1], 1) // ROWS, 1) * ROWS)
-    return Errors(exact, most, variance)
+    # Products of scales that underflow lose up to half of the smallest float32 number; ratios of them have no bound.
+    ends = [(np.where(s == 0, s.max(axis=1, keepdims=True), s).min(axis=1), s.max(axis=1)) for s in scales]
+    lowest, highest = (np.multiply.outer(*pair) for pair in zip(*ends, strict=True))
+    size = np.multiply.outer(*(np.sqrt(np.square(n).sum(axis=1)) for n in (x.norms, right.norms)))
+    lost = np.inf if plan.rescaled.any() else TINY * plan.factor * (size + most)
+    most += np.where(_is_normal(lowest), 0.0, lost)
+    return Errors(exact, np.where(highest <= formats["float32"].max, most, np.inf), variance)
 
 
 def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -63,6 +63,7 @@ def tolerance(
     order : {"chains", "any"}
         Orders of K that a correct kernel may have. ``chains``: the chains of `lowprec.gemm`, added in any order;
         ``any``: products that share a scale, and the sums of all scales of a split, in any order, with a larger bound.
+        The parts of a split, and the slices of a part, have the order of the library.
     orders : int, optional
         Number of sampled orders; default: 2 to 32, fewer for large products.
     seed : int
@@ -80,8 +81,7 @@ def tolerance(
     Raises
     ------
     ValueError
-        If shapes do not match, an accumulator does not take the operands, or the library splits K in a way without a
-        bound.
+        If shapes do not match, or an accumulator or the library does not take the operands.
     TypeError
         If an operand is not `Quantized`, or an option or accumulator is unknown.
 
@@ -124,8 +124,12 @@ def tolerance(
         orders = min(max(_SAMPLED // max(found[0].exact.size, 1), 2), 32)
     rngs = [np.random.default_rng([seed, i]) for i in range(orders)]
     moved = [pair for rng in rngs if (pair := reordered(products[0], rng, order)) is not None]
-    wide = [p.result(out_format="float32") for p in products]
-    wide += [p.result(a=x, b=y, out_format="float32") for p in products for x, y in moved]
+    # Where parts are stored in the result's format, a float32 result would lack their roundings.
+    plan = _order(products[0])
+    stored = plan.library.split_k_reduction != "float32" and len(plan.parts(a.shape[1])) > 1
+    wide_format = target if stored else "float32"
+    wide = [p.result(out_format=wide_format) for p in products]
+    wide += [p.result(a=x, b=y, out_format=wide_format) for p in products for x, y in moved]
     return Tolerance.of(
         Errors(exact, most, variance), target, wide, [p.result() for p in products], products=products,
         name=lambda got, expected, d: named(products[0], expected, d), addend=_addend(products[0]),
@@ -163,16 +167,15 @@ def reordered(
 ) -> tuple[Quantized, Quantized] | None:  # fmt: skip
     """Return the operands with K in another order that a correct kernel may have, or None if there is only one."""
     a, b, plan = product.a, product.b, _order(product)
-    k, way = a.shape[1], plan_for(plan.accumulator, a.format, b.format)
+    (m, k), n, way = a.shape, b.shape[0], plan_for(plan.accumulator, a.format, b.format)
     spans = [min(q.granularity.columns or k, k) for q in (a, b)]
     every = promotion_interval("tolerance", a, b, way, plan.library, plan.promote_every)
     wide, narrow = max(*spans, 1), max(min(spans), 1)
     unit = narrow if order == "any" else (every or k) * (2 if plan.library.k_order == "interleaved" else 1)
     if k == 0 or wide % narrow or (order == "chains" and unit >= k):
         return None
-    at, part = np.arange(k), plan.part(k)
-    for start in range(0, k, part):
-        stop = min(start + part, k)
+    at = np.arange(k)
+    for start, stop in plan.common_parts(m, n, k):
         size = min(max(wide, unit) if order == "chains" and wide < k else wide, stop - start)
         starts = np.arange(start, stop, size)
         starts[: (stop - start) // size] = rng.permutation(starts[: (stop - start) // size])

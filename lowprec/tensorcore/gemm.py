@@ -24,7 +24,7 @@ from .accumulator import Accumulator
 from .catalogue import accumulators
 from .engines.engine import Packed
 from .engines.selection import ProductPlan, plan_for, solve, solve_promoted
-from .library import GemmLibrary, gemm_libraries
+from .library import GemmLibrary, gemm_libraries, sum_halves
 from .matmul import matmul_f32
 from .operands import (
     Factor,
@@ -235,7 +235,8 @@ def _matrix(
             round_to(total, target, out=total)
         return total
     if reduction == "tree":
-        total = _tree(iter([round_to(part, target) for part in sums]), k, library.split_tile, target)
+        rounded = (round_to(part, target) for part in sums)
+        total = sum_halves(rounded, k, library.split_tile, lambda x, y: round_to(_added(x, y), target))
     elif reduction == "workspace":
         total = functools.reduce(_added, (round_to(part, target) for part in sums), np.zeros((m, n), np.float32))
     else:
@@ -265,23 +266,13 @@ def _parts(
         yield _slices(qa, qb, order)
 
 
-def _tree(leaves: Iterator[Float32Matrix], k: int, longest: int, target: Format) -> Float32Matrix:
-    """Return the sum over K by recursive halving, down to leaves of limited length; every sum is rounded."""
-    if k <= longest:
-        return next(leaves)
-    half = k // 2
-    first = _tree(leaves, half, longest, target)
-    return round_to(_added(first, _tree(leaves, k - half, longest, target)), target)
-
-
 def _slices(a: Quantized, b: Quantized, order: ProductOptions) -> Float32Matrix:
     """Return the float32 sum of one part of K: that of its slices' chains, if the library slices K."""
-    count, length, k = order.library.slices, order.library.slice_length, a.codes.shape[1]
-    if count == 1 or k <= length:
+    pieces = order.library.pieces(a.codes.shape[1])
+    if len(pieces) == 1:
         return _sum(a, b, order)
-    piece = np.arange(k) // length % count
     order = order._replace(kept=None)
-    sums = (_sum(take_k(a, piece == i), take_k(b, piece == i), order) for i in range(count) if i * length < k)
+    sums = (_sum(take_k(a, piece), take_k(b, piece), order) for piece in pieces)
     return functools.reduce(_added, sums)
 
 

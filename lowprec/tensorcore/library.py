@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .._checks import check_choice, check_int, check_optional_int
 from .._values import Value, normalize_fields
 from ..registry import Registry
 
+T = TypeVar("T")
 ApplyScalesAt = Literal["promotion", "end"]
 APPLY_SCALES_AT: tuple[ApplyScalesAt, ...] = get_args(ApplyScalesAt)
 KOrder = Literal["increasing", "interleaved"]
@@ -114,6 +119,11 @@ class GemmLibrary(Value):
         step = max(-(-tiles // split_k), 1) * self.split_tile
         return [(start, min(start + step, k)) for start in range(0, max(k, 1), step)]
 
+    def pieces(self, k: int) -> list[NDArray[np.bool_]]:
+        """Return which k of a part of length k each of its slices takes."""
+        piece = np.arange(k) // self.slice_length % self.slices
+        return [piece == i for i in range(max(min(self.slices, -(-k // self.slice_length)), 1))]
+
     def streamed_parts(self, m: int, n: int, k: int) -> list[tuple[slice, slice, list[tuple[int, int]]]]:
         """Return rows, columns and ranges of k of each tile of a result [m, n] under stream-K.
 
@@ -139,6 +149,14 @@ class GemmLibrary(Value):
             ks = [(p * self.split_tile, min(q * self.split_tile, k)) for p, q in itertools.pairwise(cuts)]
             found.append((slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns), ks))
         return found
+
+
+def sum_halves(leaves: Iterator[T], k: int, longest: int, add: Callable[[T, T], T]) -> T:
+    """Return the sum over K by recursive halving, down to leaves of limited length, as in `GemmLibrary.parts`."""
+    if k <= longest:
+        return next(leaves)
+    first = sum_halves(leaves, k // 2, longest, add)
+    return add(first, sum_halves(leaves, k - k // 2, longest, add))
 
 
 def _halves(start: int, stop: int, longest: int) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from lowprec.bounds.faults import faults
 from lowprec.bounds.power import criterion_power, results
 from lowprec.bounds.product import Order, errors_of
 from lowprec.bounds.tolerance import reordered
+from lowprec.recipe.operands import as_quantized
 from lowprec.testing import BitsEqual, Impossible, Inside, Unlike, assert_product
 
 
@@ -49,23 +50,50 @@ def test_no_output_is_beyond_the_bound(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "split"),
-    [("deepgemm", 4), ("cublaslt", 1), ("cublaslt_fast", 2), ("cutlass_2xacc", 3),
-     (lp.GemmLibrary("apart", fma_promotion=False), 1), (lp.GemmLibrary("rounds", split_k_reduction="out"), 4),
-     (lp.GemmLibrary("woven", k_order="interleaved"), 1)],
+    [("deepgemm", 4), ("cublaslt", 1), ("cublaslt_fast", 2), ("cutlass_2xacc", 3), ("cutlass_serial", 3),
+     ("cutlass_workspace", 3), ("cutlass_sliced", 2), ("cutlass_stream_k", None), ("det_gemm", None),
+     ("batch_invariant_ops", None), (lp.GemmLibrary("apart", fma_promotion=False), 1),
+     (lp.GemmLibrary("rounds", split_k_reduction="out"), 4), (lp.GemmLibrary("woven", k_order="interleaved"), 1),
+     (lp.GemmLibrary("streams", stream_k=(7, 16, 16), split_tile=64), None)],
 )  # fmt: skip
 def test_libraries_splits_and_epilogues_compose(library, split):
     rng = np.random.default_rng(1)
-    c = normal(rng, 24, 40) * 50
-    for spec in ("e4m3fn row", "nvfp4_te"):
-        x, y = normal(rng, 24, 1024), normal(rng, 40, 1024)
-        a, b = lp.quantize(x, spec), lp.quantize(y, spec)
-        if spec == "nvfp4_te" and (split > 1 or lp.gemm_libraries.get(library).k_order == "interleaved"):
+    library, c = lp.gemm_libraries.get(library), normal(rng, 24, 40) * 50
+    woven = library.k_order == "interleaved"
+    for spec, accumulator in (("e4m3fn row", "hopper_fp8"), ("bfloat16", "float32"), ("nvfp4_te", "blackwell_nvfp4")):
+        x, y = (normal(rng, rows, 1024) for rows in (24, 40))
+        a, b = (
+            as_quantized(lp.round_to(v, spec), spec) if spec == "bfloat16" else lp.quantize(v, spec) for v in (x, y)
+        )
+        if (woven and spec != "e4m3fn row") or (spec == "nvfp4_te" and ((split or 1) > 1 or library.slices > 1)):
             continue
-        options = {"accumulator": "hopper_fp8" if spec == "e4m3fn row" else "blackwell_nvfp4", "split_k": split}
-        for out in ("float32", "bfloat16"):
-            t = lp.tolerance(a, b, c, library=library, alpha=0.3, beta=-1.7, out_format=out, orders=0, **options)
-            d = lp.gemm(a, b, c, library=library, alpha=0.3, beta=-1.7, out_format=out, **options)
+        for out in ("float32", "bfloat16", "float16"):
+            options = {
+                "accumulator": accumulator, "split_k": split, "library": library, "alpha": 0.3, "beta": -1.7,
+                "out_format": out,
+            }  # fmt: skip
+            t, d = lp.tolerance(a, b, c, orders=1, **options), lp.gemm(a, b, c, **options)
             assert not t._outside(d.astype(np.float64))[0].any()
+            if out == "float16" and np.isinf(t.bound).any():
+                continue  # parts without their scales may overflow
+            assert np.isfinite(t.bound).all()
+            for order in ("chains", "any"):
+                moved = reordered(t.products[0], rng, order)
+                wide = t if order == "chains" else lp.tolerance(a, b, c, orders=1, order="any", **options)
+                assert moved is None or wide.test(lp.gemm(*moved, c, **options), name_faults=False)
+            assert not t.test(d * 0, name_faults=False)
+
+
+@pytest.mark.parametrize("size", [1e-22, 1e-20, 1e-18, 1e18, 1e19, 3e19])
+def test_scales_may_underflow_or_overflow(size):
+    for spec, library in (("e4m3fn 1x128", "deepgemm"), ("e4m3fn row", "cublaslt"), ("nvfp4_te", "deepgemm")):
+        a, b = (lp.quantize(v * np.float32(size), spec) for v in lp.testing.operands("normal", 12, 16, 256))
+        options = {"library": library, "accumulator": "blackwell_nvfp4" if spec == "nvfp4_te" else "hopper_fp8"}
+        for out in ("float32", "e4m3fn"):
+            t = lp.tolerance(a, b, orders=0, out_format=out, **options)
+            d = lp.gemm(a, b, out_format=out, **options).astype(np.float64)
+            assert not t._outside(d)[0].any()
+            assert size > 1 or np.isfinite(t.bound).all()
 
 
 @pytest.mark.slow
