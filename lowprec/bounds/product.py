@@ -187,8 +187,8 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     norms = [np.sqrt(np.square(q.dequantize().astype(np.float64)).sum(axis=1)) for q in (a, b)]
     size = np.multiply.outer(*norms)
     most = found.most * (1 + 2.0**-30) + (k + 16) * 2.0**-52 * size * np.abs(alpha)
-    overflows = np.maximum(size, size * np.abs(alpha)) >= formats["float32"].max / 2
-    return found._replace(most=np.where(overflows, np.inf, most))
+    below = np.maximum(size, size * np.abs(alpha)) < formats["float32"].max / 2
+    return found._replace(most=np.where(below & ~np.isnan(most), most, np.inf))  # NaN: an infinite bound times 0
 
 
 def _reduced(
