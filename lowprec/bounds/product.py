@@ -128,12 +128,12 @@ class Order:
     any_order: bool = False
 
     def parts(self, k: int) -> list[tuple[int, int]]:
-        """Return the ranges of K that are summed apart."""
+        """Return the ranges of K that are summed separately."""
         is_whole = self.library.split_k_reduction == "tree" and self.target.same_codes(formats["float32"])
         return [(0, k)] if is_whole else self.library.parts(k, self.split_k)
 
     def common_parts(self, m: int, n: int, k: int) -> list[tuple[int, int]]:
-        """Return the ranges of K that lie in one part, and one slice, of every output [m, n]."""
+        """Return the ranges of K within which every output [m, n] has one part and one slice."""
         library, found = self.library, self.parts(k)
         if library.stream_k:
             edges = {edge for *_, parts in library.streamed_parts(m, n, k) for part in parts for edge in part}

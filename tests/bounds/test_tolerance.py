@@ -137,7 +137,7 @@ def test_right_kernels_are_accepted_in_other_orders(out, order):
         a, b = pair(4, 16, 24, 384, kind)
         t = lp.tolerance(a, b, out_format=out, order=order)
         assert isinstance(t.test(lp.gemm(a, b, out_format=out)), BitsEqual)
-        for seed in range(8):
+        for seed in range(5):
             x, y = reordered(t.products[0], np.random.default_rng([9, seed]), order)
             verdict = t.test(lp.gemm(x, y, out_format=out), name_faults=False)
             refused += not verdict
