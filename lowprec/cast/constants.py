@@ -176,7 +176,7 @@ def has_word_kernel(fmt: Format) -> bool:
 
     Other formats are encoded from float64, and decoded with a table or code by code.
     """
-    return not fmt.is_table and fmt.has_zero and fmt.emin >= -126
+    return not fmt.is_table and fmt.has_subnormals and fmt.emin >= -126
 
 
 def takes_float32(fmt: Format, rounding: Rounding) -> bool:

@@ -65,7 +65,7 @@ def plan_for(f: Format, mode: Rounding, special: SpecialCodes) -> Plan:
         rounding_words(mode),
         round_constants(f, special) if nearest else None,
         decode_constants(f) if has_word_kernel(f) else None,
-        (f.mantissa_bits, f.emin, int(not f.has_zero)),
+        (f.mantissa_bits, f.emin, f.first_significand),
     )
 
 

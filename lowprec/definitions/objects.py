@@ -43,7 +43,7 @@ def to_mapping(value: Any) -> dict[str, Any]:
     --------
     >>> import lowprec as lp
     >>> list(to_mapping(lp.formats["e5m2"]))
-    ['is', 'name', 'exponent_bits', 'mantissa_bits', 'bias', 'signed', 'specials', 'has_zero']
+    ['is', 'name', 'exponent_bits', 'mantissa_bits', 'bias', 'signed', 'specials', 'has_zero', 'subnormals']
     """
     return _data(value, full=True)
 

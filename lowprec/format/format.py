@@ -34,7 +34,7 @@ class FormatParams(NamedTuple):
     inf_code: int  # -1 without Inf
     nan_code: int  # -1 without NaN
     sign_mask: int  # 0 if unsigned
-    has_zero: int
+    has_zero: int  # 0 also if the codes of the lowest exponent field are normal numbers
     negative_zero: int  # 1 if the code of -0 is a zero
 
 
@@ -56,6 +56,9 @@ class Format(Layout):
         Meaning of the topmost codes; see `lowprec.format.layout`.
     has_zero : bool
         False if code 0 is a power of two (e8m0fnu); such formats also lack subnormals.
+    subnormals : bool
+        False if the lowest exponent field has normal numbers, except code 0 and its negative, which are zeros (dl16).
+        Values that round to less than the smallest normal number then become zero.
     source : str
         Reference for the definition.
 
@@ -110,6 +113,7 @@ class Format(Layout):
     def _ulp(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         exponents = np.where(x == 0, self.emin, np.frexp(x)[1] - 1)
         gaps = np.ldexp(1.0, np.clip(exponents, self.emin, max(self.emax, self.emin)) - self.mantissa_bits)
+        gaps = np.where(np.abs(x) < self.smallest_subnormal, self.smallest_subnormal, gaps)
         return np.where(np.isfinite(x), gaps, np.nan)
 
     @property
@@ -144,9 +148,10 @@ class Format(Layout):
         """Return whether every value is a value of another format with exponent and mantissa fields."""
         if self.is_integer or wider.is_integer:
             return False
-        coarser = self.mantissa_bits <= wider.mantissa_bits and self.smallest_subnormal >= wider.smallest_subnormal
+        coarser = self.mantissa_bits <= wider.mantissa_bits and self.quantum >= wider.quantum
         narrower = self.max <= wider.max and self.min >= wider.min
-        return coarser and narrower and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
+        larger = self.smallest_subnormal >= wider.smallest_subnormal
+        return coarser and narrower and larger and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
 
     @property
     def max(self) -> float:
@@ -161,22 +166,32 @@ class Format(Layout):
     @property
     def smallest_normal(self) -> float:
         """Smallest normal value."""
-        return math.ldexp(1.0, self.emin)
+        return math.ldexp(1.0, self.emin) if self.subnormals else self._value(1)
 
     @property
     def smallest_subnormal(self) -> float:
-        """Smallest positive value."""
+        """Smallest positive value, a normal number in formats without subnormals."""
+        return self.quantum if self.subnormals else self._value(1)
+
+    @property
+    def quantum(self) -> float:
+        """Largest power of two of which all values are multiples."""
         return math.ldexp(1.0, self.emin - self.mantissa_bits)
 
     @property
     def eps(self) -> float:
         """Distance from 1 to the next larger value: ``2^-mantissa_bits``, or one quantum for integers."""
-        return self.smallest_subnormal if self.is_integer else math.ldexp(1.0, -self.mantissa_bits)
+        return self.quantum if self.is_integer else math.ldexp(1.0, -self.mantissa_bits)
 
     @property
     def dynamic_range(self) -> float:
         """Binades between the smallest positive and the largest value, ``log2(max / smallest)``."""
         return math.log2(self.max) - math.log2(self.smallest_subnormal)
+
+    @property
+    def first_significand(self) -> int:
+        """Significand in units of the quantum that code 0 has or would have: 0, or 2^M in formats without subnormals."""
+        return 0 if self.has_subnormals else 1 << self.mantissa_bits
 
     @property
     def params(self) -> FormatParams:
@@ -188,18 +203,17 @@ class Format(Layout):
             -1 if self.inf_code is None else self.inf_code,
             -1 if self.nan_code is None else self.nan_code,
             self.sign_mask,
-            int(self.has_zero),
+            int(self.has_subnormals),
             int(self.has_negative_zero),
         )
 
     def _value(self, magnitude: int) -> float:
         """Return the value of a finite magnitude code."""
         field, fraction = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
-        if not self.has_zero:
-            return math.ldexp(1.0, field + self.emin)
-        if field == 0:
+        if self.has_zero and (magnitude == 0 or (field == 0 and self.subnormals)):
             return math.ldexp(fraction, self.emin - self.mantissa_bits)
-        return math.ldexp(fraction + (1 << self.mantissa_bits), field - 1 + self.emin - self.mantissa_bits)
+        exponent = field - self.has_subnormals + self.emin - self.mantissa_bits
+        return math.ldexp(fraction + (1 << self.mantissa_bits), exponent)
 
     def value(self, code: int) -> float:
         """Return the value of one code.
@@ -317,7 +331,7 @@ class Format(Layout):
             return (0,) if self.has_zero else ()
         exponent = max(math.frexp(magnitude)[1] - 1, self.emin)
         quanta = int(math.ldexp(magnitude, self.mantissa_bits - exponent))
-        code = ((exponent - self.emin) << self.mantissa_bits) + quanta - (not self.has_zero)
+        code = (exponent - self.emin << self.mantissa_bits) + quanta - self.first_significand
         return (code,) if 0 <= code < max(self.max_code + 1, self.min_negative_magnitude) else ()
 
     def _repr_html_(self) -> str:

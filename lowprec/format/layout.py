@@ -1,7 +1,8 @@
 """Layout of a format's codes: the fields of a `Format`, and which codes are numbers, zeros, Inf and NaN.
 
 A format with fields s, e, m encodes ``(-1)^s * 2^(e - bias) * (1 + m / 2^M)`` and, at ``e = 0``, the
-subnormals ``(-1)^s * 2^(1 - bias) * (m / 2^M)``. `specials` defines the meaning of the topmost codes:
+subnormals ``(-1)^s * 2^(1 - bias) * (m / 2^M)``. With ``subnormals=False``, ``e = 0`` is an ordinary exponent, except
+that ``m = 0`` is zero. `specials` defines the meaning of the topmost codes:
 
 =========  ====================================================  =========================================
 specials   meaning                                               examples
@@ -44,6 +45,7 @@ class Layout(Value):
     signed: bool = True
     specials: Specials = "ieee"
     has_zero: bool = True
+    subnormals: bool = True
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     is_table: ClassVar[bool] = False
@@ -84,6 +86,11 @@ class Layout(Value):
             )
         if not self.has_zero and m > 0:
             raise ValueError(f"{caller}: mantissa_bits must be 0 with has_zero=False, got {m}")
+        if not self.subnormals and (integer or m == 0):
+            raise ValueError(
+                f"{caller}: with subnormals=False, exponent_bits and mantissa_bits must be >= 1, got exponent_bits={e}, "
+                f"mantissa_bits={m}"
+            )
         if self.bits > 32 or self.max_code < 1:
             raise ValueError(f"{caller}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")
         if self.emin - m < -149 or self.emax > 127:
@@ -99,17 +106,17 @@ class Layout(Value):
 
     @property
     def emin(self) -> int:
-        """Exponent of the smallest normal number."""
+        """Exponent of the smallest normal numbers."""
         assert self.bias is not None
-        return (1 if self.has_zero else 0) - self.bias
+        return self.has_subnormals - self.bias
 
     @property
     def emax(self) -> int:
         """Exponent of the largest finite number."""
         field, fraction = self.max_code >> self.mantissa_bits, self.max_code & ((1 << self.mantissa_bits) - 1)
-        if field == 0 and self.has_zero:
+        if field == 0 and self.has_subnormals:
             return fraction.bit_length() - 1 + self.emin - self.mantissa_bits
-        return field + self.emin - self.has_zero
+        return field + self.emin - self.has_subnormals
 
     @property
     def max_code(self) -> int:
@@ -149,6 +156,11 @@ class Layout(Value):
         return nan, nan if which == "positive_ones" else nan | self.sign_mask
 
     @property
+    def has_subnormals(self) -> bool:
+        """Whether the codes of the lowest exponent field are subnormals, which a format without zero lacks too."""
+        return self.has_zero and self.subnormals
+
+    @property
     def is_integer(self) -> bool:
         """Whether codes are two's complement integers instead of sign, exponent and mantissa."""
         return self.specials in ("integer", "symmetric")
@@ -182,7 +194,10 @@ class Layout(Value):
     @property
     def encoding_key(self) -> tuple[Any, ...]:
         """All fields that determine the values of the codes: all except name and source."""
-        return self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero
+        return (
+            self.exponent_bits, self.mantissa_bits, self.bias, self.signed, self.specials, self.has_zero,
+            self.subnormals,
+        )  # fmt: skip
 
     @property
     def sign_mask(self) -> int:

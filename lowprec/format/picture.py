@@ -26,7 +26,7 @@ class _Drawable(Protocol):
     @property
     def signed(self) -> bool: ...
     @property
-    def has_zero(self) -> bool: ...
+    def has_subnormals(self) -> bool: ...
     @property
     def source(self) -> str: ...
     @property
@@ -66,7 +66,7 @@ def picture(fmt: _Drawable) -> str:
     span = max(high - low, 1e-9)
     marks = [k for k in range(math.ceil(low), math.floor(high) + 1) if not k % max(1, round(span / 12))]
     parts += _axis(top + 36, [((k - low) / span, f"2^{k}") for k in marks])
-    least = 0.0 if fmt.is_integer or not fmt.has_zero else fmt.smallest_normal
+    least = 0.0 if fmt.is_integer or not fmt.has_subnormals else fmt.smallest_normal
     values = sorted({float(v) for v in fmt.values() if v > 0 and math.isfinite(v)}) if fmt.bits <= _MOST_BITS else []
     if not values:
         start = (max(fmt.smallest_normal, fmt.smallest_subnormal), fmt.max)

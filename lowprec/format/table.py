@@ -83,6 +83,7 @@ class TableFormat(Format):
     signed: bool = dataclasses.field(default=True, init=False, repr=False)
     specials: Specials = dataclasses.field(default="table", init=False, repr=False)
     has_zero: bool = dataclasses.field(default=True, init=False, repr=False)
+    subnormals: bool = dataclasses.field(default=True, init=False, repr=False)
     source: str = dataclasses.field(default="user-defined", kw_only=True, compare=False)
     table: tuple[float, ...] = dataclasses.field(default=(), repr=False)
     next_above_max: float | None = None

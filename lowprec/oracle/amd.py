@@ -102,7 +102,7 @@ class FlushedPairs(Chained):
 
     def _input(self, code: int, fmt: Fields) -> Exact:
         value = decode(code, fmt)
-        return Fraction(0) if self.flush and _below(value, 1 - fmt.bias) else value
+        return Fraction(0) if self.flush and _below(value, fmt.lowest) else value
 
     def _flushed(self, value: Exact) -> Exact:
         rounded = decode(_round(value), FLOAT32)

@@ -77,11 +77,10 @@ def on_grid(
     magnitude = Fraction(-value if negative else value)
     if magnitude == 0:
         return Rounded("finite", negative)
-    lowest = 1 - f.bias if f.has_zero else -f.bias
     integer = f.specials in ("integer", "symmetric")
-    exponent = lowest if integer else max(floor_log2(magnitude), lowest)
+    exponent = f.lowest if integer else max(floor_log2(magnitude), f.lowest)
     quanta = magnitude * two_to(f.mantissa_bits - exponent)
-    base = (exponent - lowest - (not f.has_zero)) << f.mantissa_bits
+    base = (exponent - 1 + f.bias) << f.mantissa_bits
     floor = base + math.floor(quanta)
     code = floor + rule(quanta - math.floor(quanta), floor % 2 == 1, negative, mode, random, bits)
     return Rounded("finite", negative, max(code, 0))

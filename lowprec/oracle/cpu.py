@@ -100,7 +100,7 @@ class FlushedFma(Chained):
 def _value(code: int, fmt: Fields, flushed: tuple[Fields, ...], keep: bool = False) -> Exact:
     """Return an operand's value, with zeros for subnormals of float32 and of the formats in `flushed`."""
     value = _read(code, fmt, not keep)
-    return _zero_like(value) if fmt in flushed and _below_least(value, two_to(1 - fmt.bias)) else value
+    return _zero_like(value) if fmt in flushed and _below_least(value, two_to(fmt.lowest)) else value
 
 
 @dataclass(frozen=True)

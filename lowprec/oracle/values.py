@@ -1,4 +1,4 @@
-"""Formats by their six fields, and exact values: splitting, decoding and rounding of codes."""
+"""Formats by their fields, and exact values: splitting, decoding and rounding of codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Overflow: TypeAlias = Literal["saturate", "nonsaturate"]
 
 
 class Fields(NamedTuple):
-    """A format of the oracle, with six fields; it is hashable."""
+    """A format of the oracle, with seven fields; it is hashable."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -23,6 +23,12 @@ class Fields(NamedTuple):
     signed: bool = True
     specials: str = "ieee"
     has_zero: bool = True
+    subnormals: bool = True
+
+    @property
+    def lowest(self) -> int:
+        """Exponent of the smallest numbers with an implicit bit."""
+        return 1 - self.bias if self.has_zero and self.subnormals else -self.bias
 
     @property
     def width(self) -> int:
@@ -52,11 +58,11 @@ AnyFormat: TypeAlias = Union["Format", Fields]
 
 
 def fields(fmt: AnyFormat) -> Fields:
-    """Copy the six fields of a format, with the default bias filled in."""
+    """Copy the fields of a format, with the default bias filled in."""
     if isinstance(fmt, Fields):
         return fmt
     bias = (1 << (fmt.exponent_bits - 1)) - 1 if fmt.bias is None else fmt.bias
-    return Fields(fmt.exponent_bits, fmt.mantissa_bits, bias, fmt.signed, str(fmt.specials), fmt.has_zero)
+    return Fields(fmt.exponent_bits, fmt.mantissa_bits, bias, fmt.signed, str(fmt.specials), fmt.has_zero, fmt.subnormals)
 
 
 class Parts(NamedTuple):
@@ -87,8 +93,8 @@ def parts(code: int, fmt: Fields) -> Parts:
         kind = "nan" if code == codes[0] else "inf" if magnitude == codes[1] else "finite"
     elif {"fn": magnitude == all_ones, "fnuz": code == all_ones + 1}.get(fmt.specials, False):
         kind = "nan"
-    if field == 0 and fmt.has_zero:
-        return Parts(kind, bool(negative), mantissa, 1 - fmt.bias)
+    if fmt.has_zero and (magnitude == 0 or (field == 0 and fmt.subnormals)):
+        return Parts(kind, bool(negative), mantissa, fmt.lowest)
     return Parts(kind, bool(negative), (1 << fmt.mantissa_bits) + mantissa, field - fmt.bias)
 
 
@@ -189,11 +195,11 @@ def encode(value: Exact, fmt: AnyFormat, overflow: Overflow = "saturate") -> int
         magnitude = Fraction(-value if negative else value)
         code = 0
         if magnitude:
-            lowest = 1 - f.bias if f.has_zero else -f.bias
-            exponent = max(floor_log2(magnitude), lowest)
+            exponent = max(floor_log2(magnitude), f.lowest)
             # Codes count upwards through the binades; n includes a hidden bit, which the first binade of a format
-            # with zero (the subnormals and the binade above them, numbered without a gap) needs, the others do not.
-            base = (exponent - lowest - (not f.has_zero)) << f.mantissa_bits
+            # with subnormals (these and the binade above them, numbered without a gap) needs, the others do not.
+            # Without subnormals, code 0 and those below are zero.
+            base = (exponent - 1 + f.bias) << f.mantissa_bits
             code = max(base + nearest(magnitude, f.mantissa_bits - exponent, base), 0)
         if code <= largest:
             return 0 if code == 0 and f.specials == "fnuz" else sign + code

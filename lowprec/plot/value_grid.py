@@ -52,7 +52,7 @@ def format_values(*fmts: str | Format, axes: Any = None) -> Any:
     for place, fmt in enumerate(found):
         values = fmt.values().astype(np.float64)
         values = np.unique(values[np.isfinite(values) & (values > 0)])
-        tiny = values < (0 if fmt.is_integer or not fmt.has_zero else fmt.smallest_normal)
+        tiny = values < (0 if fmt.is_integer or not fmt.has_subnormals else fmt.smallest_normal)
         for some, hue in ((values[tiny], CONTROL), (values[~tiny], color(0))):
             axes.vlines(some, place - 0.36, place + 0.36, color=hue, linewidth=0.9)
     axes.set_xscale("log", base=2)

@@ -228,12 +228,12 @@ def _after(f: Fields, theirs: Mapping[Words, Words], source: Fields) -> Iterator
         return lambda code: lambda word: change(code(word))
 
     def flushed(code: int) -> int:
-        return code // sign * sign if f.has_zero and code % sign < 1 << f.mantissa_bits else code
+        return code // sign * sign if code % sign < 1 << f.mantissa_bits else code
 
     def unsigned(code: int) -> int:
         return 0 if code == sign and decode(code, f) == 0 else code
 
-    if f.exponent_bits:
+    if f.exponent_bits and f.has_zero and f.subnormals:
         yield "subnormal results flushed to zero", on_codes(flushed)
     if f.signed:
         yield "-0 becomes +0", on_codes(unsigned)
@@ -360,7 +360,7 @@ class DecodeFamily(Family):
             code = words[0]
             return (_as_float32(code // sign * sign if code % sign < 1 << f.mantissa_bits else code, f),)
 
-        if f.mantissa_bits and f.has_zero and f.exponent_bits:
+        if f.mantissa_bits and f.has_zero and f.subnormals and f.exponent_bits:
             yield Rule("subnormals flushed to zero", flushed, True)
             yield Rule("subnormals as if normal", lambda words: (_as_float32(_hidden(words[0], f), FLOAT32),), True)
         for name in with_fields():

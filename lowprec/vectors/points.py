@@ -23,8 +23,8 @@ def magnitude(code: int, f: Fields) -> Fraction:
     if not f.has_zero:
         return two_to(code - f.bias)
     field, mantissa = divmod(code, 1 << f.mantissa_bits)
-    hidden = 1 << f.mantissa_bits if field else 0
-    return (hidden + mantissa) * two_to(max(field, 1) - f.bias - f.mantissa_bits)
+    hidden = 1 << f.mantissa_bits if field or (code and not f.subnormals) else 0
+    return (hidden + mantissa) * two_to(max(field - f.bias, f.lowest) - f.mantissa_bits)
 
 
 def patterns(bits: int, pairs: bool = False) -> list[int]:
@@ -65,12 +65,12 @@ def place_of(code: int, f: Fields) -> str:
         return "largest finite"
     if f.specials in ("integer", "symmetric"):
         return "zero" if code == 0 else "integer"
-    if f.has_zero and code < 1 << m:
+    if f.has_zero and (code == 0 or (code < 1 << m and f.subnormals)):
         return (
             "zero" if code == 0 else "least subnormal" if code == 1 else
             "last subnormal" if code == (1 << m) - 1 else "subnormal"
         )  # fmt: skip
-    if code == (1 << m if f.has_zero else 0):
+    if code == (1 << m if f.has_zero and f.subnormals else int(f.has_zero)):
         return "least normal"
     fraction = code & ((1 << m) - 1)
     return "start of a binade" if fraction == 0 else "end of a binade" if fraction == (1 << m) - 1 else "normal"

@@ -76,10 +76,11 @@ class Field:
 
 def describe(fmt: Fields) -> dict[str, Any]:
     """Return all fields of a format, which determine the meaning of every code."""
-    return {
+    found = {
         "exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias,
         "signed": fmt.signed, "specials": fmt.specials, "has_zero": fmt.has_zero,
     }  # fmt: skip
+    return found if fmt.subnormals else {**found, "subnormals": False}
 
 
 class Vector(NamedTuple):

@@ -102,4 +102,4 @@ def union(one: tuple[Places, Places], other: tuple[Places, Places]) -> tuple[Pla
 
 def products_fit_float32(*operands: Format) -> bool:
     """Return whether products of the formats have at most 24 bits, which float32 represents exactly in its range."""
-    return all(f.mantissa_bits <= 11 and f.signed and f.has_zero for f in operands)
+    return all(f.mantissa_bits <= 11 and f.signed and f.has_subnormals for f in operands)

@@ -119,5 +119,5 @@ def _elements_of(fmt: Format) -> NDArray[np.int8]:
 
 def _is_small(fmt: Format) -> bool:
     """Return whether all values are at most 6, and are multiples, up to twelvefold, of the smallest one."""
-    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_zero and fmt.bits <= 8
+    plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_subnormals and fmt.bits <= 8
     return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

@@ -209,7 +209,7 @@ def _packer_constants(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64
 
 def _fits(fmt: Format, limits: Limits) -> bool:
     """Return whether the packers can read a format: sign, exponent and mantissa in a byte, zero, exponents in range."""
-    in_bytes = fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_zero
+    in_bytes = fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_subnormals
     return in_bytes and limits.operand[0] <= fmt.emin and fmt.emax <= limits.operand[1]
 
 

@@ -229,7 +229,7 @@ def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) ->
         # If no term is zero, C is not, and then E is at least its exponent in any case.
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
         and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
-        and all(f.has_zero for f in (fa, fb))
+        and all(f.has_subnormals for f in (fa, fb))
         and (a.scale_format is None or (_multiplies_in(a.scale_format) and a.group_size % 4 == 0))
     ):
         return Form(kernels, 1.0 if machine == "portable" else tile.ALIGNED[a.align].factor)

@@ -142,7 +142,7 @@ class GroupedFusedSum(AlignedSum):
     def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise ValueError if a partial sum can exceed 64 bits."""
         largest = self.exact_group * self.group_size * fa.max * fb.max * 2.0 ** (self.fraction_bits + 2)
-        units = fa.smallest_subnormal * fb.smallest_subnormal
+        units = fa.quantum * fb.quantum
         special = any(f.nan_code is not None or f.inf_code is not None for f in (fa, fb))
         if special or max(largest, largest / units) > 2.0**61:
             raise ValueError(
@@ -186,8 +186,8 @@ class GroupedFusedSum(AlignedSum):
 
 
 def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
-    """Return the values of codes as multiples of the format's smallest subnormal."""
-    return (decode(codes, fmt) / np.float32(fmt.smallest_subnormal)).astype(np.int32)
+    """Return the values of codes as multiples of the format's quantum."""
+    return (decode(codes, fmt) / np.float32(fmt.quantum)).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -214,7 +214,7 @@ class SplitF16Sum(Accumulator):
     def check_formats(self, fa: Format, fb: Format) -> None:
         """Raise ValueError unless float16 represents all values of both formats: operands are converted to float16."""
         for fmt in (fa, fb):
-            whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.smallest_subnormal >= 2.0**-24
+            whole = fmt.is_integer and fmt.mantissa_bits <= 11 and fmt.quantum >= 2.0**-24
             if not (FLOAT16.can_represent_all(fmt) or (whole and -fmt.min <= FLOAT16.max)):
                 raise ValueError(f"{self.name}: operands must be of formats whose values float16 has, got {fmt}")
 
