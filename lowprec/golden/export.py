@@ -248,6 +248,9 @@ def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[st
     special = special_codes(fmt, rounding, rule)
     values: dict[str, Any] = {
         "CODE_T": _c_type(fmt), "FRACTION": fmt.mantissa_bits, "EMIN": fmt.emin, "MAX": hex(fmt.max_code),
+        "LOWEST_CODE": "" if fmt.subnormals else "  n = n > {0}u ? n - {0}u : 0; /* no subnormals: the exponent field of the "
+        "least is 0 */\n".format(fmt.first_significand),
+        "LOWEST_FIELD": "" if fmt.subnormals else "  if (magnitude) field++; /* no subnormals */\n",
         "SIGN": hex(fmt.sign_mask), **{key.upper(): hex(code) for key, code in special._asdict().items()},
     }  # fmt: skip
     return rule, values
@@ -351,8 +354,8 @@ def _result(accumulator: Accumulator) -> dict[str, Any]:
 def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]:
     """Return the template's constants for an operand's format; TF32 units ignore the low 13 bits of float32 words."""
     read, codes = accumulator.multiplied(fmt), f"{side.lower()}[i]"
-    if not (read.signed and read.has_zero) or read.is_integer:
-        raise ExportError(f"golden: operands must be signed floating-point formats with a zero, got {fmt}")
+    if not (read.signed and read.has_subnormals) or read.is_integer:
+        raise ExportError(f"golden: operands must be signed floating-point formats with subnormals, got {fmt}")
     return {
         f"{side}_NAME": _words(fmt.name), f"{side}_T": _c_type(fmt), f"{side}_FRACTION": read.mantissa_bits,
         f"{side}_EMIN": read.emin, f"{side}_SIGN": hex(read.sign_mask), f"{side}_MAX": hex(read.max_code),

@@ -4,7 +4,7 @@ All code here uses Python integers and :class:`fractions.Fraction`, follows the 
 the kernels. Bit patterns are plain ints; a *value* is a ``Fraction``, except for four values that a fraction cannot
 represent and that are floats: ``nan``, ``inf``, ``-inf`` and ``-0.0``.
 
-A format is any object with the six fields of :class:`Fields`, including :class:`lowprec.Format`; the properties that a
+A format is any object with the fields of :class:`Fields`, including :class:`lowprec.Format`; the properties that a
 format derives from them are not used.
 
 Examples
@@ -42,6 +42,8 @@ from .fused import Rule as Rule
 from .fused import Scales as Scales
 from .fused import fused_dot as fused_dot
 from .halves import Halves as Halves
+from .ibm import DL16 as DL16
+from .ibm import ChunkSums as ChunkSums
 from .ieee import exact_dot as exact_dot
 from .ieee import fma32 as fma32
 from .ieee import sequential as sequential
@@ -54,6 +56,7 @@ from .tenstorrent import FidelityPhases as FidelityPhases
 from .tiles import promoted_dot as promoted_dot
 from .tiles import quantize_tile as quantize_tile
 from .values import BFLOAT16 as BFLOAT16
+from .values import DL8 as DL8
 from .values import E2M1FN as E2M1FN
 from .values import E2M3FN as E2M3FN
 from .values import E3M2FN as E3M2FN

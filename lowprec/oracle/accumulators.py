@@ -13,12 +13,14 @@ from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
+from .ibm import ChunkSums
 from .ieee import exact_dot, sequential
 from .rdna import FlooredPairs, SignFrame
 from .riscv import BulkSums, PartialSums
 from .tenstorrent import FidelityPhases
 from .values import (
     BFLOAT16,
+    DL8,
     E2M1FN,
     E2M3FN,
     E3M2FN,
@@ -39,7 +41,7 @@ from .values import (
 FORMATS = {
     "float64": FLOAT64, "float32": FLOAT32, "tf32": TF32, "bfloat16": BFLOAT16, "float16": FLOAT16,
     "e4m3fn": E4M3FN, "e5m2": E5M2, "e4m3fnuz": E4M3FNUZ, "e5m2fnuz": E5M2FNUZ,
-    "e3m2fn": E3M2FN, "e2m3fn": E2M3FN, "e2m1fn": E2M1FN,
+    "e3m2fn": E3M2FN, "e2m3fn": E2M3FN, "e2m1fn": E2M1FN, "dl8": DL8,
 }  # fmt: skip
 """Operand formats of the accumulators."""
 
@@ -102,6 +104,7 @@ AnyRule: TypeAlias = (
     | Rdna
     | PartialSums
     | FidelityPhases
+    | ChunkSums
     | Cpu
 )
 
@@ -213,6 +216,7 @@ _TENSTORRENT = {
     f"blackhole_bf16_{fidelity}": Accumulator(FidelityPhases(phases=phases), ("bfloat16",))
     for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)))
 }
+_IBM = {"aiu_dl8": Accumulator(ChunkSums(), ("dl8",))}
 
-ACCUMULATORS = _catalogue() | _RISCV | _TENSTORRENT | _CPUS
+ACCUMULATORS = _catalogue() | _RISCV | _TENSTORRENT | _IBM | _CPUS
 """Accumulators by name."""

@@ -17,6 +17,7 @@ from .casts import Away
 from .cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
 from .fused import Rule, Scales
 from .halves import Halves
+from .ibm import ChunkSums
 from .rdna import FlooredPairs, SignFrame
 from .riscv import BulkSums, PartialSums
 from .tenstorrent import FidelityPhases
@@ -185,6 +186,14 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
             return _wrong_of_riscv(rule)
         case FidelityPhases():
             return _wrong_of_tenstorrent(rule)
+        case ChunkSums(group=group):
+            return {
+                "ties to even": replace(rule, to_even=True), "the running sum rounded": replace(rule, first=False),
+                "twice the group": replace(rule, group=2 * group), "half the group": replace(rule, group=group // 2),
+                "one fraction bit less": replace(rule, narrow=rule.narrow._replace(mantissa_bits=8)),
+                "one fraction bit more": replace(rule, narrow=rule.narrow._replace(mantissa_bits=10)),
+                "not rounded": PartialSums(group, partial="nearest"),
+            }  # fmt: skip
         case ExactSum():
             return {
                 "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),

@@ -15,7 +15,7 @@ Overflow: TypeAlias = Literal["saturate", "nonsaturate"]
 
 
 class Fields(NamedTuple):
-    """A format of the oracle, with seven fields; it is hashable."""
+    """A format of the oracle, by its fields; it is hashable."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -53,6 +53,8 @@ INT4 = Fields(0, 3, -2, specials="integer")
 MXINT8 = Fields(0, 7, 0, specials="symmetric")
 E8M0FNU = Fields(8, 0, 127, signed=False, specials="fn", has_zero=False)
 UE4M3 = Fields(4, 3, 7, signed=False, specials="fn")  # E4M3FN without its sign bit
+
+DL8 = Fields(4, 3, 7, specials="fn", subnormals=False)
 
 AnyFormat: TypeAlias = Union["Format", Fields]
 

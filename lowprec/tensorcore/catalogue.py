@@ -19,6 +19,7 @@ from .disclosure import read_disclosure
 from .kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .kinds.exact import ExactSum
+from .kinds.ibm import ChunkedSum
 from .kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from .kinds.riscv import BulkNormalizedSum, PartialRounding, PartialSum
 from .kinds.sequential import SequentialSum
@@ -205,6 +206,14 @@ _TENSTORRENT: tuple[Accumulator, ...] = tuple(
     )
     for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)))
 )  # fmt: skip
+# IBM's AIU, as its simulation has it; the length of a chunk is the simulation's default, not the hardware's.
+_IBM: tuple[Accumulator, ...] = (
+    ChunkedSum(
+        "aiu_dl8", input_formats=_formats("dl8"),
+        source="foundation-model-stack/fms-model-optimizer, triton_kernels.py (PR 159, 308643fb): tl_matmul, DL16 sums",
+        validated_against="24 roundings of the vendor's simulation; no recordings, hardware's length of chunks unknown",
+    ),
+)  # fmt: skip
 # Dot products of CPUs.
 _INTEL = "Intel's manual; Bochs 0e27578, cpu/avx/amx.cc"
 _QEMU = "not run on hardware; the rule of QEMU's fp8_helper.c (0e81c21), except that its sums are limited to 64 bits"
@@ -258,7 +267,7 @@ _CPUS: tuple[Accumulator, ...] = (
         source="Arm ARM: FMLALB, FMLALT with FPMR.LSCALE = 0, OSM = 0",
     ),
 )  # fmt: skip
-for _entry in (*_MATRIX_CORES, *_RDNA, *_RISCV, *_TENSTORRENT, *_CPUS):
+for _entry in (*_MATRIX_CORES, *_RDNA, *_RISCV, *_TENSTORRENT, *_IBM, *_CPUS):
     accumulators.register(_entry.name, _entry)
 accumulators.register(
     "fp64",

@@ -49,6 +49,8 @@ FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "align": lambda kind, dump: tuple(kind.alignments),
     "partial_rounding": lambda kind, dump: ("odd", "nearest", "exact"),
     "sum_rounding": lambda kind, dump: ("nearest", "odd"),
+    "rounded_sum": lambda kind, dump: ("chunk", "running"),
+    "chunk_format": lambda kind, dump: tuple(formats[name] for name in ("dl16", "bfloat16", "tf32", "fp22")),
     "phases": lambda kind, dump: ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)),
     "phase_length": lambda kind, dump: (32, 16),
     "misplaces_minus_one": lambda kind, dump: (False, True),

@@ -23,7 +23,7 @@ from .search import FAILED, Kind, Score, Search, Values
 CHANGES: tuple[tuple[str, ...], ...] = (
     ("output_format",), ("align",), ("exact_group",), ("lanes",), ("daz_formats",), ("saturate",), ("input_formats",),
     ("fraction_bits",), ("leading_bits",), ("group_order",), ("partial_rounding",), ("sum_rounding",), ("phases",),
-    ("phase_length",), ("misplaces_minus_one",), ("group_size",),
+    ("phase_length",), ("misplaces_minus_one",), ("chunk_format",), ("rounded_sum",), ("group_size",),
     ("steps",), ("promote_every",), ("zero_exponent",), ("product_scale_log2",), ("scale_format",),
     ("group_size", "steps"),
     ("fraction_bits", "align", "output_format"),

@@ -3,6 +3,7 @@
 from .amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from .exact import ExactSum
+from .ibm import ChunkedSum
 from .nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from .riscv import BulkNormalizedSum, PartialSum
 from .sequential import SequentialSum
@@ -13,5 +14,5 @@ from .x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 KINDS = (
     FusedSum, GroupedFusedSum, SplitF16Sum, TruncateFloorSum, PairwiseSum, ExactGroupSum, SequentialSum, ExactSum,
     FlushedFmaSum, LaneChains, PairedLaneChains, RoundToOddSum, RoundedGroupSum, ScaledGroupSum, OnesComplementSum,
-    FlooredPairSum, PartialSum, BulkNormalizedSum, FidelityPhaseSum,
+    FlooredPairSum, PartialSum, BulkNormalizedSum, FidelityPhaseSum, ChunkedSum,
 )  # fmt: skip
