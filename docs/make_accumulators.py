@@ -76,6 +76,7 @@ Which accumulator is an instruction?
 `ime_bf16_rvbna` |
 | MVMUL of Tenstorrent's Blackhole with float32 sums, in one or two fidelity phases; others are a field | \
 `blackhole_bf16_lofi`, `blackhole_bf16_hifi2` |
+| DL8 on IBM's AIU with DL16 sums, as IBM simulates it | `aiu_dl8` |
 
 All accumulators follow. *Verified by* is the evidence for a rule; [what is exact](exactness.md) has the number of sums
 compared. *Not zero_exponent* means that the recordings agree with every value that was tried, from 40 below to 8 above

@@ -45,6 +45,9 @@ DIFFER = {
     "2^-23 to 0. CANN's saturating casts convert NaN to 0 (`cann_sat`), en_dtypes does not saturate (`ocp_nonsat`).",
     "fp4_bitsandbytes": "Not E2M1: its values are multiples of 1/192, and code 8 is a second 0.",
     "nf4": "bitsandbytes rounds ties to the lower value, with midpoints rounded to float32.",
+    "dl8": "IBM's simulation converts E4M3's numbers below the smallest, 1 to 4 times 2^-9, to +0.",
+    "dl16": "IBM's simulation, in float32, rounds ties away from zero (`nearest_away`) and returns Inf, for which the "
+    "format has its NaN, and +0 for a negative number that becomes zero.",
     "ue5m3": "Negative values: NaN, or zero under the saturating presets of P3109.",
 }
 

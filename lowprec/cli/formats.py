@@ -10,9 +10,9 @@ import click
 from .output import Cell, CommandError, emit, machine_readable
 
 _FACTS = (
-    "name", "bits", "exponent_bits", "mantissa_bits", "bias", "signed", "specials", "has_zero", "subnormals", "max", "min",
-    "smallest_normal", "smallest_subnormal", "eps", "dynamic_range", "emax", "emin", "max_code", "inf_code", "nan_code",
-    "source",
+    "name", "bits", "exponent_bits", "mantissa_bits", "bias", "signed", "specials", "has_zero", "subnormals",
+    "max", "min", "smallest_normal", "smallest_subnormal", "eps", "dynamic_range", "emax", "emin", "max_code",
+    "inf_code", "nan_code", "source",
 )  # fmt: skip
 
 

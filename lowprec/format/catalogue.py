@@ -144,7 +144,7 @@ _add("tf32", 8, 10, source="NVIDIA A100: float32 with 10 fraction bits")
 _add("e5m6", 5, 6, source="DeepSeek-V3 report 3.3.3: 12-bit activation cache")
 _DLFLOAT = "Agrawal et al., ARITH 2019 (IBM DLFloat): no subnormals; one code for NaN and Inf"
 _add("dl16", 6, 9, "dlfloat16", specials="fn", subnormals=False, source=_DLFLOAT)
-_add("dl8", 4, 3, specials="fn", subnormals=False, source="foundation-model-stack/fms-model-optimizer, PR 159 (IBM AIU)")
+_add("dl8", 4, 3, specials="fn", subnormals=False, source="IBM AIU: foundation-model-stack/fms-model-optimizer, PR 159")
 _add("fp22", 8, 13, source="DeepSeek, ISCA 2025 section 3.1: accumulator registers of Hopper's FP8 tensor cores")
 
 

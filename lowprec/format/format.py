@@ -151,7 +151,12 @@ class Format(Layout):
         coarser = self.mantissa_bits <= wider.mantissa_bits and self.quantum >= wider.quantum
         narrower = self.max <= wider.max and self.min >= wider.min
         larger = self.smallest_subnormal >= wider.smallest_subnormal
-        return coarser and narrower and larger and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
+        return (
+            coarser
+            and narrower
+            and larger
+            and all(has >= needed for has, needed in zip(wider._has, self._has, strict=True))
+        )
 
     @property
     def max(self) -> float:
@@ -190,7 +195,7 @@ class Format(Layout):
 
     @property
     def first_significand(self) -> int:
-        """Significand in units of the quantum that code 0 has or would have: 0, or 2^M in formats without subnormals."""
+        """Significand, in quanta, that code 0 would have if it were not zero: 2^M, or 0 with subnormals."""
         return 0 if self.has_subnormals else 1 << self.mantissa_bits
 
     @property

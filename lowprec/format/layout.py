@@ -88,8 +88,8 @@ class Layout(Value):
             raise ValueError(f"{caller}: mantissa_bits must be 0 with has_zero=False, got {m}")
         if not self.subnormals and (integer or m == 0):
             raise ValueError(
-                f"{caller}: with subnormals=False, exponent_bits and mantissa_bits must be >= 1, got exponent_bits={e}, "
-                f"mantissa_bits={m}"
+                f"{caller}: with subnormals=False, exponent_bits and mantissa_bits must be >= 1, got "
+                f"exponent_bits={e}, mantissa_bits={m}"
             )
         if self.bits > 32 or self.max_code < 1:
             raise ValueError(f"{caller}: a format must have 2 to 32 bits and a positive value, got {self.bits} bits")

@@ -248,11 +248,11 @@ def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[st
     special = special_codes(fmt, rounding, rule)
     values: dict[str, Any] = {
         "CODE_T": _c_type(fmt), "FRACTION": fmt.mantissa_bits, "EMIN": fmt.emin, "MAX": hex(fmt.max_code),
-        "LOWEST_CODE": "" if fmt.subnormals else "  n = n > {0}u ? n - {0}u : 0; /* no subnormals: the exponent field of the "
-        "least is 0 */\n".format(fmt.first_significand),
-        "LOWEST_FIELD": "" if fmt.subnormals else "  if (magnitude) field++; /* no subnormals */\n",
         "SIGN": hex(fmt.sign_mask), **{key.upper(): hex(code) for key, code in special._asdict().items()},
     }  # fmt: skip
+    least = fmt.first_significand  # without subnormals, codes are smaller by it than those of a longer exponent field
+    values["LOWEST_CODE"] = f"  n = n > {least}u ? n - {least}u : 0; /* no subnormals */\n" if least else ""
+    values["LOWEST_FIELD"] = "  if (magnitude) field++; /* no subnormals */\n" if least else ""
     return rule, values
 
 

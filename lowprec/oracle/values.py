@@ -64,7 +64,9 @@ def fields(fmt: AnyFormat) -> Fields:
     if isinstance(fmt, Fields):
         return fmt
     bias = (1 << (fmt.exponent_bits - 1)) - 1 if fmt.bias is None else fmt.bias
-    return Fields(fmt.exponent_bits, fmt.mantissa_bits, bias, fmt.signed, str(fmt.specials), fmt.has_zero, fmt.subnormals)
+    return Fields(
+        fmt.exponent_bits, fmt.mantissa_bits, bias, fmt.signed, str(fmt.specials), fmt.has_zero, fmt.subnormals
+    )
 
 
 class Parts(NamedTuple):
