@@ -186,14 +186,8 @@ def wrong_rules(rule: AnyRule) -> dict[str, AnyRule]:
             return _wrong_of_riscv(rule)
         case FidelityPhases():
             return _wrong_of_tenstorrent(rule)
-        case ChunkSums(group=group):
-            return {
-                "ties to even": replace(rule, to_even=True), "the running sum rounded": replace(rule, first=False),
-                "twice the group": replace(rule, group=2 * group), "half the group": replace(rule, group=group // 2),
-                "one fraction bit less": replace(rule, narrow=rule.narrow._replace(mantissa_bits=8)),
-                "one fraction bit more": replace(rule, narrow=rule.narrow._replace(mantissa_bits=10)),
-                "not rounded": PartialSums(group, partial="nearest"),
-            }  # fmt: skip
+        case ChunkSums():
+            return _wrong_of_ibm(rule)
         case ExactSum():
             return {
                 "rounded in groups": ExactGroups(4), "rounded at every step": Sequential(),
@@ -249,6 +243,16 @@ def _wrong_of_tenstorrent(rule: FidelityPhases) -> dict[str, AnyRule]:
         "slices exchanged": replace(rule, swapped=True), "exact": ExactGroups(4),
     }  # fmt: skip
     return {**wrong, "one phase more": replace(rule, phases=(*rule.phases, len(rule.phases)))}
+
+
+def _wrong_of_ibm(rule: ChunkSums) -> dict[str, AnyRule]:
+    return {
+        "ties to even": replace(rule, to_even=True), "the running sum rounded": replace(rule, first=False),
+        "twice the group": replace(rule, group=2 * rule.group), "half the group": replace(rule, group=rule.group // 2),
+        "one fraction bit less": replace(rule, narrow=rule.narrow._replace(mantissa_bits=8)),
+        "one fraction bit more": replace(rule, narrow=rule.narrow._replace(mantissa_bits=10)),
+        "not rounded": PartialSums(rule.group, partial="nearest"),
+    }  # fmt: skip
 
 
 def _wrong_of_cpus(rule: Cpu) -> dict[str, AnyRule]:

@@ -69,8 +69,8 @@ def _cast_constants(f: Format) -> _Cast:
 
 def check_element_format(f: Format) -> None:
     """Raise a ValueError unless blocks can have elements of a format."""
-    if f.bits > 16 or not (f.is_table or has_word_kernel(f)) or not f.signed:
-        raise ValueError(f"quantize: element format must be signed, of at most 16 bits, with subnormals, got {f}")
+    if f.bits > 16 or not (f.is_table or has_word_kernel(f) or not f.subnormals) or not f.signed:
+        raise ValueError(f"quantize: element format must be signed and of at most 16 bits, got {f}")
 
 
 def check_two_levels(q: Quantizer) -> None:

@@ -66,3 +66,12 @@ def test_sums_of_products() -> None:
 def test_formats_that_have_none_anyway(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="with subnormals=False, exponent_bits and mantissa_bits must be >= 1, got"):
         lp.Format("x", **fields, subnormals=False)
+
+
+def test_blocks_have_such_elements() -> None:
+    x = (np.random.default_rng(6).standard_normal((3, 256)) * 2.0 ** np.arange(-8, 0).repeat(32)).astype(np.float32)
+    q = lp.quantize(x, "dl8 1x128")
+    each = np.repeat(q.scale, 128, axis=1)
+    assert np.array_equal(q.codes, lp.encode(x / each, "dl8"))
+    assert np.array_equal(q.dequantize(), lp.decode(q.codes, "dl8") * each)
+    assert np.array_equal(lp.quantize_dequantize(x, "dl8 1x128"), q.dequantize())
