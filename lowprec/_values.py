@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -274,19 +274,25 @@ def parse_label(cls: Any, field: str, text: str) -> Any:
     >>> [parse_label(lp.Format, "name", text) for text in ("16", "0.5", "none", "True", "e4m3fn")]
     [16, 0.5, None, True, 'e4m3fn']
     """
-    kind = next((str(f.type) for f in dataclasses.fields(cls) if f.name == field), "")
-    if kind.startswith("tuple["):
-        items = () if text == "any" else tuple(text.split("+"))
-        convert = {"int": int, "float": float, "str": str, "Format": str}.get(kind[6:-1].removesuffix(", ..."))
-        if convert is None:
-            raise TypeError(f"{cls.__name__}: {field} must be a tuple of numbers or names, got {kind}")
-        return tuple(map(convert, items))
+    item = _item_class(cls, field)
+    if item is not None:
+        if item not in (int, float, str) and "name" not in getattr(item, "__dataclass_fields__", ()):
+            raise TypeError(f"{cls.__name__}: {field} must be a tuple of numbers or names, got one of {item}")
+        convert = item if item in (int, float) else str
+        return () if text == "any" else tuple(map(convert, text.split("+")))
     if text in (words := {"none": None, "True": True, "False": False}):
         return words[text]
     for number in (int, float) if text != "nan" else ():
         with contextlib.suppress(ValueError):
             return number(text)
     return text
+
+
+@functools.cache
+def _item_class(cls: Any, field: str) -> Any:
+    """Return the class of a tuple field's items, or None if the field is not a tuple."""
+    kind = get_type_hints(cls).get(field)
+    return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
 def alike(new: Any, old: Any) -> bool:
