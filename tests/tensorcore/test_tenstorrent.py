@@ -78,6 +78,30 @@ def test_more_phases_are_not_always_more_accurate() -> None:
     assert found == {1: 7.9375 * 1.3125, 2: 7.9375 * 1.3125, 4: 7.96875 * 1.3125}
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_every_phase_counts(sign: int) -> None:
+    """Reported of a test suite's reference (tt-llk #837): phases left out, and negative numbers made positive."""
+    a, b = lp.encode([[255 / 128]], "bfloat16"), lp.encode([[sign * 255 / 128]], "bfloat16")
+    lofi = lp.accumulators["blackhole_bf16_lofi"]
+    found = [lp.mma(a, b, accumulator=lofi.with_(phases=tuple(range(p)))).item() * sign for p in (1, 2, 3, 4)]
+    left, right = 127 / 64, 31 / 16  # the upper slices
+    rest = 255 / 128 - left, 255 / 128 - right
+    terms = left * right, left * rest[1], rest[0] * right, rest[0] * rest[1]
+    assert found == [sum(terms[:p]) for p in (1, 2, 3, 4)]
+
+
+def test_the_third_phase_is_worth_its_time() -> None:
+    """Reported of the default fidelity (tt-metal #32584, raised from HiFi2 to HiFi3): its error is several times less."""
+    rng = np.random.default_rng(1)
+    a, b = (lp.encode(rng.standard_normal((32, 64)), "bfloat16") for _ in "ab")
+    exact = lp.decode(a, "bfloat16").astype(np.float64) @ lp.decode(b, "bfloat16").astype(np.float64).T
+    lofi = lp.accumulators["blackhole_bf16_lofi"]
+    units = [lofi.with_(phases=tuple(range(p))) for p in (1, 2, 3, 4)]
+    error = [np.abs(lp.mma(a, b, accumulator=unit) - exact).mean() for unit in units]
+    assert error[0] > 3 * error[1] > 9 * error[2], error
+    assert error[2] > error[3], error
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
