@@ -110,7 +110,7 @@ The columns, for head dimension D of queries and keys, and Dv of values:
   2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each tile,
   one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) + ((c1
   + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
-  `in_lanes`: the last keys are a vector, too.
+  `in_lanes`: the last keys are also a vector.
 - *P*: format of P, and the power of two that multiplies it.
 - *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
   otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
@@ -142,7 +142,7 @@ Each entry is one configuration of its library:
   8.9 have other tiles at D = 128.
 - FlashAttention-3 entries have row-major V (the head dimension is contiguous). With column-major V, the library has
   other tiles.
-- FlashAttention-4 is compiled for sm_100; its kernel for sm_103 has no polynomial.
+- FlashAttention-4 is compiled for sm_100; its kernel for sm_103 does not use a polynomial.
 
 ### Pages of a KV cache
 
@@ -151,7 +151,7 @@ with other tile sizes, and then the bits of the output change:
 
 | kernel | page sizes that change no bits | other page sizes |
 | --- | --- | --- |
-| `flash2` | none: the kernel has no pages | raise an error |
+| `flash2` | none: the kernel does not support pages | raise an error |
 | `flash2_splitkv` | multiples of 256 keys (FlashAttention-2 in vLLM's fork, which is not in the catalogue: of 16) | \
 raise an error |
 | `fa3_bf16`, `fa3_fp8` | multiples of the tile, which TMA copies, if queries x query heads per KV head exceeds the \
@@ -192,7 +192,7 @@ lowprec makes two assumptions:
   in compiled kernels.
 
 The order of products within one instruction is not an assumption: the accumulators of these kernels add aligned and
-truncated terms in fixed point, so the order has no effect.
+truncated terms in fixed point, so the bits do not depend on the order.
 
 `undecided=True` marks the outputs that the first assumption can change. It propagates the documented error bounds of
 2^x and of the reciprocal to the output. All other outputs have the same bits for every implementation within these
@@ -226,7 +226,7 @@ softmax is that of `torch.softmax` (with SLEEF's exponential), and P is divided 
 computes in float32, for BF16 operands too: pass `out_format="bfloat16"` for their output. For 4 to 200 queries, 12 to
 1100 keys and 1 to 420 channels, several heads, masks, a negative scale, NaN, infinities, subnormals and strided
 operands, 0 of 2.2 million outputs differ from PyTorch 2.13.0 with one thread; with two threads, 57 have other bits. A
-product of fewer than 400 multiplications per matrix has another order, too, and `undecided=True` marks its outputs.
+product of fewer than 400 multiplications per matrix also has another order; `undecided=True` marks its outputs.
 
 PyTorch returns no log-sum-exp here; `lse` is the maximum plus the logarithm of the sum. Its `is_causal` is aligned to
 the first key and `causal=True` to the last; with as many queries as keys, they are the same mask.

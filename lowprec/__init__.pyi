@@ -35,6 +35,8 @@ from .measure.comparison import compare as compare
 from .measure.metrics import sqnr as sqnr
 from .moe.model.config import configs as configs
 from .moe.run.train import train as train
+from .norm.catalogue import norms as norms
+from .norm.norm import Norm as Norm
 from .order.catalogue import orders as orders
 from .order.order import Order as Order
 from .order.reveal import reveal as reveal

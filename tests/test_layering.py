@@ -23,7 +23,7 @@ FLOORS = [
     {"_threads", "definitions", "format", "kernels"},
     {"cast", "interop", "oracle", "special"},
     {"scaling", "logfmt", "order"},
-    {"codec", "tensorcore"},
+    {"codec", "norm", "tensorcore"},
     {"attn", "collective"},
     {"costs", "golden", "recipe", "vectors"},
     {"diagnose", "moe", "measure"},

@@ -31,6 +31,7 @@ CATALOGUES = {
         "attentions",
         "codecs",
         "orders",
+        "norms",
         "recipes",
     )
 } | {"configs": configs}
@@ -162,7 +163,7 @@ def test_fields_that_are_tuples():
         ("SplitCodec", "parts"), ("NodesPerToken", "fractions"), ("AttentionKernel", "key_tiles"),
         ("AttentionKernel", "gradient_tiles"),
         ("OnesComplementSum", "daz_formats"), ("FlooredPairSum", "group_order"),
-        ("FidelityPhaseSum", "phases"), ("GemmLibrary", "stream_k"),
+        ("FidelityPhaseSum", "phases"), ("GemmLibrary", "stream_k"), ("Norm", "functions"), ("Norm", "dtypes"),
         *((kind, "sum_formats") for kind in ("Blocks", "Chain", "Lanes", "NumpyPairwise", "TorchCascade", "Tree")),
     }  # fmt: skip
 

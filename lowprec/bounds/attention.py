@@ -69,8 +69,8 @@ def attention_tolerance(
     Raises
     ------
     ValueError
-        If shapes do not match, a value is not on the operand format's grid, or no error of the kernel's 2**x or
-        reciprocal is documented.
+        If shapes do not match, a value is not on the operand format's grid, no error of the kernel's 2**x or
+        reciprocal is documented, or the kernel computes e**x, as PyTorch's on CPUs do.
 
     Examples
     --------
@@ -84,6 +84,11 @@ def attention_tolerance(
     False
     """
     kernel = attentions.get(kernel)
+    if kernel.exp2.is_natural:
+        raise ValueError(
+            f"attention_tolerance: kernel must compute weights as 2**x, for which there is a bound, got {kernel}, "
+            f"which computes e**x by {kernel.exp2}"
+        )
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
         raise ValueError(
             f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "

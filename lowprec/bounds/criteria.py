@@ -49,7 +49,8 @@ class Criterion:
         Raises
         ------
         ValueError
-            If the rule raises an error other than AssertionError, which counts as a refusal.
+            If the rule raises an error other than AssertionError, which counts as a refusal, or returns a number or an
+            array.
         """
         try:
             found = self.accepts(np.asarray(got, np.float64), np.asarray(want, np.float64))
@@ -57,7 +58,13 @@ class Criterion:
             return False
         except Exception as error:
             raise ValueError(f"criterion {self.name}: it must accept or refuse arrays, got {error!r}") from error
-        return found is None or bool(found)  # assert_close and similar functions return None
+        if found is None:  # functions that assert
+            return True
+        if np.ndim(found) or "bool" not in str(getattr(found, "dtype", type(found))):
+            raise ValueError(
+                f"criterion {self.name}: it must return a bool, or None if it raises AssertionError, got {found!r}"
+            )
+        return bool(found)
 
 
 def _allclose(got: Values, want: Values, rtol: float, atol: float) -> bool:

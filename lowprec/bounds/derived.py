@@ -213,8 +213,8 @@ class Tolerance:
         wrong = np.isfinite(d) & (round_to(d, self.out_format) != d)
         if wrong.any():
             raise ValueError(
-                f"tolerance: got must hold values of out_format={self.out_format}, got {float(d[wrong][0])!r} among "
-                f"{int(wrong.sum())} others"
+                f"tolerance: got must hold values of out_format={self.out_format}, got {int(wrong.sum())} other "
+                f"values, such as {float(d[wrong][0])!r}"
             )
         return d
 

@@ -20,7 +20,7 @@ _SECONDS = 10.0
 
 
 def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
-    """Return sentences about operands that differ from their quantizers' results and, if asked, about the arithmetic.
+    """Return sentences about operands that differ from their quantizers' results, places and, if asked, the arithmetic.
 
     Operands are compared with the values before quantization, if these are known.
     """
@@ -31,6 +31,15 @@ def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
             continue
         if not (seen := check(q, x)):
             found.append(f"Operand {name}: {seen.sentence}.")
+    right = product.result()
+    wrong = ~((d == right) | np.isnan(d) & np.isnan(right))
+    rows, columns = (np.flatnonzero(wrong.any(axis=axis)) for axis in (1, 0))
+    if rows.size and (rows.size, columns.size) != wrong.shape:
+        found.append(
+            f"Outputs differ from those of lowprec.gemm in rows {rows[0]} to {rows[-1]} and columns {columns[0]} to "
+            f"{columns[-1]} only."
+        )
+    arithmetic = arithmetic and bool(wrong[:_ROWS, :_ROWS].any())
     plain = all(product.options.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
     if arithmetic and plain and product.options.get("split_k") is None:
         found += _arithmetic(product, d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -318,10 +318,20 @@ _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
 
 
 def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
-    """Return the name of the fault with which a product gives the result `d`, or "" if no fault does."""
+    """Return the name of the fault with which a product gives the result `d`, or "" if there is none."""
     right = product.result()
-    wrong = ((name, faults[name].apply(product, right)) for name in faults)
-    return _nearest(wrong, right, expected, d, formats.get(product.options["out_format"]))
+    c = None if product.c is None else np.asarray(product.c).T
+    sources = None if product.sources is None else (product.sources[1], product.sources[0])
+    exchanged = replace(product, a=product.b, b=product.a, c=c, sources=sources)
+
+    def wrong() -> Iterator[tuple[str, Result | None]]:
+        for name in faults:
+            yield name, faults[name].apply(product, right)
+        for name in faults:  # faults of B, and of columns
+            found = faults[name].apply(exchanged, right.T)
+            yield f"{name}, with A and B exchanged", None if found is None else found.T
+
+    return _nearest(wrong(), right, expected, d, formats.get(product.options["out_format"]))
 
 
 def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:

@@ -135,6 +135,8 @@ def criterion_power(
     ValueError
         If the criterion raises an error, or returns different answers for the same arrays.
     """
+    if not isinstance(quantizers, tuple | list) or len(quantizers) != 2:
+        raise ValueError(f"criterion: quantizers must be a pair, those of a and of b, got {quantizers!r}")
     judge, seen = criterion(given), dict[str, list[NDArray[np.bool_]]]()
     for seed in range(check_int("criterion", "draws", draws, 1)):
         x, y = operands(data, m, n, k, seed=seed)

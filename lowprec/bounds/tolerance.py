@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_float32, as_real, check_matmul, check_shape
-from .._checks import brief_repr, check_choice, check_int, check_optional_int
+from .._checks import brief_repr, check_choice, check_float32, check_int, check_optional_int
 from .._fpenv import with_default_fpenv
 from ..format.catalogue import formats
 from ..scaling.quantized import Quantized
@@ -113,6 +113,8 @@ def tolerance(
         check_is_quantized("tolerance", name, q)
     check_matmul("tolerance", a.shape, b.shape)
     options = {"out_format": "float32", **options}
+    for name in options.keys() & {"alpha", "beta"}:
+        options[name] = float(check_float32("tolerance", name, options[name]))
     sources = None if values is None else _pair(values, a, b)
     products = tuple(Product(a, b, c, {**options, "accumulator": rule}, sources) for rule in rules)
     check_choice("tolerance", "order", order, ("chains", "any"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-#: Seconds that a search takes at most, unless others are given.
+#: Default time limit of a search in seconds.
 SECONDS = 60.0
 
 

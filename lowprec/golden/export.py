@@ -1,4 +1,4 @@
-"""`c_header` and `sv_dpi`: C99 headers of accumulators, without dependencies, from templates and their fields."""
+"""C99 headers of accumulators, casts and quantizers, made from templates and fields; SystemVerilog wrappers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TEMPLATES: Mapping[type[Accumulator], str] = {
     ),
 }  # fmt: skip
 _NO_CODE = 0xFFFFFFFF  # no code has this value
-#: Increment of a scale's exponent over that of amax, from amax's mantissa m in float32: an expression in C.
+#: C expressions of the increment from amax's exponent to the scale's, given the mantissa m of amax in float32.
 _EXPONENTS: Mapping[str, Callable[[Format], str]] = {
     "floor": lambda fmt: "0u * m", "ceil": lambda fmt: "m != 0",
     "even": lambda fmt: f"(m + (UINT32_C(1) << {22 - fmt.mantissa_bits})) >> 23",
@@ -54,7 +54,7 @@ class ExportError(ValueError):
 
 
 class Exported(NamedTuple):
-    """A header, and the name and the operands of its function."""
+    """Header, with the name and the operands of its function."""
 
     name: str  # of the C function
     text: str
@@ -70,7 +70,7 @@ def c_header(
     *,
     vectors: int = 10,
 ) -> Exported:
-    """Return an accumulator as a C99 header, which compiles as C++ too.
+    """Return an accumulator as a C99 header, which also compiles as C++.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def c_header(
     a_format, b_format : str or Format, optional
         Formats of the operands; by default the accumulator's first.
     vectors : int
-        Number of embedded test vectors, computed by `lowprec.oracle`: 0 for accumulators other than the catalogue's,
-        as the header's comment states.
+        Number of embedded test vectors, computed by `lowprec.oracle`. Headers of custom accumulators embed zero
+        vectors, as a comment states.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def c_header(
     Raises
     ------
     ExportError
-        If the kind has no template, or the accumulator promotes.
+        If the kind lacks a template, or the accumulator promotes.
 
     Examples
     --------
@@ -238,7 +238,7 @@ def c_quantizer(quantizer: str | Quantizer) -> Exported:
 
 
 def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[str, Any]]:
-    """Return the policy of a cast to nearest even, and the constants of its template."""
+    """Return the policy of a cast, and the constants of the template that encodes to nearest even."""
     rounding, rule = resolve(fmt, None, policy)
     is_float = type(fmt) is Format and fmt.signed and fmt.has_zero and not fmt.is_integer
     if not is_float or rounding.name != "nearest_even":
@@ -259,8 +259,8 @@ def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[st
 def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
     """Return a SystemVerilog package that imports the function by DPI-C, and the C file that it calls.
 
-    Operands are the packed vectors of one instruction, with element 0 in the low bits, which simulators without open
-    arrays (Verilator) accept too.
+    Operands are the packed vectors of one instruction, with element 0 in the low bits: simulators without open arrays,
+    such as Verilator, also accept these.
     """
     accumulator = accumulators.get(accumulator)
     if accumulator.scale_format is not None:

@@ -1,4 +1,4 @@
-"""Test vectors in a golden model: labelled inputs of the conformance vectors, with the oracle's answers."""
+"""Test vectors in a golden model: operands of one instruction, with the oracle's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROW = 12  # numbers per line
 
 
 def oracle_answer(accumulator: Accumulator) -> Oracle | None:
-    """Return the oracle of an accumulator whose fields are those of the catalogue's entry of its name, or None."""
+    """Return the oracle of an accumulator, or None if its fields differ from the catalogue's entry of its name."""
     name = accumulator.name
     is_shipped = accumulators.is_shipped(name) and accumulators.find(name) == accumulator
     return ACCUMULATORS.get(name) if is_shipped else None
@@ -27,7 +27,7 @@ def oracle_answer(accumulator: Accumulator) -> Oracle | None:
 def selftest(name: str, answer: Oracle | None, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
     """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
 
-    Half of the vectors have ordinary operands, the others arbitrary codes. Without an answer there are none.
+    Half of the vectors have ordinary operands, the others arbitrary codes. If `answer` is None, the array is empty.
     """
     if answer is None:
         return f"static int {name}_selftest(void) {{ return 0; }}"
@@ -64,7 +64,7 @@ def selftest(name: str, answer: Oracle | None, accumulator: Accumulator, fa: For
 
 
 def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.ndarray:
-    """Return codes in a format: of magnitudes near 1 in the first half of the rows, arbitrary in the second."""
+    """Return codes in a format: magnitudes near 1 in the first half of the rows, arbitrary codes in the second."""
     codes = rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64)
     one = -fmt.emin + 1 if fmt.has_zero else -fmt.emin
     near = ((one + rng.integers(-4, 4, shape)) << fmt.mantissa_bits) | rng.integers(0, 1 << fmt.mantissa_bits, shape)
@@ -86,7 +86,7 @@ def _scale_codes(rng: np.random.Generator, accumulator: Accumulator, shape: tupl
 
 
 def _canonical(bits: int, accumulator: Accumulator) -> int:
-    """Return the oracle's answer, with a NaN replaced by the accumulator's canonical NaN if there is one."""
+    """Return the oracle's result, with NaN replaced by the accumulator's canonical NaN, if it has one."""
     stored = accumulator.stored_format
     assert stored.inf_code is not None
     is_nan = bits & (stored.sign_mask - 1) > stored.inf_code

@@ -1,4 +1,4 @@
-"""`steps`: the tree of an instruction's sums as C statements, each an exact sum with one rounding."""
+"""Sums of an instruction as C statements, each an exact sum with one rounding, from its summation tree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
     """
     lines: list[str] = []
     items = accumulator.instruction("C", 0).listed()
-    results: dict[int, str] = {}  # of the sums, by position
+    results: dict[int, str] = {}  # C names of the sums, by position
 
     def terms(node: SumNode, positions: list[int]) -> list[str]:
         """Return the statements that add a node's terms."""

@@ -40,7 +40,7 @@ class Steps:
 
     def running(self, elements: Sequence[int]) -> int:
         """Add elements one by one and return the last sum; for a single element, add a step that rounds its product."""
-        if len(elements) > 1:
+        if len(elements) > 1 or elements[0] >= self.n:
             return self.in_turn(elements)
         self.found.append((elements[0],))
         return self.n + len(self.found) - 1
@@ -179,13 +179,19 @@ class Lanes(OrderRule):
     rest_in_lanes : bool
         Whether elements of the last, incomplete group are added to the running sums.
     least : int
-        Smallest number of elements that are added in lanes; fewer are added one by one.
+        Smallest number of elements that are added in lanes.
+    few : OrderRule, optional
+        Rule for fewer elements; by default, they are added one by one.
+    rounds_whole : bool
+        Whether a product in a complete group is rounded, and only those of the last, incomplete one are fused.
     """
 
     lanes: int = 8
     join: Join = "pairwise"
     rest_in_lanes: bool = False
     least: int = 1
+    few: OrderRule | None = None
+    rounds_whole: bool = False
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -195,11 +201,17 @@ class Lanes(OrderRule):
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
+        if self.few and steps.n < self.least:
+            self.few.build(steps)
+            return
         n, lanes = steps.n, self.lanes if steps.n >= self.least else 1
+        terms = list(range(n))
+        if self.rounds_whole:
+            terms[: n - n % lanes] = [steps.running([i]) for i in range(n - n % lanes)]
         whole = n if self.rest_in_lanes else n - n % lanes
-        sums = [steps.running(range(lane, whole, lanes)) for lane in range(min(lanes, whole))]
+        sums = [steps.running(terms[lane:whole:lanes]) for lane in range(min(lanes, whole))]
         head = [steps.join(sums, self.join)] if sums else []
-        steps.in_turn([*head, *range(whole, n)])
+        steps.in_turn([*head, *terms[whole:]])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -265,28 +277,33 @@ class NumpyPairwise(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchCascade(OrderRule):
-    """PyTorch's sum on CPUs along contiguous memory: four running sums of vectors, on up to four levels.
+    """PyTorch's sum on CPUs along contiguous memory: running sums of vectors, on up to four levels.
 
     Elements of 16 bits are converted to float32; the two float32 vectors of a 16-bit vector are added first.
 
     Parameters
     ----------
     vector_bytes : int
-        Size of a vector: 32, the width of AVX2, which ATen's sums use on all x86 CPUs.
+        Size of a vector: 32, the width of AVX2, which ATen's sums use on all x86 CPUs; 4 for a column in a sum over
+        rows.
+    sums : int
+        Number of running sums.
     """
 
     vector_bytes: int = 32
+    sums: int = 4
 
-    _SUMS, _LEVELS, _LEAST_POWER = 4, 4, 4
+    _LEVELS, _LEAST_POWER = 4, 4
 
     def __post_init__(self) -> None:
         normalize_fields(self)
-        check_int(f"TorchCascade {self.name}", "vector_bytes", self.vector_bytes, 8)
+        check_int(f"TorchCascade {self.name}", "vector_bytes", self.vector_bytes, 4)
+        check_int(f"TorchCascade {self.name}", "sums", self.sums, 1)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
         n, itemsize = steps.n, DTYPES[steps.dtype].itemsize
-        width = self.vector_bytes // itemsize
+        width = max(1, self.vector_bytes // itemsize)
         lanes = min(width, self.vector_bytes // 4)
         if n < width:
             self._vector_sum(steps, range(n))
@@ -302,8 +319,8 @@ class TorchCascade(OrderRule):
 
     def _vector_sum(self, steps: Steps, terms: Sequence[int]) -> int:
         """Return the sum of one lane of all vectors."""
-        whole = len(terms) - len(terms) % self._SUMS
-        sums = [self._cascade(steps, terms[k : whole : self._SUMS]) for k in range(self._SUMS)] if whole else []
+        whole = len(terms) - len(terms) % self.sums
+        sums = [self._cascade(steps, terms[k : whole : self.sums]) for k in range(self.sums)] if whole else []
         head = [steps.in_turn([*sums[:1], *terms[whole:]])]
         return steps.in_turn([*head, *sums[1:]])
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import check_int
+from .._checks import check_choice, check_int
 from .._values import normalize_fields
 from ..kernels import cpu_math as kernels
 from .exp2 import Exp2
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CpuExp(Exp2):
-    """Base of e**x by a vector function, and by C's ``exp`` in the columns beyond the last whole vector.
+    """Base of e**x by a vector function, and by a scalar one in the columns beyond the last whole vector.
 
     Factors of rows are glibc's ``expf``.
 
@@ -26,9 +26,12 @@ class CpuExp(Exp2):
     ----------
     width : int
         Lanes of a vector; 1: all columns use the vector function.
+    rest : {"exp", "expf"}
+        Scalar function: C's ``exp`` in float64, rounded, or glibc's ``expf``, of numbers that are not positive.
     """
 
     width: int = 16
+    rest: Literal["exp", "expf"] = "exp"
 
     is_natural = True
     #: Number of the vector function in `kernels.exp_tile`.
@@ -37,6 +40,7 @@ class CpuExp(Exp2):
     def __post_init__(self) -> None:
         normalize_fields(self)
         check_int(type(self).__name__, "width", self.width, 1)
+        check_choice(type(self).__name__, "rest", self.rest, ("exp", "expf"))
 
     @property
     def is_published(self) -> bool:
@@ -47,6 +51,9 @@ class CpuExp(Exp2):
         """Return e**x of a tile [rows, keys]."""
         out = np.empty_like(x)
         kernels.exp_tile(x, self.function, self.width, out)
+        if self.rest == "expf" and x.shape[1] % self.width:
+            columns = np.s_[:, x.shape[1] // self.width * self.width :]
+            out[columns] = self.factors(x[columns].ravel()).reshape(len(x), -1)
         return out
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:

@@ -53,8 +53,8 @@ def attention(
         Whether query i sees keys up to ``i + N - M`` only.
     mask : Tensor of bool, shape (B or 1, 1, M, N), optional
         Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
-        with a sliding window: padding on either side is left out, as varlen kernels leave it out. A query without keys
-        gets zeros. PyTorch's kernels, such as ``sdpa_math``, compute hidden keys, too: they take no padding.
+        with a sliding window. Padding on either side is omitted, as in varlen kernels; the output of a query without
+        keys is zero. PyTorch's kernels, such as ``sdpa_math``, also compute hidden keys, and accept no padding.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 
@@ -143,7 +143,7 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel) ->
 
 
 def _check_dense(visible: list[list[_Visible]], m: int, n: int, kernel: AttentionKernel) -> None:
-    """Raise ValueError if a sequence has queries or keys that are left out, which this kernel computes."""
+    """Raise ValueError if a sequence has padding, for a kernel that also computes hidden keys."""
     for b, parts in enumerate(visible):
         rows = slice(parts[0].rows.start, parts[-1].rows.stop) if parts else slice(0, 0)
         keys = parts[0].keys if parts else slice(0, 0)

@@ -1,8 +1,7 @@
 """Classes of linear layers and their converted counterparts, for torch and for two kinds of layer of transformers.
 
-This module does not import transformers. It recognizes transformers' Conv1D if the caller has imported it, and
-mixture-of-experts modules, whose class differs between models, by weights with three axes, the first of which is that
-of the experts.
+This module does not import transformers. It recognizes transformers' Conv1D if the caller has imported it. Classes of
+mixture-of-experts modules differ between models: they are recognized by weights with three axes, first the experts.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _converted(kind: Any, base: type[Converted]) -> type[Converted]:
 
 
 def converted_class(module: nn.Module) -> type[Converted] | None:
-    """Return the converted class of a module (its own class if converted already), or None if it is not linear."""
+    """Return the converted class of a module, which may be converted already, or None if it is not linear."""
     kind = type(module)
     if isinstance(module, Converted):
         return kind

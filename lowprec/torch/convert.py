@@ -162,7 +162,7 @@ def _check(name: str, module: nn.Module, recipe: Recipe) -> None:
 class SlowPath:
     """Hold on torch's fast path of attention: it is disabled until all holds are released.
 
-    Copies and pickles of a converted model have their own.
+    Each copy or unpickled instance of a converted model has a separate hold.
     """
 
     _held: ClassVar[WeakSet[SlowPath]] = WeakSet()
@@ -270,9 +270,9 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 def frozen(model: M) -> Iterator[M]:
     """Context manager that quantizes and packs each weight only once, for evaluation token by token.
 
-    Within it, a layer whose weight has changed raises a RuntimeError at its next call, except for changes to
-    ``weight.data``, which torch does not count. Weights whose rounding depends on the step are still quantized at every
-    call.
+    Within it, a layer raises a RuntimeError at its next call if its weight has changed, except for changes to
+    ``weight.data``, which torch does not count. If the rounding of a weight depends on the step, it is still quantized
+    at every call.
 
     Examples
     --------

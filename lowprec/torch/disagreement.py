@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 GroupBy = Literal["layer", "part", "kind", "ingredient"]
-#: Accumulators that sum the same products in another order: a difference below theirs is not significant.
+#: Accumulators that sum the same products in another order, which gives the noise floor.
 _BF16 = formats["bfloat16"]
 _OTHER_ORDER = {accumulators["float32"]: accumulators["hopper_bf16"]}
 
@@ -161,9 +161,9 @@ def mismatch(
     train, rollout : str or Recipe
         Recipes of the trainer and of the rollout.
     group_by : {"layer", "part", "kind", "ingredient"} or None
-        Groups whose contributions are measured. ``layer``: blocks; ``part``: parents of linear layers; ``kind``: linear
-        layers with the same name; ``ingredient``: ingredients of the precision (quantization of operands, accumulator,
-        rounding of results). None: no groups.
+        Groups for which contributions are measured. ``layer``: blocks; ``part``: parents of linear layers; ``kind``:
+        linear layers with the same name; ``ingredient``: ingredients of the precision (quantization of operands,
+        accumulator, rounding of results). None: no groups.
     progress : callable, optional
         Function called with the number of finished passes and the total.
     **options

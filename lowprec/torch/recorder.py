@@ -28,7 +28,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 VERSION = 1
-#: Operations whose second matrix is stored by columns: product -> index of the first factor.
+#: Matrix products, and the index of the first factor among their arguments; columns of the second factor are stored.
 PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1, "aten._scaled_mm": 0, "aten.linear": 0}
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -42,9 +42,9 @@ def record(folder: str, model: Any, *, rows: int = 8, columns: int = 16) -> Iter
     folder : str
         Folder to create; it must not exist.
     model : torch.nn.Module
-        Model, whose modules give the operations their names.
+        Model to record; operations are named after its modules.
     rows, columns : int
-        Number of rows of each tensor, and of columns of a product's second matrix, whose values are stored.
+        Numbers of stored rows of each tensor, and of stored columns of a product's second matrix.
 
     Raises
     ------
@@ -109,7 +109,7 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Context manager within which operations are the recorder's own, computed by a hook, and are not recorded."""
+        """Context manager for operations that a hook of the recorder computes, which are not recorded."""
         self.is_own = True
         try:
             yield
@@ -117,7 +117,7 @@ class _Recorder(TorchDispatchMode):
             self.is_own = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record an operation, unless it only views or allocates memory, or has no real or complex result."""
+        """Record an operation with a real or complex result, unless it only views or allocates memory."""
         kwargs = kwargs or {}
         if self.is_own:
             return func(*args, **kwargs)

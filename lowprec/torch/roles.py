@@ -1,7 +1,7 @@
 """Mapping from the linear layers of a torch model to layers of a recipe, derived from the model's structure.
 
 Recipes have names such as ``layers.3.attn.wo``; models use ``o_proj``, ``c_proj``, ``attention.output.dense`` and many
-others. The vocabulary head is the model's output embedding, or a module whose weight is tied to an embedding. Attention
+others. The vocabulary head is the model's output embedding, or a module with a weight tied to an embedding. Attention
 is recognized by its class, a feed-forward network by shapes that lead from the block's width to another one and back, a
 router by having one output per expert. Leaf names decide only between layers that the structure cannot distinguish.
 Everything else is a guess and is reported with its reason. The first number in a name is the block.
@@ -284,7 +284,7 @@ class _Structure:
             self.found[layer] = Role(_layer(layer, f"ffn.{prefix}{role.layer}"), role.guess or why)
 
     def _network(self, layers: list[str]) -> dict[str, Role] | None:
-        """Return w1, w3 and w2 among layers whose shapes lead from one width to another and back, or None."""
+        """Return w1, w3 and w2 among layers with shapes that lead from one width to another and back, or None."""
         layers = [layer for layer in layers if self.shapes[layer][0] != self.shapes[layer][1]]
         if len(layers) > 1 + _MOST_INPUTS:
             return None

@@ -47,9 +47,9 @@ def use_attention(model: nn.Module, kernel: AttentionKernel | None) -> None:
 
 
 def callers(model: nn.Module) -> list[str]:
-    """Return the names of the modules whose methods call ``torch.nn.functional.scaled_dot_product_attention``.
+    """Return the names of the modules with methods that call ``torch.nn.functional.scaled_dot_product_attention``.
 
-    A module that imports the function by name, instead of `torch.nn.functional`, keeps its reference and is left out.
+    A module that imports the function itself, not `torch.nn.functional`, keeps its reference and is omitted.
     """
     return [name for name, module in model.named_modules() if _calls(type(module))]
 
@@ -69,9 +69,9 @@ def _names(code: CodeType) -> bool:
 
 
 def replace_attention(model: nn.Module, kernel: AttentionKernel | None) -> list[str]:
-    """Make a model's modules use a kernel in place of the function, or torch's own again; return their names.
+    """Make a model's modules use a kernel instead of torch's function, or restore that function; return their names.
 
-    The kernel is used while one of these modules runs, in this thread, also when a checkpoint recomputes it.
+    The kernel is used while one of these modules runs in this thread, including recomputation by checkpoints.
     """
     for module in model.modules():
         held = module.__dict__.pop("_lowprec_forward", None)
@@ -89,7 +89,7 @@ def replace_attention(model: nn.Module, kernel: AttentionKernel | None) -> list[
 class _Forward:
     """Forward pass of a module with the attention of a kernel.
 
-    Hooks cannot do it: torch does not call them after KeyboardInterrupt and SystemExit.
+    Hooks are not sufficient: torch does not call them after KeyboardInterrupt and SystemExit.
     """
 
     def __init__(self, module: nn.Module, kernel: AttentionKernel) -> None:
@@ -105,7 +105,7 @@ class _Forward:
         return function if self.own is None else self.own
 
     def remove(self, module: nn.Module) -> None:
-        """Restore the module's own forward pass; if others have wrapped this one since, it calls the own one only."""
+        """Restore the module's forward pass; if other code has wrapped this one, make it call only the original."""
         self.kernel = None
         if module.__dict__.get("forward") is self:
             del module.__dict__["forward"]

@@ -235,6 +235,7 @@ test_refusals = refusals(
         ("lp.quantize_tolerance(x, 'nvfp4_te_rht')", "got one with hadamard_size=16; transform x first"),
         ("lp.quantize_tolerance(x, 'nvfp4_4over6')", "got one with a scale chosen by a comparison of sums, mae"),
         ("lp.attention_tolerance(x, x, x, kernel=own)", "kernel must have a 2\\*\\*x and a reciprocal of documented"),
+        ("lp.attention_tolerance(x, x, x, kernel='sdpa_math')", "kernel must compute weights as 2"),
         ("lp.attention_tolerance(x, x[:, :8], x)", "attention"),
     ],
     _names,

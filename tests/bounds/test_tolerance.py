@@ -227,6 +227,17 @@ def test_the_message_names_wrong_operands_and_the_arithmetic():
         assert_product(lp.gemm(moved, b) * np.float32(1.1), moved, b, values=values)
 
 
+def test_faults_of_b_and_of_columns_are_named_and_placed():
+    a, b = pair(10, 24, 32, 512)
+    t, d = lp.tolerance(a, b), lp.gemm(a, b)
+    moved = lp.gemm(a, replace(b, scale=np.roll(b.scale, 1, axis=1)))
+    assert t.test(moved).cause == "scale of the neighbour, with A and B exchanged"
+    assert t.test(np.roll(d, 1, axis=1)).cause == "row neighbour, with A and B exchanged"
+    d[:, 20:] = 0
+    with pytest.raises(AssertionError, match="in rows 0 to 23 and columns 20 to 31 only"):
+        assert_product(d, a, b)
+
+
 def test_a_missing_addend_shows_in_all_outputs_together():
     """C is half of the usual error, so that no single output and no sum of squares shows that it is missing."""
     a, b = pair(9, 64, 64, 512)
@@ -314,7 +325,7 @@ test_refusals = refusals(
         ("lp.tolerance(a, b, accumulator='fp64')", "fp64: operands must be of float64, got e4m3fn"),
         ("lp.tolerance(a, b, np.ones(3))", r"tolerance: c must have shape \(4, 6\), got \(3,\)"),
         ("t.test(np.ones((6, 4)))", r"tolerance: got must have shape \(4, 6\), got \(6, 4\)"),
-        ("t.test(np.full((4, 6), 1.001))", "tolerance: got must hold values of out_format=bfloat16, got 1.001"),
+        ("t.test(np.full((4, 6), 1.001))", "must hold values of out_format=bfloat16, got 24 other values, such as 1"),
         ("lp.testing.criterion('size<3')", "criterion: unknown measure 'size'"),
         ("lp.testing.criterion('calc_diff<little')", "criterion: limits must be numbers, got 'little' in"),
         ("lp.testing.criterion('close')", "criterion: must be a name of the catalogue, NAME<LIMIT"),
@@ -322,6 +333,10 @@ test_refusals = refusals(
         ("check(lambda g, w: 1 / 0, m=4, n=4, k=128)", "it must accept or refuse arrays, got ZeroDivisionError"),
         ("check(lambda g, w, r=np.random.default_rng(0): r.random() < 0.5, m=4, n=4, k=128)",
          "it must not depend on chance, got two answers"),
+        ("check(lambda g, w: g == w, m=4, n=4, k=128)", "it must return a bool, or None if it raises"),
+        ("check(lambda g, w: 1e-4, m=4, n=4, k=128)", "it must return a bool, or None if it raises.*got 0.0001"),
+        ("check('calc_diff<1', quantizers='mxfp8')", "criterion: quantizers must be a pair, those of a and of b"),
+        ("lp.tolerance(a, b, alpha='x')", TypeError, "tolerance: alpha must be"),
         ("lp.testing.operands('odd', 1, 1, 1)", "odd"),
         ("lp.testing.Fault('f', 's')", "Fault f: product or output must be given, got neither"),
     ],

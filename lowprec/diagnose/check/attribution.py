@@ -19,7 +19,7 @@ from .search import CauseSearch, Explanation, Step, same_scales, tensor_left, wi
 
 FOLLOWS_SCALE = "follows the scale"
 UNEXPLAINED = "not explained"
-_PASSES = 6  # causes of a mixture
+_PASSES = 6  # largest number of causes in a mixture
 
 ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
     "NaN or Inf in the block": lambda m, found: ~m.each(np.isfinite(m.amax)),
@@ -33,9 +33,9 @@ ELEMENT_RULES: dict[str, Callable[[Expected, NDArray[Any]], Mask]] = {
 
 
 def attribute(search: CauseSearch, made: Expected, best: list[Explanation]) -> tuple[NDArray[Any], NDArray[Any], str]:
-    """Return the cause of every code, of every scale and of the tensor's scale; ``""`` where nothing differs.
+    """Return the cause of every code, of every scale and of the tensor's scale; ``""`` for equal elements.
 
-    If their shape is not the quantizer's, all codes or all scales count as different.
+    All codes or all scales count as different if they have another shape than the quantizer's.
     """
     if best:
         return _by_one(made, search.found, best[0])
@@ -126,7 +126,7 @@ def _by_rules(
     names: NDArray[Any], open_: Mask, found: NDArray[Any], base: NDArray[Any],
     rules: Callable[[], Iterable[tuple[Step, Any]]], considered: Mask,
 ) -> None:  # fmt: skip
-    """Name the elements that rules explain, in place: first the rule with most elements for it and fewest against."""
+    """Name the elements that rules explain, in place, starting with the rule that best fits the differences."""
     for _ in range(_PASSES):
         best: tuple[int, Step, Mask] | None = None
         for step, result in rules():

@@ -1,4 +1,4 @@
-"""Causes of differences as objects: each predicts the bits that one mistake gives. Functions that causes share.
+"""Causes of differences as objects, each of which predicts the bits that one mistake gives; shared functions.
 
 A cause takes the quantizer's codes and scales and yields those that the mistake gives instead, once for each of its
 forms (every bound on amax, every format, every shift), with a description of the form. The search compares these
@@ -19,8 +19,8 @@ from .expected import Expected, Observed
 
 Stage = Literal["making", "codes", "scale", "tensor scale"]
 Prediction = Callable[[Expected, Observed], Iterator[tuple[str, Any]]]
-_MOST = 4096  # rows that are compared with each other
-_COLUMNS = 512  # values of a row that are looked at
+_MOST = 4096  # largest number of rows that are compared with each other
+_COLUMNS = 512  # largest number of values of a row that are compared
 
 MEMORY = "check memory, transfers and races: no rule causes this"
 
@@ -34,21 +34,21 @@ class Cause:
     name : str
         Short description of the mistake.
     stage : {"making", "codes", "scale", "tensor scale"}
-        Part that the mistake changes. In stage "making", predictions are of type `Expected`, which is a whole dump. In
-        the others, they are codes, scales or the tensor's scale that replace those of any `Expected`, so that causes
-        of several stages are found together. Scales and the tensor's scale must not depend on its values and codes.
+        Part that the mistake changes. In stage "making", predictions are of type `Expected`, a whole dump. In the other
+        stages, they are codes, scales or the tensor's scale that replace those of any `Expected`, so that causes of
+        several stages are found together. Predicted scales must not depend on the values and codes of the `Expected`.
     predict : callable
         Function of the expected and the found dump that yields (form, prediction).
     fix : str
-        How to correct it.
+        Correction of the mistake.
     prior_cost : float
-        Prior cost: if several causes explain the same elements, those of the lowest cost are named. 1 for a mistake
-        without parameters; more for one with a number that is inferred from the dump, such as a factor.
+        Prior cost: if several causes explain the same elements, those of the lowest cost are named. It is 1 for a
+        mistake without parameters, and higher if a number, such as a factor, is inferred from the dump.
     needs_majority : bool
-        Whether the mistake concerns all elements; then a fit of a few of them does not count as evidence.
+        Whether the mistake concerns all elements; if it fits only a few of them, that is not evidence.
     penalty : int
-        Weight of the elements that contradict it. It is larger for double rounding, which stochastic rounding resembles
-        near half of the midpoints.
+        Weight of the elements that contradict the cause. It is larger for double rounding, because stochastic rounding
+        gives the same results near half of the midpoints.
     """
 
     name: str
@@ -97,7 +97,7 @@ def add(
 def describe_flips(words: NDArray[Any], most: int, several: bool) -> str | None:
     """Describe the positions of flipped bits; None unless every nonzero word has exactly one bit set.
 
-    There must be one nonzero word, or with `several` from two to `most`.
+    There must be one nonzero word or, with `several`, two to `most` nonzero words.
     """
     at = np.argwhere(words)
     flips = words[tuple(at.T)].astype(np.int64)
@@ -143,7 +143,7 @@ def typical_ratio(found: NDArray[Any], scale: NDArray[Any]) -> np.float32:
 
 
 def of_neighbours(scale: NDArray[Any], found: NDArray[Any], factor: Any = 1) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the scales, with those of a neighbour where the scales found are the neighbour's, times a factor.
+    """Yield the scales, some of them replaced by a neighbour's times a factor, which are the scales found there.
 
     At most a quarter of the scales may be replaced.
     """
@@ -177,7 +177,7 @@ def order_of_rows(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.int
     order = np.where((own >= best - 1e-6) | (best < 0.5), np.arange(len(order)), order)
     shift = (np.arange(len(order)) - order) % len(order)
     most = int(np.bincount(shift).argmax())
-    if most and 2 * (shift == most).sum() > len(order):  # rows too similar to be distinguished follow the others
+    if most and 2 * (shift == most).sum() > len(order):  # very similar rows are assumed to move as most do
         order = (np.arange(len(order)) - most) % len(order)
     moved = order != np.arange(len(order))
     return order if moved.any() and moved.mean() > min(0.02, 1.5 / len(order)) else None
@@ -209,7 +209,7 @@ def exact_order(
 
 
 def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return rows minus their mean, normalized to length 1, with outliers clipped, so that no single one decides."""
+    """Return rows minus their mean, normalized to length 1, with outliers clipped to limit their influence."""
     step = max(1, x.shape[1] // _COLUMNS)
     part = np.nan_to_num(x[:, ::step].astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     part = np.sign(part) * np.sqrt(np.abs(part))

@@ -1,4 +1,4 @@
-"""Causes in codes (another rounding rule, another place in memory), and in values that changed before the cast."""
+"""Causes of differences in codes: another rounding, moved or damaged memory, and changed values before the cast."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .causes import MEMORY, add, describe_flips, describe_order, exact_order, or
 from .expected import F32, Codes, Expected, Observed, in_16_bits, values_of
 
 Forms = dict[str, Codes]
-_FEW = 3  # flipped bits that are called so
-_REGION, _DENSE = 16, 0.7  # codes of a region, and the share of them that differ, at least
-_SCALES = 8  # scales of a row, by which it may be known
-_SURE = 4.5  # standard deviations
+_FEW = 3  # largest number of flipped bits with that name
+_REGION, _DENSE = 16, 0.7  # smallest number of codes in a damaged region, and smallest share of them that differ
+_SCALES = 8  # smallest number of scales in a row by which rows are matched
+_SURE = 4.5  # standard deviations that count as evidence
 _SMALLEST = np.finfo(np.float32).smallest_normal
 _NEAREST = "round to nearest, ties to even"
 
@@ -169,11 +169,11 @@ def _overwritten(made: Expected, found: Observed) -> Forms:
     return {words: np.where(differing, found.codes, made.codes)}
 
 
-# --- other values came in ---------------------------------------------------------------------------------------------
+# --- other input values -----------------------------------------------------------------------------------------------
 
 
 def _of(made: Expected, forms: dict[str, F32]) -> Iterator[tuple[str, Expected]]:
-    """Yield the quantizer's results for other values; unchanged values are skipped."""
+    """Yield the quantizer's results for changed values, skipping those that are unchanged."""
     for form, x in forms.items():
         if x.tobytes() != made.x.tobytes():
             yield form, made.changed(x=np.ascontiguousarray(x))
@@ -220,7 +220,7 @@ def _meant(made: Expected, found: Observed) -> Iterator[F32]:
     if found.scale.shape == made.scale.shape:
         yield made.each(found.scale) * values
         if found.scale.shape[1] >= _SCALES:
-            yield made.each(found.scale)  # whatever is wrong with the codes
+            yield made.each(found.scale)  # codes may be wrong in any way
     yield values
 
 

@@ -1,4 +1,4 @@
-"""Causes in the quantizer: scales by another rule, over other blocks, for another format."""
+"""Causes of differences in the quantizer: another scale rule, other blocks, another format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Forms = Iterator[tuple[str, Expected]]
 
 
 def _changed(made: Expected, changes: dict[str, dict[str, Any]]) -> Forms:
-    """Yield the results of the quantizer with some fields changed; invalid combinations are left out."""
+    """Yield the results of the quantizer with some fields changed, without invalid combinations."""
     for form, fields in changes.items():
         with contextlib.suppress(ValueError):
             yield form, made.changed(q=made.q.with_(**fields))
@@ -87,7 +87,7 @@ def _bound(made: Expected, found: Observed) -> Forms:
 
 
 def _read_bounds(made: Expected, found: Observed) -> set[float]:
-    """Return lower bounds on amax that would give the smallest scale found; for a single scale, only round ones."""
+    """Return lower limits of amax that give the smallest scale found; for a single scale, only round numbers."""
     if found.scale.shape != made.scale.shape or not found.scale.size:
         return set()
     least = float(np.nanmin(np.where(found.scale > 0, found.scale, np.inf))) * float(made.format.max)
@@ -244,7 +244,7 @@ def _calibrated(made: Expected, found: Observed) -> Forms:
 
 
 def _amaxes(made: Expected, found: Observed) -> list[np.float32]:
-    """Return at most nine amax that would give the tensor's scale found."""
+    """Return at most nine values of amax that give the tensor's scale found."""
     if found.tensor is None or not (np.isfinite(found.tensor) and found.tensor > 0):
         return []
     bound = float(np.float32(bound_of(made.q)) * np.float32(made.format.max))

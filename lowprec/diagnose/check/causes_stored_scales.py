@@ -1,4 +1,4 @@
-"""Causes in stored scales: moved to other blocks, multiplied by a factor, converted to another type, reordered."""
+"""Causes of differences in stored scales: moved, reordered, multiplied by a factor, converted to another type."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .causes import MEMORY, add, describe_flips, describe_order, exact_order, of
 from .expected import F32, Expected, Observed, in_16_bits
 
 Forms = Iterator[tuple[str, F32]]
-_NO_FACTOR = 1e-3  # scales that differ by less are neighbours, or from another arithmetic
+_NO_FACTOR = 1e-3  # relative difference below which scales are neighbours, or computed by another arithmetic
 _FEW = 3
 _ROUND, _ROUNDING = 64, 5e-7  # largest denominator of a round factor; its relative error
-_MANY, _MANY_POWERS = 5, 32  # many scales are more than a fifth; of powers of two, whose steps have rules, fewer
-_STEPS = 8  # steps that a scale may be off, and numbers of them
+_MANY, _MANY_POWERS = 5, 32  # 1 / the share of scales that counts as many, for any scales and for powers of two
+_STEPS = 8  # largest error of a scale in steps, and largest number of different errors
 _SAID = {formats["e8m0fnu"]: "E8M0", formats["e4m3fn"]: "E4M3"}
 
 
 def _where_near(found: F32, meant: F32) -> F32:
-    """Return the predicted scales, replaced by the found ones where they differ by at most one rounding."""
+    """Return the predicted scales, replaced by those found if the difference is at most one rounding."""
     if found.shape != meant.shape:
         return meant
     near: F32 = np.where(np.abs(found - meant) <= np.spacing(np.abs(meant)), found, meant)
@@ -155,7 +155,7 @@ def _tiled(made: Expected, found: Observed) -> Forms:
     rows, columns = -(-s.shape[0] // 128) * 128, -(-s.shape[1] // 4) * 4
     if found.scale.size != rows * columns:
         return
-    # Padding may hold anything: it is copied from the scales found.
+    # The content of padding is arbitrary: it is copied from the scales found.
     places: NDArray[Any] = np.full((rows, columns), -1)
     numbers: NDArray[Any] = np.arange(s.size).reshape(s.shape)
     places[: s.shape[0], : s.shape[1]] = numbers
@@ -195,7 +195,7 @@ def _rows(made: Expected, found: Observed) -> Forms:
     for axis, lines in ((0, "rows"), (1, "columns")):
         if found.scale.ndim == 2:
             expected, rows = (np.moveaxis(scale, axis, 0) for scale in (made.scale, found.scale))
-            order = exact_order(expected, rows, least=2)  # one row alone is soon like some other
+            order = exact_order(expected, rows, least=2)  # a single row may resemble another by coincidence
             if order is not None:
                 yield f"{lines} {describe_order(order)}", np.take(made.scale, order, axis)
 

@@ -24,9 +24,9 @@ from .inputs import ParsedInput, match_codes, match_scales, read, read_values
 from .result import Check, Counts
 from .search import CauseSearch, Explanation, codes_left, scales_left, tensor_left
 
-_DAMAGED = 2  # differences that may have another cause
-_SEARCHED = 0.75  # share of the time for causes of the whole; the rest is for those of single elements
-_NEAREST = 4  # quantizers whose causes are looked for, where none is named
+_DAMAGED = 2  # largest number of differences that may have another cause
+_SEARCHED = 0.75  # share of the time for causes of all elements; the rest is for causes of single elements
+_NEAREST = 4  # number of quantizers with a search for causes, if none is named
 
 
 @with_default_fpenv
@@ -41,7 +41,7 @@ def check(
     granularity: str | Granularity | None = None,
     seconds: float = SECONDS,
 ) -> Check:
-    """Compare codes and scales with those that a quantizer gives, and find the cause of differences.
+    """Compare codes and scales with the results of a quantizer, and find the causes of differences.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ def check(
     tensor_scale : float, optional
         Scale of the tensor for an array of codes.
     granularity : str or Granularity, optional
-        Blocks, if they are not the quantizer's.
+        Blocks, if they differ from the quantizer's.
     seconds : float
         Time after which no further quantizer is compared, and no further cause tried; `Check.complete` is then False.
 
     Returns
     -------
     Check
-        True where nothing differs.
+        Result, which is true if nothing differs.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _ranked(given: ParsedInput, x: F32, granularity: str | Granularity | None, d
         fit = search.explanations(made)
         order = (float(fit[0].left), fit[0].prior_cost) if fit[0].steps else (share * 1e12, 0.0)
         fits.append((order, search, made, fit))
-    best = min(fits, key=lambda item: item[0])  # the nearest of equals
+    best = min(fits, key=lambda item: item[0])  # the nearest, of equally good ones the first
     tied = tuple(made.q.name for order, _, made, _ in fits if order == best[0] and made is not best[2])
     return replace(_result(*best[1:], ranking, deadline), tied=tied)
 
@@ -188,7 +188,7 @@ def _result(
 
 
 def _explains(e: Explanation, counts: Counts) -> bool:
-    """Return whether an explanation leaves few differences; one that leaves more may fit by coincidence."""
+    """Return whether an explanation leaves few differences; otherwise it may fit by coincidence."""
     if e.codes_follow and not e.steps:
         return e.left <= counts.scales + counts.tensor
     return bool(e.steps) and e.left <= max(_DAMAGED, counts.total // 20)

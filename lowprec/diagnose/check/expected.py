@@ -1,4 +1,4 @@
-"""Codes and scales as found, and as predicted by a quantizer of which one step is changed."""
+"""Codes and scales that were found, and those predicted by a quantizer with a changed step."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Expected(Observed):
     q : Quantizer
         Quantizer.
     own : ndarray of float32
-        Scales that the quantizer gives for `x`. Where `scale` differs, codes are cast with `scale`.
+        Scales that the quantizer gives for `x`. If `scale` differs, codes are cast with `scale`.
     part : callable, optional
-        Function of values and blocks that returns the values among which amax is taken; default: all.
+        Function of values and blocks that returns the values from which amax is computed; default: all.
     after : tuple of callable
         Changes of amax, applied in order before scales are computed.
     whole : bool
@@ -105,13 +105,13 @@ class Expected(Observed):
     tensor_amax : float32, optional
         Amax of the tensor, if not that of `x`.
     top : Format, optional
-        Format that scales are computed for, if not that of the codes.
+        Format for which scales are computed, if not that of the codes.
     directed : callable, optional
         Function of an `Expected` that returns scales rounded in another direction.
     how : str
         Division, one of `QUOTIENTS`; empty: the quantizer's.
     through : str
-        16-bit format that values are rounded to between the division and the cast; empty for none.
+        16-bit format to which values are rounded between the division and the cast; empty: no rounding.
     plain : Expected, optional
         Result of the unchanged quantizer; None if this is that result.
     """
@@ -195,7 +195,7 @@ class Expected(Observed):
 
     @functools.cached_property
     def amax(self) -> F32:
-        """Largest magnitude of every block, NaN where there is one."""
+        """Largest magnitude of every block; NaN if the block contains NaN."""
         return amax_of(self.rotated, self.block) if self.plain is None else self.plain.amax
 
     @functools.cached_property
@@ -221,7 +221,7 @@ class Expected(Observed):
         how = self.how or quotient_of(self.q)
         with np.errstate(all="ignore"):
             v = QUOTIENTS[how](self.rotated, each, amax, top, g)
-            if how == "x * (max / amax)":  # a multiplier is not known from a scale that differs
+            if how == "x * (max / amax)":  # another scale does not determine its multiplier
                 v = np.where(each == self.each(self.own), v, QUOTIENTS["x * (1 / s)"](self.rotated, each, 0, top, g))
             result: F32 = np.where(amax == 0, self.rotated, v)  # a block of zeros keeps its signs
         return in_16_bits(result)[self.through] if self.through else result
@@ -246,7 +246,7 @@ class Expected(Observed):
         """Return the result for the same values with other scales of blocks and of the tensor."""
         tensor = self.tensor if tensor is None else tensor
         codes = self.cast(self.before(scale, tensor))
-        if tensor == self.tensor:  # blocks whose scale stays keep their codes, to the last bit
+        if tensor == self.tensor:  # codes of blocks with unchanged scales are unchanged
             codes = np.where(self.each(scale) == self.each(self.scale), self.codes, codes)
         return replace(self, codes=codes, scale=scale, tensor=tensor, plain=self.plain or self)
 

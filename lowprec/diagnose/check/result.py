@@ -21,7 +21,7 @@ from .search import Explanation
 
 Cell = str | int | float | bool | None
 Table = tuple[tuple[str, ...], list[list[Cell]]]
-_TIES = 4  # that a sentence names
+_TIES = 4  # largest number of equally good quantizers in a sentence
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Check(BitwiseEq):
 
     @property
     def quantizer(self) -> str:
-        """The quantizer compared with: the one named, or the nearest."""
+        """Quantizer of the comparison: the one that was named, or the nearest."""
         return self.made.q.name or "the quantizer"
 
     @property
@@ -106,7 +106,7 @@ class Check(BitwiseEq):
 
     @property
     def agreeing(self) -> tuple[str, ...]:
-        """Names of the quantizers from which nothing differs."""
+        """Names of the quantizers that give the same codes and scales."""
         own = (self.quantizer,) if self.counts.same else ()
         return (*own, *(c.quantizer for c in self.ranking if c.same and c.quantizer != self.quantizer))
 
@@ -184,7 +184,7 @@ class Check(BitwiseEq):
         return head, rows
 
     def nearest(self) -> Table:
-        """Return a row per quantizer: how many codes and scales differ, and whether the tensor's scale does."""
+        """Return a row per quantizer: numbers of differing codes and scales, and whether the tensor's scale differs."""
         n, s = self.made.codes.size, self.found.scale.size
         words = {0: "same", 1: "differs"}
         rows: list[list[Cell]] = [

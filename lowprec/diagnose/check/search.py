@@ -21,18 +21,18 @@ from . import causes_stored_scales as causes_stored_scales
 from .causes import Cause, causes
 from .expected import Expected, Mask, Observed
 
-_MOST = 16  # ties that are kept
-_AS_LIGHT = 0.35  # prior cost by which explanations of the same bits may differ and are both named
-_FIRSTS = 4  # causes alone on top of which a second one of their stage is tried
-_PLAIN = 2.0  # prior cost of an explanation up to which no plainer one is looked for
-_UNLIKELY = 2.4  # and up to which no two causes of making are tried
-_MADE = 8  # quantizations, the nearest, on top of which two causes of a stage are tried
-_THIRD = 4  # the same for three causes of making
+_MOST = 16  # largest number of equally good explanations
+_AS_LIGHT = 0.35  # largest difference in prior cost of explanations of the same bits that are all named
+_FIRSTS = 4  # number of single causes to which a second cause of the same stage is added
+_PLAIN = 2.0  # prior cost of an explanation up to which the search for a simpler one is skipped
+_UNLIKELY = 2.4  # prior cost of an explanation up to which pairs of causes of making are skipped
+_MADE = 8  # number of nearest quantizations for which pairs of causes of a stage are tried
+_THIRD = 4  # number of nearest quantizations for which three causes of making are tried
 
 
 @dataclass(frozen=True)
 class Step:
-    """A cause, with the form in which it explains a dump."""
+    """Cause, and the form of it that explains a dump."""
 
     cause: Cause
     form: str
@@ -52,9 +52,9 @@ class Explanation:
     left : int
         Number of codes, scales and tensor's scales that they do not explain.
     codes_follow : bool
-        Whether the codes are correct for the scales found, whatever the cause of these.
+        Whether the codes are correct for the scales found, even if these are not explained.
     predicted : tuple of codes and scales, optional
-        Their result; stored for the first of several explanations only.
+        Codes and scales that the causes give; only stored in the first of several explanations.
     """
 
     steps: tuple[Step, ...]
@@ -191,7 +191,7 @@ class CauseSearch:
             looked.append((near, (steps, base)))
             may_follow = whole and (not steps or 2 * scale[0].left < base.scale.size)
             if may_follow and (follow := with_found_scales(base, self.found)) is not None:
-                # Whatever the scales are: are the codes those of the scales found?
+                # Are the codes correct for the scales found, even if these are not explained?
                 code = self._parts("codes", follow, follow.codes, pairs)
                 best += _joined(steps, code, scale, tensor, follow=True)
             best = _best(best)
@@ -216,11 +216,11 @@ class CauseSearch:
             if two and (nearest := min(two, key=lambda part: _distance(stage, self.found, part))).left:
                 tried += self._on_top(stage, made, nearest)
         least = min((part.left for part in tried), default=whole)
-        if 2 * least > whole:  # what leaves most of it explains nothing
+        if 2 * least > whole:  # a prediction that misses most elements explains nothing
             return [_Part((), whole, own)]
         best = [part for part in tried if part.left == least]
         lightest = min(_prior(part.steps) for part in best)
-        # Forms of one cause count once. Causes that are read off the dump rank below those that explain it.
+        # Forms of one cause count once. Causes with inferred numbers rank below those without.
         kept: dict[tuple[str, ...], _Part] = {}
         for part in best:
             if _prior(part.steps) <= lightest + _AS_LIGHT:
@@ -251,7 +251,7 @@ class CauseSearch:
 
 
 def _content(stage: str, made: Expected) -> Any:
-    """Return a digest of all that predictions of a stage depend on: those of scales neither on values nor on codes."""
+    """Return a digest of all inputs of the predictions of a stage; those of scales exclude values and codes."""
     digest = hashlib.blake2b()
     for array in (made.scale, *((made.codes, made.v, made.x) if stage == "codes" else ())):
         digest.update(np.ascontiguousarray(array).data)
@@ -282,7 +282,7 @@ def _nearest(looked: list[Looked], most: int) -> list[tuple[tuple[Step, ...], Ex
 
 
 def with_found_scales(made: Expected, found: Observed) -> Expected | None:
-    """Return the quantizer's result with the scales found; None if they are its own or their shape does not fit."""
+    """Return the quantizer's result with the scales found; None if these are equal or have another shape."""
     if found.scale.shape != made.scale.shape or scales_left(found, made.scale) + tensor_left(found, made.tensor) == 0:
         return None
     return made.with_scale(found.scale, found.tensor if made.tensor is not None else None)

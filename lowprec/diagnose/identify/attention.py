@@ -1,4 +1,4 @@
-"""`identify_attention`: queries, keys, values and outputs in, the attention kernels that reproduce them out."""
+"""`identify_attention`: the attention kernels that reproduce recorded outputs from queries, keys and values."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .attention_result import AttentionFit, AttentionIdentification, Options
 Array = NDArray[Any]
 Layout = Literal["bhmd", "bmhd"]
 _LAYOUTS: tuple[Layout, ...] = ("bhmd", "bmhd")
-_DERIVED = 3  # kernels whose fields are changed, if none reproduces the outputs
-_REFERENCE_ROWS = 64  # rows that decide the mask
-_LEAST_ERROR = 0.5  # relative; outputs beyond it are not the attention of these operands
+_DERIVED = 3  # number of kernels with changes of fields, if no entry reproduces the outputs
+_REFERENCE_ROWS = 64  # number of rows from which the mask is inferred
+_LEAST_ERROR = 0.5  # relative error above which outputs are not the attention of these operands
 _CODES = {1: "e4m3fn", 2: "bfloat16"}  # formats of unsigned integers by their bytes
-_LSE_ERROR = 2.0**-20  # of log-sum-exps whose 2**x and logarithm are not public, relative to 1 or to their magnitude
+_LSE_ERROR = 2.0**-20  # error of log-sum-exps if the bits of 2**x are not public, relative to 1 or to their magnitude
 #: Values of fields that are tried in addition to those of the catalogue's other kernels.
 _VALUES: dict[str, Sequence[Any]] = {
     "p_offset": (0, 4, 8), "rescale_threshold": (0.0, 2.0, 4.0, 8.0),
@@ -53,8 +53,8 @@ def identify_attention(
     """Find the attention kernel that reproduces recorded outputs.
 
     The catalogue is compared first. If no entry gives every bit, single fields of the nearest ones are changed.
-    Kernels whose 2**x is not public explain an output that differs if all functions within the documented error include
-    it (`undecided` of `lowprec.attention`).
+    If the bits of a kernel's 2**x are not public, it also explains outputs that differ, as long as some function within
+    the documented error may give them (`undecided` of `lowprec.attention`).
 
     Parameters
     ----------
@@ -66,21 +66,21 @@ def identify_attention(
     lse : array_like of float32, shape (B, H, M), optional
         Log-sum-exps.
     causal : bool, optional
-        Whether the mask is causal; default: what the outputs show.
+        Whether the mask is causal; default: inferred from the outputs.
     window, scale, descale, softcap, sinks, splits, page_size
         As in `lowprec.attention`.
     layout : {"bhmd", "bmhd"}, optional
-        Order of the axes of q, k, v and o: heads before tokens, or after them, as FlashAttention has them; default:
-        what the outputs show.
+        Order of the axes of q, k, v and o: heads before tokens, or after them, as in FlashAttention; default: inferred
+        from the outputs.
     out_format : str or Format, optional
-        Format of the outputs; default: the narrowest of bfloat16, float16 and float32 that has all of them.
+        Format of the outputs; default: the narrowest of bfloat16, float16 and float32 that represents all of them.
     seconds : float
         Time after which no further kernel is compared; `AttentionIdentification.untried` then lists the rest.
 
     Returns
     -------
     AttentionIdentification
-        Its `explaining` are the kernels that explain every output.
+        Ranking of the kernels; `explaining` lists those that explain every output.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _read(
 
 
 def _values(name: str, x: Any) -> Array:
-    """Return numbers in float32, those of codes too."""
+    """Return numbers, or the values of codes, in float32."""
     implied, codes = format_from_dtype(x), np.asarray(to_numpy(x))
     if implied is None and codes.dtype.kind not in "biufV":
         raise TypeError(f"identify_attention: {name} must hold real numbers, got {codes.dtype}")
@@ -257,7 +257,7 @@ def _error(q: Array, k: Array, v: Array, out: Array, causal: bool, options: Opti
 
 
 def _format_of(given: Any, out: Array) -> Format:
-    """Return the narrowest format that has all outputs."""
+    """Return the narrowest format that represents all outputs."""
     implied = format_from_dtype(given)
     if implied is not None and formats[implied].bits <= 16:
         return formats[implied]
@@ -269,7 +269,7 @@ def _format_of(given: Any, out: Array) -> Format:
 
 
 def _derived(kernel: AttentionKernel) -> Iterator[AttentionKernel]:
-    """Yield the kernels that differ from one in a field: values of the catalogue, and some more."""
+    """Yield kernels with one changed field, with values from the catalogue's other kernels and from `_VALUES`."""
     others = [attentions[name] for name in attentions]
     for name in (f for f in AttentionKernel.__dataclass_fields__ if f not in _FIXED):
         own = getattr(kernel, name)
@@ -301,7 +301,7 @@ class _Search:
         self.untried: list[str] = []
 
     def compared(self, kernels: Iterable[AttentionKernel], most: float = math.inf) -> list[AttentionFit]:
-        """Return the fits of kernels, best first; whatever the time does not allow goes to `untried`.
+        """Return the fits of kernels, best first; kernels after the deadline are added to `untried`.
 
         Outputs are bounded if at most `most` differ.
         """

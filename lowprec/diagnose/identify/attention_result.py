@@ -18,21 +18,22 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class AttentionFit:
-    """A kernel compared with outputs.
+    """Comparison of a kernel with outputs.
 
     Attributes
     ----------
     kernel : AttentionKernel
-        The kernel.
+        Kernel that was compared.
     outputs, lses : int
-        Numbers of outputs and of log-sum-exps that were compared: those of all heads if it explains the first ones.
+        Numbers of outputs and of log-sum-exps that were compared: those of the first key head, or of all heads if the
+        kernel explains the first.
     differing, lse_differing : int
         Numbers of outputs and of log-sum-exps with other bits.
     wrong : int
-        Number of those that its undocumented functions cannot explain: outputs that are not undecided, see
-        `lowprec.attention`, and log-sum-exps further off than rounding.
+        Number of differing ones that undocumented functions of the kernel cannot explain: outputs that are not
+        undecided, see `lowprec.attention`, and log-sum-exps with larger errors than rounding.
     explains_first : bool
-        Whether it explains all outputs of the first key head, but not those of all heads.
+        Whether the kernel explains all outputs of the first key head, but not those of all heads.
     """
 
     kernel: AttentionKernel
@@ -55,11 +56,11 @@ class AttentionIdentification:
     ranking : tuple of AttentionFit
         Kernels, best first: the catalogue, and derived ones if no entry gives every bit.
     assumed : tuple of str
-        What the outputs showed: layout, mask and format.
+        Properties inferred from the outputs: layout, mask and format.
     skipped : tuple of str
         Kernels that do not take these operands or options, with the reason.
     untried : tuple of str
-        What the time did not allow.
+        Kernels that were not compared before the time limit.
     """
 
     options: Options

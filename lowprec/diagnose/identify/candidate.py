@@ -23,7 +23,7 @@ from ...tensorcore.problem import GemmProblem
 from .dump import GemmDump, Part, canonical
 
 Array = NDArray[Any]
-_FEW = 1 << 14  # products that are few: a call takes longer than they do
+_FEW = 1 << 14  # number of products up to which the overhead of a call dominates
 
 
 class Candidate(ABC):
@@ -63,7 +63,7 @@ class Candidate(ABC):
 
     @abstractmethod
     def changed(self, **changes: Any) -> Candidate | None:
-        """Return a candidate with other fields, ignoring those that its kind lacks; None if they are incompatible."""
+        """Return a candidate with changed fields, ignoring those that its kind lacks; None if they are incompatible."""
 
     @abstractmethod
     def line(self, dump: GemmDump) -> str:
@@ -74,7 +74,7 @@ class Candidate(ABC):
         return self.promote_every if name == "promote_every" else getattr(self.accumulator, name)
 
     def within(self, order: GemmLibrary | None) -> Candidate | None:
-        """Return this accumulator in another order of operations, promoted as before; None if they do not fit."""
+        """Return this accumulator in another order of operations, with the same promotion; None if they do not fit."""
         plain = self.changed(promote_every=None) if self.library is None else self
         assert plain is not None
         if order is None:

@@ -17,7 +17,7 @@ from ...tensorcore.accumulator import FLOAT64
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 32
-_PRODUCTS = 1 << 26  # of a part, between two looks at the time
+_PRODUCTS = 1 << 26  # largest number of products in a part; the deadline is checked between parts
 
 
 class BlockScales(NamedTuple):

@@ -19,10 +19,10 @@ _PAIRS = (
     ("group_size", "promote_every"), ("group_size", "fraction_bits"), ("fraction_bits", "align"),
     ("fraction_bits", "zero_exponent"), ("exact_group", "group_size"), ("lanes", "group_size"),
 )  # fmt: skip
-_OF_EACH = 12  # pairs of two fields that are listed
-_LOOKED_AT = 400  # of each two fields: some kinds have no fast kernel
-_WIDTHS = 8  # of another kind that explains a dump as well, the fewest that do
-_UNORDERED = ("fraction_bits", "input_formats")  # none of whose values is plainer than another
+_OF_EACH = 12  # largest number of listed values for a pair of fields
+_LOOKED_AT = 400  # largest number of tried values for a pair of fields: some kinds lack a fast kernel
+_WIDTHS = 8  # how many numbers of fraction bits, the smallest, are returned for another kind
+_UNORDERED = ("fraction_bits", "input_formats")  # fields with values that are all equally plain
 
 
 class Equivalents(NamedTuple):
@@ -44,7 +44,7 @@ class Equivalents(NamedTuple):
 
 
 def equivalents(search: Search, candidate: Candidate, wrong: int) -> Equivalents:
-    """Return other candidates that leave at most `wrong` outputs unexplained, as the given one does."""
+    """Return other candidates that, like the given one, leave at most `wrong` outputs unexplained."""
     dump, forms = search.dump, NormalForms(search.dump, search.deadline)
     proven: dict[str, list[Any]] = {}
     open_: dict[str, list[Any]] = {}
@@ -134,9 +134,9 @@ def _taken(start: Candidate, candidate: Candidate, k: int) -> list[dict[str, Any
 
 
 def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Candidate, ...]:
-    """Return candidates with other values of two fields that leave no more outputs unexplained: a few per pair.
+    """Return a few candidates per pair of fields, with other values of both, that explain as many outputs.
 
-    Candidates that are proven equal are left out.
+    Candidates that are proven equal are omitted.
     """
     wrong, found = search.score_all(candidate).wrong, []
     fields = search.space.fields[type(candidate.accumulator)]
@@ -161,7 +161,7 @@ def pairs(search: Search, candidate: Candidate, forms: NormalForms) -> tuple[Can
 
 
 def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
-    """Return a candidate that leaves no more outputs unexplained and is nearer to the catalogue, if there is one.
+    """Return the candidate, or one nearer to the catalogue that explains as many outputs.
 
     Fields are set to the values of the nearest entry, then to more likely ones: no promotion, with any group size; no
     zeros in the alignment; terms truncated toward zero; a group size that is a power of two.
@@ -179,7 +179,7 @@ def plainest(search: Search, candidate: Candidate, wrong: int) -> Candidate:
         if other is not None and search.is_as_good(other, wrong):
             candidate = other
     for field, values in fields.items():
-        for value in search.deadline.limit(values):  # the likelier ones come first
+        for value in search.deadline.limit(values):  # more likely values come first
             if value == candidate.value_of(field) or field in _UNORDERED:
                 break
             other = candidate.changed(**{field: value})

@@ -23,10 +23,10 @@ from .probes import Probes, probes_for
 from .ranking import Counterexample, Ranked, counterexample
 from .search import Search
 
-#: Share of outputs that may be damaged in a dump whose arithmetic is found nevertheless.
+#: Largest share of damaged outputs with which the arithmetic of a dump can still be found.
 DAMAGED = 0.01
-UNRELATED = 3  # kinds that explain a dump which does not discriminate
-ASKED = 16  # values of a field, or candidates, that probes are made for
+UNRELATED = 3  # number of kinds that explain a dump from which on it does not discriminate
+ASKED = 16  # largest number of values of a field, or of candidates, to distinguish by probes
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Identification:
     assumed : tuple of str
         Assumptions on layout and output format under which the dump was read, if they differ from the arguments.
     untried : tuple of str
-        Search steps that were left out at the time limit; empty if the search was complete.
+        Search steps that were omitted at the time limit; empty if the search was complete.
     seconds : float
         Time limit of the search.
     """

@@ -27,8 +27,8 @@ from .readings import Reading, padded, readings
 from .search import FAILED, Search
 from .search_plan import find
 
-_REMEMBERED = 4  # answers
-_FIRST = 0.75  # share of the time that the coarsest of several grids gets
+_REMEMBERED = 4  # number of cached answers
+_FIRST = 0.75  # share of the time for the coarsest of several output formats
 _OPTIONS = ("a_format", "b_format", "d_format", "a_scale", "b_scale")
 Progress = Callable[[int], object]
 
@@ -69,7 +69,7 @@ def identify(
     Returns
     -------
     Identification
-        Its `machines` explain every output.
+        Result; its `machines` explain every output.
 
     Raises
     ------

@@ -16,9 +16,9 @@ from ...scaling.quantized import Quantized
 from ...tensorcore.accumulator import FLOAT16, FLOAT32, FLOAT64
 from .dump import Array, BlockScales, GemmDump, canonical, word_of
 
-_OWN = {"float16": FLOAT16, "float32": FLOAT32, "float64": FLOAT64}  # NumPy's own types
+_OWN = {"float16": FLOAT16, "float32": FLOAT32, "float64": FLOAT64}  # formats of NumPy's dtypes
 _WORDS = {2: FLOAT16, 4: FLOAT32, 8: FLOAT64}  # default formats of words, by their bytes
-_GRIDS = ("float32", "float16", "bfloat16", "e4m3fn", "e5m2")  # of outputs, the finest first
+_GRIDS = ("float32", "float16", "bfloat16", "e4m3fn", "e5m2")  # formats of outputs, the finest first
 
 
 def dump_of(

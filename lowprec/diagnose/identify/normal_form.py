@@ -1,9 +1,9 @@
-"""Normal forms of candidates: two that have the same form give the same outputs, whatever the operands.
+"""Normal forms of candidates: two candidates with the same form give the same outputs for all operands.
 
-A form is the tree of a candidate's operations on K products (`Accumulator.chain`) without steps that cannot matter:
-rounding of exact values, alignment that cuts nothing, zeros that take no part, handling of subnormals where there are
-none, saturation that is not reached, and signs of zeros that are added to +0. Which steps matter follows from the
-formats' values, K, and whether there is a C. NaN and Inf decide their outputs by their classes, in any order.
+A form is the tree of a candidate's operations on K products (`Accumulator.chain`) without steps that have no effect:
+rounding of exact values, alignment without lost bits, zeros that do not affect the alignment, handling of subnormals
+that do not occur, saturation that is not reached, and signs of zeros that are added to +0. The formats' values, K and
+the presence of C determine which steps have an effect. NaN and Inf give the same class of output in any order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .search import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
 _ONE = ProductLeaf((0,))
-_TILE = 128  # of which runs of a split K are made
+_TILE = 128  # products per tile; each part of a split K is a number of tiles
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class _Operands:
     """Bounds of one operand's values."""
 
     table: bytes
-    unit: int  # of the least significand's last bit, as the alignment has it
-    least: int  # exponents that the alignment gives the least and the largest
+    unit: int  # exponent of the last bit of the least significand, in the alignment
+    least: int  # exponents of the least and the largest number in the alignment
     most: int
     bound: float
-    bits: int  # significant ones
+    bits: int  # number of significant bits
 
 
 class NormalForms:
@@ -59,7 +59,7 @@ class NormalForms:
     ----------
     dump : GemmDump
     deadline : Deadline, optional
-        Time after which nothing is proven, so that every candidate has a form of its own class.
+        Time after which nothing is proven: every further candidate has a unique form.
 
     Examples
     --------
@@ -282,9 +282,9 @@ class _Chain:
             return NumberRange(number, number, terms, unit, sum(x.bound for x in items), most, "", True)
         number = self._forms._number((how, tuple(sorted(x.form for x in items))))
         bound = min(2 * sum(x.bound for x in items), FINITE["float32"])
-        least = max(unit, LEAST["float32"])  # a cut leaves multiples of more
+        least = max(unit, LEAST["float32"])  # truncation only raises the unit
         most = max(most, exponent_of(bound))
-        positive = unit >= LEAST["float32"]  # an exact zero is +0, and nothing else becomes one
+        positive = unit >= LEAST["float32"]  # an exact zero is +0, and no other number becomes zero
         form = self._forms._number(("+0", number)) if positive else number
         return NumberRange(form, number, (number,), least, bound, most, "float32", positive, BITS["float32"], -126)
 
@@ -293,10 +293,10 @@ class _Chain:
         bits, least, largest = BITS[how.output], LEAST[how.output], LARGEST[how.output]
         if how.flushes and unit >= -126:
             how = replace(how, flushes="")
-        if how.saturates and bound < largest * (1 - 2.0 ** -(bits + 1)):  # so that it is not rounded up to that
+        if how.saturates and bound < largest * (1 - 2.0 ** -(bits + 1)):  # the sum cannot be rounded up to the limit
             how = replace(how, saturates=False)
-        stays = unit >= (-126 if how.flushes else least)  # nothing is lost below, so that no zero was a number
-        positive = how.zeros == "+0" or padded or any(x.positive_zero for x in items)  # an exact zero
+        stays = unit >= (-126 if how.flushes else least)  # no bits are lost, so a zero result is an exact zero
+        positive = how.zeros == "+0" or padded or any(x.positive_zero for x in items)  # exact zeros are +0
         positive_zero = stays and positive
         terms = tuple(sorted(term for x in items for term in x.terms))
         if positive_zero and not terms:
@@ -304,7 +304,7 @@ class _Chain:
         plain = not how.flushes and stays
         one = [x for x in items if x.terms]
         holds = how.output
-        if plain and len(one) == 1 and holds_all(how.output, one[0].holds):  # what it was before
+        if plain and len(one) == 1 and holds_all(how.output, one[0].holds):  # the term is unchanged
             unsigned, terms, holds = one[0].unsigned, one[0].terms, one[0].holds
         elif plain and bound <= 2.0 ** (unit + bits) and bound < largest:  # exact
             unsigned = terms[0] if len(terms) == 1 else self._forms._number(("exactly", terms))
@@ -315,7 +315,7 @@ class _Chain:
         sign = "+0" if positive_zero else "+0, but of what is lost" if positive else signs
         form = self._forms._number((sign, unsigned))
         if len(items) == 1 and unsigned == items[0].unsigned and how.zeros == "ieee" and not padded:
-            form = items[0].form  # not even a zero's sign has changed
+            form = items[0].form  # unchanged, including the sign of a zero
         larger = bound if how.rounding == "truncate" else bound * (1 + 2.0 ** (1 - bits))
         larger = min(larger, FINITE[how.output])
         width = min(bits, one[0].width) if len(one) == 1 else bits
@@ -329,36 +329,36 @@ class _Chain:
         most = max((x.most for x in items), default=unit)
         rounding = "nearest" if how.output == "float16" else "truncate"
         if how.operands and formats[how.operands].emin <= min(self._a.least, self._b.least):
-            # The other reading gives subnormal operands smaller exponents: then nothing is cut in either.
+            # With normalized subnormal operands, exponents are smaller: then no bit is cut with either rule.
             unnormal = max((x.unnormal for x in items if x.unsigned in self._products), default=unit)
             if unnormal - how.fraction_bits <= unit:
                 how = replace(how, operands="")
         zero = how.zero_exponent
         lowest = {x: x.unit if how.operands else max(x.unit, x.lowest) for x in items}
-        # What is aligned by no less than zeros are takes no notice of them; the rest loses nothing by them.
+        # Zeros have no effect on terms with at least their exponent, and cut no bits of the other terms.
         if zero is not None and all(zero <= lowest[x] or zero - how.fraction_bits <= x.unit for x in items):
             how = replace(how, zero_exponent=None)
         elif zero is not None and how.align == rounding == "truncate":
-            # Below every product zeros cut nothing but what was summed before, where all products are zeros: and that
-            # is cut again, as far or further.
+            # Zeros below every product only matter if all products are zeros: they then cut the running sum, which
+            # is truncated at the same place or above in any case.
             products = self._a.unit + self._b.unit if how.operands else self._a.least + self._b.least
             if zero <= products and zero - how.fraction_bits <= LEAST[how.output]:
                 how = replace(how, zero_exponent=None)
         exact = SingleRounding(how.output, rounding, zeros="+0")
         if max(most, unit if how.zero_exponent is None else how.zero_exponent) - how.fraction_bits <= unit:
-            return self._rounded(exact, items, padded)  # nothing is cut
+            return self._rounded(exact, items, padded)  # no bits are cut
         if how.zero_exponent is None and (
             is_lossless(how, items) or (rounding == "nearest" and cut_is_invisible(how, items))
         ):
-            return self._rounded(exact, items, padded)  # nothing is cut, or too little for the rounding
-        # A product, zero or not, holds the alignment up where zeros take part: the cut goes no further below.
+            return self._rounded(exact, items, padded)  # the cut does not change the rounded sum
+        # If zeros take part in the alignment, every product, zero or not, limits how far down the cut may be.
         held = [] if zero is None else [min(lowest[x], zero) for x in items if x.unsigned in self._products]
         cuts = [max(x.unit, max([lowest[x], *held]) - how.fraction_bits) for x in items]
         cut_to, width = min(cuts, default=unit), self._width(how, items)
         if how.output == "fp22" and width <= BITS["fp22"] and cut_to >= LEAST["fp22"]:
             how = replace(how, output="float32")  # the sum is exact in both
-        zeros = how.zero_exponent is not None  # then it matters which there are
-        shorter = how.align == "truncate" and how.fraction_bits < BITS["fp22"]  # which cuts what FP22 left, too
+        zeros = how.zero_exponent is not None  # then the number of zeros matters
+        shorter = how.align == "truncate" and how.fraction_bits < BITS["fp22"]  # it also cuts the bits that FP22 cut
         entering = tuple(
             sorted(x.uncut if shorter and x.uncut is not None else x.unsigned for x in items if x.terms or zeros)
         )

@@ -13,7 +13,7 @@ from ...order.summation_tree import AlignedAddition
 _ROUNDED_TO = {name: f for name in formats if not (f := formats[name]).is_table and not f.is_integer and f.emin < 0}
 BITS = {name: f.mantissa_bits + 1 for name, f in _ROUNDED_TO.items()}  # significant bits
 FINITE = {name: float(f.max) for name, f in _ROUNDED_TO.items()}
-#: Powers of two below which all numbers of these many bits are finite.
+#: Powers of two below which all numbers with the significant bits of a format are finite in it.
 LARGEST = {
     name: 2.0 ** (f.emax + 1) if float(f.max) == 2.0**f.emax * (2 - 2.0**-f.mantissa_bits) else 2.0**f.emax
     for name, f in _ROUNDED_TO.items()
@@ -31,7 +31,7 @@ class NumberRange:
     form, unsigned : int
         Number of the form, and of the form without the signs of zeros.
     terms : tuple of int
-        Unsigned forms whose exact sum it is; its own form, if it was rounded.
+        Unsigned forms of the terms of an exact sum; the number's unsigned form if it was rounded.
     unit : int
         Exponent of a power of two of which the number is a multiple.
     bound : float

@@ -1,4 +1,4 @@
-"""Probes: operands that distinguish the candidates for a dump, to be run on the hardware that made the dump."""
+"""Probes: operands for which candidates differ, to be computed on the hardware that made the dump."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .candidate import Candidate
 from .dump import GemmDump, word_of
 from .inputs import dump_of
 
-_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # of exponents at each k, repeated: low, middle, high
+_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # exponents at each k, repeated: 0 low, 1 middle, 2 high
 _SIDE = 8  # rows and columns of a family's operands
-_LENGTHS = (1, 2)  # times the dump's K
-_HEAPS, _TIES, _PAIRS = 48, 24, 32  # lots of operands of heaps, ties and pairs
-_ALONE, _BESIDE = 4, 12  # and of C alone, and of one product with C
+_LENGTHS = (1, 2)  # lengths in K of the operands, relative to the dump's
+_HEAPS, _TIES, _PAIRS = 48, 24, 32  # numbers of operands with equal large products, with ties, and with pairs
+_ALONE, _BESIDE = 4, 12  # numbers of operands with C only, and with one product and C
 
 
 def _level(level: int, f: Fields) -> int:
@@ -47,7 +47,7 @@ def _leveled(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
-    """Return codes that give, with `_leveled`, three kinds of products: large, half an ulp of it, and smaller."""
+    """Return codes that give, with `_leveled`, three kinds of products: a large one, half an ulp of it, and smaller."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
     half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
@@ -90,22 +90,22 @@ def many_equal_terms(distances: tuple[int, ...], groups: tuple[int, ...], turn: 
 
 @dataclass(frozen=True)
 class _Heap:
-    """Places along K in one turn: `large` ones, then others, whose level in B alternates."""
+    """Positions along K in one turn: those of large numbers, then others with an alternating level in B."""
 
     large: tuple[int, ...]
     others: tuple[int, ...]
     run: int  # number of large products with one sign, before as many with the other
-    below: int  # the highest exponent by which a large number's is less
-    quarters: int  # of B's large numbers beyond their power of two
-    ends: tuple[int, ...]  # numbers of large ones in B's rows
+    below: int  # difference between the highest exponent and that of large numbers
+    quarters: int  # quarters that are added to the power of two of B's large numbers
+    ends: tuple[int, ...]  # numbers of large numbers in B's rows
 
     @classmethod
     def of(cls, turn: int, k: int, groups: tuple[int, ...]) -> _Heap:
-        """Return the places of a turn, which both operands share."""
+        """Return the positions of a turn, which are the same in both operands."""
         s = Stream(turn, f"heap of {k}")
         if turn % 2 and groups:
             group = min(s.pick(groups), k)
-            first = s.pick((0, (k - 1) // group * group))  # what a last group leaves is cut no more
+            first = s.pick((0, (k - 1) // group * group))  # the sum of the last group is not truncated again
             n = max(min(group, k - first) - s.pick((1, 1, 2)), 1)
             rest = *range(first), *range(first + n, k)
             return cls(tuple(range(first, first + n)), rest, n, 0, s.below(4), (n,))
@@ -199,11 +199,11 @@ class Probes:
     arrays : dict
         a [M, K], b [N, K], and c [M, N] if the dump has one: codes, and numbers of d's type.
     labels : tuple of str
-        Purpose of the rows of A and of B, for each `side` of them.
+        Purpose of each group of `side` rows of A and of B.
     distinguished : tuple of Candidate
-        Candidates whose outputs differ from the first candidate's.
+        Candidates with other outputs than the first candidate.
     together : tuple of Candidate
-        Candidates that give the first candidate's outputs for all operands that were tried.
+        Candidates with the outputs of the first candidate for all operands that were tried.
     tried : int
         Number of outputs that were computed in the search for differences.
     """
@@ -222,7 +222,7 @@ class Probes:
 def probes_for(
     dump: GemmDump, candidates: Sequence[Candidate], seed: int = 0, deadline: Deadline | None = None
 ) -> Probes:
-    """Search, until the deadline, for operands for which the candidates' outputs differ."""
+    """Search, until the deadline, for operands that give different outputs for the candidates."""
     deadline = deadline or Deadline()
     first, left = candidates[0], list(candidates[1:])
     chosen: dict[int, list[tuple[str, dict[str, Array]]]] = {}
@@ -243,7 +243,7 @@ def probes_for(
             distinguished += differ
             left = [c for c in left if c not in differ]
     arrays = _joined(dump, chosen)
-    if arrays:  # one product has them all: other operands must not hide a difference
+    if arrays:  # all operands are in one product, in which other operands must not hide a difference
         whole = [(part, first.outputs(part)) for part in _as_dump(dump, arrays).parts()]
         seen = [c for c in deadline.limit(distinguished) if any((c.outputs(part) != own).any() for part, own in whole)]
         distinguished, left = seen, [*left, *(c for c in distinguished if c not in seen)]

@@ -1,4 +1,4 @@
-"""The catalogue compared with a dump: outputs that an entry does not give, and the smallest of them."""
+"""Comparison of the catalogue with a dump: outputs that an entry does not give, and the simplest of these."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .candidate import Candidate, GemmCandidate, MmaCandidate, takes
 from .dump import GemmDump, Part, values, word_of
 from .search import Search
 
-_STEPS = 4096  # prefixes of K that are looked at for the first difference
+_STEPS = 4096  # largest number of prefixes of K that are searched for the first difference
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """An entry of the catalogue, compared with a dump.
+    """Comparison of an entry of the catalogue with a dump.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Ranked:
     libraries : tuple of str
         Names of the orders of operations around it, all equal for this dump; empty for a single instruction.
     first_difference : range or None
-        For the first output that differs: the range of K after which its sum first differs from that of the arithmetic
+        For the first output that differs: the range of K in which its sum first differs from that of the arithmetic
         found.
     """
 
@@ -49,7 +49,7 @@ class Ranked:
 def rank(search: Search) -> list[Ranked]:
     """Return the entries that take a dump's operands, those with the fewest differing outputs first.
 
-    Entries that are nearest on a few outputs are computed first; those that are not reached in time are left out.
+    Entries that are nearest on a few outputs are computed first; entries after the deadline are omitted.
     """
     first = search.dump.sample(2)
     same: dict[Any, list[Candidate]] = {}
@@ -89,7 +89,7 @@ def catalogued(dump: GemmDump) -> Iterator[Candidate]:
 
 
 def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
-    """Return the fields that decide this dump's bits: without scales it does not matter where they are applied."""
+    """Return the fields that affect this dump's bits: without scales, the place where they are applied does not."""
     kind, fields, tf32, library = candidate.key()
     if library is None or dump.scaled:
         return kind, fields, tf32, library
@@ -141,7 +141,7 @@ def _prefix(part: Part, stop: int) -> Part | None:
 
 @dataclass(frozen=True)
 class Term:
-    """A nonzero product: its index in K, both codes and both values."""
+    """Nonzero product: its index in K, both codes and both values."""
 
     k: int
     a_code: int
@@ -162,7 +162,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """One output that the nearest rule does not give.
+    """Output that the nearest rule does not give.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Readings of a dump: the format to which its outputs were rounded, and the layout of its arrays.
 
-A layout is judged by a product in float64: in the right layout, outputs differ from it by their rounding, in a wrong
-one by about their magnitude. A reading therefore costs less than a candidate, for any arithmetic.
+A layout is judged by a product in float64: outputs differ from it by rounding errors if the layout is right, and by
+about their magnitude if it is wrong. This takes less time than one candidate, for any arithmetic.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .ranking import explained_by_catalogue
 
 Arguments = dict[str, Any]
 Change = Callable[[Arguments], Arguments]
-_SIDE = 12  # rows and columns of the outputs that are looked at
-_NEAR = 2.0**-12  # distance of outputs to which no other layout can be much nearer
-_NEARER = 8  # times nearer, that another layout must be
-_LAYOUTS = 2  # changes of the layout at once
-_PERMUTED = 1 << 24  # products up to which the order of scales is looked for; or 16 times as many of scales
-_PADDED = 32  # zeros in front of K, below which any number is tried
+_SIDE = 12  # rows and columns of the outputs that are compared
+_NEAR = 2.0**-12  # distance of outputs up to which other layouts are not tried
+_NEARER = 8  # factor by which another layout must be nearer
+_LAYOUTS = 2  # largest number of simultaneous changes of the layout
+_PERMUTED = 1 << 24  # products up to which the order of scales is searched; 16 times as many pairs of scales
+_PADDED = 32  # number of zeros before K below which all numbers are tried
 _SCALES = ("e8m0fnu", "e4m3fn")
 
 

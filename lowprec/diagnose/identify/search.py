@@ -26,22 +26,22 @@ from .candidate import Candidate, MmaCandidate
 from .dump import GemmDump, Part, values
 
 Kind = type[Accumulator]
-_TILE = 128  # of which runs of a split K are made
+_TILE = 128  # products per tile; each part of a split K is a number of tiles
 _TF32_READING = (FLOAT32, TF32)
-_FEW = 5  # rows and columns of the first outputs
-_TOLD = 16  # and of those of further dumps: few outputs of probes distinguish candidates, so all are compared
-_LEARNT = 5  # outputs that are added to them where those leave a wrong candidate
-_KEPT = 3  # lots of outputs that candidates are compared on first: those at the start, and the last ones added
-_ROUNDINGS = 2  # units in the last place up to which an error may be a wrong rule's
-_COUNTED = 500  # microseconds that count as a candidate more
-_SLOW = (20, 12.0)  # microseconds of a call of a reference, and nanoseconds of a product
-_FAST = (60, 0.1)  # of a fast kernel
-_SIMPLE = (180, 0.4)  # of a fast kernel of a kind whose reference is not compiled: operands are laid out in NumPy
-_WITHIN = (250, 40)  # more within an order of operations, and for each of its calls
-_FEW_PRODUCTS = 1 << 14  # which no fast kernel takes
+_FEW = 5  # rows and columns of the sample from the first dump
+_TOLD = 16  # rows and columns from further dumps: few outputs of probes distinguish candidates, so all are compared
+_LEARNT = 5  # number of outputs that are added to the sample if it accepts a wrong candidate
+_KEPT = 3  # number of sets of outputs in the sample: the first ones, and the last ones added
+_ROUNDINGS = 2  # errors up to this number of ulps may be those of a wrong rule
+_COUNTED = 500  # microseconds that count as one more candidate
+_SLOW = (20, 12.0)  # a reference: microseconds per call, nanoseconds per product
+_FAST = (60, 0.1)  # a fast kernel: the same
+_SIMPLE = (180, 0.4)  # a fast kernel of a kind with a reference in Python: operands are laid out in NumPy
+_WITHIN = (250, 40)  # additional microseconds of an order of operations: once, and for each of its calls
+_FEW_PRODUCTS = 1 << 14  # number of products up to which fast kernels are not used
 
 Values = tuple[Any, ...]
-#: Values of each field of an accumulator that a kind may heed, for a dump; the likelier first.
+#: Values to try for each field of an accumulator, as functions of kind and dump; more likely values first.
 FIELDS: dict[str, Callable[[Kind, GemmDump], Values]] = {
     "group_size": lambda kind, dump: tuple(sorted(range(1, _longest(dump) + 1), key=lambda n: (n & (n - 1) != 0, n))),
     "fraction_bits": lambda kind, dump: tuple(range(3, 41)),

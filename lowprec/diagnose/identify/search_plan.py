@@ -63,17 +63,17 @@ _STEPS: dict[str, Values] = {
 }  # fmt: skip
 
 # The weights were set on nine drawn accumulators; half or twice as much of each names as many.
-_DISTANCE = 1.5  # doublings of a change's size that halving the distance is worth
-_PATIENCE = 2000  # candidates of a kind that count as one doubling, so that kinds take turns
-_LATER = 1.5  # changes that a start counts as, for each start like it that is nearer
-_LATER_ORDER = 0.5  # the same before its order changes: within another order distances show little
-_EARLY = 7  # changes that `THREE` counts less than others of its size
-_WITHIN = 4  # cost of a candidate within a library, in candidates without one
-_KEPT = 3  # children of an expansion that become nodes
-_NEARER = 0.96  # of the parent's distance, that a child must be below; larger changes of the parent reach the others
-_RANKED = 6  # entries of the ranking that are starts
-_EARLIER = 4  # explanations of earlier dumps that are starts
-_DAMAGED = 4000  # candidates that are tried after one that leaves few outputs, which may be damaged
+_DISTANCE = 1.5  # weight of half the distance, in doublings of the number of candidates of a change
+_PATIENCE = 2000  # candidates of a kind that count as one doubling, so that the search alternates between kinds
+_LATER = 1.5  # cost of a start, in changes, for each nearer start of its kind
+_LATER_ORDER = 0.5  # the same for changes of the order, because distances in another order are not informative
+_EARLY = 7  # by how many changes `THREE` costs less than other changes of its size
+_WITHIN = 4  # cost of a candidate within a library, relative to one without
+_KEPT = 3  # number of children of an expansion that become nodes
+_NEARER = 0.96  # limit of a child's distance, relative to the parent's; larger changes of the parent reach the others
+_RANKED = 6  # number of entries of the ranking that are starts
+_EARLIER = 4  # number of explanations of earlier dumps that are starts
+_DAMAGED = 4000  # candidates that are tried after one that explains all but a few outputs, which may be damaged
 
 
 def find(

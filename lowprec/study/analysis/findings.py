@@ -48,12 +48,12 @@ def void_title(reasons: Sequence[str]) -> str:
 
 
 def not_identical(repeat: str, reference: str) -> str:
-    """Return the reason that voids a study whose repeat (A/A) differs from the reference in some bits."""
+    """Return the reason that voids a study if its repeat (A/A) differs from the reference in some bits."""
     return f"{repeat} is NOT bit-identical to {reference}: runs are not reproducible here"
 
 
 def not_detected(control: str) -> str:
-    """Return the reason that voids a study whose positive control does not hurt."""
+    """Return the reason that voids a study if its positive control is not worse than the reference."""
     return f"{control} (positive control) is NOT detected: a recipe that is known to hurt cannot be seen here"
 
 

@@ -117,7 +117,7 @@ class ArmSummary:
 
     @property
     def data_equivalent(self) -> float:
-        """Fraction of the training data whose removal would increase the loss as much as the effect; nan if unknown."""
+        """Fraction of the training data without which the loss would be higher by the effect; nan if unknown."""
         return data_equivalent(self.primary.mean, self.data_exponent)
 
     @property

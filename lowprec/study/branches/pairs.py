@@ -123,7 +123,7 @@ def mean_run(run: ArmRun, other: ArmRun) -> ArmRun:
 
 
 def _late_mean(values: Sequence[float]) -> float:
-    """Return the mean of the last quarter of the values; nan if there are no values."""
+    """Return the mean of the last quarter of the values; nan without values."""
     return float(np.mean(values[-max(1, len(values) // 4) :])) if values else math.nan
 
 
@@ -194,7 +194,7 @@ def max_relative_error(arm: ArrayLike, reference: ArrayLike, *, beta: float = 0.
 
 
 def data_equivalent(effect: float, slope: float) -> float:
-    """Return the fraction of the data whose removal increases the loss by `effect` (relative), for loss ~ bytes**slope.
+    """Return the fraction of the data that, if removed, increases the loss by `effect`, for loss ~ bytes**slope.
 
     Examples
     --------

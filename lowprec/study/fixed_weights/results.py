@@ -177,7 +177,7 @@ def summarize(study: Any, setting: CheckpointSize, folder: Path) -> Samples:
 
 
 def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
-    """Return a reason for each repeat whose files differ from those of the first other arm with the same recipe."""
+    """Return a reason for each repeat that differs, in its files, from the first other arm with the same recipe."""
     found = []
     for arm in study.arms_of("repeat"):
         other = next((one.name for one in study.arms if one.name != arm.name and one.recipe == arm.recipe), arm.name)
@@ -187,7 +187,7 @@ def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
 
 
 def _not_detected(samples: Samples) -> list[str]:
-    """Return a reason for each control whose headline metric differs from the reference's by no more than the floor."""
+    """Return a reason for each control with a headline metric within the floor of the reference's."""
     study = samples.study
 
     def distance(arm: str, condition: str) -> float:

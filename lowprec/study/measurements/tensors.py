@@ -33,7 +33,7 @@ class TensorRecord:
     flushed, saturated : int
         Number of nonzero values that became 0, and of values that were clipped to the format's largest magnitude.
     rows, rows_flushed : int
-        Number of rows with a nonzero value, and of those whose values all became 0.
+        Number of rows with a nonzero value, and of those in which all values became 0.
     kurtosis : float
         Fourth standardised moment; nan if all values are equal.
     tile_range : float

@@ -70,7 +70,7 @@ def _warm(recipe: str | Recipe, task: Task) -> None:
 
 
 def _nothing_is_compiled() -> bool:
-    """Return whether the cache on disk is enabled and has no kernel of this version."""
+    """Return whether the cache on disk is enabled but lacks kernels of this version."""
     from lowprec import _jit
 
     if _jit.cache_folder is None:

@@ -45,7 +45,7 @@ class CountStudy(TableStudy):
     axis, success : str
         Words for the conditions and for a success, in table and figure.
     control : str
-        Arm whose trials must all succeed; otherwise all verdicts are void.
+        Arm in which all trials must succeed; otherwise all verdicts are void.
     """
 
     trials: Callable[[int], Trials]

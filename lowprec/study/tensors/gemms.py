@@ -241,7 +241,7 @@ def _draw(axes: Any, errors: Errors, data: str) -> list[tuple[float, str, str]]:
     ends = []
     for arm in study.arms:
         style, width = styles[arm.name], {"reference": 1.4, "control": 2.4}.get(arm.role, 1.8)
-        # A logarithmic axis has no zero: a curve begins where all seeds have an error.
+        # A logarithmic axis cannot show 0: a curve begins where all seeds have an error.
         shown = [(k, 100 * row) for k in lengths if (row := errors.of(data, arm.name, k)).min() > 0]
         if not shown:
             continue

@@ -1,0 +1,87 @@
+"""Named norms: those of PyTorch on CPUs, which are compared with it, and those of GPU kernels from their sources."""
+
+from __future__ import annotations
+
+import functools
+
+from ..order.catalogue import orders
+from ..order.order import FormatName
+from ..order.rules import Lanes
+from ..registry import Registry
+from ..special.cpu import SleefExp
+from .functions import SleefLog
+from .norm import Norm
+from .sums import ColumnSum, TorchColumnSum, Welford
+
+norms: Registry[Norm] = Registry("norm", Norm)
+"""Catalogue of norms and softmax functions: ``norms[name](x, weight, bias)``."""
+
+_HALF: tuple[FormatName, ...] = ("bfloat16", "float16")
+_torch = functools.partial(Norm, validated_against="PyTorch 2.13, CPU with AVX-512, one thread")
+_lanes = functools.partial(Lanes, join="halving", rest_in_lanes=True, fma=True, rounds_whole=True)
+_few = functools.partial(Lanes, "few", join="in_turn", rest_in_lanes=True)
+_SOFTMAX = "aten/src/ATen/native/cpu/SoftMaxKernel.cpp"
+_FUSES_REST: dict[FormatName, bool] = {"bfloat16": False, "float16": True}
+_LAYER_NORM = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp, moments_utils.h"
+_VECTORS = _lanes("reduce_all", lanes=16, least=16)
+# Vectors of 32 numbers of 16 bits; fewer are added in one of 16 float32 numbers.
+_PAIRS = _lanes("reduce_all_16", lanes=32, least=32, few=_few(lanes=16))
+_HALF_PAIRS = _PAIRS.with_(name="reduce_all_16", lanes=16, least=16, rounds_whole=False, few=_few(lanes=8))
+_EXP = ("exp", SleefExp(1))
+_LOG = ("log", SleefLog())
+_SOFTMAX_FORMULA = """
+    e = exp(x - max(x))
+    y = e * (1 / sum(e))
+"""
+_SOFTMAX_GRADIENT = "dx = (dy - dot(dy, y)) * y"
+_LOG_SOFTMAX_GRADIENT = "dx = fma(-exp(y), sum(dy), dy)"
+_LAYER_NORM_GRADIENT = """
+    mean = round(mean)
+    r = round(r)
+    ds = dot(dy * x, weight)
+    db = dot(dy, weight)
+    b = fma(db, mean, -ds) * r * r * r * (1 / n)
+    c = fma(-b, mean, -(db * r * (1 / n)))
+    dx = fma(b, x, r * dy * weight) + c
+    dweight = dot_rows(dy, fma(r, x, -r * mean))
+    dbias = sum_rows(dy)
+"""
+_RMS_NORM = "r = 1 / sqrt(sum(x * x) / n + eps)"
+_RMS_NORM_GRADIENT = """
+    dx = g * r + -0.5 * sum(g * x) * (r * r * r) / n * (2 * x)
+"""
+
+for _norm in (
+    _torch("torch_cpu_rms_norm", f"{_RMS_NORM}\ny = x * r * weight",
+           f"g = dy * weight\n{_RMS_NORM_GRADIENT}\ndweight = sum_rows(dy * (x * r))",
+           order=orders["torch_cpu_sum"], columns=TorchColumnSum(),
+           source="aten/src/ATen/native/layer_norm.cpp: rms_norm_composite"),
+    _torch("llama_rms_norm_cpu", f"{_RMS_NORM}\ny = weight * round(x * r)",
+           f"g = round(dy * weight)\n{_RMS_NORM_GRADIENT}\ndweight = sum_rows(round(dy * round(x * r)))",
+           order=orders["torch_cpu_sum"], columns=TorchColumnSum(),
+           source="transformers, modeling_llama.py: LlamaRMSNorm"),
+    _torch("torch_cpu_softmax", _SOFTMAX_FORMULA, _SOFTMAX_GRADIENT, order=_VECTORS, functions=(_EXP,),
+           dtypes=("float32",), source=_SOFTMAX),
+    _torch("torch_cpu_softmax_16", _SOFTMAX_FORMULA, _SOFTMAX_GRADIENT, backward_order=_PAIRS,
+           order=Lanes("vectors", lanes=16, join="halving"), functions=(("exp", SleefExp(16, "expf")),),
+           dtypes=_HALF, source=_SOFTMAX),
+    _torch("torch_cpu_log_softmax", "m = max(x)\ny = x - m - log(sum(exp(x - m)))", _LOG_SOFTMAX_GRADIENT,
+           order=_VECTORS, functions=(_EXP, _LOG), dtypes=("float32",),
+           source="ATen/native/cpu/LogSoftmaxKernelImpl.h, of the wheel"),
+    _torch("torch_cpu_log_softmax_16", "m = max(x)\ny = x - m - round(log(round(sum(exp(x - m)))))",
+           _LOG_SOFTMAX_GRADIENT, order=_PAIRS, functions=(_EXP, _LOG), dtypes=_HALF,
+           source="ATen/native/cpu/LogSoftmaxKernelImpl.h, of the wheel"),
+    _torch("torch_cpu_layer_norm", "mean, v = moments(x)\nr = 1 / sqrt(v + eps)\ny = fma((x - mean) * r, weight, bias)",
+           _LAYER_NORM_GRADIENT, order=_lanes("reduce_all", lanes=8, least=8), moments=Welford(8), dtypes=("float32",),
+           source=_LAYER_NORM),
+    *(
+        _torch(f"torch_cpu_layer_norm_{dtype}", "mean, v = moments(x)\nr = 1 / sqrt(v + eps)\n"
+               "y = fma(fma(x, r, -r * mean), weight, bias)",
+               _LAYER_NORM_GRADIENT, moments=Welford(8, 2, fuses_rest=fuses_rest), columns=ColumnSum(rounds=True),
+               order=_HALF_PAIRS,
+               dtypes=(dtype,), source=_LAYER_NORM)
+        for dtype, fuses_rest in _FUSES_REST.items()
+    ),
+):  # fmt: skip
+    norms.register(_norm.name, _norm)
+norms.seal()

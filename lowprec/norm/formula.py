@@ -1,0 +1,149 @@
+"""Formulas whose operations are rounded one by one to float32, of values that are known or between bounds."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.exact import fused_multiply_add
+
+Floats = NDArray[np.float32]
+_BINARY: dict[type[ast.operator], Callable[[Floats, Floats], Floats]] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide,
+}  # fmt: skip
+
+
+class Span(NamedTuple):
+    """The smallest and the largest value that an expression may have; the same array if the value is known."""
+
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, x: Floats) -> Span:
+        """Return the span of a known value."""
+        return cls(x, x)
+
+    @classmethod
+    def around(cls, values: Sequence[Floats]) -> Span:
+        """Return the span of several values that an expression may have; it is unbounded where only some are NaN."""
+        if len(values) == 1:
+            return cls.of(values[0])
+        nan = np.isnan(np.broadcast_arrays(*values))
+        low, high = functools.reduce(np.minimum, values), functools.reduce(np.maximum, values)
+        mixed = nan.any(axis=0) & ~nan.all(axis=0)
+        return cls(np.where(mixed, -np.inf, low).astype(np.float32), np.where(mixed, np.inf, high).astype(np.float32))
+
+    @property
+    def ends(self) -> tuple[Floats, ...]:
+        """The bounds, or the value if it is known."""
+        return self[:1] if self.low is self.high else tuple(self)
+
+
+Function = Callable[..., Span]
+
+
+def monotone(function: Callable[..., Floats]) -> Function:
+    """Return a function of spans, for a function that is monotone in each argument while the others are fixed."""
+
+    def of_spans(*spans: Span) -> Span:
+        return Span.around([function(*values) for values in itertools.product(*(span.ends for span in spans))])
+
+    return of_spans
+
+
+def _divide(a: Span, b: Span) -> Span:
+    found = monotone(np.divide)(a, b)
+    if b.low is b.high:
+        return found
+    across = (b.low <= 0) & (b.high >= 0)  # between such bounds, a quotient has a pole
+    return Span(
+        np.where(across, np.float32(-np.inf), found.low), np.where(across, np.float32(np.inf), found.high)
+    )  # fmt: skip
+
+
+#: Functions of every formula; each operation has one rounding.
+FUNCTIONS: dict[str, Function] = {
+    "fma": monotone(lambda *x: fused_multiply_add(*np.broadcast_arrays(*x))),
+    "sqrt": monotone(np.sqrt),
+    "max": monotone(lambda x: x.max(axis=-1, keepdims=True)),
+}
+
+
+class Assignment(NamedTuple):
+    """An expression and the names that get its values."""
+
+    names: tuple[str, ...]
+    value: ast.expr
+
+
+@functools.cache
+def parse(caller: str, text: str) -> tuple[Assignment, ...]:
+    """Return the assignments of formulas, one per line.
+
+    Raises
+    ------
+    ValueError
+        If a line is not an assignment of an expression of ``+ - * /``, calls, names and numbers.
+    """
+    try:
+        found = ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"{caller}: formulas must be assignments, got {error.text!r}") from None
+    allowed = (
+        ast.Assign, ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.expr_context,
+        *_BINARY,
+    )  # fmt: skip
+    lines = []
+    for line in found:
+        if not isinstance(line, ast.Assign) or not all(isinstance(node, allowed) for node in ast.walk(line)):
+            raise ValueError(
+                f"{caller}: formulas must be assignments of + - * /, calls, names and numbers, got "
+                f"{ast.unparse(line)!r}"
+            )
+        target = line.targets[0]
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        lines.append(Assignment(tuple(map(ast.unparse, parts)), line.value))
+    return tuple(lines)
+
+
+def evaluate(
+    caller: str, text: str, values: Mapping[str, Span], functions: Mapping[str, Callable[..., Any]]
+) -> dict[str, Span]:
+    """Return the values of all names after the formulas are evaluated in turn.
+
+    Raises
+    ------
+    ValueError
+        If a formula has another form, or uses a name that has no value.
+    """
+    known = dict(values)
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return Span.of(np.full((1, 1), node.value, np.float32))
+        if isinstance(node, ast.Name):
+            if node.id not in known:
+                raise ValueError(f"{caller}: names must be {', '.join(known)}, got {node.id!r}")
+            return known[node.id]
+        if isinstance(node, ast.UnaryOp):
+            return monotone(np.negative)(value(node.operand))
+        if isinstance(node, ast.BinOp):
+            a, b = value(node.left), value(node.right)
+            return _divide(a, b) if isinstance(node.op, ast.Div) else monotone(_BINARY[type(node.op)])(a, b)
+        assert isinstance(node, ast.Call)
+        name = ast.unparse(node.func)
+        if name not in functions:
+            raise ValueError(f"{caller}: functions must be {', '.join(functions)}, got {name!r}")
+        return functions[name](*map(value, node.args))
+
+    for names, expression in parse(caller, text):
+        found = value(expression)
+        known.update(zip(names, [found] if len(names) == 1 else found, strict=True))
+    return known

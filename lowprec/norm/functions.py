@@ -1,0 +1,125 @@
+"""Special functions of norms: logarithms of PyTorch on CPUs, and functions of which a bound is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_choice, check_int
+from .._values import Value, normalize_fields
+from ..order.exact import fma
+from ..special.reciprocal import around
+
+Floats = NDArray[np.float32]
+_F = np.float32
+_LN_2, _LN_2_LOW = _F(0.69314718246459960938), _F(-1.904654323148236017e-09)
+_LOG = tuple(map(_F, (0.3027294874, 0.3996108174, 0.6666694880)))
+_EXACT: dict[str, Callable[[Any], Any]] = {
+    "rsqrt": lambda x: 1 / np.sqrt(x), "exp": np.exp, "exp2": np.exp2, "log": np.log,
+}  # fmt: skip
+
+
+class SpecialFunction(Protocol):
+    """Function of arrays [rows, n] that increases or decreases, such as `lowprec.special.exp2.Exp2`."""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the bits are public; if not, a substitute within the documented bound computes them."""
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return the values of the function."""
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the smallest and the largest result that the documentation allows."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Approximate(Value):
+    """A function with a documented error, computed in float64 and rounded to float32 in place of the unknown bits.
+
+    Parameters
+    ----------
+    function : {"rsqrt", "exp", "exp2", "log"}
+        The function.
+    ulps : int
+        Documented error.
+
+    Examples
+    --------
+    >>> rsqrt = Approximate("rsqrt", 1)
+    >>> x = np.array([3.0], np.float32)
+    >>> float(rsqrt(x)[0]), [float(y[0]) for y in rsqrt.bounds(x)]
+    (0.5773502588272095, [0.5773501992225647, 0.5773503184318542])
+    """
+
+    function: Literal["rsqrt", "exp", "exp2", "log"]
+    ulps: int = 2
+
+    is_published = False
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice("Approximate", "function", self.function, tuple(_EXACT))
+        check_int("Approximate", "ulps", self.ulps, 0)
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return the rounded function of an array of any shape."""
+        with np.errstate(all="ignore"):
+            found: Floats = _EXACT[self.function](x.astype(np.float64)).astype(np.float32)
+        return found
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return numbers `ulps` below and above the rounded result."""
+        y = self(x)
+        low, high = around(np.abs(y), self.ulps)
+        return np.where(y < 0, -high, low), np.where(y < 0, -low, high)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SleefLog(Value):
+    """SLEEF's ``logf_u10`` with fused multiply-adds, of finite numbers of at least 2^-126.
+
+    The logarithm of the exponent and that of the significand, 2 atanh((m - 1) / (m + 1)), are sums of two numbers.
+
+    Examples
+    --------
+    >>> SleefLog()(np.array([1.0, 3.0], np.float32))
+    array([0.       , 1.0986123], dtype=float32)
+    """
+
+    is_published = True
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return ln x of an array of any shape."""
+        exponent = np.frexp(x * _F(1 / 0.75))[1] - 1
+        m, exponent = np.ldexp(x, -exponent), exponent.astype(np.float32)
+        (top, top_low), (bottom, bottom_low) = _sum(_F(-1), m), _sum(_F(1), m)
+        inverse = _F(1) / bottom
+        ratio = top * inverse
+        error = fma(-bottom_low, inverse, fma(-bottom, inverse, _F(1)))
+        ratio_low = fma(ratio, error, fma(top_low, inverse, fma(inverse, top, -ratio)))
+        square = ratio * ratio
+        series = square * ratio * fma(fma(_LOG[0], square, _LOG[1]), square, _LOG[2])
+        high = _LN_2 * exponent
+        low = fma(_LN_2_LOW, exponent, fma(_LN_2, exponent, -high))
+        total = high + ratio * _F(2)
+        low = high - total + ratio * _F(2) + low + ratio_low * _F(2)
+        last = total + series
+        found: Floats = last + (total - last + series + low)
+        return found
+
+    def bounds(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the result twice."""
+        y = self(x)
+        return y, y
+
+
+def _sum(a: Any, b: Floats) -> tuple[Floats, Floats]:
+    """Return a sum and its rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)

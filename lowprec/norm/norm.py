@@ -1,0 +1,289 @@
+"""`Norm`: a function of rows as formulas with orders of sums, its gradient, and a mask of undecided outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._arrays import as_real, check_shape
+from .._checks import brief_repr, check_choice, check_positive
+from .._fpenv import quiet_nan, with_default_fpenv
+from .._values import Value, normalize_fields
+from ..order.exact import cast
+from ..order.order import DTYPES, FORMATS, FormatName, Order
+from ..order.rules import OrderRule
+from .formula import FUNCTIONS, Span, evaluate, monotone, parse
+from .functions import SpecialFunction
+from .sums import IN_TURN, ColumnSum, Welford
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+_COLUMNS = ColumnSum()
+_OUTPUTS = ("y", "dx", "dweight", "dbias")
+
+
+@functools.lru_cache(64)
+def _order(rule: OrderRule, n: int, fma: bool) -> Order:
+    return rule(n, fma=fma)
+
+
+class Gradient(NamedTuple):
+    """Gradients of an input and of its parameters; None where a norm has no such parameter, or does not describe it."""
+
+    dx: Array
+    dweight: Array | None
+    dbias: Array | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Norm(Value):
+    """A function of rows, such as RMSNorm, LayerNorm or softmax, in which every operation is rounded to float32.
+
+    Formulas are assignments, one per line, of expressions of ``+ - * /``, numbers, names and functions. Names are
+    ``x``, ``weight``, ``bias``, ``eps``, ``n`` (the length of a row) and those assigned before; in `backward` also
+    ``dy`` and the names of `forward`, with ``y`` as it was returned. Functions are:
+
+    - ``fma(a, b, c)``, ``sqrt(a)``, ``max(a)``, and those of `functions`;
+    - ``round(a)``: rounded to the dtype of x;
+    - ``sum(a)`` and ``dot(a, b)``: sum of a row, or of products, in an order;
+    - ``mean, variance = moments(a)``: as `moments` has them;
+    - ``sum_rows(a)`` and ``dot_rows(a, b)``: sum of each column over the rows.
+
+    Parameters
+    ----------
+    name : str
+        Name in the catalogue.
+    forward : str
+        Formulas, which assign ``y``.
+    backward : str
+        Formulas, which assign ``dx`` and, if there are such parameters, ``dweight`` and ``dbias``; empty: unknown.
+    order : OrderRule
+        Order of the sums of a row; its `fma` applies to ``dot``.
+    backward_order : OrderRule, optional
+        Order of the sums of a row in `backward`; by default, the same.
+    columns : ColumnSum
+        Sums over the rows.
+    moments : Welford, optional
+        Mean and variance of a row.
+    functions : tuple of (str, SpecialFunction)
+        Names and functions.
+    dtypes : tuple of str
+        Dtypes of x for which the formulas hold.
+    source : str
+        Reference for the formulas.
+    validated_against : str
+        Software whose outputs are equal, bit for bit.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> mine = lp.Norm("mine", "y = x / sqrt(sum(x * x) / n + eps) * weight", order=lp.orders["halving"])
+    >>> mine([[3.0, 4.0]], eps=0.5)
+    array([[0.8320503, 1.1094004]], dtype=float32)
+    """
+
+    name: str = dataclasses.field(compare=False)
+    forward: str
+    backward: str = ""
+    order: OrderRule = IN_TURN
+    backward_order: OrderRule | None = None
+    columns: ColumnSum = _COLUMNS
+    moments: Welford | None = None
+    functions: tuple[tuple[str, SpecialFunction], ...] = ()
+    dtypes: tuple[FormatName, ...] = ("float32", "bfloat16", "float16")
+    source: str = dataclasses.field(default="user-defined", compare=False)
+    validated_against: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        caller = f"Norm {self.name}"
+        for dtype in self.dtypes:
+            check_choice(caller, "dtypes", dtype, FORMATS[:3])
+        for field, output in (("forward", "y"), ("backward", "dx")):
+            text = getattr(self, field)
+            object.__setattr__(self, field, "\n".join(line.strip() for line in text.strip().splitlines()))
+            found = parse(caller, getattr(self, field))
+            if (found or field == "forward") and output not in {name for line in found for name in line.names}:
+                raise ValueError(f"{caller}: {field} must assign {output!r}, got {brief_repr(text)}")
+
+    def __call__(
+        self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
+    ) -> Array:
+        """Return the function of each row.
+
+        Parameters
+        ----------
+        x : array [..., n]
+            Rows, of float32, bfloat16 or float16; float64 is rounded to float32.
+        weight, bias : array [n], optional
+            Parameters, of the dtype of x; by default, ones and zeros.
+        eps : float
+            Number that is added to the variance, or to the mean of the squares.
+
+        Returns
+        -------
+        array [..., n]
+            The function, in the dtype of x. NaN is the positive quiet one.
+
+        Raises
+        ------
+        TypeError
+            If a dtype is not supported, or the dtypes differ.
+        ValueError
+            If a shape is not supported.
+        """
+        rows = _Rows(self, "norm", x, weight, bias, eps)
+        return rows.finish("y", rows.forward()["y"].low)
+
+    def gradient(
+        self, dy: ArrayLike, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *,
+        eps: float = 1e-6,
+    ) -> Gradient:  # fmt: skip
+        """Return the gradients, given that of the output.
+
+        Parameters
+        ----------
+        dy : array [..., n]
+            Gradient of the output, in the dtype of x.
+        x, weight, bias, eps
+            As in a call.
+
+        Raises
+        ------
+        TypeError
+            If a dtype is not supported, or the dtypes differ.
+        ValueError
+            If a shape is not supported, or the norm has no formulas of a gradient.
+        """
+        rows = _Rows(self, "gradient", x, weight, bias, eps)
+        found = rows.backward(dy)
+        return Gradient(*(rows.finish(name, found[name].low) if name in found else None for name in _OUTPUTS[1:]))  # type: ignore[arg-type]
+
+    def undecided(
+        self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
+    ) -> NDArray[np.bool_]:
+        """Return which outputs depend on bits of special functions that are not published.
+
+        The others are the same for all values within the documented errors. Bounds are propagated through each
+        operation on its own, so that some outputs may be called undecided although they are not.
+
+        Parameters
+        ----------
+        x, weight, bias, eps
+            As in a call.
+
+        Returns
+        -------
+        bool array [..., n]
+            Whether an output is undecided.
+
+        Examples
+        --------
+        >>> import lowprec as lp
+        >>> from lowprec.norm.functions import Approximate
+        >>> formula, rsqrt = "y = x * rsqrt(sum(x * x) / n + eps)", ("rsqrt", Approximate("rsqrt", 2))
+        >>> lp.Norm("mine", formula, functions=[rsqrt]).undecided([[3.0, 0.0]])
+        array([[ True, False]])
+        """
+        rows = _Rows(self, "undecided", x, weight, bias, eps, bounded=True)
+        low, high = (rows.finish("y", end) for end in rows.forward()["y"])
+        word = np.dtype(f"u{low.itemsize}")
+        different: NDArray[np.bool_] = low.view(word) != high.view(word)
+        return different
+
+
+class _Rows:
+    """Rows and parameters of one call, as float32 numbers, and the functions of formulas."""
+
+    def __init__(
+        self, norm: Norm, caller: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, *,
+        bounded: bool = False,
+    ) -> None:  # fmt: skip
+        self.norm, self.caller, self.bounded = norm, caller, bounded
+        given = as_real(caller, x)
+        if given.dtype == np.float64:
+            given = given.astype(np.float32)
+        self.shape, self.dtype = given.shape, given.dtype
+        if given.dtype.name not in norm.dtypes:
+            raise TypeError(f"{caller}: x must be of {' or '.join(norm.dtypes)} for {norm.name}, got {given.dtype}")
+        if given.ndim < 1 or not given.shape[-1]:
+            raise ValueError(f"{caller}: x must have shape [..., n >= 1], got {given.shape}")
+        n = given.shape[-1]
+        eps = check_positive(caller, "eps", eps, zero=True)
+        self.values = {
+            "x": Span.of(given.reshape(-1, n).astype(np.float32)),
+            "weight": self._parameter("weight", weight, 1), "bias": self._parameter("bias", bias, 0),
+            "eps": Span.of(np.full((1, 1), eps, np.float32)), "n": Span.of(np.full((1, 1), n, np.float32)),
+        }  # fmt: skip
+
+    def _parameter(self, name: str, given: ArrayLike | None, default: int) -> Span:
+        array = np.full(self.shape[-1], default, self.dtype) if given is None else self._array(name, given)
+        check_shape(self.caller, name, array, self.shape[-1:])
+        return Span.of(array.astype(np.float32)[None])
+
+    def _array(self, name: str, given: ArrayLike) -> Array:
+        array = as_real(self.caller, given)
+        if array.dtype == np.float64 and self.dtype == np.float32:
+            array = array.astype(np.float32)
+        if array.dtype != self.dtype:
+            raise TypeError(f"{self.caller}: {name} must be of x's dtype, {self.dtype}, got {array.dtype}")
+        return array
+
+    def forward(self) -> dict[str, Span]:
+        """Return the values of all names after the forward formulas."""
+        return self._evaluate(self.norm.forward, self.values, self.norm.order)
+
+    def backward(self, dy: ArrayLike) -> dict[str, Span]:
+        """Return the values of all names after the backward formulas.
+
+        Raises
+        ------
+        ValueError
+            If there are none.
+        """
+        if not self.norm.backward:
+            raise ValueError(f"{self.caller}: norm must have formulas of its gradient, got {self.norm.name}")
+        given = self._array("dy", dy)
+        check_shape(self.caller, "dy", given, self.shape)
+        known = self.forward()
+        known["y"] = monotone(self._round)(known["y"])
+        known["dy"] = Span.of(given.reshape(-1, self.shape[-1]).astype(np.float32))
+        return self._evaluate(self.norm.backward, known, self.norm.backward_order or self.norm.order)
+
+    @with_default_fpenv
+    def _evaluate(self, text: str, values: dict[str, Span], rule: OrderRule) -> dict[str, Span]:
+        norm, n = self.norm, self.shape[-1]
+        dtype: FormatName = self.dtype.name  # type: ignore[assignment]
+        plain, products = _order(rule, n, False), _order(rule, n, rule.fma)
+        functions: dict[str, Callable[..., Any]] = FUNCTIONS | {
+            "round": monotone(self._round),
+            "sum": monotone(lambda a: plain.sum(a)[:, None]),
+            "dot": monotone(lambda a, b: products.dot(a, b)[:, None]),
+            "sum_rows": monotone(lambda a: norm.columns(dtype, a)),
+            "dot_rows": monotone(lambda a, b: norm.columns(dtype, a, b)),
+            **{name: self._special(function) for name, function in norm.functions},
+        }
+        if norm.moments:
+            functions["moments"] = lambda a: tuple(map(Span.of, norm.moments(a.low)))  # type: ignore[misc]
+        with np.errstate(all="ignore"):
+            return evaluate(f"Norm {norm.name}", text, values, functions)
+
+    def _special(self, function: SpecialFunction) -> Callable[[Span], Span]:
+        if function.is_published or not self.bounded:
+            return monotone(function)
+        return lambda a: Span.around([y for x in a.ends for y in function.bounds(x)])
+
+    def _round(self, a: Floats) -> Floats:
+        return cast(a, self.dtype).astype(np.float32)
+
+    def finish(self, name: str, values: Floats) -> Array:
+        """Return an output in the dtype and shape of x, or of a parameter."""
+        shape = self.shape if name in ("y", "dx") else self.shape[-1:]
+        with np.errstate(all="ignore"):
+            return quiet_nan(cast(np.ascontiguousarray(values), DTYPES[self.dtype.name])).reshape(shape)

@@ -1,0 +1,161 @@
+"""Statistics and sums of norms that no order of a row expresses: Welford's algorithm, and sums over rows."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_int
+from .._values import Value, normalize_fields
+from ..order.exact import fma
+from ..order.order import FormatName
+from ..order.rules import Chain, OrderRule, TorchCascade
+
+Floats = NDArray[np.float32]
+IN_TURN = Chain("rows", from_zero=True, fma=True)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Number, mean and sum of squared deviations of a part of each row."""
+
+    count: int
+    mean: Floats
+    squares: Floats
+
+    def join(self, other: _Part, *, is_scalar: bool = False) -> _Part:
+        """Return both parts as one; the compiler fuses other operations of scalars than the source does of vectors."""
+        count = self.count + other.count
+        share = np.float32(other.count) / np.float32(count) if count else np.float32(0)
+        delta, before = other.mean - self.mean, np.float32(self.count)
+        if is_scalar:
+            added = fma(delta * delta * share, before, other.squares)
+            return _Part(count, fma(share, delta, self.mean), self.squares + added)
+        moved = share * delta
+        return _Part(count, self.mean + moved, fma(delta * before, moved, self.squares + other.squares))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Welford(Value):
+    """Mean and variance by Welford's algorithm in each lane of vectors, as PyTorch computes them on CPUs.
+
+    Chunks of vectors are joined as a binary counter carries. Elements beyond the last whole vector are one more part,
+    to which the lanes are joined one by one.
+
+    Parameters
+    ----------
+    lanes : int
+        Lanes of a vector.
+    vectors : int
+        Vectors that are read together; each has a part of its own in every chunk.
+    chunk : int
+        Steps of a chunk.
+    fuses_rest : bool
+        Whether squares of elements beyond the last whole vector are added by fused multiply-adds.
+    """
+
+    lanes: int = 8
+    vectors: int = 1
+    chunk: int = 16
+    fuses_rest: bool = False
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        for field in ("lanes", "vectors", "chunk"):
+            check_int("Welford", field, getattr(self, field), 1)
+
+    def __call__(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the mean and the variance [rows, 1] of x [rows, n]."""
+        rows, n = x.shape
+        whole = n // (self.lanes * self.vectors)
+        steps = x[:, : whole * self.lanes * self.vectors].reshape(rows, whole, self.vectors, self.lanes)
+        empty = _Part(0, *np.zeros((2, rows, self.lanes), np.float32))
+        chunks = -(-whole // self.chunk)
+        levels = [empty] * max(1, (chunks - 1).bit_length())
+        for number in range(1, chunks + 1):
+            part = steps[:, (number - 1) * self.chunk : number * self.chunk]
+            for vector in range(self.vectors):
+                levels[0] = levels[0].join(self._chunk(part[:, :, vector]))
+            for level in range(1, len(levels)):
+                if number % (1 << level):
+                    break
+                levels[level], levels[level - 1] = levels[level].join(levels[level - 1]), empty
+        lanes = functools.reduce(_Part.join, levels[1:], levels[0])
+        total = self._rest(x[:, whole * self.lanes * self.vectors :])
+        for mean, squares in zip(lanes.mean.T, lanes.squares.T, strict=True):
+            total = total.join(_Part(whole * self.vectors, mean, squares), is_scalar=True)
+        return total.mean[:, None], (total.squares / np.float32(n))[:, None]
+
+    def _chunk(self, x: Floats) -> _Part:
+        """Return the part of a chunk [rows, steps, lanes]."""
+        mean = squares = np.zeros_like(x[:, 0])
+        for step in range(x.shape[1]):
+            delta = x[:, step] - mean
+            mean = fma(np.float32(1) / np.float32(step + 1), delta, mean)
+            squares = fma(delta, x[:, step] - mean, squares)
+        return _Part(x.shape[1], mean, squares)
+
+    def _rest(self, x: Floats) -> _Part:
+        """Return the part of elements [rows, count] that are added one by one."""
+        mean = squares = np.zeros(len(x), np.float32)
+        for i in range(x.shape[1]):
+            delta = x[:, i] - mean
+            mean = mean + delta / np.float32(i + 1)
+            after = x[:, i] - mean
+            squares = fma(delta, after, squares) if self.fuses_rest else squares + delta * after
+        return _Part(x.shape[1], mean, squares)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnSum(Value):
+    """Sums over the rows, which gradients of weights need.
+
+    Parameters
+    ----------
+    order : OrderRule
+        Order of a column.
+    rounds : bool
+        Whether every sum is rounded to the dtype of the rows, rather than the last one.
+    """
+
+    order: OrderRule = IN_TURN
+    rounds: bool = False
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+
+    def rules(self, columns: int) -> list[tuple[OrderRule, int]]:
+        """Return the orders of columns, each with the number of columns that have it."""
+        return [(self.order, columns)]
+
+    def __call__(self, dtype: FormatName, *x: Floats) -> Floats:
+        """Return the sums [1, columns] of x [rows, columns], or of the products of two such arrays."""
+        terms: list[Any] = np.broadcast_arrays(*x)  # type: ignore[assignment]
+        found, start = [], 0
+        for rule, count in self.rules(terms[0].shape[1]):
+            order = rule(len(terms[0]), sum_format=dtype if self.rounds else "float32", out_format="float32")
+            part = [term[:, start : start + count] for term in terms]
+            found.append(order.sum(part[0], axis=0) if len(part) == 1 else order.dot(part[0], part[1], axis=0))
+            start += count
+        return np.concatenate(found)[None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchColumnSum(ColumnSum):
+    """Sums over rows of float32 numbers by PyTorch on CPUs, whose order depends on the place of the column.
+
+    Four vectors of columns are summed together, with one running sum each; the columns beyond have four.
+    """
+
+    def rules(self, columns: int) -> list[tuple[OrderRule, int]]:
+        """Return the orders of columns, each with the number of columns that have it."""
+        if columns == 1:
+            return [(TorchCascade("row", from_zero=True), 1)]
+        rest = columns % (32 if columns >= 8 else 4)
+        found = [(TorchCascade("column", vector_bytes=4, sums=sums, from_zero=True), count)
+                 for sums, count in ((1, columns - rest), (4, rest))]  # fmt: skip
+        return [(rule, count) for rule, count in found if count]

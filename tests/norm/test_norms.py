@@ -1,0 +1,276 @@
+"""Norms have the bits of fractions, the values of float64 formulas, and decide what their documentation decides."""
+
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.norm.functions import Approximate, SleefLog
+from lowprec.norm.sums import TorchColumnSum, Welford
+from lowprec.oracle.values import FLOAT32, decode, encode
+from lowprec.special.cpu import SleefExp
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+ENTRIES = [(name, dtype) for name in lp.norms for dtype in lp.norms[name].dtypes]
+
+
+def operands(n, dtype, rows=6, seed=0):
+    rng = np.random.default_rng(seed)
+    x, dy = (rng.standard_normal((rows, n)).astype("f4").astype(DTYPES[dtype]) for _ in range(2))
+    weight, bias = (rng.standard_normal(n).astype("f4").astype(DTYPES[dtype]) for _ in range(2))
+    return x, dy, weight, bias
+
+
+def rounded(value):
+    """Return a fraction rounded to float32, as a fraction."""
+    return Fraction(decode(encode(value, FLOAT32), FLOAT32))
+
+
+def root(value):
+    """Return the square root of a fraction, rounded to float32."""
+    scaled = value * Fraction(4) ** 100
+    return rounded(Fraction(2 * math.isqrt(int(scaled)) + (math.isqrt(int(scaled)) ** 2 != scaled), 2) / 2**100)
+
+
+class Exact:
+    """A number of which every operation is exact and then rounded to float32."""
+
+    def __init__(self, value):
+        self.value = rounded(Fraction(value))
+
+    def __add__(self, other):
+        return Exact(self.value + other.value)
+
+    def __sub__(self, other):
+        return Exact(self.value - other.value)
+
+    def __mul__(self, other):
+        return Exact(self.value * other.value)
+
+    def __truediv__(self, other):
+        return Exact(self.value / other.value)
+
+
+def fma(a, b, c):
+    return Exact(a.value * b.value + c.value)
+
+
+def add_in_lanes(terms, lanes):
+    """Add in lanes of vectors, the last of which is masked, then the second half to the first."""
+    if len(terms) < lanes:
+        sums = [terms[0]]
+        for term in terms[1:]:
+            sums[0] = sums[0] + term
+    else:
+        sums = terms[:lanes]
+        for i, term in enumerate(terms[lanes:]):
+            sums[i % lanes] = sums[i % lanes] + term
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [sums[i] + sums[half + i] for i in range(half)]
+    return sums[0]
+
+
+@pytest.mark.parametrize("n", [1, 5, 15, 16, 37])
+def test_softmax_and_its_gradient_have_the_bits_of_fractions(n):
+    x, dy, _, _ = operands(n, "float32", 2)
+    norm = lp.norms["torch_cpu_softmax"]
+    y, dx = norm(x), norm.gradient(dy, x).dx
+    for row in range(len(x)):
+        e = [Exact(float(v)) for v in SleefExp(1)((x[row] - x[row].max())[None])[0]]
+        scale = Exact(1) / add_in_lanes(e, 16)
+        expected = [v * scale for v in e]
+        assert [Fraction(float(v)) for v in y[row]] == [v.value for v in expected]
+        given, whole = [Exact(float(v)) for v in dy[row]], n - n % 16
+        sums = [a * b for a, b in zip(given, expected, strict=True)]
+        if n < 16:
+            total = add_in_lanes(sums, 16)
+        else:
+            lanes = sums[:16]
+            for i in range(16, n):
+                lanes[i % 16] = fma(given[i], expected[i], lanes[i % 16]) if i >= whole else lanes[i % 16] + sums[i]
+            total = add_in_lanes(lanes, 16)
+        assert [Fraction(float(v)) for v in dx[row]] == [
+            ((a - total) * b).value for a, b in zip(given, expected, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("n", [3, 21, 270])
+def test_layer_norm_has_the_bits_of_fractions(n):
+    """Written after moments_utils.h: two levels of chunks at most."""
+    x, _, weight, bias = operands(n, "float32", 1)
+    terms, count = [Exact(float(v)) for v in x[0]], n // 8
+    zero = (0, Exact(0), Exact(0))
+
+    def join(a, b, scalar):
+        m = a[0] + b[0]
+        c = Exact(b[0]) / Exact(m) if m else Exact(0)
+        d = b[1] - a[1]
+        if scalar:
+            return m, fma(c, d, a[1]), a[2] + fma(d * d * c, Exact(a[0]), b[2])
+        return m, a[1] + c * d, fma(d * Exact(a[0]), c * d, a[2] + b[2])
+
+    lanes = []
+    for lane in range(8):
+        levels = [zero, zero]
+        for chunk in range(0, count, 16):
+            size, mean, squares = min(16, count - chunk), Exact(0), Exact(0)
+            for j in range(size):
+                v = terms[(chunk + j) * 8 + lane]
+                d = v - mean
+                mean = fma(Exact(1) / Exact(j + 1), d, mean)
+                squares = fma(d, v - mean, squares)
+            levels[0] = join(levels[0], (size, mean, squares), False)
+            if chunk == 16 and count > 32:
+                levels = [zero, join(levels[1], levels[0], False)]
+        lanes.append(join(levels[0], levels[1], False) if count > 16 else levels[0])
+    total = zero
+    for i, v in enumerate(terms[count * 8 :]):
+        d = v - total[1]
+        mean = total[1] + d / Exact(i + 1)
+        total = (i + 1, mean, total[2] + d * (v - mean))
+    for lane in lanes:
+        total = join(total, (count, *lane[1:]), True)
+    r = Exact(1) / Exact(root((total[2] / Exact(n) + Exact(1e-5)).value))
+    expected = [
+        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) for v, w, b in zip(terms, weight, bias, strict=True)
+    ]
+    got = lp.norms["torch_cpu_layer_norm"](x, weight, bias, eps=1e-5)[0]
+    assert [Fraction(float(v)) for v in got] == [v.value for v in expected]
+
+
+def values(name, x, weight, bias, dy):
+    """Return the function and its gradients in float64."""
+    n, eps = x.shape[1], 1e-5
+    if "softmax" in name:
+        e = np.exp(x - x.max(axis=1, keepdims=True))
+        p = e / e.sum(axis=1, keepdims=True)
+        if "log" in name:
+            return np.log(p), dy - p * dy.sum(axis=1, keepdims=True)
+        return p, (dy - (dy * p).sum(axis=1, keepdims=True)) * p
+    centred = x - x.mean(axis=1, keepdims=True) if "layer" in name else x
+    r = 1 / np.sqrt((centred**2).mean(axis=1, keepdims=True) + eps)
+    g = dy * weight
+    dx = r * g - centred * r**3 * (g * centred).sum(axis=1, keepdims=True) / n
+    if "layer" not in name:
+        return centred * r * weight, dx, (dy * centred * r).sum(axis=0)
+    dx -= r * g.mean(axis=1, keepdims=True)
+    return centred * r * weight + bias, dx, (dy * centred * r).sum(axis=0), dy.sum(axis=0)
+
+
+def arguments(name, weight, bias):
+    return (weight, bias) if "layer" in name else (weight,) if "rms" in name else ()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("name", "dtype"), ENTRIES)
+def test_values_are_those_of_float64(name, dtype):
+    x, dy, weight, bias = operands(45, dtype)
+    norm, given = lp.norms[name], arguments(name, weight, bias)
+    found = [norm(x, *given, eps=1e-5)]
+    if norm.backward:
+        found += [g for g in norm.gradient(dy, x, *given, eps=1e-5) if g is not None]
+    wide = [v.astype(np.float64) for v in (x, weight, bias, dy)]
+    for got, expected in zip(found, values(name, *wide), strict=False):
+        assert got.dtype == DTYPES[dtype]
+        tolerance = 1e-5 if dtype == "float32" else 0.02
+        np.testing.assert_allclose(got.astype(np.float64), expected, tolerance, tolerance)
+
+
+RSQRT = ("rsqrt", Approximate("rsqrt"))
+MUTANTS = {
+    "sequential": lambda norm: norm.with_(order=lp.orders["sequential"], backward_order=None),
+    "fused": lambda norm: norm.with_(order=norm.order.with_(fma=not norm.order.fma)),
+    "divided": lambda norm: norm.with_(forward=norm.forward.replace("(1 / sum(e))", "1 / sum(e)")),
+    "not rounded": lambda norm: norm.with_(forward=norm.forward.replace("round(", "(")),
+    "reciprocal": lambda norm: norm.with_(forward=norm.forward.replace("/ n", "* (1 / n)")),
+    "rounded once": lambda norm: norm.with_(
+        forward=norm.forward.replace("1 / sqrt(", "rsqrt("),
+        functions=(*norm.functions, RSQRT),
+    ),
+    "more lanes": lambda norm: norm.with_(moments=norm.moments and norm.moments.with_(lanes=16)),
+    "rest fused": lambda norm: norm.with_(moments=norm.moments and norm.moments.with_(fuses_rest=True)),
+    "columns in turn": lambda norm: norm.with_(columns=norm.columns.with_(order=lp.orders["pairwise"])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_norm_with_one_thing_wrong_has_other_bits(mutant):
+    killed = 0
+    for name in ("torch_cpu_softmax", "torch_cpu_rms_norm", "llama_rms_norm_cpu", "torch_cpu_layer_norm"):
+        norm = lp.norms[name]
+        wrong = MUTANTS[mutant](norm)
+        if wrong == norm:
+            continue
+        for dtype in ("float32", "bfloat16")[: len(norm.dtypes)]:
+            x, dy, weight, bias = operands(47, dtype, 40)
+            given = arguments(name, weight, bias)
+            pairs = [(n(x, *given), *n.gradient(dy, x, *given)) for n in (norm, wrong)]
+            killed += any((a != b).any() for a, b in zip(*pairs, strict=True) if a is not None)
+    assert killed
+
+
+def test_what_a_function_may_be_does_not_change_decided_outputs():
+    class Between(Approximate):
+        def __call__(self, x):
+            low, high = Approximate(self.function, self.ulps).bounds(x)
+            return np.where(np.random.default_rng(1).random(x.shape) < 0.5, low, high)
+
+    norm = lp.Norm("mine", "y = exp2(x - max(x)) / sum(exp2(x - max(x))) * -rsqrt(eps + x * x)",
+                   functions=[("rsqrt", Approximate("rsqrt", 64)), ("exp2", Approximate("exp2", 64))])  # fmt: skip
+    other = norm.with_(functions=[("rsqrt", Between("rsqrt", 64)), ("exp2", Between("exp2", 64))])
+    x = operands(50, "bfloat16", 40)[0]
+    undecided = norm.undecided(x)
+    changed = norm(x) != other(x)
+    assert changed.any()
+    assert not (changed & ~undecided).any()
+    assert undecided.mean() < 0.2
+    assert not lp.norms["torch_cpu_rms_norm"].undecided(x).any()
+    pole = lp.Norm("pole", "y = 1 / (exp(x) - 1)", functions=[("exp", Approximate("exp"))])
+    assert pole.undecided([[1e-8, 1.0, np.nan]]).tolist() == [[True, True, False]]
+
+
+def test_logarithms_of_sleef_are_within_an_ulp():
+    x = np.exp(np.random.default_rng(0).uniform(0, 80, 20000)).astype(np.float32)
+    got, exact = SleefLog()(x), np.log(x.astype(np.float64))
+    assert (np.abs(got - exact) < np.spacing(got)).all()
+    assert SleefLog()(np.ones(1, np.float32)) == 0
+
+
+def test_columns_have_orders_by_place():
+    assert [count for _, count in TorchColumnSum().rules(77)] == [64, 13]
+    x = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
+    got = TorchColumnSum()("float32", x)[0]
+    assert got[3] == lp.orders["torch_cpu_sum"].with_(vector_bytes=4, sums=1)(50).sum(x[:, 3])
+    assert (got[4:] == [lp.orders["torch_cpu_sum"].with_(vector_bytes=4)(50).sum(x[:, i]) for i in (4, 5, 6)]).all()
+
+
+ROWS = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lp.norms["torch_cpu_softmax"](ROWS.astype("f2")), "x must be of float32 for torch_cpu_softmax"),
+        (lambda: lp.norms["torch_cpu_softmax"](1.0), r"x must have shape \[..., n >= 1\], got \(\)"),
+        (lambda: lp.norms["torch_cpu_rms_norm"](ROWS, np.ones(2)), r"weight must have shape \(3,\), got \(2,\)"),
+        (lambda: lp.norms["torch_cpu_rms_norm"](ROWS, np.ones(3, "f2")), "weight must be of x's dtype, float32"),
+        (lambda: lp.norms["torch_cpu_rms_norm"](ROWS, eps=-1), "eps must be"),
+        (lambda: lp.Norm("mine", "y = x").gradient(ROWS, ROWS), "norm must have formulas of its gradient, got mine"),
+        (lambda: lp.Norm("mine", "z = x"), "forward must assign 'y'"),
+        (lambda: lp.Norm("mine", "y = x ** 2"), r"formulas must be assignments of \+ - \* /"),
+        (lambda: lp.Norm("mine", "y = = x"), "formulas must be assignments, got"),
+        (lambda: lp.Norm("mine", "y = z")(ROWS), "names must be x, weight, bias, eps, n, got 'z'"),
+        (lambda: lp.Norm("mine", "y = erf(x)")(ROWS), "functions must be fma, sqrt, max, .*, got 'erf'"),
+        (lambda: lp.Norm("mine", "y = x", dtypes=("float64",)), "dtypes must be one of"),
+        (lambda: Welford(0), "lanes must be an integer"),
+        (lambda: Approximate("tan"), "function must be one of"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
