@@ -91,7 +91,7 @@ def test_every_phase_counts(sign: int) -> None:
 
 
 def test_the_third_phase_is_worth_its_time() -> None:
-    """Reported of the default fidelity (tt-metal #32584, raised from HiFi2 to HiFi3): its error is several times less."""
+    """Reported of the default (tt-metal #32584, raised from HiFi2 to HiFi3): the error is several times less."""
     rng = np.random.default_rng(1)
     a, b = (lp.encode(rng.standard_normal((32, 64)), "bfloat16") for _ in "ab")
     exact = lp.decode(a, "bfloat16").astype(np.float64) @ lp.decode(b, "bfloat16").astype(np.float64).T
