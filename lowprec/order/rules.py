@@ -216,7 +216,7 @@ class Lanes(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blocks(OrderRule):
-    """Running sums of consecutive elements, which are added one by one.
+    """Sums of consecutive elements, which are added one by one.
 
     Parameters
     ----------
@@ -224,20 +224,30 @@ class Blocks(OrderRule):
         Number of elements in a block.
     halves : bool
         Whether n elements are divided into two halves if n is above `block` and at most twice that.
+    join : {"in_turn", "pairwise", "halving"}
+        How the elements of a block are added. Unless they are a running sum, elements of the last, incomplete block are
+        added one by one.
     """
 
     block: int = 128
     halves: bool = False
+    join: Join = "in_turn"
 
     def __post_init__(self) -> None:
         normalize_fields(self)
         check_int(f"Blocks {self.name}", "block", self.block, 1)
+        check_choice(f"Blocks {self.name}", "join", self.join, JOINS)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
         n, block = steps.n, self.block
         if self.halves and block < n <= 2 * block:
             block = n // 2
+        if self.join != "in_turn":
+            whole = n - n % block
+            sums = [steps.join(range(at, at + block), self.join) for at in range(0, whole, block)]
+            steps.in_turn([*sums, *range(whole, n)])
+            return
         steps.in_turn([steps.running(range(at, min(at + block, n))) for at in range(0, n, block)])
 
 
