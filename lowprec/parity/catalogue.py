@@ -7,7 +7,7 @@ from typing import Any
 from ..attn.catalogue import attentions
 from ..attn.cpu import LaneSum
 from ..order.catalogue import orders
-from ..order.rules import Blocks, Lanes
+from ..order.rules import Blocks, Chain, Lanes
 from ..registry import Registry
 from ..special.cpu import SleefExp
 from .normalization import LayerNorm
@@ -38,7 +38,8 @@ def _torch_cpu() -> Stack:
     ieee, aten = "IEEE 754", "PyTorch 2.13, ATen/native"
     mkl = "MKL 2024.2 and oneDNN 3.12 of PyTorch's wheel: found by probes for each layout of the operands"
     lanes = Lanes("sgemm_lanes", lanes=4, join="halving", from_zero=True, sum_formats=(("float32", "float32"),))
-    product = Product((orders["mkl_sgemm"], lanes), mark="exact", source=mkl)
+    pairs = Chain("vdpbf16ps", swaps_pairs=True, fma=True, flush=True, **_WIDENED)
+    product = Product((orders["mkl_sgemm"], lanes, pairs), mark="exact", source=mkl)
     rules: dict[str, Rule] = {name: Moves(mark="exact", source="no rounding") for name in _MOVES}
     rules |= {
         name: Arithmetic(function, mark="exact", source=ieee)

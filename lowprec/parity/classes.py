@@ -17,6 +17,7 @@ Floats = NDArray[np.float32]
 Probe = Callable[[Floats, Floats, float], Floats]
 _TRIALS, _SAMPLES = 10, 40
 _LARGE = 2.0**40
+_SECONDS = 600.0  # of a search
 _MOST = 1 << 22  # numbers of a block of outputs, so that its memory is bounded
 
 
@@ -111,10 +112,12 @@ class Search:
         got = np.stack([probe(a, b, float(c)) for (a, b), c in zip(inputs, extra, strict=True)])
         ids = np.full(got.shape[1], -1)
         orders = list[Order]()
-        known = self.found.setdefault((n, dtype, operands, addend, seen is None), [])
+        known, plain = (self.found.setdefault((n, dtype, operands, c, seen is None), []) for c in (addend, False))
         out_format: FormatName = dtype if seen is None else "float32"
         rules = [rule(n, dtype=dtype, out_format=out_format) for rule in self.candidates if _holds(rule, dtype)]
-        rules = [] if addend else rules
+        if addend:
+            after = _elements_before_addend(probe, n, 0)
+            rules = [with_addend(order, after) for order in [*plain, *rules]]
         untried = [*known, *rules]
         while (ids < 0).any():
             is_last = not untried
@@ -148,13 +151,15 @@ class Search:
             return kind(probe(a, b, 0.0)[output])
 
         function.__qualname__ = function.__name__ = name
-        order = reveal(function, n, dtype=dtype, operands=operands, samples=_SAMPLES)
-        if not addend:
-            return order
-        a = np.ones(n, np.float32)
-        a[0] = _LARGE
-        after = n - round(float(probe(a, np.ones_like(a), -_LARGE)[output]))
-        return with_addend(order, after)
+        order = reveal(function, n, dtype=dtype, operands=operands, samples=_SAMPLES, seconds=_SECONDS)
+        return with_addend(order, _elements_before_addend(probe, n, output)) if addend else order
+
+
+def _elements_before_addend(probe: Probe, n: int, output: int) -> int:
+    """Return the number of elements whose sum an addend joins: ones in it are lost next to a large first element."""
+    a = np.ones(n, np.float32)
+    a[0] = _LARGE
+    return n - round(float(probe(a, np.ones_like(a), -_LARGE)[output]))
 
 
 def with_addend(order: Order, after: int) -> Order:
@@ -163,8 +168,10 @@ def with_addend(order: Order, after: int) -> Order:
     Examples
     --------
     >>> import lowprec as lp
-    >>> print(with_addend(lp.orders["sequential"](3), 3), with_addend(lp.orders["sequential"](3), 2), sep="; ")
-    sum(x[0:4]); sum(x[0:2], x[3], x[2])
+    >>> print(with_addend(lp.orders["sequential"](3), 3))
+    sum(x[0:4])
+    >>> print(with_addend(lp.orders["sequential"](3), 2))
+    sum(x[0], x[1], x[3], x[2])
     """
     n = order.n
     size, steps = [1] * n, list[tuple[int, ...]]()

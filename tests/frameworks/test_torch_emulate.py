@@ -1,5 +1,8 @@
 """Operations and whole models of PyTorch on this CPU, computed from the stack's rules: 0 outputs differ."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import lowprec as lp
@@ -40,6 +43,7 @@ def check(function, *kept):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operations_on_rows(dtype):
     """33 rows of 50: the vectors' rest, and PyTorch's loop over strided memory."""
@@ -55,6 +59,7 @@ def test_operations_on_rows(dtype):
         check(function)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 33), (2, 7, 40), (5, 33, 50)])
 def test_products(m, n, k, dtype):
@@ -64,6 +69,7 @@ def test_products(m, n, k, dtype):
     check(lambda: torch.bmm(a.expand(3, m, k), w.T.expand(3, k, n)))
 
 
+@pytest.mark.slow
 def test_a_buffer_that_is_four_bytes_off_has_another_order():
     a, w = normal(2, 50), normal(32, 50, seed=1)
     off = torch.empty(2 * 50 + 1)[1:].view(2, 50).copy_(a)
@@ -71,6 +77,7 @@ def test_a_buffer_that_is_four_bytes_off_has_another_order():
     check(lambda: F.linear(a, w))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(dtype, causal):
@@ -162,6 +169,7 @@ def test_no_logit_of_a_model_differs(make, dtype, attention, shape):
 
 
 @pytest.mark.ci
+@pytest.mark.filterwarnings("ignore:.*past_key_values:FutureWarning")  # transformers renamed the argument
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_logit_differs_with_a_cache(dtype):
     model = llama(dtype, "sdpa")
@@ -175,6 +183,14 @@ def test_no_logit_differs_with_a_cache(dtype):
         return torch.cat([out.logits for out in found], 1)
 
     check(decode, "sin", "cos")
+
+
+@pytest.mark.ci
+def test_the_page_shows_what_its_code_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()
+    code, printed = re.search(r"```python\n(import torch.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    exec(code, {})
+    assert capsys.readouterr().out == printed
 
 
 SEQUENTIAL = (lp.orders["sequential"],)

@@ -1,8 +1,10 @@
 """Stacks as data: TOML, what differs from a base, and addends in orders."""
 
 import pytest
+from click.testing import CliRunner
 
 import lowprec as lp
+from lowprec.cli.app import cli
 from lowprec.parity.classes import with_addend
 from lowprec.parity.stack import Stack, load_stack
 
@@ -68,3 +70,13 @@ def test_an_addend_joins_the_sum_that_has_so_many_elements(name, after):
     x = [2.0**30] + [1.0] * 7 + [-(2.0**30)]  # ones are lost until the addend cancels the first element
     sums = {"sequential": {1: 7, 2: 6, 5: 3}, "halving": {1: 7, 2: 6, 5: 4}}  # halving: sums of 1, 2, 4 and 8
     assert found.sum(x) == sums[name][after]
+
+
+def test_the_command_lists_rules_and_writes_toml():
+    def run(*words):
+        return CliRunner().invoke(cli, ["stacks", *words]).output
+
+    listed = [line.split(",") for line in run(TORCH, "--csv").splitlines()]
+    assert [row[2] for row in listed if row[0] in ("rsqrt", "tanh")] == ["exact", "decided"]
+    assert read(run(TORCH, "--toml")) == lp.stacks[TORCH]
+    assert "NAME must be given with --toml" in run("--toml")
