@@ -46,7 +46,7 @@ class Rule(Value):
     ----------
     mark : {"exact", "decided", "own"}
         ``exact``: the bits follow from public sources or from measurements; ``decided``: the operation has a documented
-        error bound, within which the bits are those of the program that runs; ``own``: a rule of one's own.
+        error bound, within which the bits are those of the program that runs; ``own``: a custom rule.
     source : str
         Reference for the rule.
     """

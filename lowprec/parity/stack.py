@@ -1,6 +1,6 @@
 """`Stack`: the arithmetic of every operation of a model's forward pass, as data and as TOML.
 
-A file names a stack of the catalogue and what differs; a rule that has a class replaces the operation's rule, others
+A file names a stack of the catalogue and changes of it; a rule that has a class replaces the operation's rule, others
 change fields of it::
 
     base = "torch_cpu"
@@ -81,7 +81,7 @@ class Stack(Value):
         known = dict(self.rules)
         if operation not in known:
             hint = suggest(operation, known)
-            raise UnknownNameError(f"stack {self.name!r} has no rule for the operation {operation!r}: {hint}")
+            raise UnknownNameError(f"stack {self.name!r}: unknown operation {operation!r}: {hint}")
         return known[operation]
 
     def with_rules(self, name: str, rules: Mapping[str, Rule]) -> Stack:
@@ -122,7 +122,7 @@ class Stack(Value):
         try:
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"stack is not TOML: {error}") from None
+            raise ValueError(f"stack: file must be TOML, got another text: {error}") from None
         known = ("base", "name", "source", "rules", "definitions")
         if odd := [key for key in content if key not in known]:
             raise ValueError(f"stack must have the keys {', '.join(known)}, got {odd[0]!r}")

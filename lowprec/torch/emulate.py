@@ -197,7 +197,7 @@ class _Mode(TorchDispatchMode):
         elif isinstance(rule, Flash):
             x = self.flash(rule, args, kwargs, dtype)
         else:
-            raise ValueError(f"emulate: {name} has a {type(rule).__name__}, which PyTorch's operations cannot take")
+            raise ValueError(f"emulate: {name} must have a rule for an operation of PyTorch, got {type(rule).__name__}")
         return rounded(x, dtype)
 
     def sum(self, rule: Sum, x: torch.Tensor, dims: Any, dtype: FormatName) -> Floats:
@@ -266,7 +266,7 @@ class _Mode(TorchDispatchMode):
     def plan(
         self, what: Any, rule: Any, name: str, probe: Any, n: int, dtype: FormatName, given: Any, **kind: Any
     ) -> Classes:
-        """Return the orders for the layout of some tensors: those of the rule if it is one's own, else of PyTorch."""
+        """Return the orders for the layout of some tensors: those of the rule if it is custom, else PyTorch's."""
         if rule.mark == "own":
             order = rule.orders[0](n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
             return Classes.one(with_addend(order, n) if kind.get("addend") else order)
@@ -318,7 +318,7 @@ class _Float32Blocks:
         return self.mode.products(self.rule, self.q, self.k.t(), None, "float32", 0)
 
     def times_values(self, p: Floats) -> Floats:
-        """Return P V; the result lies behind the scores, maxima and sums of all rows of a block."""
+        """Return P V; the result is stored after the scores, maxima and sums of all rows of a block."""
         at = self.rows * (len(self.k) + 2) % 16
         return self.mode.products(self.rule, torch.from_numpy(p), self.v, None, "float32", at)
 

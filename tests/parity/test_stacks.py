@@ -36,7 +36,7 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name", "stack is not TOML"),
+        ("name", "file must be TOML"),
         ("rule = 1", "keys base, name, source, rules, definitions, got 'rule'"),
         ("rules = 3", "rules must be tables, got 3"),
         ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
@@ -45,7 +45,7 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
         (f'base = "{TORCH}"\n[rules.rsqrt]\nonc = true', "unknown field 'onc' of ReciprocalRoot"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = ["mkl"]', "unknown order 'mkl': did you mean 'mkl_sgemm'"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = "mkl"', "orders must be a list of names, got 'mkl'"),
-        (f'base = "{TORCH}"\n[rules.erf]\nonce = true', "no rule for the operation 'erf'"),
+        (f'base = "{TORCH}"\n[rules.erf]\nonce = true', "unknown operation 'erf'"),
         (f'base = "{TORCH}"\n[rules.sin]\nmark = "best"', "mark must be one of 'exact', 'decided', 'own', got 'best'"),
     ],
 )
