@@ -71,8 +71,8 @@ vllm_fa3_fp8: -0.1%
 The printed number is the gain error: the slope of a regression through the origin of the FP8 outputs on the BF16
 outputs, minus 1. Both FP8 kernels are FlashAttention-3 on Hopper. The upstream kernel (Dao-AILab) accumulates O over
 all 8192 keys in the tensor core, whose FP8 sums keep 14 significant bits and are truncated. vLLM's fork accumulates
-each tile separately and adds it to O in float32. The [tutorial](gallery/plot_attention.py) shows the effect on a long
-context.
+each tile separately and adds it to O in float32. A [tutorial](gallery/plot_attention.py) shows the effect on a long
+context; [another one](gallery/plot_attention_row.py) computes one row step by step.
 
 To model another kernel, change a field:
 

@@ -52,6 +52,9 @@ element for any data. `reduce_scatter` returns an equal part of the same sums fo
   with saturation. They describe one channel. NCCL numbers the ranks of a ring by the topology, and assigns elements to
   channels and chunks by its tuning, so the order of a given element cannot be determined without a run of NCCL.
   `nccl_tree` is the tree for one GPU per node.
+- `nccl_nvls` is the sum within the NVLink switch, rounded once. The order and the widths within the switch are not
+  public: ranks are added one by one in float32, or for FP8 in float16. Where these sums are exact, every order has the
+  same bits.
 - `two_level`, `one_shot` and `two_step` start their sums at +0; the sum of -0 and -0 is therefore +0.
 
 A new algorithm is an object of one of these classes with other fields, or a subclass of

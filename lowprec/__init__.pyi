@@ -40,6 +40,7 @@ from .norm.norm import Norm as Norm
 from .order.catalogue import orders as orders
 from .order.order import Order as Order
 from .order.reveal import reveal as reveal
+from .parity.catalogue import stacks as stacks
 from .recipe.catalogue import recipes as recipes
 from .recipe.recipe import Recipe as Recipe
 from .scaling.delayed import DelayedScaling as DelayedScaling

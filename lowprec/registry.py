@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 PUBLIC = (
     "formats", "quantizers", "accumulators", "gemm_libraries", "attentions", "recipes", "codecs", "configs", "policies",
-    "roundings", "orders", "norms", "collectives",
+    "roundings", "orders", "norms", "collectives", "stacks",
 )  # fmt: skip
 _caches: list[functools._lru_cache_wrapper[Any]] = []
 

@@ -56,7 +56,7 @@ PHRASES = {
 # Lines with a phrase in each part of the repository; a number here only goes down.
 CEILING = {
     "lowprec/diagnose": 0, "lowprec": 1, "docs": 0, "README.md": 0, "CONTRIBUTING.md": 0, "ablations": 0,
-    "benchmarks": 0, "reference_data/capture": 19, "reference_data": 0,
+    "benchmarks": 0, "reference_data": 0,
 }  # fmt: skip
 # Quotes published reports and registered expectations, which do not change.
 FOLDERS = ("lowprec", "docs", "ablations", "benchmarks", "reference_data")

@@ -15,6 +15,7 @@ import numpy as np
 
 import lowprec as lp
 from lowprec.attn.attention import softmax_attention
+from lowprec.attn.operands import quantize_operands
 from lowprec.study import load
 from lowprec.study.tensors.counts import Share
 
@@ -142,3 +143,42 @@ for threshold, offset in ((0.0, 8), (4.0, 8), (4.0, 4)):
     got, exact = lp.attention(q, k, v, kernel=one, out_format="float32"), softmax_attention(q, k, v)
     error = np.linalg.norm(got.out - exact) / np.linalg.norm(exact)
     print(f"threshold {threshold:g}, P times 2^{offset}: error {error:.1%}, {got.saturated.sum()} of P saturated")
+
+# %%
+# How much is lost depends on the number of keys. A kernel starts at the last tile; where that tile has few keys, their
+# maximum is low, all other tiles exceed it, and P saturates (issue 2577, one query of six heads as here):
+
+q, k, v = (
+    lp.round_to(rng.standard_normal((*n, channels), dtype=np.float32), "e4m3fn") for n in ((6, 1), (1, 700), (1, 700))
+)
+lengths = [
+    n for tile in range(64, 640, 128) for n in (tile, tile + 62, tile + 64, *range(tile + 65, tile + 74), tile + 96)
+]
+
+
+def cosine(keys, threshold):
+    """Return the cosine of the angle between the output and the exact one."""
+    one, data = lp.attentions["fa4_fp8"].with_(rescale_threshold=threshold), (q, k[:, :keys], v[:, :keys])
+    got, exact = lp.attention(*data, kernel=one).out.ravel(), softmax_attention(*data).ravel()
+    return got @ exact / np.linalg.norm(got) / np.linalg.norm(exact)
+
+
+figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+axes.set(xlabel="keys", ylabel="cosine with the exact output", title="FP8 on Blackwell, tiles of 128 keys")
+for threshold in (0.0, 4.0):
+    axes.plot(lengths, [cosine(keys, threshold) for keys in lengths], label=f"threshold {threshold:g}")
+axes.set_xticks(range(128, 641, 128))
+axes.legend(frameon=False)
+axes.spines[["top", "right"]].set_visible(False)
+
+# %%
+# E5M2 has a range that holds such P, and half the precision of E4M3. Saturation makes E4M3 the worse of both (issue
+# 2716); with P times 2^4 it is the better one, as its precision lets expect.
+
+data = [rng.standard_normal((1, 1, n, channels)) for n in (32, 2048, 2048)]
+for name, offset in (("e4m3fn", 8), ("e4m3fn", 4), ("e5m2", 8)):
+    fields = {"operands": lp.formats[name], "p_format": lp.formats[name], "p_offset": offset}
+    one = lp.attentions["fa4_fp8"].with_(rescale_threshold=4.0, **fields)
+    *operands_of_one, descale = quantize_operands(*data, one)
+    got, exact = lp.attention(*operands_of_one, kernel=one, descale=descale).out, softmax_attention(*data)
+    print(f"{name}, P times 2^{offset}: error {np.linalg.norm(got - exact) / np.linalg.norm(exact):.1%}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ def attention(
     kernel: str | AttentionKernel = "fa3_fp8",
     causal: bool = False,
     window: tuple[int, int] | None = None,
+    mask: ArrayLike | None = None,
     scale: float | None = None,
     descale: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     softcap: float | None = None,
@@ -75,6 +77,7 @@ def attention(
     page_size: int | None = None,
     out_format: str | Format | None = None,
     undecided: bool = False,
+    progress: Callable[[int, int], None] | None = None,
     like: Any = None,
 ) -> AttentionResult:
     """Compute attention with the arithmetic of a GPU kernel: tiles, tensor cores, online softmax and the format of P.
@@ -91,6 +94,9 @@ def attention(
         Whether query i sees keys up to ``i + N - M`` only.
     window : tuple of int, optional
         Keys to the left and to the right of position ``i + N - M`` that query i sees; -1: no limit on that side.
+    mask : array_like of bool, optional
+        Keys that each query sees, of a shape that broadcasts to (B, H, M, N). Only PyTorch's kernels take it: they
+        compute the scores of hidden keys, too, and add -inf to them.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
     descale : tuple of three array_like, optional
@@ -110,6 +116,8 @@ def attention(
     undecided : bool
         Whether to find the outputs that the public documentation of the hardware does not determine, which takes about
         four times as long.
+    progress : callable, optional
+        Function that is called with the numbers of finished rows and of all rows, at least once per 512 rows.
     like : array or str, optional
         Array package of the output: NumPy, torch or JAX.
 
@@ -122,7 +130,7 @@ def attention(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        softcap, sinks, splits or pages, or `undecided` is combined with a softcap, splits, or `normalizes_p`.
+        mask, softcap, sinks, splits or pages, or `undecided` is combined with a softcap, splits, or `normalizes_p`.
 
     Notes
     -----
@@ -165,6 +173,7 @@ def attention(
     low, high = visible_keys(m, n, call.left, call.right)
     tile, run_kernel = kernel.tile_of(call), kernel.with_(exp2=kernel.schedule.exp2(kernel.exp2, call))
     logits = None if sinks is None else sink_logits(sinks, heads)
+    added = None if mask is None else _scores_of_mask(mask, (batch, heads, m, n), kernel)
     factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
     descales = head_descales(descale, batch, key_heads)
@@ -172,6 +181,7 @@ def attention(
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
     lower, upper = (np.zeros_like(out), np.zeros_like(out)) if undecided else (out, out)
+    advance = None if progress is None else _rows_counter(progress, lse.size * splits)
     for b in range(batch):
         for h in range(heads if m and n else 0):
             group, member = divmod(h * key_heads, heads)
@@ -183,10 +193,12 @@ def attention(
                 below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
             nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
             run = Forward(
-                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided, below, nats
-            )
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided, below, nats,
+                advance=advance,
+            )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
-            head = Head(q[b, h], k[b, group], np.ascontiguousarray(v[b, group].T), low, high, blocks)
+            values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]
+            head = Head(q[b, h], k[b, group], values, low, high, blocks, row_mask)
             found = run.with_sink(sink).head(head) if splits == 1 else run.split(head, splits, sink)
             out[b, h], lse[b, h], saturated[b, h], underflowed[b, h] = found[:4]
             if undecided:
@@ -282,6 +294,31 @@ def _check_options(
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
     if undecided and kernel.normalizes_p and not kernel.is_determined:
         raise ValueError(f"attention: undecided must be False for {kernel}, which normalizes P, got True")
+
+
+def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
+    """Return a function of newly finished rows that reports all finished rows."""
+    finished = 0
+
+    def advance(rows: int) -> None:
+        nonlocal finished
+        finished += rows
+        progress(finished, total)
+
+    return advance
+
+
+def _scores_of_mask(mask: ArrayLike, shape: tuple[int, ...], kernel: AttentionKernel) -> Floats:
+    """Return the addends of the scores [B, H, M, N] for a mask: 0, or -inf for hidden keys."""
+    seen = np.asarray(mask)
+    if not kernel.schedule.takes_masks:
+        raise ValueError(f"attention: mask must be None for {kernel}, got {brief_repr(mask)}")
+    if seen.dtype != bool:
+        raise ValueError(f"attention: mask must be bool, got {seen.dtype}")
+    try:
+        return np.broadcast_to(np.where(seen, np.float32(0), np.float32(-np.inf)), shape)
+    except ValueError:
+        raise ValueError(f"attention: mask must broadcast to {shape}, got {seen.shape}") from None
 
 
 def sink_logits(sinks: ArrayLike, heads: int) -> Floats:

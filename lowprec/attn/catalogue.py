@@ -18,10 +18,11 @@ from ..special.reciprocal import RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
+from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, Period
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
 from .sums import PackedPairSum
-from .tiles import ALL_KEYS, ANY_SIZE, FlashAttention2, FlashAttention3, FlashAttention4, KeyTile, Period
+from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
 """Catalogue of attention kernels."""

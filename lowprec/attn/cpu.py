@@ -62,7 +62,7 @@ class TorchCpu(Schedule):
     the remaining keys.
     """
 
-    is_ragged = True
+    is_ragged = takes_masks = True
     page_multiple = 0
 
     def __post_init__(self) -> None:

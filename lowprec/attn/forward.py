@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ class Head(NamedTuple):
     low: NDArray[np.int64]  # [M], the first key of a row
     high: NDArray[np.int64]  # [M], one past its last key
     blocks: list[Block]  # blocks of consecutive rows, with the tiles that they visit
+    mask: Floats | None = None  # [M, N], added to the scaled scores
 
 
 class HeadResult(NamedTuple):
@@ -69,6 +71,7 @@ class Forward:
     cap: np.float32 | None = None  # factor of the scores below tanh
     lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
     sink: np.float32 | None = None
+    advance: Callable[[int], None] | None = None  # called with the number of rows of each finished part
 
     def head(self, h: Head) -> HeadResult:
         """Return the results of all rows."""
@@ -78,8 +81,11 @@ class Forward:
             for (visits, is_covered), blocks in groupby(h.blocks, lambda block: (block.visits, self._covers(h, block))):
                 same = list(blocks)
                 first, stop = same[0].first, same[-1].stop
-                found = [self._rows(h, i, min(i + ROWS, stop), visits) for i in range(first, stop, ROWS)]
-                parts += found if is_covered else [part.without_bounds() for part in found]
+                for i in range(first, stop, ROWS):
+                    part = self._rows(h, i, min(i + ROWS, stop), visits)
+                    parts.append(part if is_covered else part.without_bounds())
+                    if self.advance is not None:
+                        self.advance(len(part.lse))
         return HeadResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _scaled(self, h: Head) -> Head:
@@ -124,6 +130,8 @@ class Forward:
                 scores = scores + hidden if kernel.adds_mask else hidden
             if kernel.scales_first:
                 scores *= self.scale
+            if h.mask is not None:
+                scores += h.mask[start:stop, visit.start : visit.start + keys]
             p = state.update(scores, scale, visit.is_guarded)
             state.add_values(p, _columns(h.v, visit.start, keys), done)
         return state.finish(scale, self.lse_scale, self.v_descale, self.sink)

@@ -13,10 +13,11 @@ from ..format.policy import Policy, policies
 from ..special.exp2 import Exp2, RoundedExp2
 from ..special.reciprocal import Reciprocal, RoundedReciprocal
 from ..tensorcore.accumulator import Accumulator
+from .schedules import FlashAttention3
 from .sinks import Sink
 from .splits import Combine
 from .sums import QuadSum, RowSum
-from .tiles import ALL_KEYS, Call, FlashAttention3, KeyTile, Schedule
+from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 

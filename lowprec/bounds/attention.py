@@ -20,7 +20,7 @@ from ..format.catalogue import Format, formats
 from ..scaling.granularity import Granularity
 from ..scaling.quantized import Quantized
 from ..tensorcore.library import gemm_libraries
-from .checksum import FLOAT64_MAX, U
+from .checksum import U, half_ulp
 from .derived import Tolerance
 from .faults import named_output
 from .product import Errors, Order, errors_of
@@ -159,7 +159,7 @@ class _Head:
         flushed = _LEAST * (tiles + 2)
         # Errors of the numerator only: rounding of P, rescaling of O, and the sums of the tensor core.
         p, unit = kernel.p_format, 2.0**-kernel.p_offset
-        half, small = 2.0 ** -(p.mantissa_bits + 1), p.smallest_subnormal / 2 * unit + flushed
+        half, small = half_ulp(p), p.smallest_subnormal / 2 * unit + flushed
         computed = weights * (1 + shared) + np.where(sees, flushed, 0.0)
         seen = sees.astype(np.float64)
         sizes = np.where(v == 0, 0.0, np.maximum(np.abs(v), kernel.operands.smallest_normal))
@@ -183,7 +183,10 @@ class _Head:
         most += slack * ((weights @ np.abs(v)) / total + np.abs(exact))
         highest = np.exp2(kernel.p_offset + kernel.rescale_threshold) * (1 + shared.max(axis=1, keepdims=True))
         bounded: NDArray[np.bool_] = (
-            (least > 0) & (highest < p.max) & (products * growth / unit < self._limit()) & (sum_error < 0.5)
+            (least > 0)
+            & (highest < p.max)
+            & (products * growth / unit < kernel.values.stored_format.max / 2)
+            & (sum_error < 0.5)
         )
         share = weights / total
         variance = np.square(share) @ np.square(v) * (half**2 + kernel.exp2.relative_error**2) / 3
@@ -203,7 +206,3 @@ class _Head:
     def _operand(self, codes: NDArray[Any]) -> Quantized:
         whole = Granularity(None, None)
         return Quantized(np.ascontiguousarray(codes), np.ones((1, 1), np.float32), self.kernel.operands, whole)
-
-    def _limit(self) -> float:
-        stored = self.kernel.values.stored_format
-        return float(getattr(stored, "max", FLOAT64_MAX)) / 2

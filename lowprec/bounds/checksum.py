@@ -25,7 +25,7 @@ from .._checks import check_int
 from .._fpenv import with_default_fpenv
 from ..format.catalogue import Format, formats
 from ..scaling.quantize import Quantized
-from ..tensorcore.accumulator import FLOAT64, Accumulator
+from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.chain import sequential_f64
 from ..tensorcore.engines.selection import plan_for
@@ -35,7 +35,6 @@ from ..tensorcore.operands import check_quantized, instruction_codes, promotion_
 Values = NDArray[np.float64]
 #: Half an ulp of float32, relative; and the spacing of its subnormals.
 U, TINY = 2.0**-24, 2.0**-149
-FLOAT64_MAX = 2.0**1023
 #: Largest number of rows in one sum.
 MOST_ROWS = 1 << 20
 
@@ -264,12 +263,11 @@ class Bound:
         weights = growth * weights * (1 + half) + half
         part = span if blocks > 1 else length
         shared = np.minimum(part, k - at // part * part)
-        chain = FLOAT64_MAX if accumulator.output_format == FLOAT64 else accumulator.stored_format.max
         return cls(
             weights + (k + MOST_ROWS) * 2.0**-52,  # the checksum itself, in float64
             growth * (1 + half) * (n * error.absolute + 2 * TINY) / shared,
             4 * (chains + 1) * TINY + (target.smallest_subnormal if half else 0.0),
-            chain / 2,
+            accumulator.stored_format.max / 2,
             min(target.max, float32.max) / 2,
             factor,
         )

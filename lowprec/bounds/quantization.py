@@ -20,7 +20,7 @@ from ..scaling.quantized import Quantized
 from ..scaling.quantizer import Quantizer
 from ..scaling.rules import AmaxRule, are_powers
 from ..scaling.spec import TensorSpec
-from .checksum import TINY, Values
+from .checksum import TINY, Values, half_ulp
 from .derived import Tolerance
 from .faults import named_output
 from .product import Errors
@@ -95,7 +95,7 @@ def quantize_tolerance(
 
     found = Tolerance.of(
         Errors(exact, bound, np.square(step) / 12 + 1e-300), formats["float32"], [right],
-        [] if mode.is_stochastic else [right], name=name, rtol=2.0 ** -(fmt.mantissa_bits + 1),
+        [] if mode.is_stochastic else [right], name=name, rtol=half_ulp(fmt),
     )  # fmt: skip
     return replace(found, low=low, high=high, bound=np.where(np.isfinite(right), bound, np.abs(right)))
 

@@ -15,7 +15,7 @@ from ..format.catalogue import Format, formats
 from ..order.catalogue import orders as known_orders
 from ..order.order import Order, Steps
 from ..order.rules import Lanes, OrderRule
-from .checksum import Values
+from .checksum import Values, half_ulp
 from .derived import Tolerance
 from .faults import named_output
 from .product import Errors
@@ -179,7 +179,7 @@ def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Erro
         fmt = own.get(step, target)
         total = values[first] if others else element(first, fmt)
         for other in others:
-            total, u = total.plus(values[other]), 2.0 ** -(fmt.mantissa_bits + 1)
+            total, u = total.plus(values[other]), half_ulp(fmt)
             total = total.rounded(u + 2.0**-24 * (1 + u), fmt.smallest_subnormal) if own else total.rounded(u, 0.0)
             np.maximum(peak, np.abs(total.exact) + total.most, out=peak)
         values.append(total)
@@ -188,7 +188,7 @@ def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Erro
 
 def _in_any_order(terms: Floats, stored: Floats, target: Format) -> Errors:
     """Return the errors of sums in any order, from the largest and the typical size of a partial sum."""
-    n, u = len(terms), 2.0 ** -(target.mantissa_bits + 1)
+    n, u = len(terms), half_ulp(target)
     wide = terms.astype(np.float64)
     exact, size, lost = wide.sum(axis=0), np.abs(wide).sum(axis=0), np.abs(stored - wide).sum(axis=0)
     adds = max(n - 1, 0) * u

@@ -169,6 +169,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_reveal.reveal_command,
         cli_reveal.invariance_command,
         cli_diverge.diverge_command,
+        cli_catalogues.stacks_command,
         cli_check.check,
         cli_vectors.vectors_command,
         cli_golden.golden,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import CommandError, emit, machine_readable
+from .output import CommandError, emit, machine_readable, progress_bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -218,7 +218,8 @@ def attention(q_file: str, k_file: str, v_file: str, kernel: str, out: str | Non
 
     chosen = attentions[kernel]
     q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
-    result = attend(q, k, v, kernel=chosen, **options)
+    with progress_bar("rows") as progress:
+        result = attend(q, k, v, kernel=chosen, progress=progress, **options)
     exact = softmax_attention(q, k, v, **{name: options[name] for name in ("causal", "window", "scale", "softcap")})
     counts = {"P saturated": int(result.saturated.sum()), "P underflowed": int(result.underflowed.sum())}
     row = {"reference": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}

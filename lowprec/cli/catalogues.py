@@ -152,6 +152,28 @@ def recipes_command(name: str | None, as_toml: bool) -> None:
     emit(("part", "name", "precision"), table, f"{recipe.name}: {recipe.description}")
 
 
+@click.command("stacks")
+@click.argument("name", required=False, metavar="[NAME|FILE.toml]")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the stack as TOML.")
+@machine_readable
+def stacks_command(name: str | None, as_toml: bool) -> None:
+    """List stacks, or the rules of one: the arithmetic of each operation of a model's forward pass."""
+    from ..parity.catalogue import stacks
+    from ..parity.stack import load_stack
+
+    if name is None:
+        if as_toml:
+            raise CommandError("stacks: NAME must be given with --toml, got none")
+        emit(("stack", "operations", "source"), [(s, len(stacks[s].rules), stacks[s].source) for s in stacks], "Stacks")
+        return
+    stack = load_stack(name, stacks)
+    if as_toml:
+        click.echo(stack.to_toml(), nl=False)
+        return
+    rows = [(operation, type(rule).__name__, rule.mark, rule.source) for operation, rule in stack.rules]
+    emit(("operation", "rule", "mark", "source"), rows, f"{stack.name}: {stack.source}")
+
+
 def _about(entry: object, aliases: Sequence[str], more: Sequence[Sequence[Cell]] = ()) -> None:
     """Print every field of a catalogue's entry, and more."""
     rows: list[Sequence[Cell]] = []

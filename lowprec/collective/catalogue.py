@@ -46,6 +46,9 @@ for _entry in (
     Ring("nccl_ring", fp8_sums="float16", source="NVIDIA/nccl, src/device/all_reduce.h: runRing"),
     DoubleBinaryTree("nccl_tree", fp8_sums="float16",
                      source="NVIDIA/nccl, src/graph/trees.cc, src/device/all_reduce.h: one GPU per node"),
+    OneShot("nccl_nvls", wide_sums=True, fp8_sums="float16", scattered=True,
+            source="NVIDIA/nccl, src/device/reduce_kernel.h: multimem.ld_reduce, with acc::f32 for 16 bits and "
+                   "acc::f16 for FP8; the order within the switch is not public"),
     Ring("ring", source="reduce-scatter of a ring, as NCCL's"),
     Pairs("tree", folds=False, source="pairwise halving; both partners of a pair round, so that they agree"),
     TwoLevel("two_level",

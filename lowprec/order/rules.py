@@ -71,6 +71,8 @@ class OrderRule(Value):
         Whether running sums start at +0 instead of their first terms.
     fma : bool
         Whether products are added by fused multiply-adds.
+    flush : bool
+        Whether subnormal elements, products and sums become zeros.
     sum_formats : tuple of (str, str)
         Dtypes for which the rule holds, each with the format of its sums; empty: any dtype, with sums in that dtype.
     source : str
@@ -80,6 +82,7 @@ class OrderRule(Value):
     name: str = dataclasses.field(compare=False)
     from_zero: bool = dataclasses.field(default=False, kw_only=True)
     fma: bool = dataclasses.field(default=False, kw_only=True)
+    flush: bool = dataclasses.field(default=False, kw_only=True)
     sum_formats: tuple[tuple[FormatName, FormatName], ...] = dataclasses.field(default=(), kw_only=True)
     source: str = dataclasses.field(default="user-defined", compare=False, kw_only=True)
 
@@ -131,17 +134,26 @@ class OrderRule(Value):
         return Order(
             self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or held[dtype],
             out_format=out_format or dtype, fma=self.fma if fma is None else fma, from_zero=self.from_zero,
+            flush=self.flush,
             source=self.source,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(OrderRule):
-    """Addition of elements one by one, from left to right."""
+    """Addition of elements one by one, from left to right.
+
+    Parameters
+    ----------
+    swaps_pairs : bool
+        Whether the second element of each pair is added first, as by VDPBF16PS.
+    """
+
+    swaps_pairs: bool = False
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
-        steps.in_turn(range(steps.n))
+        steps.in_turn([i ^ 1 if self.swaps_pairs and i ^ 1 < steps.n else i for i in range(steps.n)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -216,7 +228,7 @@ class Lanes(OrderRule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blocks(OrderRule):
-    """Running sums of consecutive elements, which are added one by one.
+    """Sums of consecutive elements, which are added one by one.
 
     Parameters
     ----------
@@ -224,20 +236,30 @@ class Blocks(OrderRule):
         Number of elements in a block.
     halves : bool
         Whether n elements are divided into two halves if n is above `block` and at most twice that.
+    join : {"in_turn", "pairwise", "halving"}
+        How the elements of a block are added. Unless they are a running sum, elements of the last, incomplete block are
+        added one by one.
     """
 
     block: int = 128
     halves: bool = False
+    join: Join = "in_turn"
 
     def __post_init__(self) -> None:
         normalize_fields(self)
         check_int(f"Blocks {self.name}", "block", self.block, 1)
+        check_choice(f"Blocks {self.name}", "join", self.join, JOINS)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
         n, block = steps.n, self.block
         if self.halves and block < n <= 2 * block:
             block = n // 2
+        if self.join != "in_turn":
+            whole = n - n % block
+            sums = [steps.join(range(at, at + block), self.join) for at in range(0, whole, block)]
+            steps.in_turn([*sums, *range(whole, n)])
+            return
         steps.in_turn([steps.running(range(at, min(at + block, n))) for at in range(0, n, block)])
 
 

@@ -56,10 +56,10 @@ CATALOGUES: dict[str, Registry[Any]] = {
 }  # fmt: skip
 
 
-def _subclasses(base: type[Any]) -> list[type[Any]]:
+def subclasses(base: type[Any]) -> list[type[Any]]:
     """Return the subclasses of a class, and theirs."""
     own = [made for made in base.__subclasses__() if made.__module__.partition(".")[0] == __package__.partition(".")[0]]
-    return [found for made in own for found in (made, *_subclasses(made))]
+    return [found for made in own for found in (made, *subclasses(made))]
 
 
 #: Classes of the objects that a recipe holds.
@@ -69,7 +69,7 @@ CLASSES: dict[str, type] = {
         Format, TableFormat, Rounding, Granularity, Quantizer, AmaxRule, PythonRule, GemmLibrary, *KINDS, BlockCodec,
         CastCodec, SplitCodec, PagedCodec, LogFMTCodec, DeepEPCodec, type(FLOAT64), AttentionKernel, Policy,
         Combine, Choice,
-        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in _subclasses(base)),
+        *(made for base in (Collective, RowSum, Exp2, Reciprocal, Sink, Schedule) for made in subclasses(base)),
     )
 }  # fmt: skip
 _ABOUT = ("name", "description", "source")

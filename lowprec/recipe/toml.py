@@ -67,29 +67,30 @@ def to_toml(recipe: RecipeFields) -> str:
     plain.pop("storage")
     _check(plain, f"recipe {recipe.name!r}")
     _check({word: word for words in w.table.values() for word in words}, f"recipe {recipe.name!r}: a name in it")
-    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
+    lines = [f"{key} = {toml_value(value)}" for key, value in plain.items()]
     for name, table in tables.items():
         for row in table:
-            lines += ["", f"[[{name}]]", *(f"{key} = {_value(value)}" for key, value in row.items())]
+            lines += ["", f"[[{name}]]", *(f"{key} = {toml_value(value)}" for key, value in row.items())]
     lines += ["", "[definitions]", f"version = {VERSION}"]
     for kind, words in w.table.items():
         lines += ["", f"[definitions.{kind}]"]
-        lines += [f"{_key(word)} = {_value(definition)}" for word, definition in words.items()]
+        lines += [f"{_key(word)} = {toml_value(definition)}" for word, definition in words.items()]
     return "\n".join(lines) + "\n"
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a value as inline TOML; None as an empty table."""
     if value is None:
         return "{}"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the control character that JSON allows
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ except ImportError:
 from .attention import attention, register_attention
 from .convert import convert, frozen, load_state_dict, report, restore, state_dict
 from .disagreement import mismatch
+from .emulate import emulate
 from .evaluation import evaluate
 from .huggingface import export
 from .linear import Linear, apply_codec, checkpoint_with_codec, grouped_linear, linear
@@ -27,6 +28,7 @@ __all__ = [
     "attention",
     "checkpoint_with_codec",
     "convert",
+    "emulate",
     "evaluate",
     "export",
     "frozen",

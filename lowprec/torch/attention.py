@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from lowprec.attn.attention import attention as attend
 from lowprec.attn.attention import check_shapes
 from lowprec.attn.catalogue import attentions
-from lowprec.attn.cpu import TorchCpu
 from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.operands import quantize_operands
 
@@ -54,7 +53,7 @@ def attention(
     mask : Tensor of bool, shape (B or 1, 1, M, N), optional
         Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
         with a sliding window. Padding on either side is omitted, as in varlen kernels; the output of a query without
-        keys is zero. PyTorch's kernels, such as ``sdpa_math``, also compute hidden keys, and accept no padding.
+        keys is zero. PyTorch's kernels, such as ``sdpa_math``, also compute hidden keys, and accept any mask.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 
@@ -93,11 +92,9 @@ class _Attention(torch.autograd.Function):
         arrays = [x.detach().float().numpy() for x in (q, k, v)]
         (batch, heads, m, d), n = q.shape, k.shape[2]
         visible = [[_Visible(slice(0, m), slice(0, n), causal)]] * batch
-        if mask is not None:
-            given = np.broadcast_to(_checked(mask, batch, m, n), (batch, m, n))
+        given = None if mask is None else np.broadcast_to(_checked(mask, batch, m, n), (batch, m, n))
+        if given is not None and not kernel.schedule.takes_masks:
             visible = [_visible(b, rows) for b, rows in enumerate(given)]
-            if isinstance(kernel.schedule, TorchCpu):
-                _check_dense(visible, m, n, kernel)
         out = np.zeros((batch, heads, m, v.shape[3]), np.float32)
         lse = np.full((batch, heads, m), -np.inf, np.float32)
         for b, (rows, keys, is_causal, window) in ((b, part) for b, parts in enumerate(visible) for part in parts):
@@ -105,6 +102,7 @@ class _Attention(torch.autograd.Function):
             *operands, descale = quantize_operands(qs, ks, vs, kernel)
             found = attend(
                 *operands, kernel=kernel, causal=is_causal, window=window, scale=scale, descale=descale,
+                mask=given[b] if given is not None and kernel.schedule.takes_masks else None,
                 out_format="float32" if q.dtype == torch.float32 else None,
             )  # fmt: skip
             out[b, :, rows], lse[b, :, rows] = found.out[0], found.lse[0]
@@ -140,18 +138,6 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel) ->
     for name, x in (("q", q), ("k", k), ("v", v)):
         check(name, x)
     check_shapes(*shapes, kernel)
-
-
-def _check_dense(visible: list[list[_Visible]], m: int, n: int, kernel: AttentionKernel) -> None:
-    """Raise ValueError if a sequence has padding, for a kernel that also computes hidden keys."""
-    for b, parts in enumerate(visible):
-        rows = slice(parts[0].rows.start, parts[-1].rows.stop) if parts else slice(0, 0)
-        keys = parts[0].keys if parts else slice(0, 0)
-        if (rows, keys) != (slice(0, m), slice(0, n)):
-            raise ValueError(
-                f"lowprec.torch.attention: mask must have no padding with {kernel}, which computes hidden keys, too, "
-                f"got queries {rows.start}:{rows.stop} of {m} and keys {keys.start}:{keys.stop} of {n} in sequence {b}"
-            )
 
 
 def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
@@ -203,8 +189,9 @@ def _rule(seen: Mask) -> dict[str, Any] | None:
 def register_attention(kernel: str | AttentionKernel) -> str:
     """Make a kernel an attention implementation of transformers, and return its name: ``"lowprec:fa3_fp8"``.
 
-    The name is for ``from_pretrained(..., attn_implementation=name)`` and ``model.set_attn_implementation(name)``.
-    Softcap, sinks, position biases and dropout raise a ValueError, as do masks that the kernel cannot compute.
+    The name is for ``from_pretrained(..., attn_implementation=name)`` and ``model.set_attn_implementation(name)``. It
+    has "Flash" for "flash", for which transformers would import flash_attn. Softcap, sinks, position biases and dropout
+    raise a ValueError, as do masks that the kernel cannot compute.
 
     Raises
     ------
@@ -216,7 +203,7 @@ def register_attention(kernel: str | AttentionKernel) -> str:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    name = f"lowprec:{kernel.name}"
+    name = f"lowprec:{kernel.name.replace('flash', 'Flash')}"
     AttentionInterface.register(name, functools.partial(_of_transformers, kernel))
     AttentionMaskInterface.register(name, sdpa_mask)
     return name

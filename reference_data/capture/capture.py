@@ -1,10 +1,10 @@
-"""Record what this machine's Hopper GPU returns for the questions of capture_cases.py.
+"""Record the outputs of this machine's Hopper GPU for the operands of capture_cases.py.
 
     python reference_data/capture/capture.py OUT.npz [--seed 0] [--library libcapture.so]
 
-Before anything is believed, every instruction multiplies small whole numbers, whose sums every accumulator holds
-exactly: a wrong operand layout cannot pass, and nothing is written. Needs NumPy and a GPU of compute capability 9.0,
-and nvcc unless --library names a compiled program.
+Every instruction first multiplies small integers with sums that every accumulator represents exactly. A wrong operand
+layout fails this check, and then no file is written. The program requires NumPy, a GPU of compute capability 9.0, and
+nvcc unless --library names a compiled program.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Program:
         Raises
         ------
         CaptureError
-            If there is none, or it is no Hopper.
+            If there is no GPU, or it is not a Hopper GPU.
         """
         name = ctypes.create_string_buffer(256)
         numbers = [ctypes.c_int() for _ in range(3)]
@@ -102,9 +102,9 @@ def driver_package() -> str:
 
 
 def check(tiles: Tiles, promoted: Promoted, seed: int) -> str:
-    """Multiply whole numbers with every instruction, and with the GEMM, and say how many outputs were right.
+    """Multiply integers with every instruction and with the GEMM, and return a sentence on the correct outputs.
 
-    A permutation of k common to A and B is the one mistake that this cannot see.
+    The check cannot detect one mistake: the same permutation of k in A and B.
 
     Raises
     ------
@@ -164,13 +164,13 @@ def collect(
 
 
 def describe(seed: int) -> dict[str, Any]:
-    """Return what every capture says about the program that made it."""
+    """Return the metadata of a capture about the program that made it."""
     program = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
     return {"seed": seed, "nvcc": nvcc_version(), "numpy": np.__version__, "program": program}
 
 
 def main() -> None:
-    """Check, ask, write."""
+    """Check the program, record the outputs and write the file."""
     parser = argparse.ArgumentParser(description="Record what this machine's Hopper GPU returns.")
     parser.add_argument("out", type=Path, help="file to write (.npz)")
     parser.add_argument("--seed", type=int, default=0)

@@ -38,7 +38,7 @@ def compile_program(folder: Path, *, cubin: bool = False) -> Path:
     Raises
     ------
     CaptureError
-        If nvcc is missing or says anything against it.
+        If nvcc is missing or reports an error or a warning.
     """
     compiler = nvcc()
     if compiler is None:

@@ -1,7 +1,7 @@
-"""What a tensor core is asked: operands as bit patterns, built from seeds with NumPy alone.
+"""Operands of the captured products, as bit patterns, built from seeds with NumPy only.
 
-Every tile is 64 x 64 outputs, ``D = A B^T + C``, so one tile of K = 32 tells 4096 sums of 33 terms apart. Families of
-operands are written once, over exponent and mantissa fields, and serve every format.
+Every tile has 64 x 64 outputs, ``D = A B^T + C``, so one tile of K = 32 tests 4096 sums of 33 terms. Families of
+operands are defined once, by exponent and mantissa fields, for all formats.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def sparse(rng: Rng, fmt: Fields, shape: tuple[int, int]) -> NDArray[np.int64]:
 
 
 def two_terms(rng: Rng, fmt: Fields, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Two numbers in each row, zeros beside them: a power of two, and one far below it that may just count.
+    """Return rows of zeros and two numbers: a power of two, and a number so far below that it may not count.
 
     What the zeros count as decides whether it does: products are as small as sums can show, about 2^-25 and 2^-47 for
     float16 results of float16, 2^-149 and 2^-159 for float32 results of long exponents.
@@ -311,7 +311,7 @@ def build(instruction: Instruction, case: Case, seed: int) -> tuple[Codes, Codes
 def build_integers(
     instruction: Instruction, seed: int, steps: int = 2
 ) -> tuple[Codes, Codes, Codes, NDArray[np.int64]]:
-    """Return A, B, C of small whole numbers and the D that every accumulator gives exactly."""
+    """Return A, B, C of small integers and the D that every accumulator gives exactly."""
     rng = np.random.default_rng([seed, *instruction.name.encode()])
     values = [rng.integers(-2, 3, (TILE, instruction.a.per_step * steps)) for _ in range(2)]
     c = rng.integers(-64, 65, (TILE, TILE))

@@ -1,11 +1,11 @@
-"""The file of a capture: compressed npz of raw words, with a JSON text that says where they come from.
+"""File of a capture: a compressed npz of raw words, with their origin as JSON.
 
 `meta` (a string array of no dimension) holds ``source`` ("gpu" or "emulator"), ``gpu``, ``capability``, ``driver``,
-``driver_package``, ``runtime``, ``nvcc``, ``numpy``, ``seed``, ``program`` (sha256 of capture.cu), ``check`` (what the
-self-check said) and ``groups``: for each group its instruction, its cases in order and the sha256 of its operands.
+``driver_package``, ``runtime``, ``nvcc``, ``numpy``, ``seed``, ``program`` (sha256 of capture.cu), ``check`` (result of
+the self-check) and ``groups``: for each group its instruction, its cases in order and the sha256 of its operands.
 A group ``NAME`` is four arrays ``NAME/a`` [tiles, 64, K], ``NAME/b`` [tiles, 64, K], ``NAME/c`` and ``NAME/d``
 [tiles, 64, 64]; for the promoted GEMM a and b are [M, K] and [N, K], d is [M, N], and ``NAME/sa`` and ``NAME/sb``
-[rows, K / 128] stand in the place of c. Words of float results are their bits, as unsigned integers.
+[rows, K / 128] replace c. Words of float results are their bits, as unsigned integers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAYOUT = 1
 
 
 class CaptureError(RuntimeError):
-    """A capture cannot be made or read; the message says why."""
+    """Error for a capture that cannot be made or read; the message gives the reason."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass
 class Capture:
-    """What was asked and what came back."""
+    """Operands of the products and the outputs of the GPU."""
 
     meta: dict[str, Any]
     groups: list[Group] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Capture:
         meta = json.dumps({"layout": LAYOUT, **self.meta, "groups": listing}, indent=1)
         arrays = {f"{g.name}/{key}": array for g in self.groups for key, array in g.arrays.items()}
         part = path.with_name(f".{path.name}.part")
-        save: Any = np.savez_compressed  # its types know nothing of keys that are no identifiers
+        save: Any = np.savez_compressed  # NumPy's type hints reject keys that are not identifiers
         with open(part, "wb") as file:
             save(file, meta=np.array(meta), **arrays)
         part.replace(path)
@@ -72,7 +72,7 @@ def load(path: Path) -> Capture:
     Raises
     ------
     CaptureError
-        If it is no capture, or was changed.
+        If the file is not a capture, or was changed.
     """
     try:
         with np.load(path, allow_pickle=False) as data:

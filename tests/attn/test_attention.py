@@ -1,7 +1,8 @@
-"""Attention as users call it: shapes, masks, grouped heads, special values, and what sources say of outputs."""
+"""Attention as users call it: shapes, masks, grouped heads and special values."""
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,6 @@ from test_attention_oracle import GPU
 
 import lowprec as lp
 from lowprec.attn.attention import softmax_attention
-from lowprec.attn.tiles import KeyTile
 
 Array = np.ndarray[Any, Any]
 
@@ -135,70 +135,16 @@ def test_a_kernel_of_ones_own_is_checked() -> None:
             kernel.with_(**change)
 
 
-# --- what public reports say -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_sums_that_stay_in_the_tensor_core_lose_most_of_a_long_context() -> None:
-    """vllm-project/vllm#23813: never promoted << every 64 tiles < every 4 <= every tile, for values with a mean."""
-    n, rows = 16384, 8
-    q, k = normal(0, rows, 128), normal(1, n, 128)
-    v = lp.round_to(normal(2, n, 128) + np.float32(1), "e4m3fn")
-    exact = softmax_attention(q, k, v)
-    kernel = lp.attentions["fa3_fp8"].with_(key_tiles=(KeyTile(128, 128, 128, 128),))
-    gain = {}
-    for every in (None, 64, 4, 1):
-        out = lp.attention(q, k, v, kernel=kernel.with_(promote_every=every), out_format="float32").out
-        gain[every] = float((out * exact).sum() / (exact * exact).sum()) - 1
-    assert gain[None] < -0.15
-    assert -0.15 < gain[64] < -0.05
-    assert -0.01 < gain[4] < gain[1] < 0
-
-
-@pytest.mark.slow
-def test_a_lagging_maximum_saturates_p_at_offset_8() -> None:
-    """flash-attention#2694, measured on a B300: errors by deviation of the logits, at offsets 8 and 4."""
-    published = {8: (0.027, 0.031, 0.136, 0.305, 0.361), 4: (0.027, 0.028, 0.027, 0.024, 0.022)}
-    q, k, v = normal(0, 64, 128), normal(1, 8192, 128), normal(2, 8192, 128)
-    for offset, errors in published.items():
-        kernel = lp.attentions["fa4_fp8"].with_(p_offset=offset, rescale_threshold=4.0)
-        for deviation, error in zip((0.25, 0.5, 1.0, 1.5, 2.0), errors, strict=True):
-            scale = deviation / np.sqrt(128)
-            exact = softmax_attention(q, k, v, scale=scale)
-            got = lp.attention(q, k, v, kernel=kernel, scale=scale, out_format="float32")
-            assert np.linalg.norm(got.out - exact) / np.linalg.norm(exact) == pytest.approx(error, rel=0.3)
-            assert (got.saturated.sum() > 0) == (offset == 8)
-
-
-def test_another_tile_gives_other_bits() -> None:
-    """vllm-project/vllm#51902: FA3's tiles of 192 and 128 keys; equal outputs for zero queries and for constant V."""
-    kernel = lp.attentions["fa3_bf16"]
-    tiles = [kernel.with_(key_tiles=(KeyTile(64, keys, keys, keys),)) for keys in (192, 128)]
-    q, k, v = (normal(i, rows, 64, fmt="bfloat16") for i, rows in enumerate((14, 2000, 2000)))
-
-    def outputs(*data: Array) -> tuple[Any, ...]:
-        return tuple(lp.attention(*data, kernel=each) for each in tiles)
-
-    one, two = outputs(q, k, v)
-    assert 0.05 < (one.out != two.out).mean() < 0.5
-    assert (one.lse == two.lse).mean() > 0.5
-    for data in ((0 * q, k, v), (q, k, 0 * v + 1)):
-        one, two = outputs(*data)
-        assert one.out.tobytes() == two.out.tobytes()
-
-
-def test_one_key_beyond_a_tile_loses_the_rest() -> None:
-    """flash-attention#2577 on a B300, six heads of one query: cosines 0.9987 within a tile and 0.86 beyond it."""
-    q, k, v = normal(0, 6, 1, 128), normal(1, 1, 129, 128), normal(2, 1, 129, 128)
-
-    def cosine(keys: int, threshold: float) -> float:
-        kernel = lp.attentions["fa4_fp8"].with_(rescale_threshold=threshold)
-        got, want = (
-            lp.attention(q, k[:, :keys], v[:, :keys], kernel=each, out_format="float32").out.ravel()
-            for each in (kernel, lp.attentions["fa4_bf16"])
-        )
-        return float(got @ want / np.linalg.norm(got) / np.linalg.norm(want))
-
-    assert min(cosine(keys, 4.0) for keys in (127, 128)) > 0.998
-    assert cosine(129, 4.0) < 0.97
-    assert cosine(129, 0.0) > 0.998
+def test_memory_is_that_of_a_tile_and_progress_is_reported() -> None:
+    """Scores of 768 rows and 8,192 keys have 24 MiB; rows are reported after each 512, per head and split."""
+    q, k, v = normal(0, 2, 768, 16), normal(1, 1, 8192, 16), normal(2, 1, 8192, 16)
+    calls: list[tuple[int, int]] = []
+    lp.attention(q[:, :4], k, v, splits=3, progress=lambda *rows: calls.append(rows))
+    assert calls == [(4 * i, 24) for i in range(1, 7)]
+    calls.clear()
+    tracemalloc.start()
+    lp.attention(q, k, v, progress=lambda *rows: calls.append(rows))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert calls == [(512, 1536), (768, 1536), (1280, 1536), (1536, 1536)]
+    assert peak < 6 << 20

@@ -13,8 +13,9 @@ import pytest
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.schedules import FlashAttention4
 from lowprec.attn.sums import PackedPairSum
-from lowprec.attn.tiles import Call, FlashAttention4, KeyTile
+from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention import Attention
 from lowprec.special.exp2 import PolynomialExp2

@@ -195,6 +195,21 @@ def test_outputs_of_pytorch_are_reproduced(case: tuple[str, int, int, int, bool]
     assert digest(got.out, got.lse) == RECORDED[case]
 
 
+# Outputs with a mask of 40 queries and 600 keys, of which some see nothing of the first tile, or nothing.
+RECORDED_MASKS = {
+    "torch_cpu_flash_f32": "8dcca97883d1c302", "torch_cpu_flash_bf16": "5b93ec18cebab005",
+    "sdpa_math": "9e12f01acb9b8105",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED_MASKS)
+def test_outputs_of_pytorch_with_a_mask_are_reproduced(name: str) -> None:
+    mask = operands(0, name, 40, 600, 600, 600)[0] < 0
+    mask[:5, :512] = mask[3:5] = False
+    out = lp.attention(*operands(656, name, 40, 600, 16, 16, 2), kernel=name, mask=mask).out
+    assert digest(out, out[:0]) == RECORDED_MASKS[name]
+
+
 def test_small_products_are_undecided_and_other_masks_refused() -> None:
     x = operands(0, "torch_cpu_flash_f32", 40, 40, 16, 16)
     open_rows = lp.attention(x[0][:33], *x[1:], kernel="torch_cpu_flash_f32", undecided=True).undecided
@@ -204,10 +219,13 @@ def test_small_products_are_undecided_and_other_masks_refused() -> None:
     assert [bool(found.undecided.all()) for found in few if found.undecided is not None] == [True, False]
     for options, message in (
         ({"window": (3, 0)}, r"window must be None for PyTorch's kernels, got \(3, 0\)"),
+        ({"mask": np.ones((33, 4), bool)}, r"mask must broadcast to \(1, 1, 33, 40\), got \(33, 4\)"),
+        ({"mask": np.ones((33, 40))}, "mask must be bool, got float64"),
+        ({"mask": np.ones((33, 40), bool), "kernel": "fa3_bf16"}, "mask must be None for fa3_bf16"),
         ({"causal": True}, "causal must be False for 33 queries and 40 keys"),
     ):
         with pytest.raises(ValueError, match=message):
-            lp.attention(x[0][:33], *x[1:], kernel="torch_cpu_flash_f32", **options)
+            lp.attention(*(np.round(y) for y in (x[0][:33], *x[1:])), **({"kernel": "torch_cpu_flash_f32"} | options))
 
 
 @pytest.mark.parametrize(("field", "value"), [

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec.attn.schedules import FlashAttention2, FlashAttention3, FlashAttention4
 from lowprec.attn.sums import QuadSum
-from lowprec.attn.tiles import Block, Call, FlashAttention2, FlashAttention3, FlashAttention4, KeyTile, Visit
+from lowprec.attn.tiles import Block, Call, KeyTile, Visit
 from lowprec.special.exp2 import PolynomialExp2
 
 Array = np.ndarray[Any, Any]

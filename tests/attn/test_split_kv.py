@@ -14,9 +14,10 @@ from test_attention_oracle import operands, oracle_of
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.schedules import FlashAttention3
 from lowprec.attn.sinks import OffsetSink
 from lowprec.attn.splits import split_blocks
-from lowprec.attn.tiles import Call, FlashAttention3, KeyTile
+from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import attention as oracle
 
 SPLIT = [name for name in lp.attentions if lp.attentions[name].combine is not None]

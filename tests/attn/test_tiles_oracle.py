@@ -13,8 +13,9 @@ from test_attention_oracle import oracle_of
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel
+from lowprec.attn.schedules import FlashAttention3, FlashAttention4
 from lowprec.attn.splits import split_blocks
-from lowprec.attn.tiles import Call, FlashAttention3, FlashAttention4, KeyTile
+from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle.attention_tiles import Tiles
 
 ROWS, KEYS = 8, 16

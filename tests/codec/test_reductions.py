@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from counting import Counting
 from refusals import refusals
 
 from lowprec import round_to, sqnr
@@ -11,24 +12,6 @@ from lowprec.order.exact import fma
 from lowprec.registry import UnknownNameError
 
 F = np.float32
-
-
-class Counting:
-    """A codec that changes nothing, notes what it sends, and takes its place among codecs."""
-
-    name, bits_per_value = "counting", 32.0
-
-    def __init__(self):
-        self.sent = []
-
-    def row_bytes(self, columns):
-        return 4 * columns
-
-    def round_trip(self, x):
-        self.sent.append(np.array(x))
-        return np.array(x)
-
-    encode = decode = to_bytes = from_bytes = round_trip
 
 
 # --- combine ---------------------------------------------------------------------------------------------------------

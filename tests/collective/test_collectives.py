@@ -7,6 +7,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import Counting
 from refusals import refusals
 
 import lowprec as lp
@@ -119,9 +120,13 @@ def test_special_numbers_and_wide_sums():
         assert got.view(np.uint32)[:2].tolist() == [0x7FC00000] * 2
         assert np.signbit(got[2]) == (name not in ("two_level", "one_shot", "two_step")), name  # these start at +0
     small = np.array([[1.0], [2.0**-8], [2.0**-8]], ml_dtypes.bfloat16)
-    assert [float(lp.collectives[n].all_reduce(small)[0]) for n in ("tree", "one_shot")] == [1, 1 + 2.0**-7]
+    assert [float(lp.collectives[n].all_reduce(small)[0]) for n in ("tree", "one_shot", "nccl_nvls")] == [
+        1, 1 + 2.0**-7, 1 + 2.0**-7,
+    ]  # fmt: skip
     top = np.full((2, 1), 448, ml_dtypes.float8_e4m3fn)
     assert lp.collectives["nccl_ring"].all_reduce(top).astype(float) == 448  # CUDA's conversion saturates
+    over = np.concatenate([top, -top[:1]])
+    assert [float(lp.collectives[n].all_reduce(over)[0]) for n in ("tree", "nccl_nvls")] == [0, 448]
     assert lp.collectives["ring"].all_reduce(np.zeros((3, 0))).shape == (0,)
 
 
@@ -129,24 +134,6 @@ def test_special_numbers_and_wide_sums():
 
 
 CODED = ("ring", "tree", "two_level", "one_shot", "two_step")
-
-
-class Counting:
-    """A codec that changes nothing, notes what it sends, and takes its place among codecs."""
-
-    name, bits_per_value = "counting", 32.0
-
-    def __init__(self):
-        self.sent = []
-
-    def row_bytes(self, columns):
-        return 4 * columns
-
-    def round_trip(self, x):
-        self.sent.append(np.array(x))
-        return np.array(x)
-
-    encode = decode = to_bytes = from_bytes = round_trip
 
 
 @pytest.mark.sampled(3)

@@ -1,6 +1,7 @@
 """Attention kernels in torch: the bits of `lowprec.attention`, masks, gradients, transformers' interface."""
 
 import copy
+import pathlib
 import pickle
 import threading
 import weakref
@@ -31,6 +32,13 @@ def direct(q, k, v, kernel, **options):
     return torch.from_numpy(
         lp.attention(*operands, kernel=kernel, descale=descale, out_format="float32", **options).out
     )
+
+
+def is_recorded_cpu():
+    """Return whether torch's products have the orders of `sdpa_math` and ``torch_cpu_flash_*``."""
+    path = pathlib.Path("/proc/cpuinfo")
+    is_amd = path.exists() and "AuthenticAMD" in path.read_text()
+    return is_amd and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.__version__.startswith("2.13.")
 
 
 def seen(m, n, *, keys=slice(None), window=None):
@@ -129,6 +137,23 @@ def test_transformers_models_run_a_kernel_by_its_name():
         layer.self_attn.attention_dropout = 0.5
     with pytest.raises(ValueError, match=r"fa3_fp8 must have no dropout, softcap, .*, got dropout=0.5"):
         model(tokens)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_transformers_model_with_torchs_kernel_has_torchs_bits():
+    """Two layers, sequences with padding on the left, BF16."""
+    transformers = pytest.importorskip("transformers")
+    if not is_recorded_cpu():
+        pytest.skip("needs PyTorch 2.13 and an AMD CPU with AVX-512")
+    model, tokens = model_of(transformers).bfloat16(), torch.arange(96).reshape(2, 48) % 62 + 2
+    padding = torch.ones_like(tokens)
+    padding[0, :13] = 0
+    outputs = []
+    for name in ("sdpa", lpt.register_attention("torch_cpu_flash_bf16")):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            outputs.append(model(tokens, attention_mask=padding).logits)
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -315,17 +340,24 @@ def test_a_mask_and_is_causal_are_both_applied(queries):
     torch.testing.assert_close(out, exact, rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("kernel", ["sdpa_math", "torch_cpu_flash_f32"])
-def test_kernels_that_compute_hidden_keys_refuse_padding(kernel):
-    q, k, v = drawn(2, 2, 6, 16), drawn(2, 2, 6, 16, seed=1), drawn(2, 2, 6, 16, seed=2)
-    mask = torch.cat([seen(6, 6), seen(6, 6, keys=slice(2, None))])
-    with pytest.raises(
-        ValueError, match=rf"no padding with {kernel}, .*queries 2:6 of 6 and keys 2:6 of 6 in sequence 1"
-    ):
-        lpt.attention(q, k, v, kernel, mask=mask)
-    with pytest.raises(ValueError, match="keys 0:0 of 6 in sequence 0"):
-        lpt.attention(q, k, v, kernel, mask=torch.zeros(1, 1, 6, 6, dtype=torch.bool))
-    assert torch.equal(lpt.attention(q, k, v, kernel, mask=mask[:1]), direct(q, k, v, kernel, causal=True))
+@pytest.mark.parametrize(("kernel", "dtype"), [
+    ("sdpa_math", torch.float32), ("torch_cpu_flash_f32", torch.float32), ("torch_cpu_flash_bf16", torch.bfloat16),
+])  # fmt: skip
+def test_kernels_of_torch_take_any_mask_and_have_its_bits(kernel, dtype):
+    """Padding on the left of a causal mask; a random mask, queries that see nothing of a tile, or nothing at all."""
+    if not is_recorded_cpu():
+        pytest.skip("needs PyTorch 2.13 and an AMD CPU with AVX-512")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = (drawn(2, 2, n, 16, seed=i).to(dtype) for i, n in enumerate((40, 600, 600)))
+    mask = torch.cat([seen(40, 600, keys=slice(570, None)), drawn(1, 1, 40, 600, seed=3) < 0])
+    mask[1, :, :5, :512] = mask[1, :, 3:5] = False
+    with sdpa_kernel(SDPBackend.MATH if kernel == "sdpa_math" else SDPBackend.FLASH_ATTENTION):
+        exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert torch.equal(lpt.attention(q, k, v, kernel, mask=mask), exact)
+    assert not exact[1, :, 3:5].any()
+    nothing = lpt.attention(q, k, v, kernel, mask=torch.zeros_like(mask))
+    assert not nothing.any()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])

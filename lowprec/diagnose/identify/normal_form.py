@@ -37,7 +37,6 @@ from .search import plain_fields_of
 
 _TABLE_BITS = 16  # formats with a table of all values
 _ONE = ProductLeaf((0,))
-_TILE = 128  # products per tile; each part of a split K is a number of tiles
 
 
 @dataclass(frozen=True)
@@ -197,9 +196,10 @@ class _Chain:
         m, ks, out = self._m, list(range(dump.k)), SingleRounding(dump.out.name)
         if library.k_order == "interleaved":
             ks = _interleaved(dump.k, m.step())
-        every, tiles = m.promote_every or library.promote_every or len(ks), -(-len(ks) // _TILE)
-        step = max(-(-tiles // library.split_k), 1) * _TILE
-        parts = [self.promoted(ks[i : i + step], every, self.zero) for i in range(0, len(ks), step)]
+        every = m.promote_every or library.promote_every or len(ks)
+        parts = [
+            self.promoted(ks[start:stop], every, self.zero) for start, stop in library.parts(len(ks), library.split_k)
+        ]
         rounds = library.split_k_reduction == "out" and len(parts) > 1
         total = parts[0]
         if rounds:

@@ -1,0 +1,80 @@
+"""Stacks whose arithmetic is public."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..attn.catalogue import attentions
+from ..attn.cpu import LaneSum
+from ..order.catalogue import orders
+from ..order.rules import Blocks, Chain, Lanes
+from ..registry import Registry
+from ..special.cpu import SleefExp
+from .normalization import LayerNorm
+from .operations import Arithmetic, Bounded, Flash, Moves, Power, Product, ReciprocalRoot, Rule, Sigmoid, Softmax, Sum
+from .stack import Stack
+
+stacks: Registry[Stack] = Registry("stack", Stack)
+"""Catalogue of stacks."""
+
+_MOVES = (
+    "embedding", "zeros", "new_empty", "zeros_like", "scalar_tensor", "where", "cat", "clone", "scatter", "masked_fill",
+    "gather", "index", "topk", "histc", "_unsafe_view",
+)  # fmt: skip
+_SLEEF = SleefExp(1)
+
+
+_WIDENED: Any = {"from_zero": True, "sum_formats": (("bfloat16", "float32"),)}
+#: Products of MKL's gemm_bf16bf16f32; those of bfloat16 numbers are exact in float32, fused or not.
+_BFLOAT16 = (
+    Blocks("mkl_gemm_bf16", block=192, halves=True, **_WIDENED),
+    Lanes("four_lanes", lanes=4, join="halving", **_WIDENED),
+    Lanes("eight_lanes", lanes=8, join="halving", **_WIDENED),
+    Blocks("fours", block=4, join="halving", **_WIDENED),
+)
+
+
+def _torch_cpu() -> Stack:
+    ieee, aten = "IEEE 754", "PyTorch 2.13, ATen/native"
+    mkl = "MKL 2024.2 and oneDNN 3.12 of PyTorch's wheel: found by probes for each layout of the operands"
+    lanes = Lanes("sgemm_lanes", lanes=4, join="halving", from_zero=True, sum_formats=(("float32", "float32"),))
+    pairs = Chain("vdpbf16ps", swaps_pairs=True, fma=True, flush=True, **_WIDENED)
+    product = Product((orders["mkl_sgemm"], lanes, pairs), mark="exact", source=mkl)
+    rules: dict[str, Rule] = {name: Moves(mark="exact", source="no rounding") for name in _MOVES}
+    rules |= {
+        name: Arithmetic(function, mark="exact", source=ieee)
+        for name, function in (
+            ("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("div", "divide"), ("neg", "negative"),
+            ("_to_copy", "copy"), ("copy", "copy"),
+        )
+    }  # fmt: skip
+    rules |= {
+        "pow": Power(mark="exact", source=f"{aten}/cpu/PowKernel.cpp"),
+        "rsqrt": ReciprocalRoot(mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
+        "sigmoid": Sigmoid(exp=_SLEEF, mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
+        "silu": Sigmoid(exp=_SLEEF, times_x=True, mark="exact", source=f"{aten}/cpu/Activation.cpp"),
+        "sum": Sum((orders["torch_cpu_sum"],), mark="exact", source=f"{aten}/cpu/SumKernel.cpp"),
+        "mean": Sum((orders["torch_cpu_sum"],), mean="division", mark="exact", source=f"{aten}/ReduceOps.cpp: mean"),
+        "native_layer_norm": LayerNorm(mark="exact", source=f"{aten}/cpu/moments_utils.h, layer_norm_kernel.cpp"),
+        "_scaled_dot_product_flash_attention_for_cpu": Flash(
+            (("float32", attentions["torch_cpu_flash_f32"]), ("bfloat16", attentions["torch_cpu_flash_bf16"])),
+            product.orders + _BFLOAT16,
+            mark="exact",
+            source=attentions["torch_cpu_flash_f32"].source,
+        ),
+    }
+    rules |= dict.fromkeys(("mm", "addmm", "bmm", "_grouped_mm"), product)
+    softmax = Softmax(
+        exp=_SLEEF, sums=(("float32", LaneSum(in_lanes=True)), ("bfloat16", LaneSum())), mark="exact",
+        source=f"{aten}/cpu/SoftMaxKernel.cpp: vec_softmax_lastdim_kernel",
+    )  # fmt: skip
+    rules |= dict.fromkeys(("_softmax", "_safe_softmax"), softmax)
+    rules |= {
+        name: Bounded(name, mark="decided", source="MKL VML, high accuracy: its bits are not public")
+        for name in ("sin", "cos", "tanh")
+    }
+    return Stack("torch_cpu", tuple(rules.items()), source="PyTorch 2.13.0 on x86 with AVX-512 or AVX2, eager")
+
+
+stacks.register("torch_cpu", _torch_cpu())
+stacks.seal()

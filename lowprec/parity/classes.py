@@ -1,0 +1,217 @@
+"""The orders of a function whose outputs each add the same number of terms: found by probes, then applied to data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..order.order import DTYPES, FormatName, Order
+from ..order.probed import RevealError
+from ..order.reveal import reveal
+
+Floats = NDArray[np.float32]
+Probe = Callable[[Floats, Floats, float], Floats]
+_TRIALS, _SAMPLES = 10, 40
+_LARGE = 2.0**40
+_SECONDS = 600.0  # of a search
+_MOST = 1 << 22  # numbers of a block of outputs, so that its memory is bounded
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Outputs of a function, divided by the order of their sums.
+
+    Parameters
+    ----------
+    ids : array of int
+        Number of the order of each output, flattened; without axes if all have one.
+    orders : tuple of Order
+        Orders of the products, then of an addend, if there is one.
+    """
+
+    ids: NDArray[np.int64]
+    orders: tuple[Order, ...]
+
+    @classmethod
+    def one(cls, order: Order) -> Classes:
+        """Return the classes of a function all of whose outputs have one order."""
+        return cls(np.zeros((), np.int64), (order,))
+
+    def of(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return the number of the order of each output, as an array of a shape."""
+        return self.ids.reshape(shape) if self.ids.ndim else np.broadcast_to(self.ids, shape)
+
+    def sums(self, a: Floats, b: Floats, c: Floats | None = None) -> Floats:
+        """Return the sums [..., M, N] of the products of a [..., M, K] and b [..., N, K], and perhaps of c [N]."""
+        if c is not None:
+            a = np.concatenate([a, np.ones_like(a[..., :1])], -1)
+            b = np.concatenate([b, np.broadcast_to(c[:, None], (*b.shape[:-1], 1))], -1)
+        out = np.empty((*a.shape[:-1], b.shape[-2]), np.float32)
+        ids = self.of(out.shape)
+        for place in np.ndindex(out.shape[:-2]):
+            for i, order in enumerate(self.orders):
+                rows, columns = np.nonzero((ids[place] == i).any(1))[0], np.nonzero((ids[place] == i).any(0))[0]
+                step = max(1, _MOST // max(a.shape[-1] * len(columns), 1))
+                for start in range(0, len(rows), step):
+                    some = rows[start : start + step]
+                    here = np.ix_(some, columns)
+                    found = order.dot(a[place][some][:, None], b[place][columns][None])
+                    out[place][here] = np.where(ids[place][here] == i, found, out[place][here])
+        return out
+
+
+class Search:
+    """Search of the orders of functions; orders that were found are tried first on other functions.
+
+    Parameters
+    ----------
+    candidates : sequence of callable
+        Rules that are tried before an order is revealed.
+    """
+
+    def __init__(self, candidates: Sequence[Callable[..., Order]] = ()) -> None:
+        self.candidates = candidates
+        self.found: dict[Any, list[Order]] = {}
+
+    def classes(
+        self, name: str, probe: Probe, n: int, dtype: FormatName, *, operands: int = 2, addend: bool = False,
+        seen: Callable[[Floats], Floats] | None = None,
+    ) -> Classes:  # fmt: skip
+        """Return the orders of all outputs of a function.
+
+        Parameters
+        ----------
+        name : str
+            Name of the function, for messages.
+        probe : callable
+            Function of two vectors of n numbers and an addend that returns all outputs, each for these numbers.
+        n : int
+            Number of terms.
+        dtype : str
+            Format of operands and outputs.
+        operands : {1, 2}
+            Whether the outputs are sums of the first vector, or of products.
+        addend : bool
+            Whether the function adds a number to the products.
+        seen : callable, optional
+            Function of sums [trials, 1] in float32 that returns outputs [trials, outputs], if outputs are not the sums
+            themselves. Only rules and orders that were found before are tried.
+
+        Raises
+        ------
+        RevealError
+            If some output is not a sum in one order.
+        """
+        rng = np.random.default_rng(0)
+        inputs = [_cancelling(rng, n, dtype, operands) for _ in range(_TRIALS)]
+        extra = _values(rng.standard_normal(_TRIALS) * addend, dtype)
+        got = np.stack([probe(a, b, float(c)) for (a, b), c in zip(inputs, extra, strict=True)])
+        ids = np.full(got.shape[1], -1)
+        orders = list[Order]()
+        known, plain = (self.found.setdefault((n, dtype, operands, c, seen is None), []) for c in (addend, False))
+        out_format: FormatName = dtype if seen is None else "float32"
+        rules = [rule(n, dtype=dtype, out_format=out_format) for rule in self.candidates if _holds(rule, dtype)]
+        if addend:
+            after = _elements_before_addend(probe, n, 0)
+            rules = [with_addend(order, after) for order in [*plain, *rules]]
+        untried = [*known, *rules]
+        while (ids < 0).any():
+            is_last = not untried
+            if is_last and seen is not None:
+                raise RevealError(f"{name} must be sums by one of the rules, got others", {})
+            output = int((ids < 0).argmax())
+            order = self._reveal(name, probe, n, dtype, operands, output, addend) if is_last else untried.pop(0)
+            a, b = (np.stack(x) for x in zip(*inputs, strict=True))
+            if addend:
+                a, b = np.column_stack([a, np.ones(_TRIALS, np.float32)]), np.column_stack([b, extra])
+            mine = (order.dot(a, b) if operands == 2 else order.sum(a)).astype(np.float32)[:, None]
+            mine = mine if seen is None else seen(mine)
+            same = (ids < 0) & (mine.view(np.int32) == got.view(np.int32)).all(0)
+            ids[same] = len(orders)
+            if same.any():
+                orders.append(order)
+                if order not in known:
+                    known.append(order)
+            elif is_last:
+                raise RevealError(f"{name} must be a sum, got other bits of output {output} than those of {order}", {})
+        return Classes(ids, tuple(orders))
+
+    def _reveal(
+        self, name: str, probe: Probe, n: int, dtype: FormatName, operands: int, output: int, addend: bool
+    ) -> Order:
+        kind = DTYPES[dtype].type
+
+        def function(*vectors: NDArray[Any]) -> Any:
+            a = vectors[0].astype(np.float32)
+            b = vectors[1].astype(np.float32) if operands == 2 else np.ones_like(a)
+            return kind(probe(a, b, 0.0)[output])
+
+        function.__qualname__ = function.__name__ = name
+        order = reveal(function, n, dtype=dtype, operands=operands, samples=_SAMPLES, seconds=_SECONDS)
+        return with_addend(order, _elements_before_addend(probe, n, output)) if addend else order
+
+
+def _elements_before_addend(probe: Probe, n: int, output: int) -> int:
+    """Return the number of elements whose sum an addend joins: ones in it are lost next to a large first element."""
+    a = np.ones(n, np.float32)
+    a[0] = _LARGE
+    return n - round(float(probe(a, np.ones_like(a), -_LARGE)[output]))
+
+
+def with_addend(order: Order, after: int) -> Order:
+    """Return the order with one more element, added to the sum of `after` elements that include the first.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> print(with_addend(lp.orders["sequential"](3), 3))
+    sum(x[0:4])
+    >>> print(with_addend(lp.orders["sequential"](3), 2))
+    sum(x[0], x[1], x[3], x[2])
+    """
+    n = order.n
+    size, steps = [1] * n, list[tuple[int, ...]]()
+    moved = list(range(n))  # new numbers of elements and steps; the addend is element n
+    head = 0  # the largest sum so far that has the first element
+    is_added = False
+    for terms in order.steps:
+        size.append(sum(size[term] for term in terms))
+        if head in terms:
+            if not is_added and size[-1] > after:
+                steps.append((moved[head], n))
+                moved[head], is_added = n + len(steps), True
+            head = len(size) - 1
+        steps.append(tuple(moved[term] for term in terms))
+        moved.append(n + len(steps))
+    if not is_added:
+        steps.append((moved[-1], n))
+    numbers = tuple((moved[n + i] - n - 1, fmt) for i, fmt in order.step_formats)
+    return order.with_(name=order.name, steps=tuple(steps), step_formats=numbers, source=order.source)
+
+
+def _cancelling(rng: np.random.Generator, n: int, dtype: FormatName, operands: int) -> tuple[Floats, Floats]:
+    """Return vectors whose products cancel, so that the rounding errors of their sum are all that remains."""
+    half = n // 2
+    a, b = np.zeros(n), np.zeros(n)
+    first, second = rng.permutation(n)[: 2 * half].reshape(2, half)
+    a[first] = a[second] = rng.standard_normal(half) * 2.0 ** rng.integers(-3, 4, half)
+    b[first] = rng.standard_normal(half) if operands == 2 else 1
+    b[second] = -b[first]
+    if n == 1:
+        a[:], b[:] = rng.standard_normal(2)
+    if operands == 1:
+        return _values(a * b, dtype), np.ones(n, np.float32)
+    return _values(a, dtype), _values(b, dtype)
+
+
+def _values(x: NDArray[Any], dtype: FormatName) -> Floats:
+    return np.asarray(x, np.float32).astype(DTYPES[dtype]).astype(np.float32)
+
+
+def _holds(rule: Callable[..., Order], dtype: FormatName) -> bool:
+    formats = dict(getattr(rule, "sum_formats", ()))
+    return not formats or dtype in formats

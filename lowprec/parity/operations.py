@@ -1,0 +1,287 @@
+"""Rules: the arithmetic of an operation of a stack, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._checks import check_choice
+from .._values import Value, normalize_fields
+from ..attn.cpu import LaneSum
+from ..attn.kernel import AttentionKernel
+from ..attn.sums import RowSum
+from ..order.exact import fma
+from ..order.order import DTYPES, FormatName
+from ..order.rules import OrderRule
+from ..special.cpu import CpuExp
+
+Floats = NDArray[np.float32]
+Mark = Literal["exact", "decided", "own"]
+MARKS: tuple[Mark, ...] = get_args(Mark)
+Mean = Literal["none", "division", "reciprocal"]
+MEANS: tuple[Mean, ...] = get_args(Mean)
+
+
+class Loop(NamedTuple):
+    """How a library runs over the elements of an operation.
+
+    `run` consecutive elements are computed by vectors; the end of a run, beyond the last whole step, by scalars.
+    """
+
+    dtype: FormatName
+    run: int = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rule(Value):
+    """Base of rules, one for each operation of a stack.
+
+    Parameters
+    ----------
+    mark : {"exact", "decided", "own"}
+        ``exact``: the bits follow from public sources or from measurements; ``decided``: the operation has a documented
+        error bound, within which the bits are those of the program that runs; ``own``: a custom rule.
+    source : str
+        Reference for the rule.
+    """
+
+    mark: Mark = dataclasses.field(default="own", kw_only=True)
+    source: str = dataclasses.field(default="user-defined", compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        check_choice(type(self).__name__, "mark", self.mark, MARKS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Moves(Rule):
+    """Operation that moves, selects or creates numbers, without rounding."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Elements(Rule):
+    """Base of operations on single elements, whose result is rounded to the dtype."""
+
+    @abstractmethod
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32, not yet rounded to the dtype."""
+
+
+#: Operations of IEEE arithmetic; each function is rounded to float32.
+_ARITHMETIC: dict[str, Any] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "negative": np.negative,
+    "copy": np.positive,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Arithmetic(Elements):
+    """One operation of IEEE arithmetic in float32.
+
+    Parameters
+    ----------
+    function : str
+        Name of the operation.
+    """
+
+    function: str = "add"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("Arithmetic", "function", self.function, tuple(_ARITHMETIC))
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32."""
+        found: Floats = _ARITHMETIC[self.function](*operands)
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Power(Elements):
+    """Squares and cubes, as products that are rounded to the dtype one by one."""
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the power in float32."""
+        x, power = operands
+        if power not in (2, 3):
+            raise ValueError(f"Power: exponent must be 2 or 3, got {power}")
+        square: Floats = x * x
+        return square if power == 2 else rounded(square, loop.dtype) * x
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReciprocalRoot(Elements):
+    """1 / sqrt(x), by a square root and a division, each rounded to float32, or by a single rounding.
+
+    Parameters
+    ----------
+    once : bool
+        Whether the exact value is rounded once.
+    """
+
+    once: bool = False
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32."""
+        x = operands[0].astype(np.float64) if self.once else operands[0]
+        found: Floats = np.asarray(x.dtype.type(1) / np.sqrt(x), np.float32)
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sigmoid(Elements):
+    """1 / (1 + exp(-x)), or x / (1 + exp(-x)), with a vector function in whole steps of a run, and glibc's in the rest.
+
+    Parameters
+    ----------
+    exp : CpuExp
+        Vector function.
+    times_x : bool
+        Whether x is the numerator: SiLU.
+    step : int
+        Bytes of a step of the loop.
+    """
+
+    exp: CpuExp = dataclasses.field(kw_only=True)
+    times_x: bool = False
+    step: int = 128
+
+    def compute(self, loop: Loop, *operands: Any) -> Floats:
+        """Return the result in float32."""
+        x = operands[0]
+        flat = np.negative(x).reshape(1, -1)
+        e = self.exp.with_(width=1)(flat)
+        step = self.step // DTYPES[loop.dtype].itemsize
+        in_rest = np.arange(flat.size) % max(loop.run, 1) >= loop.run // step * step
+        e[0, in_rest] = self.exp.factors(np.minimum(flat[0, in_rest], np.float32(128)))
+        return (x if self.times_x else np.float32(1)) / (np.float32(1) + e.reshape(x.shape))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bounded(Rule):
+    """A function whose bits no public source gives: results of the program that runs are kept if they are in bounds.
+
+    Parameters
+    ----------
+    function : str
+        Function of NumPy.
+    ulps : float
+        Largest error, in units in the last place of float32.
+    """
+
+    function: str = "sin"
+    ulps: float = 1.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sum(Rule):
+    """A sum or a mean.
+
+    Parameters
+    ----------
+    orders : tuple of OrderRule
+        Rules of orders. Each output takes the first that gives its bits in probes; if none does, its order is revealed.
+    mean : {"none", "division", "reciprocal"}
+        Whether the sum is divided by the count, or multiplied by the rounded reciprocal of the count.
+    """
+
+    orders: tuple[OrderRule, ...] = ()
+    mean: Mean = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("Sum", "mean", self.mean, MEANS)
+
+    def finish(self, sums: Floats, n: int) -> Floats:
+        """Return the sums, or means of n numbers, in float32."""
+        if self.mean == "none":
+            return sums
+        return sums / np.float32(n) if self.mean == "division" else sums * (np.float32(1) / np.float32(n))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Product(Rule):
+    """Matrix products, perhaps with an addend.
+
+    Parameters
+    ----------
+    orders : tuple of OrderRule
+        Rules of orders, as in `Sum`.
+    """
+
+    orders: tuple[OrderRule, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Softmax(Rule):
+    """exp(x - max) times the reciprocal of its sum, along the last axis.
+
+    Parameters
+    ----------
+    exp : CpuExp
+        Exponential function.
+    sums : tuple of (str, LaneSum)
+        Order of the sum of each dtype; elements beyond its lanes use glibc's exponential function.
+    """
+
+    exp: CpuExp = dataclasses.field(kw_only=True)
+    sums: tuple[tuple[FormatName, LaneSum], ...] = ()
+
+    def compute(self, x: Floats, dtype: FormatName) -> Floats:
+        """Return the result in float32."""
+        rows = x.reshape(-1, x.shape[-1])
+        shifted = rows - rows.max(-1, keepdims=True)
+        order = dict(self.sums)[dtype]
+        e = self.exp.with_(width=1)(shifted)
+        whole = e.shape[1] if order.in_lanes else e.shape[1] // 16 * 16
+        e[:, whole:] = self.exp.factors(shifted[:, whole:].ravel()).reshape(len(e), -1)
+        return (e * (np.float32(1) / row_sums(order, e))[:, None]).reshape(x.shape)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flash(Rule):
+    """Attention in one tile of keys.
+
+    Parameters
+    ----------
+    kernels : tuple of (str, AttentionKernel)
+        Kernel of each dtype, for all but the orders of its products.
+    orders : tuple of OrderRule
+        Rules of the orders of products, as in `Sum`.
+    """
+
+    kernels: tuple[tuple[FormatName, AttentionKernel], ...] = ()
+    orders: tuple[OrderRule, ...] = ()
+
+    def kernel(self, dtype: FormatName) -> AttentionKernel:
+        """Return the kernel of a dtype."""
+        return dict(self.kernels)[dtype]
+
+    def block(
+        self, scores: Floats, scale: np.float32, mask: Floats | None, dtype: FormatName,
+        times_values: Callable[[Floats], Floats],
+    ) -> Floats:  # fmt: skip
+        """Return the output of a block of rows, from products Q K^T and a function that multiplies by V."""
+        kernel = self.kernel(dtype)
+        scores = scores * scale if mask is None else fma(scores, scale, mask)
+        p = kernel.exp2(np.ascontiguousarray(scores - scores.max(1, keepdims=True)))
+        inverse = kernel.reciprocal(row_sums(kernel.row_sum, p))
+        return times_values(rounded(p, dtype)) * inverse[:, None]
+
+
+def rounded(x: Floats, dtype: FormatName) -> Floats:
+    """Return float32 numbers rounded to a dtype, as float32."""
+    return x if dtype == "float32" else x.astype(DTYPES[dtype]).astype(np.float32)
+
+
+def row_sums(order: RowSum, e: Floats) -> Floats:
+    """Return the sums of rows."""
+    sums = np.zeros((len(e), order.lanes), np.float32)
+    order.add(np.ascontiguousarray(e), np.zeros(len(e), np.float32), False, sums)
+    return order.total(sums)

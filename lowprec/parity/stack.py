@@ -1,0 +1,178 @@
+"""`Stack`: the arithmetic of every operation of a model's forward pass, as data and as TOML.
+
+A file names a stack of the catalogue and changes of it; a rule that has a class replaces the operation's rule, others
+change fields of it::
+
+    base = "torch_cpu"
+    name = "mine"
+
+    [rules.rsqrt]
+    once = true
+
+    [rules.tanh]
+    is = "Bounded"
+    function = "tanh"
+    ulps = 2.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._values import Value, normalize_fields
+from ..attn.catalogue import attentions
+from ..definitions import VERSION, DefinitionError, Reader, Writer, to_mapping
+from ..order.catalogue import orders
+from ..order.rules import OrderRule
+from ..recipe.data import CLASSES, subclasses
+from ..recipe.toml import toml_value
+from ..registry import Registry, UnknownNameError, suggest
+from .operations import Rule
+
+_CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions}
+#: Fields of rules that hold entries of catalogues, with these.
+_NAMED = {"orders": "order", "kernels": "attention"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack(Value):
+    """The arithmetic of every operation of a model's forward pass.
+
+    Parameters
+    ----------
+    name : str
+        Name in tables and messages.
+    rules : tuple of (str, Rule)
+        Rule of each operation, by PyTorch's name of it without overload, such as ``("mm", Product())``.
+    source : str
+        Reference for the stack.
+
+    Examples
+    --------
+    >>> import lowprec as lp
+    >>> stack = lp.stacks["torch_cpu"]
+    >>> stack.rule("rsqrt").once, stack.rule("tanh").mark
+    (False, 'decided')
+    """
+
+    name: str = dataclasses.field(compare=False)
+    rules: tuple[tuple[str, Rule], ...] = ()
+    source: str = dataclasses.field(default="user-defined", compare=False)
+
+    def __post_init__(self) -> None:
+        normalize_fields(self)
+        for operation, rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise TypeError(f"Stack {self.name}: rules must be of class Rule, got {rule!r} for {operation!r}")
+
+    def rule(self, operation: str) -> Rule:
+        """Return the rule of an operation.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        known = dict(self.rules)
+        if operation not in known:
+            hint = suggest(operation, known)
+            raise UnknownNameError(f"stack {self.name!r}: unknown operation {operation!r}: {hint}")
+        return known[operation]
+
+    def with_rules(self, name: str, rules: Mapping[str, Rule]) -> Stack:
+        """Return a stack with other rules of some operations."""
+        return Stack(name, tuple({**dict(self.rules), **rules}.items()), source=f"what-if of {self.name}")
+
+    def to_toml(self) -> str:
+        """Return the stack as TOML, with all rules and hashes of the entries of catalogues that they name."""
+        w = Writer(_CATALOGUES, full=False)
+        lines = [f"name = {toml_value(self.name)}", f"source = {toml_value(self.source)}"]
+        for operation, rule in self.rules:
+            row = {**to_mapping(rule), "source": rule.source}
+            for field, kind in _NAMED.items():
+                row |= {field: _names(getattr(rule, field), kind, w)} if field in row else {}
+            lines += ["", f"[rules.{operation}]", *(f"{key} = {toml_value(value)}" for key, value in row.items())]
+        lines += ["", "[definitions]", f"version = {VERSION}"]
+        for kind, words in w.table.items():
+            lines += ["", f"[definitions.{kind}]"]
+            lines += [f"{toml_value(word)} = {toml_value(definition)}" for word, definition in words.items()]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, text: str, bases: Registry[Stack]) -> Stack:
+        """Read a stack from TOML.
+
+        Parameters
+        ----------
+        text : str
+            Stack as TOML.
+        bases : Registry
+            Stacks that `base` may name.
+
+        Raises
+        ------
+        ValueError
+            If it is not TOML, a rule cannot be made, or a name has another definition here.
+        """
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"stack: file must be TOML, got another text: {error}") from None
+        known = ("base", "name", "source", "rules", "definitions")
+        if odd := [key for key in content if key not in known]:
+            raise ValueError(f"stack must have the keys {', '.join(known)}, got {odd[0]!r}")
+        if not isinstance(content.get("rules", {}), Mapping):
+            raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
+        classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base)}
+        r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
+        base = bases[content["base"]] if "base" in content else cls("empty")
+        rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}
+        made = base.with_rules(content.get("name", "unnamed"), rules)
+        return dataclasses.replace(made, source=content.get("source", made.source))
+
+
+def _names(value: Any, kind: str, w: Writer) -> Any:
+    """Return a field of a rule with words for its objects."""
+    if isinstance(value, tuple):
+        return [_names(item, kind, w) for item in value]
+    return value if isinstance(value, str) else w.name(kind, value)
+
+
+def _objects(value: Any, kind: str, r: Reader) -> Any:
+    """Return a field of a rule with objects for its words; in pairs, the first word is a dtype."""
+    if isinstance(value, list):
+        return tuple(
+            (item[0], r.find(kind, item[-1])) if isinstance(item, list) else r.find(kind, item) for item in value
+        )
+    raise DefinitionError(f"stack: {kind}s must be a list of names, got {value!r}")
+
+
+def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
+    where = f"stack: rules.{operation}"
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where} must be a table, got {row!r}")
+    named = {field: _objects(row[field], kind, r) for field, kind in _NAMED.items() if field in row}
+    plain = {field: value for field, value in row.items() if field not in named}
+    if "is" not in plain:
+        old = base.rule(operation)
+        plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
+        named = {field: getattr(old, field) for field in _NAMED if hasattr(old, field)} | named
+    made = r.made(plain)
+    if not isinstance(made, Rule):
+        raise ValueError(f"{where} must be a rule, got {plain['is']!r}")
+    return made.with_(**named) if named else made
+
+
+def load_stack(stack: str | Stack, bases: Registry[Stack]) -> Stack:
+    """Return a stack, given as an object, by name, or as a ``.toml`` file."""
+    if not (isinstance(stack, str) and stack.endswith(".toml")):
+        return bases.get(stack)
+    try:
+        return Stack.from_toml(Path(stack).read_text(), bases)
+    except ValueError as error:
+        raise ValueError(f"{stack!r}: {error}") from None

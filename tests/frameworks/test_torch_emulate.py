@@ -1,0 +1,213 @@
+"""Operations and whole models of PyTorch on this CPU, computed from the stack's rules: 0 outputs differ."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import lowprec as lp
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from torch.nn import functional as F  # noqa: E402
+
+from lowprec.parity.operations import Product, ReciprocalRoot, Sum  # noqa: E402
+from lowprec.torch import emulate  # noqa: E402
+
+pytestmark = pytest.mark.torch
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def normal(*shape, dtype="float32", seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DTYPES[dtype])
+
+
+def check(function, *kept):
+    """Assert that no output of a function differs; `kept` are the operations whose bits may be PyTorch's own."""
+    with torch.no_grad():
+        expected = function()
+        with emulate() as run:
+            found = function()
+    assert not run.first
+    assert {name for name, count in run.counts.items() if count.kept} <= set(kept)
+    assert torch.equal(found, expected)
+    assert any(count.outputs for name, count in run.counts.items() if name not in kept)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operations_on_rows(dtype):
+    """33 rows of 50: the vectors' rest, and PyTorch's loop over strided memory."""
+    x = normal(33, 50, dtype=dtype) * 4
+    weight, bias = normal(50, dtype=dtype, seed=1), normal(50, dtype=dtype, seed=2)
+    for function in (
+        lambda: F.silu(x) + torch.sigmoid(x[:, 1:31]).sum(),
+        lambda: x.softmax(-1) - x[:, :7].softmax(-1).sum(-1, keepdim=True),
+        lambda: F.layer_norm(x, (50,), weight, bias),
+        lambda: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype),
+        lambda: x.sum(0) + x.pow(3).sum(0),
+    ):
+        check(function)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 33), (2, 7, 40), (5, 33, 50)])
+def test_products(m, n, k, dtype):
+    a, w, bias = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype, seed=1), normal(n, dtype=dtype, seed=2)
+    check(lambda: F.linear(a, w))
+    check(lambda: F.linear(a, w, bias))
+    check(lambda: torch.bmm(a.expand(3, m, k), w.T.expand(3, k, n)))
+
+
+@pytest.mark.slow
+def test_a_buffer_that_is_four_bytes_off_has_another_order():
+    a, w = normal(2, 50), normal(32, 50, seed=1)
+    off = torch.empty(2 * 50 + 1)[1:].view(2, 50).copy_(a)
+    check(lambda: F.linear(off, w))
+    check(lambda: F.linear(a, w))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(dtype, causal):
+    q, k, v = (normal(1, 2, 33, 24, dtype=dtype, seed=i) for i in range(3))
+    check(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+
+
+def test_what_a_stack_does_not_know_is_an_error():
+    x = normal(4, 600)
+    with pytest.raises(ValueError, match="'torch_cpu': unknown operation 'gelu'"), emulate():
+        F.gelu(x)
+    with pytest.raises(ValueError, match=r"_to_copy must be in float32 or bfloat16, got torch\.float64"), emulate():
+        x.double()
+    with pytest.raises(ValueError, match="flash attention must have at most 512 keys, got 600"), emulate():
+        F.scaled_dot_product_attention(*[x.view(1, 1, 600, 4)] * 3)
+    with pytest.raises(ValueError, match="exponent must be 2 or 3, got 4"), emulate():
+        x**4
+
+
+def test_a_product_that_is_no_sum_is_named(monkeypatch):
+    def random(*args):
+        return torch.randn(args[0].shape[0], args[1].shape[1])
+
+    monkeypatch.setattr(torch, "matmul", random)
+    a, b = normal(3, 5), normal(5, 4)
+    with pytest.raises(ValueError, match=r"mm must be a sum in one order, got operands \(3, 5\), \(5, 4\)"), emulate():
+        torch.mm(a, b)
+
+
+def llama(dtype, attention="eager", hidden=80):
+    return _made(
+        transformers.LlamaForCausalLM, transformers.LlamaConfig, dtype, attention, hidden, intermediate_size=240
+    )
+
+
+def _made(cls, config, dtype, attention, hidden=80, **fields):
+    torch.manual_seed(0)
+    usual = {
+        "vocab_size": 250, "hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+    }  # fmt: skip
+    usual = {} if cls is transformers.GPT2LMHeadModel else usual
+    made = cls(config(**{**usual, **fields}, attn_implementation=attention)).eval()
+    for p in made.parameters():
+        p.data = p.data * 4 if p.ndim > 1 else p.data + torch.randn_like(p.data) * 0.1  # peaked; no weight of one
+    return made.to(DTYPES[dtype])
+
+
+def gpt2(dtype, attention):
+    fields = {"vocab_size": 250, "n_positions": 64, "n_embd": 80, "n_layer": 2, "n_head": 5, "eos_token_id": 0}
+    return _made(transformers.GPT2LMHeadModel, transformers.GPT2Config, dtype, attention, bos_token_id=0, **fields)
+
+
+def qwen3_moe(dtype, attention):
+    return _made(
+        transformers.Qwen3MoeForCausalLM, transformers.Qwen3MoeConfig, dtype, attention, moe_intermediate_size=72,
+        head_dim=24, num_key_value_heads=1, num_experts=8, num_experts_per_tok=2,
+    )  # fmt: skip
+
+
+def mixtral(dtype, attention):
+    return _made(
+        transformers.MixtralForCausalLM, transformers.MixtralConfig, dtype, attention, intermediate_size=96,
+        num_local_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+
+
+def deepseek(dtype, attention):
+    return _made(
+        transformers.DeepseekV3ForCausalLM, transformers.DeepseekV3Config, dtype, attention, intermediate_size=96,
+        moe_intermediate_size=40, n_shared_experts=1, n_routed_experts=8, kv_lora_rank=32, q_lora_rank=48,
+        qk_rope_head_dim=16, v_head_dim=16, qk_nope_head_dim=16, n_group=2, topk_group=1, num_experts_per_tok=2,
+        first_k_dense_replace=1,
+    )  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("make", "dtype", "attention", "shape"), [
+    (llama, "float32", "eager", (2, 33)), (llama, "bfloat16", "sdpa", (2, 33)), (llama, "float32", "sdpa", (1, 7)),
+    (qwen3_moe, "float32", "sdpa", (2, 33)), (qwen3_moe, "bfloat16", "eager", (1, 7)),
+    (gpt2, "float32", "eager", (1, 7)), (gpt2, "bfloat16", "sdpa", (1, 7)),
+    (deepseek, "float32", "sdpa", (1, 7)), (deepseek, "bfloat16", "eager", (2, 33)),
+    (mixtral, "float32", "sdpa", (1, 7)), (mixtral, "bfloat16", "eager", (1, 7)),
+])  # fmt: skip
+def test_no_logit_of_a_model_differs(make, dtype, attention, shape):
+    model = make(dtype, attention)
+    tokens = torch.randint(0, 250, shape, generator=torch.Generator().manual_seed(1))
+    check(lambda: model(tokens, use_cache=False).logits, "sin", "cos", "tanh")
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore:.*past_key_values:FutureWarning")  # transformers renamed the argument
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_logit_differs_with_a_cache(dtype):
+    model = llama(dtype, "sdpa")
+    tokens = torch.arange(11)[None]
+
+    def decode():
+        found = [out := model(tokens, use_cache=True)]
+        for _ in range(4):
+            next_token = found[-1].logits[:, -1:].argmax(-1)
+            found.append(model(next_token, past_key_values=out.past_key_values, use_cache=True))
+        return torch.cat([out.logits for out in found], 1)
+
+    check(decode, "sin", "cos")
+
+
+@pytest.mark.ci
+def test_the_page_shows_what_its_code_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()
+    code, printed = re.search(r"```python\n(import torch.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
+SEQUENTIAL = (lp.orders["sequential"],)
+WRONG = {
+    "mm": Product(SEQUENTIAL), "bmm": Product((lp.orders["halving"],)), "rsqrt": ReciprocalRoot(once=True),
+    "mean": lp.stacks["torch_cpu"].rule("mean").with_(mean="reciprocal"), "sum": Sum(SEQUENTIAL, mean="division"),
+    "silu": lp.stacks["torch_cpu"].rule("silu").with_(step=1 << 20),
+}  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("operation", WRONG)
+def test_a_wrong_rule_is_named(operation):
+    stack = lp.stacks["torch_cpu"].with_rules("wrong", {operation: WRONG[operation]})
+    model = mixtral("float32", "eager")
+    with torch.no_grad(), emulate(stack) as run:
+        model(torch.arange(14).reshape(2, 7))
+    differing = {name for name, count in run.counts.items() if count.differing}
+    assert differing == {operation}
+    assert run.first.startswith(operation)

@@ -1,0 +1,82 @@
+"""Stacks as data: TOML, what differs from a base, and addends in orders."""
+
+import pytest
+from click.testing import CliRunner
+
+import lowprec as lp
+from lowprec.cli.app import cli
+from lowprec.parity.classes import with_addend
+from lowprec.parity.stack import Stack, load_stack
+
+TORCH = "torch_cpu"
+
+
+def read(text):
+    return Stack.from_toml(text, lp.stacks)
+
+
+def test_a_stack_as_toml_is_the_stack():
+    stack = lp.stacks[TORCH]
+    again = read(stack.to_toml())
+    assert again == stack
+    assert [rule.source for _, rule in again.rules] == [rule.source for _, rule in stack.rules]
+    assert {rule.mark for _, rule in stack.rules} == {"exact", "decided"}
+
+
+def test_a_file_has_a_base_and_what_differs(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        f'base = "{TORCH}"\nname = "mine"\n[rules.rsqrt]\nonce = true\n[rules.mean]\norders = ["sequential"]\n'
+    )
+    mine, base = load_stack(str(tmp_path / "mine.toml"), lp.stacks), lp.stacks[TORCH]
+    assert [name for name, rule in mine.rules if rule != base.rule(name)] == ["rsqrt", "mean"]
+    assert (mine.rule("rsqrt").once, mine.rule("rsqrt").mark) == (True, "own")
+    assert mine.rule("mean").with_(orders=base.rule("mean").orders, mark="exact") == base.rule("mean")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name", "file must be TOML"),
+        ("rule = 1", "keys base, name, source, rules, definitions, got 'rule'"),
+        ("rules = 3", "rules must be tables, got 3"),
+        ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
+        ('base = "torch"', "unknown stack 'torch': did you mean 'torch_cpu'"),
+        ('[rules.mm]\nis = "Chain"', r"rules\.mm must be a rule, got 'Chain'"),
+        (f'base = "{TORCH}"\n[rules.rsqrt]\nonc = true', "unknown field 'onc' of ReciprocalRoot"),
+        (f'base = "{TORCH}"\n[rules.mm]\norders = ["mkl"]', "unknown order 'mkl': did you mean 'mkl_sgemm'"),
+        (f'base = "{TORCH}"\n[rules.mm]\norders = "mkl"', "orders must be a list of names, got 'mkl'"),
+        (f'base = "{TORCH}"\n[rules.erf]\nonce = true', "unknown operation 'erf'"),
+        (f'base = "{TORCH}"\n[rules.sin]\nmark = "best"', "mark must be one of 'exact', 'decided', 'own', got 'best'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text, message):
+    with pytest.raises(ValueError, match=message):
+        read(text)
+
+
+def test_a_kernel_with_another_definition_is_refused():
+    text = lp.stacks[TORCH].to_toml()
+    start = text.index('"torch_cpu_sum" = "') + 19
+    with pytest.raises(ValueError, match="order 'torch_cpu_sum' has changed since the file was written"):
+        read(text[:start] + "0" * 12 + text[start + 12 :])
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize("name", ["sequential", "halving"])
+def test_an_addend_joins_the_sum_that_has_so_many_elements(name, after):
+    order = lp.orders[name](8)
+    found = with_addend(order, after)
+    assert found.n == 9
+    x = [2.0**30] + [1.0] * 7 + [-(2.0**30)]  # ones are lost until the addend cancels the first element
+    sums = {"sequential": {1: 7, 2: 6, 5: 3}, "halving": {1: 7, 2: 6, 5: 4}}  # halving: sums of 1, 2, 4 and 8
+    assert found.sum(x) == sums[name][after]
+
+
+def test_the_command_lists_rules_and_writes_toml():
+    def run(*words):
+        return CliRunner().invoke(cli, ["stacks", *words]).output
+
+    listed = [line.split(",") for line in run(TORCH, "--csv").splitlines()]
+    assert [row[2] for row in listed if row[0] in ("rsqrt", "tanh")] == ["exact", "decided"]
+    assert read(run(TORCH, "--toml")) == lp.stacks[TORCH]
+    assert "NAME must be given with --toml" in run("--toml")
