@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..attn.catalogue import attentions
-from ..attn.cpu import LaneSum
+from ..norm.catalogue import norms
 from ..order.catalogue import orders
 from ..order.rules import Blocks, Chain, Lanes
 from ..registry import Registry
 from ..special.cpu import SleefExp
-from .normalization import LayerNorm
-from .operations import Arithmetic, Bounded, Flash, Moves, Power, Product, ReciprocalRoot, Rule, Sigmoid, Softmax, Sum
+from .operations import Arithmetic, Bounded, Flash, Moves, Power, Product, ReciprocalRoot, Rows, Rule, Sigmoid, Sum
 from .stack import Stack
 
 stacks: Registry[Stack] = Registry("stack", Stack)
@@ -55,7 +54,11 @@ def _torch_cpu() -> Stack:
         "silu": Sigmoid(exp=_SLEEF, times_x=True, mark="exact", source=f"{aten}/cpu/Activation.cpp"),
         "sum": Sum((orders["torch_cpu_sum"],), mark="exact", source=f"{aten}/cpu/SumKernel.cpp"),
         "mean": Sum((orders["torch_cpu_sum"],), mean="division", mark="exact", source=f"{aten}/ReduceOps.cpp: mean"),
-        "native_layer_norm": LayerNorm(mark="exact", source=f"{aten}/cpu/moments_utils.h, layer_norm_kernel.cpp"),
+        "native_layer_norm": Rows(
+            (("float32", norms["torch_cpu_layer_norm"]), ("bfloat16", norms["torch_cpu_layer_norm_bfloat16"])),
+            mark="exact",
+            source=norms["torch_cpu_layer_norm"].source,
+        ),
         "_scaled_dot_product_flash_attention_for_cpu": Flash(
             (("float32", attentions["torch_cpu_flash_f32"]), ("bfloat16", attentions["torch_cpu_flash_bf16"])),
             product.orders + _BFLOAT16,
@@ -64,9 +67,9 @@ def _torch_cpu() -> Stack:
         ),
     }
     rules |= dict.fromkeys(("mm", "addmm", "bmm", "_grouped_mm"), product)
-    softmax = Softmax(
-        exp=_SLEEF, sums=(("float32", LaneSum(in_lanes=True)), ("bfloat16", LaneSum())), mark="exact",
-        source=f"{aten}/cpu/SoftMaxKernel.cpp: vec_softmax_lastdim_kernel",
+    softmax = Rows(
+        (("float32", norms["torch_cpu_softmax"]), ("bfloat16", norms["torch_cpu_softmax_16"])), mark="exact",
+        source=norms["torch_cpu_softmax"].source,
     )  # fmt: skip
     rules |= dict.fromkeys(("_softmax", "_safe_softmax"), softmax)
     rules |= {

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from .._checks import check_choice
 from .._values import Value, normalize_fields
-from ..attn.cpu import LaneSum
 from ..attn.kernel import AttentionKernel
 from ..attn.sums import RowSum
+from ..norm.norm import Norm
 from ..order.exact import fma
 from ..order.order import DTYPES, FormatName
 from ..order.rules import OrderRule
@@ -219,29 +219,22 @@ class Product(Rule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Softmax(Rule):
-    """exp(x - max) times the reciprocal of its sum, along the last axis.
+class Rows(Rule):
+    """A norm or softmax of rows.
 
     Parameters
     ----------
-    exp : CpuExp
-        Exponential function.
-    sums : tuple of (str, LaneSum)
-        Order of the sum of each dtype; elements beyond its lanes use glibc's exponential function.
+    norms : tuple of (str, Norm)
+        Function for each dtype.
     """
 
-    exp: CpuExp = dataclasses.field(kw_only=True)
-    sums: tuple[tuple[FormatName, LaneSum], ...] = ()
+    norms: tuple[tuple[FormatName, Norm], ...] = ()
 
-    def compute(self, x: Floats, dtype: FormatName) -> Floats:
-        """Return the result in float32."""
-        rows = x.reshape(-1, x.shape[-1])
-        shifted = rows - rows.max(-1, keepdims=True)
-        order = dict(self.sums)[dtype]
-        e = self.exp.with_(width=1)(shifted)
-        whole = e.shape[1] if order.in_lanes else e.shape[1] // 16 * 16
-        e[:, whole:] = self.exp.factors(shifted[:, whole:].ravel()).reshape(len(e), -1)
-        return (e * (np.float32(1) / row_sums(order, e))[:, None]).reshape(x.shape)
+    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats, eps: float = 1e-6) -> Floats:
+        """Return the function of rows [..., n], with the weight and bias [n] of a norm, in float32."""
+        kind = DTYPES[dtype]
+        found = dict(self.norms)[dtype](x.astype(kind), *(each.astype(kind) for each in parameters), eps=eps)
+        return found.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -27,6 +27,9 @@ from typing import Any
 from .._values import Value, normalize_fields
 from ..attn.catalogue import attentions
 from ..definitions import VERSION, DefinitionError, Reader, Writer, to_mapping
+from ..norm.catalogue import norms
+from ..norm.norm import Norm
+from ..norm.sums import ColumnSum, Welford
 from ..order.catalogue import orders
 from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
@@ -34,9 +37,9 @@ from ..recipe.toml import toml_value
 from ..registry import Registry, UnknownNameError, suggest
 from .operations import Rule
 
-_CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions}
+_CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
 #: Fields of rules that hold entries of catalogues, with these.
-_NAMED = {"orders": "order", "kernels": "attention"}
+_NAMED = {"orders": "order", "kernels": "attention", "norms": "norm"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,6 +132,7 @@ class Stack(Value):
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
         classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base)}
+        classes |= {c.__name__: c for c in (Norm, Welford, ColumnSum, *subclasses(ColumnSum))}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")
         rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}

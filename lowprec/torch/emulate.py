@@ -19,7 +19,6 @@ from lowprec.order.order import FormatName
 from lowprec.order.probed import RevealError
 from lowprec.parity.catalogue import stacks
 from lowprec.parity.classes import Classes, Search, with_addend
-from lowprec.parity.normalization import LayerNorm
 from lowprec.parity.operations import (
     Bounded,
     Elements,
@@ -27,18 +26,18 @@ from lowprec.parity.operations import (
     Loop,
     Moves,
     Product,
+    Rows,
     Rule,
-    Softmax,
     Sum,
     rounded,
-    row_sums,
 )
 from lowprec.parity.stack import Stack, load_stack
+
+from .emulated_attention import ALIGNMENT, Bfloat16Blocks, Float32Blocks, fill, like, values
 
 Floats = NDArray[np.float32]
 _DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
-_ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo 16
 
 
 @dataclass
@@ -178,22 +177,21 @@ class _Mode(TorchDispatchMode):
         if isinstance(rule, Elements):
             if kwargs.get("alpha", 1) != 1:
                 raise ValueError(f"emulate: {name} must have alpha 1, got {kwargs['alpha']}")
-            operands = [_values(a) if isinstance(a, torch.Tensor) else np.float32(a) for a in args]
+            operands = [values(a) if isinstance(a, torch.Tensor) else np.float32(a) for a in args]
             with np.errstate(all="ignore"):
                 x = rule.compute(Loop(dtype, _run(args[0])), *(operands if len(args) < 3 else operands[:1]))
         elif isinstance(rule, Sum):
             x = self.sum(rule, args[0], (*args[1:2], None)[0] or range(args[0].dim()), dtype)
         elif isinstance(rule, Product):
             x = self.product(name, rule, args, dtype)
-        elif isinstance(rule, Softmax):
+        elif isinstance(rule, Rows) and name == "native_layer_norm":
+            given, shape, weight, bias, eps = args
+            x = rule.compute(values(given).reshape(-1, math.prod(shape)), dtype, values(weight).ravel(),
+                             values(bias).ravel(), eps=eps)  # fmt: skip
+        elif isinstance(rule, Rows):
             if args[1] not in (-1, args[0].dim() - 1) or args[0].dtype != out.dtype:
                 raise ValueError(f"emulate: {name} must be along the last axis, in one dtype, got axis {args[1]}")
-            with np.errstate(all="ignore"):
-                x = rule.compute(_values(args[0]), dtype)
-        elif isinstance(rule, LayerNorm):
-            given, shape, weight, bias, eps = args
-            rows = _values(given).reshape(-1, math.prod(shape))
-            x = rule.compute(rows, _values(weight).ravel(), _values(bias).ravel(), np.float32(eps), dtype)
+            x = rule.compute(values(args[0]), dtype)
         elif isinstance(rule, Flash):
             x = self.flash(rule, args, kwargs, dtype)
         else:
@@ -205,15 +203,15 @@ class _Mode(TorchDispatchMode):
         axes = sorted(d % x.dim() for d in dims)
         kept = [d for d in range(x.dim()) if d not in axes]
         n = math.prod(x.shape[d] for d in axes)
-        buffer = _like(x)
+        buffer = like(x)
 
         def probe(a: Floats, b: Floats, c: float) -> Floats:
             terms = torch.from_numpy(a).reshape([x.shape[d] if d in axes else 1 for d in range(x.dim())])
-            _fill(buffer, terms)
-            return _values(buffer.sum(axes)).ravel()
+            fill(buffer, terms)
+            return values(buffer.sum(axes)).ravel()
 
         plan = self.plan(("sum", *axes), rule, "sum", probe, n, dtype, [x], operands=1)
-        rows = _values(x).transpose([*kept, *axes]).reshape(-1, n)
+        rows = values(x).transpose([*kept, *axes]).reshape(-1, n)
         out = np.empty(len(rows), np.float32)
         for i, order in enumerate(plan.orders):
             mine = plan.of(out.shape) == i
@@ -243,25 +241,25 @@ class _Mode(TorchDispatchMode):
         at: int = -1,
     ) -> Floats:
         """Return A B + C of matrices or batches; `at`, if given, is the address of the result modulo 16 elements."""
-        buffers = [_like(t) for t in (a, b)]
-        addend = None if c is None else _like(c)
+        buffers = [like(t) for t in (a, b)]
+        addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]
 
         def probe(x: Floats, y: Floats, z: float) -> Floats:
-            _fill(buffers[0], torch.from_numpy(x))
-            _fill(buffers[1], torch.from_numpy(y)[:, None])
+            fill(buffers[0], torch.from_numpy(x))
+            fill(buffers[1], torch.from_numpy(y)[:, None])
             if addend is not None:
                 addend.fill_(z)
-                return _values(torch.addmm(addend, *buffers)).ravel()
+                return values(torch.addmm(addend, *buffers)).ravel()
             if at >= 0:
-                return _values(
+                return values(
                     torch.mm(*buffers, out=torch.zeros(m * n + 16, dtype=a.dtype)[at : at + m * n].view(m, n))
                 ).ravel()
-            return _values(torch.matmul(*buffers)).ravel()
+            return values(torch.matmul(*buffers)).ravel()
 
         given = [a, b] if c is None else [a, b, c]
         plan = self.plan(("product", at), rule, "product", probe, a.shape[-1], dtype, given, addend=c is not None)
-        return plan.sums(_values(a), np.swapaxes(_values(b), -1, -2), None if c is None else _values(c))
+        return plan.sums(values(a), np.swapaxes(values(b), -1, -2), None if c is None else values(c))
 
     def plan(
         self, what: Any, rule: Any, name: str, probe: Any, n: int, dtype: FormatName, given: Any, **kind: Any
@@ -270,7 +268,7 @@ class _Mode(TorchDispatchMode):
         if rule.mark == "own":
             order = rule.orders[0](n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
             return Classes.one(with_addend(order, n) if kind.get("addend") else order)
-        layout = [(tuple(t.shape), t.stride(), t.data_ptr() % _ALIGNMENT) for t in given]
+        layout = [(tuple(t.shape), t.stride(), t.data_ptr() % ALIGNMENT) for t in given]
         key = (str(what), dtype, torch.get_num_threads(), *layout)
         if key not in self.plans:
             search = self.searches.setdefault(rule, Search(rule.orders))
@@ -288,7 +286,7 @@ class _Mode(TorchDispatchMode):
             raise ValueError(f"emulate: flash attention must have at most {tile.keys_of(call)} keys, got {n}")
         rows = rule.kernel(dtype).schedule.queries(call, tile)
         factor = np.float32(1 / math.sqrt(d) if scale is None else scale)
-        hidden = None if mask is None else _values(mask.expand(batch, heads, m, n))
+        hidden = None if mask is None else values(mask.expand(batch, heads, m, n))
         if causal:
             hidden = np.broadcast_to(np.where(np.arange(n) > np.arange(m)[:, None], -np.inf, 0), (batch, heads, m, n))
         out = np.empty((batch, heads, m, value.shape[3]), np.float32)
@@ -296,97 +294,11 @@ class _Mode(TorchDispatchMode):
             part = slice(start, start + rows)
             q, k, v = query[b, h, part], key[b, h * groups // heads], value[b, h * groups // heads]
             seen = None if hidden is None else hidden[b, h, part].astype(np.float32)
-            products = _Float32Blocks if dtype == "float32" else _Bfloat16Blocks
+            products = Float32Blocks if dtype == "float32" else Bfloat16Blocks
             blocks = products(self, rule, q, k, v, min(rows, m))
             with np.errstate(all="ignore"):
                 out[b, h, part] = rule.block(blocks.scores(), factor, seen, dtype, blocks.times_values)
         return out
-
-
-@dataclass
-class _Float32Blocks:
-    """Products of a block of attention in float32: those of `torch.mm`, at the addresses of the kernel's buffers."""
-
-    mode: _Mode
-    rule: Flash
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    rows: int
-
-    def scores(self) -> Floats:
-        return self.mode.products(self.rule, self.q, self.k.t(), None, "float32", 0)
-
-    def times_values(self, p: Floats) -> Floats:
-        """Return P V; the result is stored after the scores, maxima and sums of all rows of a block."""
-        at = self.rows * (len(self.k) + 2) % 16
-        return self.mode.products(self.rule, torch.from_numpy(p), self.v, None, "float32", at)
-
-
-class _Bfloat16Blocks(_Float32Blocks):
-    """Products of a block of attention in bfloat16, whose orders are probed through attention itself."""
-
-    def scores(self) -> Floats:
-        """Return Q K^T; a score is seen through the log-sum-exp if all other keys are hidden."""
-        q, k = _like(self.q), _like(self.k)
-        n, zeros = len(k), torch.zeros_like(self.v)
-        masks = torch.where(torch.eye(n, dtype=torch.bool), 0.0, -math.inf)
-        kernel = self.rule.kernel("bfloat16")
-
-        def probe(x: Floats, y: Floats, z: float) -> Floats:
-            _fill(q, torch.from_numpy(x))
-            _fill(k, torch.from_numpy(y))
-            found = [_flash(q, k, zeros, mask.expand(len(q), n))[1].reshape(-1) for mask in masks]
-            return _values(torch.stack(found, 1)).ravel()
-
-        logs = np.tile(kernel.exp2.log(kernel.exp2(np.zeros((1, n), np.float32))[0]), len(q))  # of e**0, not always 0
-
-        def seen(scores: Floats) -> Floats:
-            return scores + logs
-
-        plan = self.mode.plan("qk", self.rule, "scores", probe, q.shape[1], "bfloat16", [q, k], seen=seen)
-        return plan.sums(_values(self.q), _values(self.k))
-
-    def times_values(self, p: Floats) -> Floats:
-        """Return P V; with scores of zero, all probabilities are one."""
-        v, (m, d) = _like(self.v), self.q.shape
-        n = len(v)
-        q, k = torch.zeros(m, d, dtype=v.dtype), torch.zeros(n, d, dtype=v.dtype)
-        kernel = self.rule.kernel("bfloat16")
-        ones = kernel.exp2(np.zeros((1, n), np.float32))
-        inverse = kernel.reciprocal(row_sums(kernel.row_sum, ones))
-
-        def probe(x: Floats, y: Floats, z: float) -> Floats:
-            _fill(v, torch.from_numpy(x)[:, None])
-            return _values(_flash(q, k, v, None)[0]).ravel()
-
-        def seen(sums: Floats) -> Floats:
-            return rounded(sums * inverse, "bfloat16")
-
-        plan = self.mode.plan("pv", self.rule, "values", probe, n, "bfloat16", [q, v], operands=1, seen=seen)
-        return plan.sums(p, _values(self.v).T)
-
-
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> Any:
-    operands = (t[None, None] for t in (q, k, v))
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, attn_mask=mask, scale=1.0)
-
-
-def _values(t: torch.Tensor) -> Floats:
-    return t.detach().float().numpy()
-
-
-def _like(t: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of zeros with a tensor's shape, strides and alignment."""
-    size = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-    base = torch.zeros(size + 2 * _ALIGNMENT, dtype=t.dtype)
-    start = (t.data_ptr() - base.data_ptr()) % _ALIGNMENT // t.element_size()
-    return base.as_strided(t.shape, t.stride(), start)
-
-
-def _fill(buffer: torch.Tensor, x: torch.Tensor) -> None:
-    """Write numbers that are equal along the axes on which a buffer repeats its memory."""
-    buffer[tuple(slice(1) if stride == 0 else slice(None) for stride in buffer.stride())].copy_(x)
 
 
 def _run(t: torch.Tensor) -> int:
@@ -401,8 +313,8 @@ def _run(t: torch.Tensor) -> int:
 
 
 def _check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:
-    exact = getattr(np, rule.function)(_values(x).astype(np.float64))
+    exact = getattr(np, rule.function)(values(x).astype(np.float64))
     least = {torch.float32: 24, torch.bfloat16: 8}[out.dtype]
     ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-126))) + 1 - least)
-    if (np.abs(_values(out) - exact) > rule.ulps * ulp).any():
+    if (np.abs(values(out) - exact) > rule.ulps * ulp).any():
         raise ValueError(f"emulate: {name} must be within {rule.ulps} ulp of the exact value, got larger errors")

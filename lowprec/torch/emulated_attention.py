@@ -1,0 +1,104 @@
+"""Products of PyTorch's attention on CPUs, whose orders are found through `torch.mm` or through attention itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lowprec.parity.operations import Flash, rounded, row_sums
+
+Floats = NDArray[np.float32]
+ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo 16
+
+
+@dataclass
+class Float32Blocks:
+    """Products of a block of attention in float32: those of `torch.mm`, at the addresses of the kernel's buffers."""
+
+    mode: Any
+    rule: Flash
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    rows: int
+
+    def scores(self) -> Floats:
+        """Return Q K^T."""
+        return self.mode.products(self.rule, self.q, self.k.t(), None, "float32", 0)
+
+    def times_values(self, p: Floats) -> Floats:
+        """Return P V; the result is stored after the scores, maxima and sums of all rows of a block."""
+        at = self.rows * (len(self.k) + 2) % 16
+        return self.mode.products(self.rule, torch.from_numpy(p), self.v, None, "float32", at)
+
+
+class Bfloat16Blocks(Float32Blocks):
+    """Products of a block of attention in bfloat16, whose orders are probed through attention itself."""
+
+    def scores(self) -> Floats:
+        """Return Q K^T; a score is seen through the log-sum-exp if all other keys are hidden."""
+        q, k = like(self.q), like(self.k)
+        n, zeros = len(k), torch.zeros_like(self.v)
+        masks = torch.where(torch.eye(n, dtype=torch.bool), 0.0, -math.inf)
+        kernel = self.rule.kernel("bfloat16")
+
+        def probe(x: Floats, y: Floats, z: float) -> Floats:
+            fill(q, torch.from_numpy(x))
+            fill(k, torch.from_numpy(y))
+            found = [_flash(q, k, zeros, mask.expand(len(q), n))[1].reshape(-1) for mask in masks]
+            return values(torch.stack(found, 1)).ravel()
+
+        logs = np.tile(kernel.exp2.log(kernel.exp2(np.zeros((1, n), np.float32))[0]), len(q))  # of e**0, not always 0
+
+        def seen(scores: Floats) -> Floats:
+            return scores + logs
+
+        plan = self.mode.plan("qk", self.rule, "scores", probe, q.shape[1], "bfloat16", [q, k], seen=seen)
+        return plan.sums(values(self.q), values(self.k))
+
+    def times_values(self, p: Floats) -> Floats:
+        """Return P V; with scores of zero, all probabilities are one."""
+        v, (m, d) = like(self.v), self.q.shape
+        n = len(v)
+        q, k = torch.zeros(m, d, dtype=v.dtype), torch.zeros(n, d, dtype=v.dtype)
+        kernel = self.rule.kernel("bfloat16")
+        ones = kernel.exp2(np.zeros((1, n), np.float32))
+        inverse = kernel.reciprocal(row_sums(kernel.row_sum, ones))
+
+        def probe(x: Floats, y: Floats, z: float) -> Floats:
+            fill(v, torch.from_numpy(x)[:, None])
+            return values(_flash(q, k, v, None)[0]).ravel()
+
+        def seen(sums: Floats) -> Floats:
+            return rounded(sums * inverse, "bfloat16")
+
+        plan = self.mode.plan("pv", self.rule, "values", probe, n, "bfloat16", [q, v], operands=1, seen=seen)
+        return plan.sums(p, values(self.v).T)
+
+
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    operands = (t[None, None] for t in (q, k, v))
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, attn_mask=mask, scale=1.0)
+
+
+def values(t: torch.Tensor) -> Floats:
+    """Return a tensor's numbers in float32."""
+    return t.detach().float().numpy()
+
+
+def like(t: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of zeros with a tensor's shape, strides and alignment."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+    base = torch.zeros(size + 2 * ALIGNMENT, dtype=t.dtype)
+    start = (t.data_ptr() - base.data_ptr()) % ALIGNMENT // t.element_size()
+    return base.as_strided(t.shape, t.stride(), start)
+
+
+def fill(buffer: torch.Tensor, x: torch.Tensor) -> None:
+    """Write numbers that are equal along the axes on which a buffer repeats its memory."""
+    buffer[tuple(slice(1) if stride == 0 else slice(None) for stride in buffer.stride())].copy_(x)
