@@ -6,21 +6,30 @@ except where an attention kernel evaluates a published polynomial.
 
 from __future__ import annotations
 
-import decimal
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from .accumulators import Accumulator
-from .ieee import ieee_sum
+from .float32 import (
+    LEAST,
+    LN_2,
+    ONE,
+    bits_of,
+    divided,
+    exp2,
+    is_below,
+    log2,
+    multiply_add,
+    negated,
+    plus,
+    rounded,
+    tanh,
+    times,
+)
 from .values import FLOAT32, Exact, Fields, decode, encode
-
-_DIGITS = decimal.Context(prec=60)
-_LN_2 = decimal.Decimal(2).ln(_DIGITS)
-_LEAST = Fraction(1, 1 << 126)
-ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class Attention:
             seen = [j for j in range(start, start + self.tile) if low <= j < high]
             scores = {j: decode(self.scores.rule.dot(q, k[j], 0, self.operands, self.operands), FLOAT32) for j in seen}
             if cap is not None:
-                scores = {j: _tanh(_times(score, cap)) for j, score in scores.items()}
+                scores = {j: tanh(times(score, cap)) for j, score in scores.items()}
             largest: Any = maximum
             for score in map(self._flushed, scores.values()):
                 if not math.isnan(score) and score > largest:
@@ -152,16 +161,16 @@ class Attention:
             for j in range(start, start + self.tile):
                 x: Exact = -math.inf
                 if j in scores:
-                    x = self._multiply_add(scores[j], scale, _negated(shift), self.fused_scores)
+                    x = self._multiply_add(scores[j], scale, negated(shift), self.fused_scores)
                 p.append(self._polynomial(x) if j - start in self.emulated else self._exp2(x))
             codes = [encode(x, self.p_format) for x in p]
             if self.flushes_p:
                 least = decode(1 << self.p_format.mantissa_bits, self.p_format)
-                codes = [0 if _below(decode(c, self.p_format), least) else c for c in codes]
+                codes = [0 if is_below(decode(c, self.p_format), least) else c for c in codes]
             added = [decode(c, self.p_format) for c in codes] if self.sums_rounded_p else p
             sums = self._add(added, sums, factor)
             if not first:
-                out = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
+                out = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
                 promoted = None if promoted is None else [self._times(o, factor) for o in promoted]
             first, done = False, done + 1
             tile = [v[j] if 0 <= j < len(v) else [0] * channels for j in range(start, start + self.tile)]
@@ -173,39 +182,39 @@ class Attention:
                 promoted = [self._plus(a, decode(b, FLOAT32)) for a, b in zip(promoted, out, strict=True)]
                 out = [0] * channels
         if promoted is not None:
-            out = [_bits(self._plus(a, decode(b, FLOAT32))) for a, b in zip(promoted, out, strict=True)]
-        total = sums[0] if self.sum_order == "packed" else _plus(_plus(sums[0], sums[2]), _plus(sums[1], sums[3]))
+            out = [bits_of(self._plus(a, decode(b, FLOAT32))) for a, b in zip(promoted, out, strict=True)]
+        total = sums[0] if self.sum_order == "packed" else plus(plus(sums[0], sums[2]), plus(sums[1], sums[3]))
         if sink is not None:
             total, maximum = self._with_sink(total, maximum, scale, sink)
         return self._finish(out, total, maximum, scale, ONE if self.drops_v_descale else v_descale, lse_scale)
 
     def _with_sink(self, total: Exact, maximum: Exact, scale: Exact, sink: Exact) -> tuple[Exact, Exact]:
-        log2_e, offset = _round(Fraction(1 / _LN_2)), Fraction(self.offset)
+        log2_e, offset = rounded(Fraction(1 / LN_2)), Fraction(self.offset)
         if self.sink == "offset" and maximum == -math.inf:
-            return Fraction(1 << self.offset), _times(sink, _divided(log2_e, scale))
+            return Fraction(1 << self.offset), times(sink, divided(log2_e, scale))
         if self.sink == "offset":
-            x = _plus(_plus(_times(sink, log2_e), _negated(_times(maximum, scale))), offset)
-            return _plus(total, self._exp2(x)), maximum
+            x = plus(plus(times(sink, log2_e), negated(times(maximum, scale))), offset)
+            return plus(total, self._exp2(x)), maximum
         safe = Fraction(0) if maximum == -math.inf else maximum
         shift = self._multiply_add(safe, scale, -offset, self.fused_shift)
-        return _plus(total, self._exp2(_multiply_add(log2_e, sink, _negated(shift)))), safe
+        return plus(total, self._exp2(multiply_add(log2_e, sink, negated(shift)))), safe
 
     def _finish(
         self, out: list[int], total: Exact, maximum: Exact, scale: Exact, v_descale: Exact, lse_scale: Exact | None
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
-        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else _round(1 / Fraction(total))
-        factor = _times(inverse, v_descale)
-        numbers = [_bits(self._times(decode(o, FLOAT32), factor)) for o in out]
+        inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else rounded(1 / Fraction(total))
+        factor = times(inverse, v_descale)
+        numbers = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
         if is_empty:
-            return numbers, _bits(self.empty_lse)
-        ln_2 = _round(Fraction(_LN_2))
+            return numbers, bits_of(self.empty_lse)
+        ln_2 = rounded(Fraction(LN_2))
         if self.lse_in_octaves:
-            octaves = _plus(_log2(total), Fraction(-self.offset))
-            return numbers, _bits(_times(self._multiply_add(maximum, scale, octaves, self.fused_lse), ln_2))
-        nats = _times(_log2(_times(total, Fraction(1, 1 << self.offset))), ln_2)
-        factor = _times(scale, ln_2) if lse_scale is None else lse_scale
-        return numbers, _bits(self._multiply_add(maximum, factor, nats, self.fused_lse))
+            octaves = plus(log2(total), Fraction(-self.offset))
+            return numbers, bits_of(times(self._multiply_add(maximum, scale, octaves, self.fused_lse), ln_2))
+        nats = times(log2(times(total, Fraction(1, 1 << self.offset))), ln_2)
+        factor = times(scale, ln_2) if lse_scale is None else lse_scale
+        return numbers, bits_of(self._multiply_add(maximum, factor, nats, self.fused_lse))
 
     def _add(self, p: list[Exact], sums: list[Exact], factor: Exact) -> list[Exact]:
         """Return the partial sums after they are rescaled and a tile of probabilities is added."""
@@ -232,33 +241,33 @@ class Attention:
         return found
 
     def _exp2(self, x: Exact) -> Exact:
-        return self._flushed(_exp2(x), always=True)
+        return self._flushed(exp2(x), always=True)
 
     def _polynomial(self, x: Exact) -> Exact:
         clamped = Fraction(x) if x >= -127 else Fraction(-127)
         whole = math.floor(clamped)
-        fraction = _round(clamped - whole)
+        fraction = rounded(clamped - whole)
         value: Exact = self.polynomial[-1]
         for coefficient in reversed(self.polynomial[:-1]):
-            value = _multiply_add(value, fraction, coefficient)
+            value = multiply_add(value, fraction, coefficient)
         return decode((encode(value, FLOAT32) + (whole << 23)) % (1 << 32), FLOAT32)
 
     def _flushed(self, x: Exact, always: bool = False) -> Exact:
-        if (self.flush or always) and x != 0 and _below(x, _LEAST):
+        if (self.flush or always) and x != 0 and is_below(x, LEAST):
             return -0.0 if x < 0 else Fraction(0)
         return x
 
     def _times(self, a: Exact, b: Exact) -> Exact:
-        return self._flushed(_times(a, b))
+        return self._flushed(times(a, b))
 
     def _plus(self, a: Exact, b: Exact) -> Exact:
-        return self._flushed(_plus(a, b))
+        return self._flushed(plus(a, b))
 
     def _minus(self, a: Exact, b: Exact) -> Exact:
-        return _plus(a, _negated(b))
+        return plus(a, negated(b))
 
     def _multiply_add(self, a: Exact, b: Exact, c: Exact, fused: bool) -> Exact:
-        return self._flushed(_multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
+        return self._flushed(multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
 
 
 @dataclass(frozen=True)
@@ -289,113 +298,35 @@ class Combine:
         exps = [self._exp(x, safe) for x in lses]
         threads: list[Exact] = [Fraction(0)] * self.lanes
         for i, x in enumerate(exps):
-            threads[i % self.lanes] = _plus(threads[i % self.lanes], x)
+            threads[i % self.lanes] = plus(threads[i % self.lanes], x)
         while len(threads) > 1:
             half = len(threads) // 2
-            threads = [_plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
+            threads = [plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
         total = threads[0]
         is_empty = total == 0 or math.isnan(total)
-        octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else _log2(total)
-        lse = _plus(_times(octaves, _round(Fraction(_LN_2))), largest)
+        octaves: Exact = total if math.isnan(total) else -math.inf if total == 0 else log2(total)
+        lse = plus(times(octaves, rounded(Fraction(LN_2))), largest)
         if self.by_total:
             lse = self.empty_lse if is_empty else lse
             weights = [self._exp(x, lse) for x in lses]
         else:
-            weights = [_times(x, Fraction(0) if is_empty else _divided(ONE, total)) for x in exps]
+            weights = [times(x, Fraction(0) if is_empty else divided(ONE, total)) for x in exps]
         out: list[Exact] = [Fraction(0)] * len(parts[0][0])
         for weight, (part, _) in zip(weights, parts, strict=True):
             positive: Any = weight
             if positive > 0 or not self.skips_zeros:
-                out = [_multiply_add(decode(x, FLOAT32), weight, y) for x, y in zip(part, out, strict=True)]
-        return [_bits(x) for x in out], _bits(lse)
+                out = [multiply_add(decode(x, FLOAT32), weight, y) for x, y in zip(part, out, strict=True)]
+        return [bits_of(x) for x in out], bits_of(lse)
 
     def _exp(self, x: Exact, offset: Exact) -> Exact:
-        log2_e = _round(Fraction(1 / _LN_2))
+        log2_e = rounded(Fraction(1 / LN_2))
         if self.scaled:
-            argument = _multiply_add(x, log2_e, _negated(_times(offset, log2_e)))
+            argument = multiply_add(x, log2_e, negated(times(offset, log2_e)))
         else:
-            argument = _times(_plus(x, _negated(offset)), log2_e)
-        found = _exp2(argument)
-        return Fraction(0) if _below(found, _LEAST) else found
+            argument = times(plus(x, negated(offset)), log2_e)
+        found = exp2(argument)
+        return Fraction(0) if is_below(found, LEAST) else found
 
 
 def _finite(maximum: Exact, guarded: bool) -> Exact:
     return Fraction(0) if guarded and maximum == -math.inf else maximum
-
-
-def _below(x: Exact, least: Any) -> bool:
-    """Return whether a magnitude is less than a limit; False for NaN."""
-    return bool(abs(x) < least)
-
-
-def _round(value: Exact) -> Exact:
-    return decode(encode(value, FLOAT32, "nonsaturate"), FLOAT32)
-
-
-def _bits(value: Exact) -> int:
-    return encode(value, FLOAT32, "nonsaturate")
-
-
-def _negated(value: Exact) -> Exact:
-    return _round(ieee_sum([(value, Fraction(-1))], -0.0))
-
-
-def _times(a: Exact, b: Exact) -> Exact:
-    return _round(ieee_sum([(a, b)], -0.0))
-
-
-def _plus(a: Exact, b: Exact) -> Exact:
-    return _round(ieee_sum([(a, ONE)], b))
-
-
-def _multiply_add(a: Exact, b: Exact, c: Exact) -> Exact:
-    return _round(ieee_sum([(a, b)], c))
-
-
-def _divided(a: Exact, b: Exact) -> Exact:
-    return Fraction(0) if math.isinf(b) else _round(Fraction(a) / Fraction(b))
-
-
-def _tanh(x: Exact) -> Exact:
-    """Return the hyperbolic tangent rounded to float32; a small number is returned unchanged."""
-    if math.isnan(x):
-        return x
-    number: Any = x
-    if number > 50 or number < -50:
-        return Fraction(1 if number > 0 else -1)
-    if abs(number) < 1e-10:
-        return x
-
-    def exact(d: decimal.Decimal) -> decimal.Decimal:
-        e = _DIGITS.exp(_DIGITS.multiply(d, decimal.Decimal(2)))
-        return _DIGITS.divide(_DIGITS.subtract(e, decimal.Decimal(1)), _DIGITS.add(e, decimal.Decimal(1)))
-
-    return _round(_by_digits(exact, x))
-
-
-def _exp2(x: Exact) -> Exact:
-    """Return 2**x rounded to float32."""
-    if math.isnan(x) or x == math.inf:
-        return x
-    if x < -1000:
-        return Fraction(0)
-    if x > 1000:
-        return math.inf
-    if Fraction(x).denominator == 1:
-        return _round(Fraction(2) ** int(x))
-    return _round(_by_digits(lambda d: _DIGITS.exp(_DIGITS.multiply(d, _LN_2)), x))
-
-
-def _log2(x: Exact) -> Exact:
-    """Return log2 of a positive number rounded to float32."""
-    if math.isinf(x):
-        return x
-    number = Fraction(x)
-    if number.numerator & (number.numerator - 1) == 0 and number.denominator & (number.denominator - 1) == 0:
-        return Fraction(number.numerator.bit_length() - number.denominator.bit_length())
-    return _round(_by_digits(lambda d: _DIGITS.divide(d.ln(_DIGITS), _LN_2), x))
-
-
-def _by_digits(function: Callable[[decimal.Decimal], decimal.Decimal], x: Exact) -> Fraction:
-    number = Fraction(x)
-    return Fraction(function(_DIGITS.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))))

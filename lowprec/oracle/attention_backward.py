@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from .accumulators import Accumulator
-from .attention import _LEAST, _LN_2, _below, _bits, _exp2, _multiply_add, _negated, _plus, _round, _times
+from .float32 import LEAST, LN_2, bits_of, exp2, is_below, multiply_add, negated, plus, rounded, times
 from .values import FLOAT32, Exact, Fields, decode, encode
 
 Codes = Sequence[Sequence[int]]
@@ -77,7 +77,7 @@ class Backward:
                     for c in range(d):
                         added = self._product(row, [key[c] for key in padded_k], 0)
                         buffer = buffers[tile % self.buffers][i]
-                        buffer[c] = _flushed(_plus(buffer[c], decode(added, FLOAT32)))
+                        buffer[c] = _flushed(plus(buffer[c], decode(added, FLOAT32)))
                 for j in (j for j in cols if j < n):
                     for c in range(channels):
                         dv[j][c] = self._product([p[i, j] for i in rows], [x[c] for x in padded_dout], dv[j][c])
@@ -87,9 +87,9 @@ class Backward:
         for i in range(m):
             total: list[Exact] = [Fraction(0)] * d
             for buffer in buffers:
-                total = [_flushed(_plus(a, b)) for a, b in zip(total, buffer[i], strict=True)]
-            dq.append([_bits(_flushed(_times(x, scale))) for x in total])
-        dk = [[_bits(_flushed(_times(decode(x, FLOAT32), scale))) for x in row] for row in dk]
+                total = [_flushed(plus(a, b)) for a, b in zip(total, buffer[i], strict=True)]
+            dq.append([bits_of(_flushed(times(x, scale))) for x in total])
+        dk = [[bits_of(_flushed(times(decode(x, FLOAT32), scale))) for x in row] for row in dk]
         return dq, dk, dv
 
     def _pair(
@@ -98,12 +98,12 @@ class Backward:
     ) -> tuple[int, int]:  # fmt: skip
         """Return the codes of P and dS."""
         score = decode(self._product(q, k, 0), FLOAT32)
-        shift = _times(Fraction(0) if lse == -math.inf else lse, _round(Fraction(1 / _LN_2)))
-        p = _flushed(_exp2(_flushed(_multiply_add(score, octaves, _negated(shift)))))
+        shift = times(Fraction(0) if lse == -math.inf else lse, rounded(Fraction(1 / LN_2)))
+        p = _flushed(exp2(_flushed(multiply_add(score, octaves, negated(shift)))))
         code = encode(p, self.operands, "nonsaturate")
         factor = decode(code, self.operands) if self.rounded_p else p
         dp = decode(self._product(dout, v, 0), FLOAT32)
-        ds = _flushed(_times(factor, _flushed(_plus(dp, _negated(total)))))
+        ds = _flushed(times(factor, _flushed(plus(dp, negated(total)))))
         return code, encode(ds, self.operands, "nonsaturate")
 
     def _product(self, a: Sequence[int], b: Sequence[int], c: int) -> int:
@@ -116,15 +116,15 @@ class Backward:
             mine = [c for c in range(len(out)) if c % self.columns // 8 == t]
             total: Exact = Fraction(0)
             for c in mine:
-                total = _multiply_add(decode(dout[c], self.operands), out[c], total)
+                total = multiply_add(decode(dout[c], self.operands), out[c], total)
             threads.append(total)
         while len(threads) > 1:
             half = len(threads) // 2
-            threads = [_plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
+            threads = [plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
         return threads[0]
 
 
 def _flushed(x: Exact) -> Exact:
-    if x != 0 and _below(x, _LEAST):
-        return _times(x, Fraction(0))
+    if x != 0 and is_below(x, LEAST):
+        return times(x, Fraction(0))
     return x

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .attention import _DIGITS, _bits, _by_digits, _divided, _multiply_add, _negated, _plus, _round, _times
+from .float32 import DIGITS, ONE, bits_of, by_digits, divided, multiply_add, negated, plus, rounded, times
 from .values import FLOAT32, Exact, Fields, decode, encode
 
-ONE, ZERO = Fraction(1), Fraction(0)
+ZERO = Fraction(0)
 
 
 def _f(text: str) -> Exact:
-    return _round(Fraction(float(text)))
+    return rounded(Fraction(float(text)))
 
 
 _LOG2_E, _LN_2 = decode(0x3FB8AA3B, FLOAT32), decode(0x3F317218, FLOAT32)
@@ -87,32 +87,38 @@ class CpuAttention:
         scale: Exact,
         high: int,
         stop: int,
+        mask: Sequence[bool] | None = None,
     ) -> tuple[list[int], int]:
-        """Return the float32 bits of output and log-sum-exp of a query that sees `high` keys and loads `stop`."""
+        """Return the float32 bits of output and log-sum-exp of a query that sees `high` keys and loads `stop`.
+
+        Keys that a mask hides are added -inf.
+        """
         maximum: Exact = -math.inf
         total: Exact = ZERO
         out: list[Exact] = []
         for start in range(0, stop, self.tile):
             keys = range(start, min(start + self.tile, len(k)))
             scores = [self._dot(q, k[j]) if j < high else -math.inf for j in keys]
-            scores = [_times(s, scale) for s in scores]
+            scores = [times(s, scale) for s in scores]
+            if mask is not None:
+                scores = [s if mask[j] else plus(s, -math.inf) for s, j in zip(scores, keys, strict=True)]
             largest: Any = math.nan if any(map(math.isnan, scores)) else max(scores)
             largest = maximum if maximum > largest else largest
             if largest == -math.inf:
                 p: list[Exact] = [ZERO] * len(keys)
             else:
-                p = self._exps([_plus(s, _negated(largest)) for s in scores])
-                factor = expf(_plus(maximum, _negated(largest)))
+                p = self._exps([plus(s, negated(largest)) for s in scores])
+                factor = expf(plus(maximum, negated(largest)))
                 added = self._sum(p)
-                total = _multiply_add(factor, total, added) if self.fused_sum else _plus(added, _times(factor, total))
-                out, maximum = [_times(o, factor) for o in out], largest
+                total = multiply_add(factor, total, added) if self.fused_sum else plus(added, times(factor, total))
+                out, maximum = [times(o, factor) for o in out], largest
             codes = [encode(x, self.operands, "nonsaturate") for x in p]
             columns = [[v[j][c] for j in keys] for c in range(len(v[0]))]
             out = [self._dot(codes, column, out[c] if start else None) for c, column in enumerate(columns)]
         total = ONE if total == 0 else total
-        inverse = total if math.isnan(total) else _divided(ONE, total)
-        lse = _plus(ZERO if maximum == -math.inf else maximum, logf(total))
-        return [_bits(_times(o, inverse)) for o in out], _bits(lse)
+        inverse = total if math.isnan(total) else divided(ONE, total)
+        lse = plus(ZERO if maximum == -math.inf else maximum, logf(total))
+        return [bits_of(times(o, inverse)) for o in out], bits_of(lse)
 
     def _dot(self, a: Sequence[int], b: Sequence[int], start: Exact | None = None) -> Exact:
         left, right = ([decode(x, self.operands) for x in codes] for codes in (a, b))
@@ -129,13 +135,13 @@ class CpuAttention:
         for j, x in enumerate(p[:whole]):
             vector, lane = divmod(j, self.width)
             mine = lanes[vector % self.accumulators]
-            mine[lane] = _plus(mine[lane], x)
+            mine[lane] = plus(mine[lane], x)
         row = lanes[0]
         for other in lanes[1:]:
-            row = [_plus(a, b) for a, b in zip(row, other, strict=True)]
+            row = [plus(a, b) for a, b in zip(row, other, strict=True)]
         total = _halved(row)
         for x in p[whole:]:
-            total = _plus(total, x)
+            total = plus(total, x)
         return total
 
 
@@ -167,36 +173,35 @@ class MathAttention:
         k: Sequence[Sequence[Exact]],
         v: Sequence[Sequence[Exact]],
         root: Exact,
-        low: int,
-        high: int,
+        mask: Sequence[bool],
         sign: int = 1,
     ) -> list[int]:
-        """Return the float32 bits of the output of a query that sees the keys from `low` to before `high`.
+        """Return the float32 bits of the output of a query that sees the keys of a mask.
 
         The scale is `root` squared, times `sign`.
         """
         if self.scales_scores:
-            scale = _times(root, sign * root)
-            scores = [_times(self._dot(q, x), scale) for x in k]
+            scale = times(root, sign * root)
+            scores = [times(self._dot(q, x), scale) for x in k]
         else:
-            scaled = [_times(x, sign * root) for x in q]
-            scores = [self._dot(scaled, [_times(y, root) for y in x]) for x in k]
+            scaled = [times(x, sign * root) for x in q]
+            scores = [self._dot(scaled, [times(y, root) for y in x]) for x in k]
         scores = [
-            s if low <= j < high else -math.inf if self.replaces_hidden else _plus(s, -math.inf)
-            for j, s in enumerate(scores)
+            s if seen else -math.inf if self.replaces_hidden else plus(s, -math.inf)
+            for s, seen in zip(scores, mask, strict=True)
         ]
         largest: Any = math.nan if any(map(math.isnan, scores)) else max(scores)
         if largest == -math.inf:
             p: list[Exact] = [ZERO] * len(k)
             inverse: Exact = ONE
         else:
-            p = [expf_u10(_plus(s, _negated(largest))) for s in scores]
+            p = [expf_u10(plus(s, negated(largest))) for s in scores]
             total = self._sum(p)
-            inverse = total if math.isnan(total) else _divided(ONE, total)
+            inverse = total if math.isnan(total) else divided(ONE, total)
         if not self.divides_output:
-            p = [_times(x, inverse) for x in p]
+            p = [times(x, inverse) for x in p]
         out = [self._dot(p, [x[c] for x in v]) for c in range(len(v[0]))]
-        return [_bits(_times(x, inverse) if self.divides_output else x) for x in out]
+        return [bits_of(times(x, inverse) if self.divides_output else x) for x in out]
 
     def _dot(self, a: Sequence[Exact], b: Sequence[Exact]) -> Exact:
         return _dot(a, b, self.block, self.halves)
@@ -208,10 +213,10 @@ class MathAttention:
             whole = len(p) // 16 * 16 if self.sums_rest_alone else len(p)
             row, rest = p[:16], p[whole:]
             for j in range(16, whole):
-                row[j % 16] = _plus(row[j % 16], p[j])
+                row[j % 16] = plus(row[j % 16], p[j])
         total = _halved(row)
         for x in rest:
-            total = _plus(total, x)
+            total = plus(total, x)
         return total
 
 
@@ -224,8 +229,8 @@ def _dot(a: Sequence[Exact], b: Sequence[Exact], block: int, halves: bool, start
     for first in range(0, count, size):
         chain: Exact = ZERO
         for x, y in zip(a[first : first + size], b[first : first + size], strict=True):
-            chain = _multiply_add(x, y, chain)
-        start = chain if start is None else _plus(start, chain)
+            chain = multiply_add(x, y, chain)
+        start = chain if start is None else plus(start, chain)
     assert start is not None
     return start
 
@@ -234,7 +239,7 @@ def _halved(row: list[Exact]) -> Exact:
     """Return the sum of lanes, whose halves are added until one lane is left."""
     while len(row) > 1:
         half = len(row) // 2
-        row = [_plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
+        row = [plus(a, b) for a, b in zip(row[:half], row[half:], strict=True)]
     return row[0]
 
 
@@ -245,13 +250,13 @@ def expf_u10(x: Exact) -> Exact:
         return x
     if number < -104 or number > 100:
         return ZERO if number < 0 else math.inf
-    whole = round(Fraction(_times(x, _LOG2_E)))
-    rest = _multiply_add(Fraction(-whole), _f("0.693145751953125"), x)
-    rest = _multiply_add(Fraction(-whole), _f("1.428606765330187045e-06"), rest)
+    whole = round(Fraction(times(x, _LOG2_E)))
+    rest = multiply_add(Fraction(-whole), _f("0.693145751953125"), x)
+    rest = multiply_add(Fraction(-whole), _f("1.428606765330187045e-06"), rest)
     value = _SLEEF[0]
     for c in _SLEEF[1:]:
-        value = _multiply_add(value, rest, c)
-    return _times(_plus(ONE, _multiply_add(_times(rest, rest), value, rest)), Fraction(2) ** whole)
+        value = multiply_add(value, rest, c)
+    return times(plus(ONE, multiply_add(times(rest, rest), value, rest)), Fraction(2) ** whole)
 
 
 def exp_u20(x: Exact) -> Exact:
@@ -260,13 +265,13 @@ def exp_u20(x: Exact) -> Exact:
     if number < _LOW:
         return ZERO
     clamped = number if number < _HIGH else _HIGH
-    whole = math.floor(_multiply_add(clamped, _LOG2_E, Fraction(1, 2)))
-    rest = _multiply_add(Fraction(-whole), _LN_2, clamped)
+    whole = math.floor(multiply_add(clamped, _LOG2_E, Fraction(1, 2)))
+    rest = multiply_add(Fraction(-whole), _LN_2, clamped)
     value = _FACTORIALS[0]
     for c in _FACTORIALS[1:]:
-        value = _multiply_add(rest, value, c)
+        value = multiply_add(rest, value, c)
     power = ZERO if whole == -126 else Fraction(2) ** (whole - 1)  # an exponent field of 0
-    return _times(_times(value, power), Fraction(2))
+    return times(times(value, power), Fraction(2))
 
 
 def fexp_u20(x: Exact) -> Exact:
@@ -278,12 +283,12 @@ def fexp_u20(x: Exact) -> Exact:
         return ZERO
     if number > _HIGH:
         return math.inf
-    octaves = _times(x, _LOG2_E)
-    fraction = _plus(octaves, Fraction(-math.floor(octaves)))
+    octaves = times(x, _LOG2_E)
+    fraction = plus(octaves, Fraction(-math.floor(octaves)))
     value = _CUBIC[0]
     for c in _CUBIC[1:]:
-        value = _multiply_add(fraction, value, c)
-    word = _multiply_add(Fraction(1 << 23), _plus(octaves, _negated(value)), Fraction(127 << 23))
+        value = multiply_add(fraction, value, c)
+    word = multiply_add(Fraction(1 << 23), plus(octaves, negated(value)), Fraction(127 << 23))
     return decode(int(word), FLOAT32)
 
 
@@ -292,7 +297,7 @@ def _exp(x: Exact) -> Exact:
     number: Any = x
     if math.isnan(x) or number == math.inf:
         return x
-    return ZERO if number < -200 else _round(_by_digits(_DIGITS.exp, x))
+    return ZERO if number < -200 else rounded(by_digits(DIGITS.exp, x))
 
 
 def expf(x: Exact) -> Exact:
@@ -305,18 +310,18 @@ def expf(x: Exact) -> Exact:
     r = scaled - n
     a, b, c = (float.fromhex(y) for y in ("0x1.c6af84b912394p-5", "0x1.ebfce50fac4f3p-3", "0x1.62e42ff0c52d6p-1"))
     value = (a / 32**3 * r + b / 32**2) * (r * r) + (c / 32 * r + 1)
-    return _round(Fraction(value * 2.0 ** (n % 32 / 32) * 2.0 ** (n // 32)))
+    return rounded(Fraction(value * 2.0 ** (n % 32 / 32) * 2.0 ** (n // 32)))
 
 
 def logf(x: Exact) -> Exact:
     """Return glibc's logf of a number of at least 1, infinity or NaN."""
     if math.isnan(x) or math.isinf(x):
         return x
-    word = _bits(x)
+    word = bits_of(x)
     shifted = word - 0x3F330000
     inverse, log = _LOGF[shifted >> 19 & 15]
     k = shifted >> 23
     r = float(decode(word - (k << 23), FLOAT32)) * inverse - 1
     start = log + k * float.fromhex("0x1.62e42fefa39efp-1")
     a, b, c = (float.fromhex(y) for y in ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4123p-2"))
-    return _round(Fraction((a * (r * r) + (b * r + c)) * (r * r) + (start + r)))
+    return rounded(Fraction((a * (r * r) + (b * r + c)) * (r * r) + (start + r)))

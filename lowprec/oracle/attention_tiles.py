@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from .attention import _round
+from .float32 import rounded
 
 Visits = list[tuple[int, bool]]
 _HEADS = (32, 64, 96, 128)  # sizes of FlashAttention-2 that have kernels without checks of bounds
@@ -162,7 +162,7 @@ class Tiles:
     def _packs(self) -> bool:
         """Return whether packing the heads of a group wastes clearly fewer rows, by hopper/heuristics.h."""
         alone, packed = (
-            float(_round(Fraction(x, -(-x // self.rows) * self.rows))) for x in (self.m, self.m * self.group)
+            float(rounded(Fraction(x, -(-x // self.rows) * self.rows))) for x in (self.m, self.m * self.group)
         )
         return self.group > 1 and alone < 0.9 * packed
 

@@ -29,10 +29,12 @@ def operands(seed: int, name: str, m: int, n: int, d: int, channels: int, spread
     ]
 
 
-def both(name: str, data: list[Array], *, causal: bool = False, **wrong: Any) -> tuple[Any, Any]:
+def both(
+    name: str, data: list[Array], *, causal: bool = False, mask: Array | None = None, **wrong: Any
+) -> tuple[Any, Any]:
     """Return the bits of output and log-sum-exp, by the kernel and by the oracle: tiles of 70 keys, blocks of 24."""
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 70, 70, 70),), product_block=24)
-    got = lp.attention(*data, kernel=kernel, causal=causal, out_format="float32")
+    got = lp.attention(*data, kernel=kernel, causal=causal, mask=mask, out_format="float32")
     rule = CpuAttention(fields(kernel.operands), *KERNELS[name], tile=70, block=24)
     rule = dataclasses.replace(rule, **wrong)
     q, k, v = (lp.encode(x, kernel.operands).tolist() for x in data)
@@ -40,7 +42,7 @@ def both(name: str, data: list[Array], *, causal: bool = False, **wrong: Any) ->
     want = []
     for i in range(len(q)):
         high, stop = (i + 1, min(i // 32 * 32 + 32, len(k))) if causal else (len(k), len(k))
-        row, lse = rule.row(q[i], k, v, scale, high, stop)
+        row, lse = rule.row(q[i], k, v, scale, high, stop, None if mask is None else mask[i].tolist())
         want.append([*row, lse])
     bits = np.concatenate([got.out, got.lse[:, None]], 1)
     return canonical(bits.view(np.uint32)), canonical(np.array(want, np.uint32))
@@ -72,6 +74,21 @@ def test_infinities_and_nan_have_the_oracle_s_bits(name: str) -> None:
     assert got == want
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_masks_have_the_oracle_s_bits(name: str) -> None:
+    """Queries that see nothing of the first tile, or nothing; NaN and Inf that a mask hides reach the scores."""
+    data = operands(4, name, 3, 90, 4, 2)
+    data[1][3, 0], data[1][80, 1], data[2][60, 0] = np.nan, np.inf, np.nan
+    mask = np.random.default_rng(0).random((3, 90)) < 0.6
+    mask[1, :70], mask[2] = False, False
+    got, want = both(name, data, mask=mask)
+    assert got == want
+    data[1][[3, 80]] = 0
+    finite, want = both(name, data, mask=mask)
+    assert finite == want != got
+    assert not any(finite[2][1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "name"), [
     ({"accumulators": 1}, "torch_cpu_flash_bf16"), ({"accumulators": 2}, "torch_cpu_flash_f32"),
@@ -91,20 +108,20 @@ def math_operands(seed: int, m: int, n: int, d: int, channels: int, spread: floa
 
 
 def both_of_math(
-    data: list[Array], *, window: tuple[int, int] = (-1, -1), sign: int = 1, **wrong: Any
+    data: list[Array], *, window: tuple[int, int] = (-1, -1), mask: Array | None = None, sign: int = 1, **wrong: Any
 ) -> tuple[Any, Any]:
     """Return the bits of the output of `sdpa_math`, and of its oracle, with chains of 24 products."""
     kernel = lp.attentions["sdpa_math"].with_(product_block=24)
     (m, d), n = data[0].shape, len(data[1])
-    got = lp.attention(*data, kernel=kernel, window=window, scale=sign * d**-0.5).out
+    got = lp.attention(*data, kernel=kernel, window=window, mask=mask, scale=sign * d**-0.5).out
     rule = MathAttention(**{"block": 24, **wrong})
     q, k, v = ([[decode(c, FLOAT32) for c in row] for row in lp.encode(x, "float32").tolist()] for x in data)
     root = Fraction(float(np.float32(d**-0.25)))
-    want = []
-    for i in range(m):
-        low = 0 if window[0] < 0 else max(i + n - m - window[0], 0)
-        high = n if window[1] < 0 else min(i + n - m + window[1] + 1, n)
-        want.append(rule.row(q[i], k, v, root, low, max(high, 0), sign))
+    place, key = np.arange(m)[:, None] + n - m, np.arange(n)
+    seen = np.ones((m, n), bool) if mask is None else mask.copy()
+    seen &= (window[0] < 0) | (key >= place - window[0])
+    seen &= (window[1] < 0) | (key <= place + window[1])
+    want = [rule.row(q[i], k, v, root, seen[i].tolist(), sign) for i in range(m)]
     return canonical(got.view(np.uint32)), canonical(np.array(want, np.uint32))
 
 
@@ -123,6 +140,9 @@ def test_hidden_scores_stay_nan_and_rows_without_keys_are_zero() -> None:
     data = math_operands(0, 6, 20, 8, 3)
     data[0][2, 0], data[1][19, 1], data[2][3, 0], data[2][18, 1] = np.nan, np.inf, np.nan, np.inf
     got, want = both_of_math(data, window=(-1, 0))
+    assert got == want
+    mask = np.arange(120).reshape(6, 20) % 7 < 4
+    got, want = both_of_math(data, mask=mask)
     assert got == want
     data[1][:, 1], data[0][:, 1] = -np.inf, 1  # every score is -inf
     got, want = both_of_math(data)
