@@ -156,9 +156,9 @@ _locked: set[str] = set()  # kernels with a file lock of this process; accessed 
 def _compile_once(compiled: Any, folder: Path) -> None:
     """Make processes that need the same kernel wait for the first one to compile it, and then load it from disk.
 
-    Numba's lock, which belongs to the process, is taken first: a thread that waited for it with a file locked could
-    wait for a thread that holds it and waits for the file. Across processes files are locked only from callers to
-    callees.
+    Numba's per-process lock is taken before the file lock. In the other order, a thread that holds the file lock and
+    waits for Numba's could deadlock with one that holds Numba's and waits for the file. Processes cannot deadlock
+    either: each locks a caller's file before those of its callees.
     """
     name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
 

@@ -104,7 +104,8 @@ def run_chunks(function: Callable[[int, int], object], total: int, grain: int) -
     total : int
         Number of items.
     grain : int
-        Number of items of which the starts of pieces are multiples; up to this many items run serially in the caller.
+        Granularity of the pieces: each starts at a multiple of this number of items. Up to this many items run serially
+        in the caller.
     """
     n = get_num_threads()
     units = -(-total // grain)

@@ -162,14 +162,14 @@ turn_square, signs = intrinsic(_turn_square), intrinsic(_signs)
 
 @kernel
 def _read(numbers):
-    """Return a `Reading` from an array of its numbers, because tuples are slower as arguments."""
+    """Return a `Reading` from an array of its fields, because tuples are slower as arguments."""
     n = numbers
     return Reading(n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7])
 
 
 @kernel
 def largest_magnitude(codes, numbers):
-    """Return the largest code of a matrix without its sign; `numbers` are a `Reading` as int64."""
+    """Return the largest of a matrix's codes with sign bits cleared; `numbers` is a `Reading` as an int64 array."""
     flat, magnitude, largest = codes.reshape(-1), np.uint8(_read(numbers).magnitude), np.uint8(0)
     for i in range(flat.size):
         largest = max(largest, np.uint8(flat[i] & magnitude))
@@ -204,7 +204,7 @@ def _pack_signs(codes, first, rows, group, reading, width, piece, masks):
 def pack_quads(codes, group, padded_k, numbers, packed):
     """Pack A's codes [M, K] in quads of rows, each [padded K][4], and signs [quads][groups][4].
 
-    `numbers` are a `Reading` as int64. Values and exponents have space for `SLACK` more items, which may be
+    `numbers` is a `Reading` as an int64 array. Values and exponents have space for `SLACK` more items, which may be
     overwritten.
     """
     reading = _read(numbers)
@@ -234,7 +234,7 @@ def pack_quads(codes, group, padded_k, numbers, packed):
 def pack_panels(codes, group, padded_k, numbers, factor, packed, start, stop):
     """Pack rows `start` (a multiple of 64) to `stop` of B's codes [N, K] in panels, each [padded K][64].
 
-    `numbers` are a `Reading` as int64. Values are multiplied by `factor`; signs are [panels][groups][64].
+    `numbers` is a `Reading` as an int64 array. Values are multiplied by `factor`; signs are [panels][groups][64].
     """
     reading = _read(numbers)
     values, exponents, masks = packed

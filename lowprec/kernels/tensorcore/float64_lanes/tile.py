@@ -267,7 +267,7 @@ class _Tile(WideSum):
                 b.store(self.finish(b.load(slot)), slot)
 
     def give_back(self, word: Any, offset: Any, sums: list[list[Any]]) -> None:
-        """Add q for each negative product of 32."""
+        """Add q to each sum once per negative product among the 32 products of a mask word."""
         b, lanes = self.builder, self.shape.lanes
         line = self.at(self.b_masks, b.mul(word, I64(8 * COLUMNS)), offset)
         a_line = self.at(self.a_masks, b.mul(word, I64(8 * ROWS)))
