@@ -296,7 +296,10 @@ def _item_class(cls: Any, field: str) -> Any:
 
 
 def alike(new: Any, old: Any) -> bool:
-    """Return whether a value that was read from a text is of the type of another one, or both are of plain types.
+    """Return whether a value parsed by `parse_label` can replace a field's value `old`.
+
+    It can if it is None, if both have the same type, or if both are bools, numbers or strings (`old` also None). In
+    tuples, each item must be able to replace some item of `old`, unless `old` is empty.
 
     Examples
     --------

@@ -262,7 +262,11 @@ class Registry(Generic[T]):
         return suggest(name, own if close else self._objects)
 
     def meaning(self, name: str) -> str | None:
-        """Return the hint of a colloquial name, or of one that is also an entry and ends the given name; else None."""
+        """Return the hint for a colloquial name, or None.
+
+        If the colloquial name is also an entry, its hint applies to every name that ends with it: that of "e4m3" to
+        "fp8_e4m3".
+        """
         low = name.lower().strip()
         ends = (word for word in self.spoken if low == word or (word in self and low.endswith(word)))
         return self.spoken.get(next(ends, ""))

@@ -114,7 +114,11 @@ class FlashAttention3(Schedule):
         return call._replace(causal=False, left=left, right=right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call; `page_size` is 0 if TMA copies the pages: whole tiles, and more than one block of rows."""
+        """Return the call, with `page_size` 0 if TMA copies the pages, so that only addresses change.
+
+        It does if pages consist of whole tiles and there is more than one block of rows, unless tiles start at the
+        window.
+        """
         tile = self.tile(call._replace(page_size=0), table)
         is_far = self.starts_at_window and call.is_local  # a tile then starts anywhere in a page
         if tile is None or is_far or call.page_size % tile.keys_of(call) or call.queries * call.group <= tile.queries:
@@ -193,7 +197,7 @@ class FlashAttention4(Schedule):
         return call._replace(causal=False, right=0 if call.causal else call.right)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
-        """Return the call; `page_size` is 0 if a page is one tile, which TMA copies."""
+        """Return the call, with `page_size` 0 if each page holds one tile: TMA copies it, so only addresses change."""
         tile = self.tile(call, table)
         if tile is None:
             return call

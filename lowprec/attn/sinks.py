@@ -47,9 +47,9 @@ class ShiftedSink(Sink):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OffsetSink(Sink):
-    """Sink with the term 2^(sink log2(e) - maximum scale + offset), rounded at each step.
+    """Sink with the term 2^(sink * log2(e) - maximum * scale + offset); each operation of the exponent is rounded.
 
-    In a row without a key, the sink is the maximum.
+    In a row without a key, the sink takes the place of the maximum.
     """
 
     replaces_empty = True

@@ -226,7 +226,7 @@ class Bound:
     weights : float64 array [K]
         Error of each product, relative to its magnitude.
     steps : float64 array [K]
-        Absolute error of chains, per product of the scales.
+        Absolute error of the chains, divided among their products, before it is multiplied by the scales of A and B.
     rest : float
         Absolute error of an element from other sources.
     highest, highest_result : float

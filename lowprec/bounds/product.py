@@ -116,7 +116,8 @@ class Product:
 class Order:
     """Arguments of `gemm` that determine the bits of a product, without the operands.
 
-    With `any_order`, products that share a scale may be added in any order, as may the sums of a split for all scales.
+    With `any_order`, products that share a scale may be added in any order, and so may the scale blocks within each
+    part of split-K.
     """
 
     accumulator: Accumulator
@@ -309,7 +310,10 @@ def _blocks(k: int, every: int | None, length: int, span: int) -> tuple[NDArray[
 def _operand(
     q: Quantized, rule: Accumulator, edges: NDArray[np.int64], inside: bool, scopes: NDArray[np.int64], scaled: bool
 ) -> tuple[Operand, Scope]:
-    """Return the operand of chains, with scales in its values if `inside`, and the data for chains in any order."""
+    """Return an operand for `chains`, and its data for chains whose products are added in any order.
+
+    With `inside`, the values include the scales. Without `scopes`, the data are empty.
+    """
     codes, fmt = instruction_codes(np.ascontiguousarray(q.codes), q.format, rule)
     (rows, k), (high, wide), floor = q.shape, q.granularity.block((q.shape[0], q.shape[1])), 0.0
     scale = large = np.ones((1, k))

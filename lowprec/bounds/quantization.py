@@ -148,6 +148,6 @@ def _possible_scales(values: Floats, q: Quantizer, emulated: Quantized) -> Itera
 
 
 def _scales(q: Quantized) -> Values:
-    """Return the factor by which every code is multiplied."""
+    """Return, for each element, the factor that multiplies its decoded code."""
     ones = np.full(q.shape, encode(1.0, q.format), q.codes.dtype)
     return replace(q, codes=ones, quantizer=None).dequantize().astype(np.float64)

@@ -14,16 +14,17 @@ from .casts import encode
 
 @with_default_fpenv
 def encode_hybrid(x: ArrayLike, *, everywhere: bool = False, policy: str | Policy | None = None) -> NDArray[np.uint8]:
-    """Encode numbers in HiF8 by CANN's CAST_HYBRID.
+    """Encode numbers in HiF8 with CANN's hybrid rounding (CAST_HYBRID).
 
-    Exponents of magnitude below 4 round to nearest, ties away. With larger ones, a float32 rounds away from zero if the
-    first 14 of the discarded bits, as an integer, are at least the last 14 bits of its fraction; a float16, if the
-    first 2 of the discarded bits are at least twice its last bit plus one. In [2^-23, 2^-22), below the smallest value,
-    the leading one is the first of the discarded bits.
+    Numbers with an exponent below 4 in magnitude are rounded to nearest, ties away from zero. For larger exponents, the
+    discarded bits are compared with the low bits of the number itself. A float32 is rounded away from zero if the first
+    14 discarded bits, as an integer, are at least the last 14 bits of its fraction; a float16, if the first 2 discarded
+    bits are at least 2 b + 1, where b is the last bit of its stored fraction. In [2^-23, 2^-22), below the smallest
+    value, the leading one counts as the first discarded bit.
 
     By that rule a float32 that needs no rounding is increased if its exponent is beyond +-3 and its fraction ends in 14
     zeros: this holds for 70 of the 126 positive values, and 2^15 becomes Inf even when saturating. CANN's data do so;
-    whether the chip does is unknown. For subnormal float16 numbers "last bit" is read as that of the stored fraction.
+    whether the chip does is unknown.
 
     Parameters
     ----------

@@ -282,8 +282,8 @@ def register(names: tuple[str, ...], reason: str, prototype: bool) -> None:
 def report_command(runs: tuple[Path, ...], no_plot: bool) -> None:
     """Write reports and figures of studies.
 
-    Writes a report, figures and a page for every study in RUNS. Training runs without a study are compared: RUNS are
-    folders written by lowprec train, or folders that contain such.
+    If RUNS is one folder of studies, writes a report, figures and a page for each of them. If RUNS are folders written
+    by lowprec train, or folders that contain such folders, writes a comparison of these training runs.
 
     Example: lowprec report runs
     """

@@ -142,7 +142,9 @@ class OneShot(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoLevel(Collective):
-    """Sums within each node, from +0 and without a codec, which a `Ring` with default parameters adds over nodes.
+    """Sums within each node, starting from +0 and without a codec; a `Ring` of nodes then adds these sums.
+
+    The ring has default parameters, and its messages are encoded.
 
     Parameters
     ----------

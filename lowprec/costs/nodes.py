@@ -182,7 +182,8 @@ def node_traffic(
     codec : Codec, str or float
         Codec of the sent tokens, its name, or bits per value.
     nodes_per_token : float
-        M of the paper: a limit, or `NodesPerToken.mean`. As in the paper, a token's own node counts too.
+        Number of nodes to which a token is sent, M in arXiv 2505.09343, section 4.3: the routing's limit, or a mean
+        such as `NodesPerToken.mean`. As in that paper, the token's own node counts too.
     tokens : int
         Number of tokens of one GPU.
     use_effective_bandwidth : bool

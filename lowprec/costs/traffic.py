@@ -105,7 +105,7 @@ def decode_limit(
     layers: int | None = None,
     use_effective_bandwidth: bool = False,
 ) -> DecodeLimit:
-    """Return the limit that expert parallelism sets to decoding.
+    """Return the limit that expert parallelism imposes on decoding speed (arXiv 2505.09343, section 2.3.2).
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def decode_limit(
     tokens : int
         Number of tokens of one micro-batch on a GPU.
     dim, layers : int, optional
-        Replacements of the model's values: the paper computes with 7000 ("7K"); 58 of V3's 61 layers have experts.
+        Replacements of the model's values. The paper computes with dim=7000 ("7K"); 58 of V3's 61 layers have experts.
     use_effective_bandwidth : bool
         Whether to compute with the bandwidth that is reached in practice.
 

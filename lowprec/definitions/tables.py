@@ -90,7 +90,10 @@ class Writer:
         return word
 
     def _entry(self, value: Any) -> dict[str, Any] | str:
-        """Return the definition of a catalogue entry, without ``name``: only objects outside catalogues have one."""
+        """Return the definition of a catalogue entry: its hash, or its fields if `full`.
+
+        The fields do not include ``name``, which marks the definition of an object outside the catalogues.
+        """
         if not self.full:
             return short_hash(value)
         return {field: content for field, content in to_mapping(value).items() if field != "name"}
@@ -157,7 +160,8 @@ class Reader:
         Raises
         ------
         DefinitionError
-            If the word's catalogue has another entry, or none; the message lists the fields that differ.
+            If the catalogue's entry differs from the definition in the file, if the definition is a hash and the
+            catalogue has no entry, or if the definition is malformed; the message describes the difference.
         UnknownNameError
             If neither the file nor the catalogue has the word.
         """

@@ -79,8 +79,8 @@ def c_header(
     a_format, b_format : str or Format, optional
         Formats of the operands; by default the accumulator's first.
     vectors : int
-        Number of embedded test vectors, computed by `lowprec.oracle`. Headers of custom accumulators embed zero
-        vectors, as a comment states.
+        Number of embedded test vectors, computed by `lowprec.oracle`. The header of a custom accumulator has no
+        vectors, as a comment in it states.
 
     Returns
     -------

@@ -25,9 +25,10 @@ def oracle_answer(accumulator: Accumulator) -> Oracle | None:
 
 
 def selftest(name: str, answer: Oracle | None, accumulator: Accumulator, fa: Format, fb: Format, count: int) -> str:
-    """Return C arrays of `count` vectors of one instruction each, and the function that counts wrong results.
+    """Return the C function that compares `count` embedded vectors, of one instruction each, and counts wrong results.
 
-    Half of the vectors have ordinary operands, the others arbitrary codes. If `answer` is None, the array is empty.
+    Half of the vectors have ordinary operands, the others arbitrary codes. If `answer` is None, the function has no
+    vectors and returns 0.
     """
     if answer is None:
         return f"static int {name}_selftest(void) {{ return 0; }}"

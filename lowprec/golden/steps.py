@@ -20,10 +20,10 @@ def roundings(accumulator: Accumulator) -> Iterator[SingleRounding]:
 
 
 def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
-    """Return the statements of an instruction, and the number of its sums.
+    """Return the template fields of an instruction: its C statements, and the number of its sums.
 
-    Products beyond `k` are +0. On x86, a product that is added to a sum is exact, and one that is added to another
-    product is first flushed, as are the terms of all other sums that flush.
+    Products beyond `k` are +0. In a sum that flushes subnormals, every term is flushed before it is added. x86 has one
+    exception, its fused multiply-add: a product that is added to a sum, not to another product, stays exact.
     """
     lines: list[str] = []
     items = accumulator.instruction("C", 0).listed()

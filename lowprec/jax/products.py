@@ -173,8 +173,9 @@ def dot_general(
     precision, out_sharding
         Ignored: the recipe defines the precision, and it runs on one CPU.
     preferred_element_type : dtype, optional
-        Dtype of the result; default: the promoted dtype of the operands. For this dtype and bfloat16, the float32 sums
-        are rounded to the recipe's storage format of activations, for any other directly to the dtype.
+        Dtype of the result; by default, the promoted dtype of the operands. If it is that promoted dtype or bfloat16,
+        the float32 sums are first rounded to the recipe's storage format of activations. To any other dtype, they are
+        converted directly.
     recipe, layer, seed, step
         See `linear`.
     strict : bool

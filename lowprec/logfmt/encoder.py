@@ -105,7 +105,7 @@ def encode_paper(
 def _refuse_or_poison(
     first: int, rows: Floats, tile: int, amin: Floats, amax: Floats, nonfinite: str, range_format: RangeFormat | None
 ) -> None:
-    """Raise for a non-finite tile, unless it is to be poisoned; bfloat16 ends that overflow always raise."""
+    """Raise an error for a non-finite tile, unless it is to be poisoned, and always if an amax overflowed bfloat16."""
     overflowed = np.isinf(amax)
     if overflowed.any():
         row, part = (int(i) for i in np.argwhere(overflowed)[0])

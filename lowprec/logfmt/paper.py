@@ -52,11 +52,11 @@ class LogFMT(BitwiseEq):
     tile : int
         Number of values per tile.
     octaves : int
-        Largest log2 of the ratio of a tile's ends: the lower end is at least amax * 2^-octaves.
+        Largest range of a tile, in octaves: code 1 is max(amin, amax * 2^-octaves).
     axis : int
         Axis of the tiles.
     range_format : {None, "bf16", "fp32"}
-        Format of the ends; None: bfloat16 if it holds all of them exactly, else float32.
+        Format in which `amin` and `amax` are stored; None: bfloat16 if it represents all of them exactly, else float32.
     fallback : {None, "bf16"}
         Whether chunks of 8 tiles may have fallen back to bfloat16.
     """

@@ -45,7 +45,7 @@ class FormatErrors:
     underflow : float
         Share of the nonzero values that became 0.
     saturated : float
-        Share of the values beyond the largest number of their tile that saturated to it.
+        Share of all values that exceed the largest magnitude representable in their tile and saturated to it.
     tile_range_octaves : float
         Mean over tiles of 128 values of R = log2(largest / smallest non-zero magnitude), a property of the data.
     """

@@ -24,7 +24,7 @@ _EXACT: dict[str, Callable[[Any], Any]] = {
 
 
 class SpecialFunction(Protocol):
-    """Function of arrays [rows, n] that increases or decreases, such as `lowprec.special.exp2.Exp2`."""
+    """Monotonic function, applied to arrays [rows, n], such as `lowprec.special.exp2.Exp2`."""
 
     @property
     def is_published(self) -> bool:

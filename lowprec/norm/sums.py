@@ -43,19 +43,20 @@ class _Part:
 class Welford(Value):
     """Mean and variance by Welford's algorithm in each lane of vectors, as PyTorch computes them on CPUs.
 
-    Chunks of vectors are joined as a binary counter carries. Elements beyond the last whole vector are one more part,
-    to which the lanes are joined one by one.
+    Each vector of a chunk gives one partial result: a mean and a sum of squares. Partial results of 2, 4, 8, ...
+    consecutive chunks are joined, as carries propagate in a binary counter. Elements beyond the last whole group of
+    `vectors` vectors give one more partial result, to which the lanes are joined one by one.
 
     Parameters
     ----------
     lanes : int
-        Lanes of a vector.
+        Number of lanes per vector.
     vectors : int
-        Vectors that are read together; each has a part of its own in every chunk.
+        Number of vectors read per step; each has its own partial result in every chunk.
     chunk : int
-        Steps of a chunk.
+        Number of steps per chunk.
     fuses_rest : bool
-        Whether squares of elements beyond the last whole vector are added by fused multiply-adds.
+        Whether the squares of the elements beyond the last whole group are added by fused multiply-adds.
     """
 
     lanes: int = 8
@@ -112,14 +113,15 @@ class Welford(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnSum(Value):
-    """Sums over the rows, which gradients of weights need.
+    """Sums over rows, which the gradients of weights require.
 
     Parameters
     ----------
     order : OrderRule
-        Order of a column.
+        Order in which a column is summed.
     rounds : bool
-        Whether every sum is rounded to the dtype of the rows, rather than the last one.
+        Whether every partial sum is rounded to the dtype of the rows. Otherwise sums are float32, and only the final
+        one is rounded.
     """
 
     order: OrderRule = IN_TURN

@@ -117,7 +117,7 @@ class Attention:
         q, k, v
             Codes: the query [D], keys [N][D] and values [N][Dv].
         scale
-            Factor of the scores in octaves, a float32 number.
+            Factor that converts scores to exponents of 2, a float32 number.
         v_descale
             Scale of V.
         low, high

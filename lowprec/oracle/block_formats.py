@@ -117,7 +117,10 @@ def _as_bfloat16(word: int) -> int:
 
 
 class BlockRule(NamedTuple):
-    """A block format: block, magnitude bits, number of levels, rule, and arguments that give similar wrong rules."""
+    """Rule of a block format: elements per block, magnitude bits, bits of further scale levels, and function.
+
+    `wrong` maps descriptions to arguments that turn the function into a similar but wrong rule, for tests.
+    """
 
     block: int
     bits: int

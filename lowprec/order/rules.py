@@ -301,7 +301,7 @@ class NumpyPairwise(OrderRule):
 class TorchCascade(OrderRule):
     """PyTorch's sum on CPUs along contiguous memory: running sums of vectors, on up to four levels.
 
-    Elements of 16 bits are converted to float32; the two float32 vectors of a 16-bit vector are added first.
+    16-bit elements are converted to float32: one vector of them becomes two float32 vectors, which are added first.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class Classes:
 
 
 class Search:
-    """Search of the orders of functions; orders that were found are tried first on other functions.
+    """Search for the orders in which functions add; orders found for one function are tried first for the next.
 
     Parameters
     ----------

@@ -29,9 +29,10 @@ MEANS: tuple[Mean, ...] = get_args(Mean)
 
 
 class Loop(NamedTuple):
-    """How a library runs over the elements of an operation.
+    """Loop in which a library computes the elements of an operation.
 
-    `run` consecutive elements are computed by vectors; the end of a run, beyond the last whole step, by scalars.
+    It covers each run of `run` consecutive elements in vector steps; elements beyond the run's last whole step are
+    computed by scalar code, as are all if `run` is 0.
     """
 
     dtype: FormatName

@@ -50,7 +50,7 @@ class Explanation:
     steps : tuple of Step
         The causes, in the order of the steps of quantization and storage.
     left : int
-        Number of codes, scales and tensor's scales that they do not explain.
+        Number of codes, block scales and tensor scales that the causes do not explain.
     codes_follow : bool
         Whether the codes are correct for the scales found, even if these are not explained.
     predicted : tuple of codes and scales, optional

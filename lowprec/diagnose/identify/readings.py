@@ -171,7 +171,7 @@ def _layouts(given: Arguments, read: Reading | None) -> Iterator[tuple[str, Chan
 
 
 def _siblings(names: Sequence[str], own: Sequence[Format]) -> Iterator[tuple[str, Change]]:
-    """Yield the operands' codes, read in other formats with the same number of bits."""
+    """Yield changes that read the operands' codes in other formats of the same width, each with a description."""
     for other in map(formats.get, formats) if FLOAT64 not in own else ():
         if {other.bits} == {f.bits for f in own} and not any(map(other.same_codes, own)) and other.signed:
             yield f"{_are(names)} {other.name}", functools.partial(_in_format, fmt=other, names=names)

@@ -21,7 +21,7 @@ _BF16, _FLOAT32 = formats["bfloat16"], formats["float32"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StateFormat(Value):
-    """Storage of one state.
+    """Format in which a state of the optimizer (a moment or the master weights) is stored between steps.
 
     Parameters
     ----------

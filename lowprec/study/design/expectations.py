@@ -72,7 +72,7 @@ class Expectation:
 
     @property
     def other(self) -> str:
-        """Name of the arm that this one is compared with; empty for a number of one arm."""
+        """Name of the arm with which `arm` is compared; empty if the number is that of `arm` alone."""
         return self.over or self.minus
 
     @property

@@ -35,8 +35,8 @@ class Trial(NamedTuple):
 class Engine(ABC):
     """A fast implementation of products of two formats on one accumulator; equal engines share packed operands.
 
-    `find` checks all conditions on the accumulator, the formats and the CPU; `run` returns the rows and columns with
-    data outside the limits. The decision about a row or column depends on no other, and every NaN is canonical.
+    `find` checks all conditions on the accumulator, the formats and the CPU. `run` returns the result, in which every
+    NaN is canonical, and the rows and columns whose data exceed the engine's limits, which the reference recomputes.
 
     Parameters
     ----------
