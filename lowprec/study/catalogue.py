@@ -30,7 +30,7 @@ STUDIES: dict[str, type[PlannedStudy]] = {cls.kind: cls for cls in (Ablation, Me
 
 
 def register(cls: type[PlannedStudy]) -> None:
-    """Register a class of studies, replacing one of the same kind, so that folders of its runs can be reported."""
+    """Register a class of studies, so that its runs can be reported; it replaces a class of the same kind."""
     STUDIES[cls.kind] = cls
 
 

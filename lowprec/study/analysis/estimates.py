@@ -207,8 +207,9 @@ def _interval(value: float, variance: float, df: float) -> tuple[float, float]:
 def crossed_variance(rows: NDArray[np.float64]) -> tuple[float, float]:
     """Return the variance of a mean over rows (checkpoint, batch, value), and its degrees of freedom.
 
-    Checkpoints and batches are crossed samples, since every checkpoint sees the same batches. The variances of both
-    kinds of means are added; the smaller number gives the degrees of freedom, which is conservative.
+    Checkpoints and batches are crossed samples, since every checkpoint sees the same batches. The variance of
+    the mean over checkpoints and that of the mean over batches are added. The degrees of freedom are those of the
+    smaller sample, which is conservative.
 
     Examples
     --------
@@ -278,10 +279,10 @@ def _by_batch(rows: NDArray[np.float64]) -> dict[tuple[float, float, int], float
 
 
 def fieller(above: float, below: float, variance: Callable[[float], tuple[float, float]]) -> tuple[float, float]:
-    """Return the 90 % interval of a ratio of two means (Fieller 1954): the r for which above - r * below may be 0.
+    """Return the 90 % interval of a ratio of two means (Fieller 1954): all r for which above - r * below may be 0.
 
-    The interval is unbounded if the denominator may be 0. The variance is a function of r, instead of the closed form's
-    three separately estimated terms, which may be inconsistent if variances are shrunken.
+    The interval is unbounded if the denominator may be 0. The variance is given as a function of r. The closed form
+    has three terms instead; estimated separately from shrunken variances, they may be inconsistent.
 
     Parameters
     ----------

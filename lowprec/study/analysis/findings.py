@@ -73,7 +73,7 @@ class Finding:
     found : Estimate
         The measured number and its interval.
     outcome : str
-        Result of `outcome_of`, "not registered", or "void: " and the reasons. It is always computed.
+        Result of `outcome_of`, "not registered", or "void: " and the reasons. It is computed, never written by hand.
     """
 
     expectation: Expectation

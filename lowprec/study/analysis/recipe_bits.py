@@ -1,9 +1,10 @@
 """Bits per value in a recipe: GEMM operands, traffic to and from experts, saved activations, and optimizer state.
 
 Nothing is measured or estimated. The recipe names its formats, a format with its block scales has a fixed number of
-bits, and the shape of the model gives the weight of each layer. Bits are not times, but they bound times where hardware
-has instructions of that width: operands for GEMMs (Hopper's FP8 has twice the rate of BF16 with half the bits), wires
-for the exchange between experts (`lowprec.costs`), the other two for memory.
+bits, and the shape of the model gives the weight of each layer. Numbers of bits are not times, but they bound times and
+memory. Bits of operands bound the time of GEMMs, if the hardware has instructions of that width (Hopper's FP8 has twice
+the rate of BF16 with half the bits). Bits of traffic bound the time of the exchange between experts (`lowprec.costs`).
+Bits of activations and of optimizer state bound the memory.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ def _shape(config: Mapping[str, Any]) -> MoEConfig:
 
 
 def short_k_note(config: Mapping[str, Any], tile: int = 128) -> str:
-    """Return a note to append to a model's size if K is at most a tile in most forward sums, otherwise "".
+    """Return a note for a model in which most forward sums have a K of at most `tile`; empty for other models.
 
-    If K equals the tile, each row has one scale and each sum is promoted once, at its end. Such a model cannot show the
-    effect of finer scales along K or of more frequent promotion. The gate and the head are not counted: they stay in
-    BF16.
+    The note is appended to the description of the model's size. If K equals the tile, each row has one scale and each
+    sum is promoted once, at its end. Such a model cannot show the effect of finer scales along K or of more frequent
+    promotion. The gate and the head are not counted: they stay in BF16.
 
     Examples
     --------

@@ -1,16 +1,16 @@
 """Variance of a mean over checkpoints, data seeds and text, and of a mean over several studies.
 
-A study has three samples: checkpoints, data seeds within checkpoints, and held-out text. The first two are levels of
-its pairs: a result should hold for checkpoints that were not trained. With four checkpoints, the variance between
-them is poorly known, so all arms of a study share an estimate: their mean squares between and within checkpoints,
-each arm with equal weight, give one ratio (1 if checkpoints add nothing). Every arm's own estimate is shrunk towards
-it, in proportion to the precision of the ratio. All pairs share the held-out text, so more pairs do not
-reduce its variance.
+A study has three samples: checkpoints, data seeds within checkpoints, and held-out text. Each pair belongs to a
+checkpoint and a seed. Checkpoints count as a sample because a result should also hold for checkpoints that were not
+trained. With four checkpoints, the variance between them is poorly known, so all arms of a study share an estimate: the
+ratio of their mean squares between checkpoints to those within (1 if checkpoints add no variance), in which all arms
+have equal weight. Every arm's own ratio is shrunk towards it, in proportion to the precision of the shared ratio. All
+pairs share the held-out text, so more pairs do not reduce the variance that is due to the text.
 
 Coverage of 90 % intervals in simulations with 4 checkpoints x 2 or 3 seeds and 2 to 10 arms that share a reference:
-0.92 if checkpoints add nothing, 0.90 at a quarter of the variance of seeds, 0.89 at the variance of seeds. (An interval
-from the spread within checkpoints alone would cover 0.71 to 0.61 in the last two cases.) Two checkpoints give 0.91 to
-0.97: their intervals are wide, but not wrong.
+0.92 if checkpoints add no variance, 0.90 if they add a quarter of the variance of seeds, 0.89 if they add as much as
+seeds. (An interval from the spread within checkpoints alone would cover 0.71 and 0.61 in the last two cases.) Two
+checkpoints give 0.91 to 0.97: their intervals are wide, but not wrong.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Branches of a BF16 checkpoint, or trainings from scratch: each arm in pairs with the reference."""
+"""Studies that train arms from BF16 checkpoints or from scratch, and compare each run with one of the reference."""

@@ -117,7 +117,7 @@ class ArmSummary:
 
     @property
     def data_equivalent(self) -> float:
-        """Fraction of the training data without which the loss would be higher by the effect; nan if unknown."""
+        """Fraction of the training data that, if removed, would raise the loss by the effect; nan if unknown."""
         return data_equivalent(self.primary.mean, self.data_exponent)
 
     @property
@@ -280,7 +280,7 @@ def judged(
     Returns
     -------
     list of ArmSummary, tuple of str, tuple of str
-        The arms, and reasons that void all of them: faulty runs, and controls that were not detected.
+        The arms; then reasons that void the verdicts of all arms: faulty runs, and controls that were not detected.
     """
     damage = [*_lost(runs)]
     for item in arms:

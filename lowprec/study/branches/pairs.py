@@ -253,7 +253,7 @@ class EffectSamples:
 
 
 def _keys(checkpoints: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the checkpoint of every pair, and its index among the checkpoint's pairs, which are in order of seeds."""
+    """Return a key of every pair: its checkpoint, and its index among the pairs of that checkpoint, ordered by seed."""
     return [(one, list(checkpoints[:place]).count(one)) for place, one in enumerate(checkpoints)]
 
 

@@ -115,7 +115,7 @@ class StudySummary:
         )
 
     def _void(self, metric: str, *names: str) -> tuple[str, ...]:
-        """Return the reasons that void a metric of some arms."""
+        """Return the reasons that void a metric of the named arms."""
         damage = [reason for item in self.arms if item.arm.name in names for reason in item.faulty_runs]
         return unique([*self.faulty_runs, *damage, *(() if metric in NOT_LOSSES else self.undetected_controls)])
 
@@ -139,7 +139,7 @@ class StudySummary:
         ], dtype=np.float64)  # fmt: skip
 
     def variance(self, metric: str, _: str, weights: Mapping[str, float]) -> tuple[float, float]:
-        """Return the variance of a weighted sum of arms' means; nan for the largest error, which is not a mean."""
+        """Return the variance of a weighted sum of arms' means; nan for the training error, which is a maximum."""
         if metric in NOT_LOSSES:
             tables = {name: self._by_run(metric, name) for name in weights}
             return crossed_variance(weighted_rows(tables, weights))
@@ -171,7 +171,7 @@ class StudySummary:
         return metric in NOT_LOSSES and all_nonnegative(self._by_run(metric, arm))
 
     def shown(self, *more: str) -> list[ArmSummary]:
-        """Return the arms with role treatment or control, and any further roles given."""
+        """Return the arms with the role treatment, control, or one of `more`."""
         return [item for item in self.arms if item.arm.role in ("treatment", "control", *more)]
 
     def arm(self, name: str) -> ArmSummary:

@@ -69,7 +69,7 @@ def sentences(summary: ScalingSummary) -> list[str]:
 
 
 def summary_sentences(summary: ScalingSummary) -> list[str]:
-    """Return the sign of every effect's slopes, with evidence to the contrary."""
+    """Return sentences on void results, on the signs of the slopes of every effect, and on void cells."""
     lines = list(summary.void)
     for effect in FITTED:
         for axis in summary.axes:
@@ -83,7 +83,7 @@ def summary_sentences(summary: ScalingSummary) -> list[str]:
 
 
 def _void_alone(summary: ScalingSummary) -> list[str]:
-    """Return sentences on cells with void verdicts; the fit over all cells still uses their data."""
+    """Return a sentence on cells with void verdicts, if there are any; the fit over all cells still uses their data."""
     void = {cell.name: found.invalid_reasons for cell, found in summary.cells.items() if found.invalid_reasons}
     return [
         f"{plural(len(void), 'cell')} of {len(summary.cells)} alone would be void: "
@@ -93,7 +93,7 @@ def _void_alone(summary: ScalingSummary) -> list[str]:
 
 
 def title(summary: ScalingSummary) -> str:
-    """Return a title with the finding: the slopes with model size of the first treatment's two effects."""
+    """Return a title with the finding: the slopes of both effects of the first treatment along the first axis."""
     if summary.void:
         return f"Void: {summary.void[0]}"
     arm = next(item.name for item in summary.study.arms if item.role == "treatment")

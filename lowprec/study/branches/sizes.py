@@ -70,7 +70,7 @@ class Setting(CheckpointSize):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field that holds the number of steps of the training that starts with learning-rate warm-up."""
+        """Name of the field that counts the steps of the phase of training that has the learning-rate warm-up."""
         return "branch_steps" if self.from_scratch else "checkpoint_steps"
 
     @property

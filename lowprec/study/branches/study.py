@@ -1,4 +1,4 @@
-"""Ablations: a question answered by training, with its arms, sizes and expected answer, as data; the plan of its runs.
+"""Ablations: questions answered by training, as data (arms, sizes and expected answers), and the plans of their runs.
 
 The protocol resolves differences of 0.05 % with a few runs, where training from scratch would require a hundred: all
 arms start from the same BF16 checkpoint, see the same batches, and decay the learning rate to 0.
@@ -59,8 +59,8 @@ class Ablation(PlannedStudy):
         table of paired differences from this arm. None by default.
     second_reference : str
         Name of the floor arm, to use it as a second reference: other arms are then compared with the mean of the two.
-        This reduces noise if runs that differ in one weight diverge, as from scratch, where half of the variance of a
-        pair is the reference's.
+        This reduces noise if a change of one weight leads to an unrelated run, as in training from scratch: there, half
+        of the variance of a pair is that of the reference.
     interim : bool
         Whether effects of complete pairs are shown while others run. False for a study that is to be read only once,
         at its registered size.
@@ -194,7 +194,7 @@ class Ablation(PlannedStudy):
         self, arm: Arm, number: int, seed: int, setting: Setting, context: RunContext, checkpoint: Task | None,
         folder: Path, evaluation: Evaluation,
     ) -> Task:  # fmt: skip
-        """Return one run of an arm, from a checkpoint or, if `checkpoint` is None, from initial weights `number`."""
+        """Return one run of an arm, from a checkpoint or, if it is None, from the initial weights of seed `number`."""
         backend = context.backend
         schedule = {
             "peak_lr": setting.learning_rate,

@@ -1,4 +1,4 @@
-"""Descriptions of studies: arms, sizes, expectations and published claims, sources."""
+"""Descriptions of studies: arms, sizes, expectations, published claims, and their sources."""
 
 from . import sources
 

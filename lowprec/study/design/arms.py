@@ -118,8 +118,9 @@ class Arm:
         Changes to the model configuration: ``{"bias_update_speed": 0.0}``. Branches can change only fields that affect
         the routing but not the parameters, such as ``{"topk_groups": 1}``; training from scratch allows others.
     calibration : int
-        Number of batches in forward passes before the first step, to fill the amax histories of delayed scaling, which
-        a BF16 checkpoint does not have. It is at most the number of steps of the checkpoint, so 0 from scratch.
+        Number of batches that are run forward and backward before the first step, to fill the amax histories of delayed
+        scaling, which a BF16 checkpoint does not have. It is limited to the number of steps of the checkpoint, so it
+        is 0 from scratch.
     """
 
     name: str
@@ -195,7 +196,8 @@ class GemmArm:
     accumulator : Accumulator or str
         Accumulator, or its name in the catalogue.
     promote_every : int, optional
-        Length in k of the chains that are summed in FP32; None leaves the whole sum to the accumulator.
+        Number of products per chain in the accumulator; sums of chains are added in FP32. None: the accumulator
+        computes the whole sum.
     blocks : str
         Elements that share a scale, ``"tensor"`` or ``"1x128"``. Sums that stay in the tensor core require scales that
         do not change along K.

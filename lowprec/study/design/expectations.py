@@ -25,10 +25,10 @@ class Expectation:
     arm : str
         Name of the arm.
     over : str
-        Name of the arm whose metric this arm's is divided by; empty for no division.
+        Name of a second arm; the metric of `arm` is divided by that of the second. Empty for no division.
     minus : str
-        Name of the arm whose metric is subtracted from this arm's; empty for none. Differences are for effects that may
-        be 0, where a ratio has no meaning.
+        Name of a second arm, with a metric that is subtracted from that of `arm`; empty for no difference. Differences
+        are for effects that may be 0, of which a ratio has no meaning.
     expected : (float, float)
         Expected range, both ends included.
     published : (float, float), optional

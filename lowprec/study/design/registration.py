@@ -142,7 +142,7 @@ class Registration:
         )
 
     def marked(self, new: Version) -> Version:
-        """Return a version with its new ranges marked as informed by measurements of a prototype."""
+        """Return `new` with the ranges that the last version lacks marked as informed by a prototype's measurements."""
         old = {item.hash for item in self.versions[-1].ranges} if self.versions else set()
         fresh = tuple(item.words for item in new.ranges if item.hash not in old)
         return replace(new, prototype=tuple(dict.fromkeys((*self.informed(), *fresh))))

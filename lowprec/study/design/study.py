@@ -30,7 +30,7 @@ WARMUP = 20
 
 
 def count(least: int = 1, default: Any = MISSING) -> Any:
-    """Return a field of a size that accepts integers from `least` to `MOST`."""
+    """Return a dataclass field for an integer from `least` to `MOST`."""
     return field(default=default, metadata={"least": least})
 
 
@@ -112,7 +112,7 @@ class CheckpointSize(Size):
 
     @property
     def warmed_steps(self) -> str:
-        """Name of the field that holds the number of steps of the training that starts with learning-rate warm-up."""
+        """Name of the field that counts the steps of the phase of training that has the learning-rate warm-up."""
         return "checkpoint_steps"
 
     def with_(self, changes: Mapping[str, str | int | float]) -> Self:
@@ -207,7 +207,7 @@ class Study(ABC):
         return next(arm for arm in self.arms if arm.role == "reference")
 
     def arms_of(self, *roles: str) -> tuple[Any, ...]:
-        """Return the arms with one of these roles, in order."""
+        """Return the arms with one of the given roles, in order."""
         return tuple(arm for arm in self.arms if arm.role in roles)
 
 

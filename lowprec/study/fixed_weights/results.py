@@ -187,7 +187,7 @@ def _not_identical(study: Any, contents: dict[str, list[bytes]]) -> list[str]:
 
 
 def _not_detected(samples: Samples) -> list[str]:
-    """Return a reason for each control with a headline metric within the floor of the reference's."""
+    """Return a reason for each control that differs from the reference no more than a floor arm in the first metric."""
     study = samples.study
 
     def distance(arm: str, condition: str) -> float:

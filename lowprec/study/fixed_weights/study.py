@@ -45,7 +45,8 @@ class MeasurementStudy(PlannedStudy):
     arms : tuple of Arm
         Arms with their recipes; exactly one is the reference.
     headline : str
-        Metric of the first figure and for positive controls; by default that of the measurement's first panel.
+        Metric of the first figure, in which positive controls must be detected; by default that of the measurement's
+        first panel.
     config : mapping
         Changes to the size's model configuration, for all runs: ``{"mtp_depth": 1}``.
     """

@@ -1,1 +1,1 @@
-"""Measurements of a model's weights or of its products; the code here determines the numbers of runs."""
+"""Measurements of a model's weights or of its products: the code that computes the numbers that runs store."""

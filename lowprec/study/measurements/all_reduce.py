@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 class ReducedGradients(Measurement):
     """Error of a batch's gradient, split over a number of ranks and reduced as the recipe specifies.
 
-    Every rank's gradient is the mean over its sequences in float32, in one bucket; the exact result is their float64
-    sum. A recipe's `all_reduce` names algorithm and codec; the number of ranks is that of the condition.
+    Every rank contributes the float32 mean over its sequences, divided by the number of ranks, in one bucket. The exact
+    result is the float64 sum of these contributions. A recipe's `all_reduce` names algorithm and codec; the number of
+    ranks is that of the condition.
 
     Parameters
     ----------
     ranks : tuple of int
-        Numbers of ranks; the largest must give one sequence to each rank.
+        Numbers of ranks, all of them divisors of the largest, which must divide the number of sequences in a batch.
     """
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)

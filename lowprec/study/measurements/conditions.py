@@ -101,7 +101,7 @@ class ChannelOutliers(Condition):
 
 @dataclass(frozen=True)
 class UnevenTokens(Condition):
-    """Gradients of very different size between tokens, a stress for blocks that share one scale across tokens.
+    """Gradients of very different size between tokens, a stress test of blocks that share a scale across tokens.
 
     The weights of the tokens' losses are log-normal with mean 1, rounded to powers of two so that they cause no
     rounding errors.

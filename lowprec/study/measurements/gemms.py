@@ -176,7 +176,9 @@ def exact_product(a: NDArray[Any], b: NDArray[Any]) -> Values:
 
 
 def errors(got: Values, truth: Values) -> tuple[float, float, float]:
-    """Return the relative Frobenius error, the gain along the truth minus 1, and the largest error / mean magnitude.
+    """Return the relative Frobenius error, the error's share along `truth`, and the largest error / mean magnitude.
+
+    The share along `truth` is the bias: -0.01 if the results are `truth` times 0.99.
 
     Examples
     --------
@@ -195,7 +197,7 @@ def variance_growth(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def coherence_of(growth: float, length: int) -> float:
-    """Return the mean correlation of the products in a sum, given the growth of the sums over independent products.
+    """Return the mean correlation of the `length` products in a sum, given the result of `variance_growth`.
 
     The mean square of sums of K products with correlation c is K (1 + (K - 1) c) times that of one product.
 

@@ -32,8 +32,8 @@ Array = NDArray[Any]
 class GradientComparison(Measurement):
     """Comparison of one forward and backward pass in the arm's precision and in the reference's, with the same weights.
 
-    The measurement is deterministic and resolves differences of recipes for which branches of trainings would take
-    hours. It cannot show the final loss of a training.
+    The measurement is deterministic and resolves differences between recipes that a branch study would take hours to
+    resolve. It cannot show the final loss of a training.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ class Tabulate(Work):
 
     @abstractmethod
     def tables(self, task: Task) -> Tables:
-        """Return the columns and rows of each table by file name, and append one row of metrics per step."""
+        """Return the columns and rows of each table by file name; append one row per step to the run's metrics."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def lengths(tokens: int, batch: int) -> tuple[int, ...]:
 
 
 class Operands(NamedTuple):
-    """Float32 operands of a layer with N outputs and K inputs, in one batch of T tokens; sums run along the columns.
+    """Float32 operands of a layer with N outputs and K inputs, in one batch of T tokens; the last axis is summed over.
 
     Attributes
     ----------
@@ -136,11 +136,11 @@ def _copied(x: Array) -> Matrix:
 def tile_operands(
     a: Matrix, b: Matrix, length: int, growth: float, wanted: float, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix]:
-    """Return operands of about `length` columns, composed of copies of shorter ones, with a given coherence.
+    """Return operands of about `length` columns, composed of copies of shorter ones, with a given size of their sums.
 
-    Every copy permutes the columns and has a random sign for each row of either operand. Sums grow faster the more
-    signs agree: R copies give a ratio (see `growth`) of ``growth (1 + (R - 1) m^2)``, m being the mean sign of the
-    products.
+    Every copy permutes the columns and has a random sign for each row of either operand. The more signs
+    agree, the larger are the sums: with R copies, the ratio defined under `growth` becomes
+    ``growth (1 + (R - 1) m^2)``, where m is the mean sign of the products.
 
     Parameters
     ----------

@@ -23,9 +23,9 @@ QUARTERS = ("surest quarter", "2nd quarter", "3rd quarter", "least sure quarter"
 class Acceptance(Measurement):
     """Acceptance rate of drafts by multi-token prediction, for the byte after the next.
 
-    At position i the module, given byte i + 1, drafts byte i + 2, which the main model predicts one position later. A
-    greedy draft is accepted if both have the same most probable byte. A sampled draft is accepted with probability
-    sum(min(p, q)), the rule of speculative decoding (arXiv 2211.17192). The context is held-out text.
+    At position i the prediction module, given byte i + 1, drafts byte i + 2; the main model predicts that byte at
+    position i + 1. A greedy draft is accepted if both have the same most probable byte. A sampled draft is accepted
+    with probability sum(min(p, q)), the rule of speculative decoding (arXiv 2211.17192). The context is held-out text.
 
     Parameters
     ----------

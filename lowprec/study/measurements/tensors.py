@@ -71,8 +71,8 @@ def observed(bound: Any, records: dict[str, LinearRecord], factors: Array | None
     """Return a bound recipe that records the operands of its linear layers in `records`, by layer name.
 
     Experts compute in parallel, so the order of records has no meaning. `factors` [T] multiply the gradient of each
-    token's logits. Since this gradient is linear in the weights of the tokens, the result is that of the weighted loss;
-    powers of two commute with its rounding to bfloat16.
+    token's logits. The result is that of a loss in which the tokens have these weights, because the gradient is linear
+    in the weights, and powers of two commute with its rounding to bfloat16.
 
     Examples
     --------

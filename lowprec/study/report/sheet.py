@@ -134,9 +134,10 @@ def panels(
     sheet: Any, top: float, rows: int = 1, columns: int = 1, *, foot: float = 0.5, head: float = 0.08,
     left: float = 0.085, right: float = 0.985, share_y: bool = True, **grid: Any,
 ) -> list[Any]:  # fmt: skip
-    """Return the axes of a grid, row by row. Axes of a row share the vertical axis, labelled by the first.
+    """Return the axes of a grid, row by row.
 
-    `head` and `foot` are inches between the grid and the text above, and below the grid.
+    With `share_y`, the axes of a row share the vertical axis, and only the first has tick labels. `head` is the
+    distance from the text to the grid below it, `foot` that from the grid to the lower edge, in inches.
     """
     height = float(sheet.get_figheight())
     cells = sheet.add_gridspec(rows, columns, left=left, right=right, top=top - head / height, bottom=foot / height,

@@ -39,7 +39,8 @@ class Forward:
     seeds : int
         Number of evaluations to average, more than one for stochastic rounding.
     calibration : int
-        Number of batches in forward passes before weights trained in another precision are evaluated.
+        Number of batches that are run forward and backward before weights trained in another precision are evaluated,
+        to initialise delayed scaling.
     """
 
     key: str
@@ -73,7 +74,7 @@ class Trainer(Protocol):
         """Multiply one weight by (1 + 2^-7)."""
 
     def calibrate(self, batches: int) -> None:
-        """Run forward passes before the first step, to initialise delayed scaling."""
+        """Run the last batches forward and backward without an update, to initialise delayed scaling."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which `Backend.load` resumes with the same bits."""

@@ -40,7 +40,7 @@ class Evaluation:
     own : Forward
         Precision at the end of the run.
     plain : Forward
-        BF16.
+        Forward pass in BF16.
     others : tuple of Forward
         Precisions of other arms.
     """
@@ -120,7 +120,7 @@ class Branch(Work):
     tail : (int, str or Recipe), optional
         First step of the tail, counted from 0, and its recipe.
     calibration : int
-        Number of batches in forward passes before the first step.
+        Number of batches that are run forward and backward before the first step, to initialise delayed scaling.
     """
 
     schedule: dict[str, Any]

@@ -80,7 +80,7 @@ SHARED_CHECKPOINTS = "checkpoints"
 
 
 def checkpoint_task(setting: Any, number: int, context: RunContext, studies: Path, config: Any = None) -> Task:
-    """Return the run that trains BF16 checkpoint `number` of a setting, or of a different configuration.
+    """Return the run that trains BF16 checkpoint `number` of a setting; `config` replaces its model configuration.
 
     Its folder is next to those of the studies and is named by a hash of everything that affects its numbers. Studies
     with equal code, data, configuration, seed, steps and rates share it.

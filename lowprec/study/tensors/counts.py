@@ -31,10 +31,10 @@ Trials = Mapping[tuple[str, str], ArrayLike]
 class CountStudy(TableStudy):
     """A question about events, answered by the share of trials that succeed.
 
-    The metric of its expectations is ``success_percent``. Intervals are Clopper's and Pearson's; where shares differ
-    more between seeds than independent trials would, the number of trials is divided by that dispersion. If all trials
-    succeed or all fail, dispersion cannot be estimated, and the interval is that of independent trials. Differences
-    (`Expectation.minus`) have Newcombe's interval.
+    The metric of its expectations is ``success_percent``. Intervals are those of Clopper and Pearson. If
+    shares vary more between seeds than independent trials would, the numbers of successes and of trials are divided by
+    the ratio of the two variances, the dispersion. If all trials succeed or all fail, it cannot be estimated, and the
+    interval is that of independent trials. Differences (`Expectation.minus`) have Newcombe's interval.
 
     Parameters
     ----------
