@@ -307,7 +307,7 @@ def logfmt(
 ) -> None:  # fmt: skip
     """Encode an array (.npy) in LogFMT.
 
-    Prints the error, the fields of lowprec.compare with sqnr in dB, and the size. Variant deepep first rounds the
+    Prints the error (the fields of lowprec.compare, sqnr in dB) and the size. Variant deepep first rounds the
     values to bfloat16.
 
     Example: lowprec logfmt x.npy --bits 10 --out x.logfmt

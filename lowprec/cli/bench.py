@@ -38,7 +38,7 @@ _RECIPES = click.option(
 @click.option("--data", default="stdlib", show_default=True, metavar="NAME|FILE", help="stdlib, bible, ...")
 @machine_readable
 def train_command(config: str, names: tuple[str, ...], steps: int, warmup: int, data: str) -> None:
-    """Time training steps of recipes, which are interleaved."""
+    """Time training steps of several recipes in turn."""
     from ..moe.data.sources import load_corpus
     from ..moe.model.config_file import check_tiles, get_config
     from ..moe.run.profile import PHASES, training_speed

@@ -23,7 +23,7 @@ def board(packages: tuple[str, ...], record: str, page: str, cache: str, timeout
     folder, and its operations run there. The cache folder keeps answers: a later call runs only packages that are new,
     changed or unfinished. Cells of other packages in the record stay. Without arguments, all packages are compared: 4
     minutes 19 seconds on two cores of an AMD EPYC, once installed. Cells of a package that cannot be installed,
-    imported or run within the limit have the reason.
+    imported or run within the limit show the reason.
 
     Example: lowprec board ml_dtypes torch
     """

@@ -1,4 +1,4 @@
-"""The command `diverge`: the first operation at which two recorded runs of a model part."""
+"""The command `diverge`: the first operation at which two recorded runs of a model differ."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .output import Cell, CommandError, emit, machine_readable, output_format
 def diverge_command(
     folders: tuple[str, ...], rename: tuple[str, ...], seconds: float, write_recorder: str | None
 ) -> None:
-    """Find the first operation at which two runs of a model part.
+    """Find the first operation at which two runs of a model differ.
 
-    A and B are folders that recorder.py wrote: a file that needs PyTorch alone, to copy to the machines of both runs.
+    A and B are folders written by recorder.py, a file to copy to the machines of both runs; it needs only PyTorch.
     Prints what differs before any operation (weights, tokens, settings), the first operation whose outputs differ, the
     share of its rows, and the arithmetic of both sides where samples show it. The exit code is 1 if an operation
     differs.

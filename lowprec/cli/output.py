@@ -38,7 +38,7 @@ class CommandError(click.ClickException):
 
 @contextmanager
 def naming(*files: str) -> Iterator[None]:
-    """Context manager: add the names of the files that a block reads to errors without one."""
+    """Context manager: add the names of the files that a block reads to errors that name no file."""
     from ..registry import UnknownNameError
 
     try:
@@ -78,7 +78,7 @@ def emit(
     """Print a table on screen, or with every digit as JSON or CSV, by the options of the command.
 
     Columns of numbers, or those in `right`, are aligned right; `below` are lines printed after the table on screen. A
-    heading has its unit in parentheses; JSON and CSV have `key_of` the heading.
+    heading has its unit in parentheses; in JSON and CSV, `key_of` of the heading replaces it.
     """
     rows, keys = [list(row) for row in rows], [key_of(column) for column in columns]
     if output_format() == "json":

@@ -90,10 +90,10 @@ def criterion_command(
     """Measure which kernels a criterion of a test accepts.
 
     CRITERION is a measure with a limit ("calc_diff<1e-3", "cosine>0.99", "sqnr>20", "max_abs<0.1"), "allclose(RTOL,
-    ATOL)", or the name of a public suite's (deepgemm, vllm_cutlass, torchao, transformer_engine_fp8, triton_kernels
-    ...). Prints its share of accepted draws of a correct kernel and of every fault, by kind of data, with its 95 %
-    interval (Clopper and Pearson). A correct kernel adds K in three orders, and a draw counts once:
-    it is accepted if all three are.
+    ATOL)", or the name of a public suite's criterion (deepgemm, vllm_cutlass, torchao, transformer_engine_fp8,
+    triton_kernels ...). Prints the share of draws that the criterion accepts, for a correct kernel and every fault, by
+    kind of data, with a 95 % interval (Clopper and Pearson). The correct kernel computes each draw in three orders of
+    addition; the draw counts as accepted if all three results are.
 
     Example: lowprec criterion "calc_diff<1e-3" --m 128 --n 256 --k 4096 --data normal,positive
     """
@@ -130,8 +130,8 @@ def mutate_command(target: str, names: tuple[str, ...], timeout: float, command:
     """Run a test suite with faulty kernels.
 
     COMMAND is pytest and its arguments, after "--". The suite runs once with the correct kernel, which must pass, then
-    once per fault of the catalogue, which replaces --target. Prints whether the suite failed, and the number of tests
-    that call the kernel and passed nevertheless. The exit code is 1 if a fault lived.
+    once per fault of the catalogue, with the faulty kernel in place of --target. Prints whether the suite failed, and
+    the number of tests that call the kernel and passed nevertheless. The exit code is 1 if a fault failed no test.
 
     Example: lowprec mutate --target package.kernels:matmul -- pytest tests/test_matmul.py
     """

@@ -1,1 +1,1 @@
-"""The NumPy Mixture-of-Experts trainer: DeepSeek-V3 in miniature, its precision a recipe."""
+"""The NumPy Mixture-of-Experts trainer: small models of DeepSeek-V3's architecture, in the precision of a recipe."""

@@ -90,11 +90,11 @@ class BoundRecipe:
         return self._linears[layer]
 
     def draw(self, tensor: str, frozen: bool = False) -> int:
-        """Return the seed of a tensor's random bits in this step or in all steps, see `lowprec.recipe.derive_seed`."""
+        """Return the seed of a tensor's random bits in this step or, if `frozen`, in all; see `derive_seed`."""
         return derive_seed(self.seed, tensor, 0 if frozen else self.step)
 
     def watch(self, operand: str, x: Array) -> None:
-        """Record an operand of the step that holds NaN or infinity: a cast that saturates would hide it."""
+        """Record the name of an operand if it holds NaN or infinity, which a saturating cast would hide."""
         if self.observing and not np.isfinite(x).all():
             self.nonfinite.add(operand)
 

@@ -84,7 +84,7 @@ def writer(*, full: bool) -> Writer:
 
 
 def _is_reserved(kind: str, word: str) -> bool:
-    """Return whether a word in an operand means something else than an object of the given kind."""
+    """Return whether a word in an operand means something other than an object of the given kind."""
     if (kind == "format" and word in quantizers) or (kind == "attention" and word == NONE):
         return True
     return is_word(word) or not word or word != "".join(word.split())
@@ -172,7 +172,7 @@ def _states(recipe: RecipeFields, w: Writer, states: Iterable[str]) -> dict[str,
 
 
 def reader(table: Any, where: str, *, check: bool = True) -> Reader:
-    """Return the reader of the objects that a recipe names; `table` may be empty, as in a file written by hand."""
+    """Return the reader of a recipe's objects; `table`, the definitions of names, is empty in files written by hand."""
     return Reader(CATALOGUES, CLASSES, table, where, check=check)
 
 
@@ -203,7 +203,7 @@ def _parsers(r: Reader) -> dict[str, Callable[[Any], Any]]:
 
 
 def objects(row: Mapping[str, Any], r: Reader) -> dict[str, Any]:
-    """Return a mapping with the words of its fields, and of mappings in it, replaced by objects."""
+    """Return a mapping in which objects replace the words of fields, also of those in nested mappings."""
     parsers = _parsers(r)
 
     def read(key: str, value: Any) -> Any:

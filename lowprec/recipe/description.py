@@ -1,9 +1,9 @@
 """The fields of a recipe: the precision of a whole training run as one description.
 
-For every linear layer (by the first rule whose pattern matches its name), the quantization of the operands of its three
-multiplications, and their accumulators; for every stored tensor, by name, its format; the codecs of tensors that are
-sent to the experts and back; and the formats of the optimizer's state. A layer never looks these up: it holds what the
-recipe bound to the run (`BoundRecipe`) gave it.
+They define, for every linear layer, the accumulators of its three multiplications and the quantization of their
+operands (by the first rule whose pattern matches the layer's name); for every stored tensor, by name, its format; the
+codecs of tensors that are sent to the experts and back; and the formats of the optimizer's state. Layers never look
+these up: `BoundRecipe`, the recipe bound to a run, gives each layer its operations.
 
 Names of linear layers are ``layers.0.attn.wq_a``, ``wq_b``, ``wkv_a``, ``wkv_b``, ``wo``; ``layers.0.ffn.w1``, ``w2``,
 ``w3`` in a dense block; ``layers.1.ffn.gate``, ``layers.1.ffn.shared.w1`` ..., ``layers.1.ffn.experts.0.w1`` ... in a
@@ -87,7 +87,7 @@ def codec_of(given: Codec | str) -> Codec:
 
 
 def state_of(given: State | str) -> State:
-    """Return the storage of a state: ``"float64"``, or the operand that words or an object define."""
+    """Return the storage of an optimizer state: ``"float64"``, or a tensor specification, as words or an object."""
     return given if given == "float64" else TensorSpec.parse(given)
 
 
@@ -290,7 +290,7 @@ class RecipeFields(Value):
 
             Changes of single layers are `protect`, patterns of layers that run in BF16; `quantize`, patterns of layers
             that run as most quantized layers do; and `layers`, a mapping from patterns of names to changes of these
-            layers, applied in order, with the keys above and `out`, the format of y and dx.
+            layers, applied in order, with the keys above and `out_format`, the format of y and dx.
 
             If `name` is not given, the new name lists the changes.
 

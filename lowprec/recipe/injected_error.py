@@ -1,8 +1,9 @@
 """Errors injected into products, to measure how errors of a given size affect a training.
 
-A sum in few bits is too small in magnitude (truncation is towards zero) and off in a direction that looks random. A
-model too small to cause such errors gets them injected: the product D becomes ``(1 + gain) D + noise rms(D) u`` before
-it is rounded to its output format, u being uniform with mean 0 and variance 1.
+A sum in few bits is too small in magnitude (truncation is towards zero) and has an additional error that looks random.
+Small models have shorter sums, without such errors, so the errors are injected: the product D becomes
+``(1 + gain) D + noise rms(D) u`` before it is rounded to its output format, where u is uniform with mean 0 and
+variance 1.
 """
 
 from __future__ import annotations

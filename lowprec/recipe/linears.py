@@ -51,14 +51,14 @@ class GemmSpec(Value):
     promote_every : int or None
         Number of products in a chain on the accumulator, see `lowprec.gemm`; None for chains that are never promoted.
     library : GemmLibrary or str
-        GEMM library that defines the order of operations around it, see `lowprec.gemm_libraries`.
+        GEMM library that defines the order of operations around the accumulator, see `lowprec.gemm_libraries`.
     injected_error : InjectedError or str, optional
         Error injected into the result, such as ``"gain=-0.01 noise=0.02"``.
 
     Raises
     ------
     ValueError
-        If the accumulator does not take such operands, or only one of them is transformed.
+        If the accumulator does not take such operands, or their Hadamard transforms differ.
 
     Examples
     --------

@@ -27,8 +27,8 @@ def quantize_operand(spec: TensorSpec, x: Array, seed: int = 0, signs: int = 0) 
     Parameters
     ----------
     spec : TensorSpec
-        Quantization. A format without blocks is a cast. Delayed scaling, whose state belongs to a bound recipe, uses
-        the matrix's own amax.
+        Quantization. A format without blocks is a cast. Delayed scaling uses the amax of this matrix, because only a
+        bound recipe has the history.
     x : ndarray of float32, shape (rows, K)
         Values to quantize.
     seed, signs : int
@@ -53,7 +53,7 @@ class TensorState(Protocol):
     """State of the operands of one layer's multiplications."""
 
     def seed(self, operand: str, frozen: bool = False) -> int:
-        """Return the seed of the random bits of an operand, such as ``"wgrad.dy"``, in this step or in all steps."""
+        """Return the seed of an operand's random bits, such as ``"wgrad.dy"``, in this step or, if `frozen`, in all."""
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:
         """Quantize a tensor, such as ``"dy"``, with the scale from earlier steps."""

@@ -137,7 +137,7 @@ class LayerState:
         self._ended = self._observing = True
 
     def seed(self, operand: str, frozen: bool = False) -> int:
-        """Return the seed of an operand's random bits in this step, or in all steps."""
+        """Return the seed of an operand's random bits in this step or, if `frozen`, in all steps."""
         return derive_seed(self.run_seed, f"{self.layer}/{operand}", 0 if frozen else self.step)
 
     def delayed(self, role: str, spec: TensorSpec, x: Array, seed: int) -> Quantized:

@@ -82,7 +82,7 @@ def precision_rows(recipe: RecipeFields) -> list[PrecisionRow]:
 
 
 def _master(recipe: RecipeFields) -> str:
-    """Return the storage of master weights: the recipe's format, or the dtype of AdamW's arithmetic without one."""
+    """Return the storage of master weights: the recipe's format or, without one, the dtype of AdamW's arithmetic."""
     whole = "float64" if recipe.moment_m == "float64" else "float32"
     return whole if recipe.master_weights in ("float64", _FLOAT32) else str(recipe.master_weights)
 

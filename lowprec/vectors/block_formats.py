@@ -32,7 +32,7 @@ def _ties(amax: int, r: BlockRule, s: Stream) -> list[int]:
 
 
 def _amaxes(r: BlockRule, s: Stream, level: int) -> Iterator[tuple[int, str]]:
-    """Yield words of largest magnitudes at the edges of scales."""
+    """Yield words of largest magnitudes at which the scale or the exponent changes, and random ones."""
     every = (
         range(-149, 128) if level > 1 else (-149, -127, -126, -60, -49, -48, -46, -3, -1, 0, 1, 2, 5, 14, 17, 18, 127)
     )

@@ -37,7 +37,7 @@ def _word(value: Fraction) -> int:
 
 
 def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
-    """Yield float32 words of largest magnitudes at which the scale changes."""
+    """Yield float32 words of largest magnitudes at which the scale changes, and random ones."""
     top = Fraction(decode(max_code(r.element), r.element))
     head = top / two_to(floor_log2(top))
     every = (
@@ -63,7 +63,7 @@ def _amaxes(r: Quantizer, s: Stream, level: int) -> Iterator[tuple[int, str]]:
 
 
 def _rest(amax: int, r: Quantizer, n: int, s: Stream) -> list[int]:
-    """Return n words not above amax: ties between elements at scale amax / largest element, neighbours, others."""
+    """Return n words of magnitude at most amax: random ones, ties at scale amax / largest element, and neighbours."""
     top = max_code(r.element)
     size = Fraction(decode(amax, FLOAT32)) / Fraction(decode(top, r.element))
     words = []

@@ -121,7 +121,7 @@ def cast_points(target: Fields, source: Fields, level: int, stream: Stream) -> I
 
 
 def fraction_points(target: Fields, source: Fields, bits: int) -> Iterator[Point]:
-    """Yield inputs that random words of `bits` bits cannot resolve: odd multiples of half their step."""
+    """Yield inputs that random words of `bits` bits cannot resolve: odd multiples of half the step of these words."""
     codes = [code for code in boundary_codes(target)[:24] if code < max_code(target)]
     odd = sorted({k | 1 for i in range(bits + 1) for k in (1 << i, (1 << i) - 2, 3 << i) if 0 < k < 2 << bits})
     for code in codes:

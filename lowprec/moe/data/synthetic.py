@@ -6,7 +6,7 @@ following symbols repeat those 1 to 64 symbols earlier, and the copy ends with p
 can specialise in domains, and attention can find copies. The forward algorithm over 8 x 65 hidden states gives the
 probability of every symbol given all before it; its mean negative logarithm is a lower bound of a model's loss, which a
 model can only beat by luck.
-All of it is integer and IEEE arithmetic on counter-based random words: the same bytes on every machine.
+All of it is integer and IEEE arithmetic on counter-based random words, so the bytes are the same on every machine.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ The backward pass reads o too: the row's sum of do * o is subtracted from the gr
 kernels. The format in which o is saved, E5M6 in DeepSeek-V3 (section 3.3.3), therefore affects attention's gradients as
 well as wo's.
 
-If a recipe has an attention kernel, the forward pass is that kernel's: operands with a scale per sequence and head, and
-its o and log-sum-exp. The backward pass is straight through: softmax from the stored q and k and the saved log-sum-exp,
-2^(s log2(e) q k^T - log2(e) lse) in float32, then the same gradients, as if q, k, v and P had not been quantized.
+If a recipe has an attention kernel, that kernel computes o and the log-sum-exp of the scores in the forward pass, from
+operands with a scale per sequence and head. The backward pass is straight through: it computes the softmax from the
+stored q and k and the saved log-sum-exp as 2^(s log2(e) q k^T - log2(e) lse) in float32, then the same gradients as
+above, as if q, k, v and P had not been quantized.
 
 B sequences of S tokens, T = B * S; H heads; per head n channels without position, r rotated, v of the value.
 """

@@ -29,7 +29,7 @@ class MoEConfig:
     dim : int
         Width d of the residual stream.
     layers, dense_layers : int
-        Number of blocks, and number of the first ones that have a dense feed-forward network instead of experts.
+        Number of blocks, and of the leading blocks that have a dense feed-forward network instead of experts.
     heads : int
         Number of attention heads.
     nope_dim, rope_dim, value_dim : int
@@ -234,9 +234,10 @@ class MoEConfig:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of the main model's parameters: all, those used by a token, and of these those that FP8 recipes convert.
+    """Numbers of the main model's parameters: all, and those that a token uses.
 
-    `mtp` counts the multi-token prediction module, which may be dropped when a trained model is used.
+    `active_linear` counts those that a token uses in the linear layers that FP8 recipes quantize. `mtp` counts the
+    multi-token prediction module, which may be dropped when a trained model is used.
     """
 
     total: int

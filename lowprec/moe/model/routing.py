@@ -1,6 +1,6 @@
 """Mixture of Experts: router, dispatch of tokens to experts, combination of their outputs, and load balancing.
 
-T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two means balance
+T = B * S tokens, E routed experts, K of them per token ("slots", best first). No token is dropped. Two methods balance
 the load without a large auxiliary loss (arXiv 2412.19437, section 2.1.2): a bias on each expert's score that affects
 only the choice of experts, updated after each batch (`update_bias`), and a small loss per sequence.
 """
@@ -58,7 +58,7 @@ def route(logits: Array, bias: Array, config: MoEConfig, sequence: int, idle: in
     bias : float32 array [E]
         Bias added to the scores for the choice only.
     config : MoEConfig
-        Configuration with top_k, groups, topk_groups, route_scale, balance_alpha.
+        Configuration; its experts, top_k, expert_groups, topk_groups, route_scale and balance_alpha are used.
     sequence : int
         Number of tokens per sequence.
     idle : int

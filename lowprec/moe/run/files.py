@@ -245,7 +245,7 @@ def _short(value: Any) -> Any:
 
 @dataclass
 class InterruptFlag:
-    """Whether Ctrl-C was pressed."""
+    """Flag that is true once Ctrl-C was pressed."""
 
     asked: bool = False
 

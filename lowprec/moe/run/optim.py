@@ -2,7 +2,7 @@
 
 Settings of DeepSeek-V3 (arXiv 2412.19437, sections 3.3.3 and 4.2): beta 0.9 and 0.95, weight decay 0.1 on matrices, the
 gradient clipped to norm 1, both moments stored in bfloat16, weights and gradients in float32. The paper does not state
-epsilon; 1e-8 here. The step uses the updated moments and weights; rounding to storage comes after.
+epsilon; here it is 1e-8. The step uses the updated moments and weights; rounding to storage comes after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result of one training step: its record, or the error that it diverged."""
+"""Result of one training step: its record, or the error that reports divergence."""
 
 from __future__ import annotations
 
