@@ -1,1 +1,1 @@
-"""Collectives: the order and the format in which ranks add arrays when they reduce them together."""
+"""Collectives: the orders and formats in which reductions over ranks add arrays."""

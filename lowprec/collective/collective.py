@@ -41,7 +41,7 @@ FP8 = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2"}
 class Tree(NamedTuple):
     """Tree of additions: steps as in `Order.steps`, and the indices of the values that are sent as messages.
 
-    A step of one term adds it to +0.
+    A step with a single term adds that term to +0.
     """
 
     steps: tuple[tuple[int, ...], ...]
@@ -49,7 +49,7 @@ class Tree(NamedTuple):
 
     @classmethod
     def of(cls, steps: Steps, sent: Sequence[int]) -> Tree:
-        """Return the tree of `Steps` that are complete."""
+        """Return the tree of complete `Steps`, with the values that are sent."""
         return cls(tuple(steps.found), frozenset(sent))
 
 
@@ -74,7 +74,7 @@ class Collective(Value):
         Whether sums of narrower elements are computed in float32 and rounded once, at the end; otherwise every sum is
         rounded to the format of the elements.
     fp8_sums : {"float32", "float16"}
-        Format in which FP8 numbers are added. Each sum is then rounded to FP8, unless `wide_sums` is set.
+        Format in which FP8 values are added. Each sum is then rounded to FP8, unless `wide_sums` is set.
     source : str
         Reference for the algorithm.
     validated_against : str
@@ -103,7 +103,7 @@ class Collective(Value):
 
     @abstractmethod
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
-        """Yield the parts of `count` elements of `itemsize` bytes, in order, without empty ones."""
+        """Yield the non-empty parts of an array of `count` elements of `itemsize` bytes, in order."""
 
     def least(self, ranks: int) -> int:
         """Return the smallest number of elements for which libraries use the algorithm."""
@@ -150,7 +150,7 @@ class Collective(Value):
         with np.errstate(all="ignore"):
             for tree, alike in groupby(parts, key=lambda part: part.tree):
                 group = list(alike)
-                for start in range(0, len(group), _PARTS):  # parts with one tree are computed together
+                for start in range(0, len(group), _PARTS):  # parts with the same tree are computed together
                     some = group[start : start + _PARTS]
                     leaves = (
                         arithmetic.start(np.concatenate([flat[p.ranks[leaf], p.start : p.stop] for p in some]))
@@ -175,7 +175,7 @@ class Collective(Value):
         return quiet_nan(out).reshape(x.shape[1:])
 
     def reduce_scatter(self, shards: ArrayLike) -> Array:
-        """Return the sums [ranks, ...] that each rank receives: an equal part of the sums of an all-reduce.
+        """Return the sums of an all-reduce as an array [ranks, n / ranks, ...]: rank i receives the part at index i.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class Collective(Value):
         return self.all_reduce(x).reshape(len(x), x.shape[1] // len(x), *x.shape[2:])
 
     def order(self, ranks: int, count: int, index: int = 0, dtype: FormatName = "float32") -> Order:
-        """Return the order in which an element of an all-reduce is added.
+        """Return the order in which an all-reduce adds one element over the ranks.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ class Collective(Value):
         return x
 
 
-_PARTS = 1 << 12  # parts that are computed together
+_PARTS = 1 << 12  # largest number of parts that are computed together
 
 
 class Arithmetic:
@@ -296,7 +296,7 @@ class Arithmetic:
     wide : bool
         Whether sums are rounded to `dtype` only at the end.
     fp8_sums : {"float32", "float16"}
-        Format in which FP8 numbers are added.
+        Format in which FP8 values are added.
     """
 
     def __init__(self, dtype: np.dtype[Any], *, wide: bool, fp8_sums: Fp8Sums) -> None:

@@ -22,7 +22,7 @@ def _chain(ranks: int) -> Tree:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ring(Collective):
-    """Running sums that are sent around a ring: each rank adds its elements, and one chunk is complete on each rank.
+    """Running sums that are sent around a ring: each rank adds its elements, and each rank completes one chunk.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Ring(Collective):
     direction : {1, -1}
         Direction of the messages: 1 to the next rank, -1 to the previous one.
     segments : int
-        0: sizes of chunks differ by at most one element, larger chunks first. Otherwise, the smallest number of
-        segments per rank: the elements are cut into a multiple of `ranks` of equal segments, so that only the last
-        chunks may be smaller.
+        If 0, chunk sizes differ by at most one element, with larger chunks first. Otherwise, the smallest number of
+        segments per rank: elements are cut into equal segments, whose number is a multiple of the number of ranks, so
+        that only the last chunks may be smaller.
     segment_bytes : int
         Largest size of a segment in bytes.
     """
@@ -114,7 +114,7 @@ class Pairs(Collective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneShot(Collective):
-    """Sums of the elements of all ranks, which every rank receives and adds one by one.
+    """Sums on every rank, which receives the elements of all ranks and adds them one by one.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class TwoLevel(Collective):
 class DoubleBinaryTree(Collective):
     """Sums along two binary trees: a rank adds the sums of its children to its elements and sends them to its parent.
 
-    Rank 0 is the root of the first tree, which has the first half of the elements; the second tree is the first one
+    Rank 0 is the root of the first tree, which sums the first half of the elements; the second tree is the first one
     mirrored, or moved by one rank if the number of ranks is odd.
     """
 
@@ -215,14 +215,14 @@ def _binary_tree(steps: Steps, rank: int, bit: int, ranks: int) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Choice(Value):
-    """Row of `Chosen`: the algorithm below given numbers of ranks and bytes.
+    """Row of `Chosen`: an algorithm, and the numbers of ranks and bytes below which it is used.
 
     Parameters
     ----------
     ranks, nbytes : int
         Numbers below which the row applies.
     algorithm : Collective or None
-        Algorithm; None if that of the library is not implemented here.
+        Algorithm; None if the library's algorithm is not implemented here.
     few : Collective, optional
         Algorithm for arrays with fewer elements than `algorithm` requires.
     """
@@ -258,7 +258,7 @@ class Chosen(Collective):
             raise TypeError(f"Chosen {self.name}: choices must be a sequence of Choice, got {brief_repr(self.choices)}")
 
     def choose(self, ranks: int, count: int, itemsize: int) -> Collective:
-        """Return the algorithm.
+        """Return the algorithm for a number of ranks and an array of `count` elements of `itemsize` bytes.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class Chosen(Collective):
         )
 
     def parts(self, ranks: int, count: int, itemsize: int) -> Iterator[Part]:
-        """Yield the parts of the algorithm."""
+        """Yield the parts of the algorithm that the table chooses."""
         yield from self.choose(ranks, count, itemsize).parts(ranks, count, itemsize)
 
     def noise_gain(self, ranks: int) -> float:

@@ -54,7 +54,7 @@ class ExportError(ValueError):
 
 
 class Exported(NamedTuple):
-    """Header, with the name and the operands of its function."""
+    """C header, with the name of its function and the formats of the operands."""
 
     name: str  # of the C function
     text: str
@@ -138,7 +138,7 @@ def c_header(
 
 
 def c_cast(fmt: str | Format, policy: str | Policy | None = None) -> Exported:
-    """Return the casts between float32 and a format as a C99 header, rounded to nearest even.
+    """Return a C99 header with the casts between float32 and a format, which round to nearest even.
 
     Parameters
     ----------
@@ -181,8 +181,8 @@ def c_quantizer(quantizer: str | Quantizer) -> Exported:
     Parameters
     ----------
     quantizer : str or Quantizer
-        Blocks of one row, scales in E8M0 from the exponent of amax or from ``amax*(1/max)``, elements of at most 8 bits
-        rounded to nearest even, without transform and history.
+        Quantizer with blocks of one row, scales in E8M0 from the exponent of amax or from ``amax*(1/max)``, and
+        elements of at most 8 bits rounded to nearest even, without a transform or history.
 
     Returns
     -------
@@ -192,7 +192,7 @@ def c_quantizer(quantizer: str | Quantizer) -> Exported:
     Raises
     ------
     ExportError
-        If the quantizer is of another kind.
+        If the quantizer has other properties.
 
     Examples
     --------
@@ -250,14 +250,14 @@ def _encoding(fmt: Format, policy: str | Policy | None) -> tuple[Policy, dict[st
         "CODE_T": _c_type(fmt), "FRACTION": fmt.mantissa_bits, "EMIN": fmt.emin, "MAX": hex(fmt.max_code),
         "SIGN": hex(fmt.sign_mask), **{key.upper(): hex(code) for key, code in special._asdict().items()},
     }  # fmt: skip
-    least = fmt.first_significand  # without subnormals, codes are smaller by it than those of a longer exponent field
+    least = fmt.first_significand  # without subnormals, the code of a value is smaller by this than with subnormals
     values["LOWEST_CODE"] = f"  n = n > {least}u ? n - {least}u : 0; /* no subnormals */\n" if least else ""
     values["LOWEST_FIELD"] = "  if (magnitude) field++; /* no subnormals */\n" if least else ""
     return rule, values
 
 
 def sv_dpi(header: Exported, accumulator: str | Accumulator) -> tuple[str, str]:
-    """Return a SystemVerilog package that imports the function by DPI-C, and the C file that it calls.
+    """Return a SystemVerilog package that imports the function through DPI-C, and the C wrapper that it calls.
 
     Operands are the packed vectors of one instruction, with element 0 in the low bits: simulators without open arrays,
     such as Verilator, also accept these.
@@ -310,7 +310,7 @@ def _constants(name: str, accumulator: Accumulator) -> str:
 
 
 def _scales(accumulator: Accumulator) -> dict[str, Any]:
-    """Return the template's parameters for scales, and the constants of their format; empty without scales."""
+    """Return the template's fields for scales and their format; without scales, the fields are empty strings."""
     fmt, name = accumulator.scale_format, f"lp_{_identifier(accumulator)}"
     is_positive = getattr(accumulator, "zero_c_is_positive", False)
     values = {"C_START": f"(c & {name}_INF) != 0 ? c : 0u" if is_positive else "c"}

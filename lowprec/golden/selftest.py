@@ -14,7 +14,7 @@ from ..oracle.values import fields
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.catalogue import accumulators
 
-_ROW = 12  # numbers per line
+_ROW = 12  # array elements per line
 
 
 def oracle_answer(accumulator: Accumulator) -> Oracle | None:

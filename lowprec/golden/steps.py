@@ -1,4 +1,4 @@
-"""Sums of an instruction as C statements, each an exact sum with one rounding, from its summation tree."""
+"""C statements for the sums of an instruction's summation tree; each sum is exact and then rounded once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLUSHES = {"": "KEEP", "x86": "FLUSH_UNBOUNDED", "cdna2": "FLUSH_AFTER", "odd":
 
 
 def roundings(accumulator: Accumulator) -> Iterator[SingleRounding]:
-    """Yield the roundings of an instruction."""
+    """Yield the roundings of an instruction's sums."""
     for node, _ in accumulator.instruction("C", 0).listed():
         if isinstance(node, SumNode) and isinstance(node.how, SingleRounding):
             yield node.how

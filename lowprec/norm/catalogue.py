@@ -24,7 +24,7 @@ _SOFTMAX = "aten/src/ATen/native/cpu/SoftMaxKernel.cpp"
 _FUSES_REST: dict[FormatName, bool] = {"bfloat16": False, "float16": True}
 _LAYER_NORM = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp, moments_utils.h"
 _VECTORS = _lanes("reduce_all", lanes=16, least=16)
-# Vectors of 32 numbers of 16 bits; fewer are added in one of 16 float32 numbers.
+# Vectors of 32 16-bit elements; a row with fewer elements is added in vectors of 16 float32 elements.
 _PAIRS = _lanes("reduce_all_16", lanes=32, least=32, few=_few(lanes=16))
 _HALF_PAIRS = _PAIRS.with_(name="reduce_all_16", lanes=16, least=16, rounds_whole=False, few=_few(lanes=8))
 _EXP = ("exp", SleefExp(1))

@@ -1,4 +1,4 @@
-"""Formulas whose operations are rounded one by one to float32, of values that are known or between bounds."""
+"""Formulas of float32 values, in which each operation is rounded; a value is known, or lies between two bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BINARY: dict[type[ast.operator], Callable[[Floats, Floats], Floats]] = {
 
 
 class Span(NamedTuple):
-    """The smallest and the largest value that an expression may have; the same array if the value is known."""
+    """Smallest and largest value that an expression may have; both are the same array if the value is known."""
 
     low: Floats
     high: Floats
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
     @classmethod
     def around(cls, values: Sequence[Floats]) -> Span:
-        """Return the span of several values that an expression may have; it is unbounded where only some are NaN."""
+        """Return the span of an expression's possible values; it is unbounded where only some of these are NaN."""
         if len(values) == 1:
             return cls.of(values[0])
         nan = np.isnan(np.broadcast_arrays(*values))
@@ -50,7 +50,7 @@ Function = Callable[..., Span]
 
 
 def monotone(function: Callable[..., Floats]) -> Function:
-    """Return a function of spans, for a function that is monotone in each argument while the others are fixed."""
+    """Extend a function to spans; it must be monotonic in each argument while the others are fixed."""
 
     def of_spans(*spans: Span) -> Span:
         return Span.around([function(*values) for values in itertools.product(*(span.ends for span in spans))])
@@ -68,7 +68,7 @@ def _divide(a: Span, b: Span) -> Span:
     )  # fmt: skip
 
 
-#: Functions of every formula; each operation has one rounding.
+#: Functions available in every formula; each rounds its result once.
 FUNCTIONS: dict[str, Function] = {
     "fma": monotone(lambda *x: fused_multiply_add(*np.broadcast_arrays(*x))),
     "sqrt": monotone(np.sqrt),
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 class Assignment(NamedTuple):
-    """An expression and the names that get its values."""
+    """Expression, and the names to which its values are assigned."""
 
     names: tuple[str, ...]
     value: ast.expr
@@ -121,7 +121,7 @@ def evaluate(
     Raises
     ------
     ValueError
-        If a formula has another form, or uses a name that has no value.
+        If a formula is malformed, or uses a name or a function that is not defined.
     """
     known = dict(values)
 

@@ -1,4 +1,4 @@
-"""Special functions of norms: logarithms of PyTorch on CPUs, and functions of which a bound is documented."""
+"""Special functions in norms: the logarithm of PyTorch on CPUs, and functions with a documented error bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SpecialFunction(Protocol):
 
     @property
     def is_published(self) -> bool:
-        """Whether the bits are public; if not, a substitute within the documented bound computes them."""
+        """Whether the bits of the function are public; if not, results are a substitute within the documented error."""
 
     def __call__(self, x: Floats) -> Floats:
         """Return the values of the function."""
@@ -46,7 +46,7 @@ class Approximate(Value):
     function : {"rsqrt", "exp", "exp2", "log"}
         The function.
     ulps : int
-        Documented error.
+        Documented error in units in the last place of float32.
 
     Examples
     --------
@@ -67,13 +67,13 @@ class Approximate(Value):
         check_int("Approximate", "ulps", self.ulps, 0)
 
     def __call__(self, x: Floats) -> Floats:
-        """Return the rounded function of an array of any shape."""
+        """Return the function of an array of any shape, rounded to float32."""
         with np.errstate(all="ignore"):
             found: Floats = _EXACT[self.function](x.astype(np.float64)).astype(np.float32)
         return found
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return numbers `ulps` below and above the rounded result."""
+        """Return the float32 values that are `ulps` below and above the rounded result."""
         y = self(x)
         low, high = around(np.abs(y), self.ulps)
         return np.where(y < 0, -high, low), np.where(y < 0, -low, high)
@@ -81,9 +81,10 @@ class Approximate(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SleefLog(Value):
-    """SLEEF's ``logf_u10`` with fused multiply-adds, of finite numbers of at least 2^-126.
+    """SLEEF's ``logf_u10`` with fused multiply-adds, for finite arguments of at least 2^-126.
 
-    The logarithm of the exponent and that of the significand, 2 atanh((m - 1) / (m + 1)), are sums of two numbers.
+    The logarithm of 2^exponent and that of the significand m, 2 atanh((m - 1) / (m + 1)), are both computed as a
+    float32 value and its rounding error.
 
     Examples
     --------
@@ -113,7 +114,7 @@ class SleefLog(Value):
         return found
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the result twice."""
+        """Return the result as both bounds, because its bits are known."""
         y = self(x)
         return y, y
 

@@ -1,4 +1,4 @@
-"""`Norm`: a function of rows as formulas with orders of sums, its gradient, and a mask of undecided outputs."""
+"""`Norm`: a function of rows, defined by formulas and orders of sums; its gradient, and a mask of undecided outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _order(rule: OrderRule, n: int, fma: bool) -> Order:
 
 
 class Gradient(NamedTuple):
-    """Gradients of an input and of its parameters; None where a norm has no such parameter, or does not describe it."""
+    """Gradients of the input and of the parameters; None where the norm's formulas assign no such gradient."""
 
     dx: Array
     dweight: Array | None
@@ -47,38 +47,39 @@ class Norm(Value):
 
     Formulas are assignments, one per line, of expressions of ``+ - * /``, numbers, names and functions. Names are
     ``x``, ``weight``, ``bias``, ``eps``, ``n`` (the length of a row) and those assigned before; in `backward` also
-    ``dy`` and the names of `forward`, with ``y`` as it was returned. Functions are:
+    ``dy`` and the names of `forward`, with ``y`` rounded to the dtype of x. Functions are:
 
     - ``fma(a, b, c)``, ``sqrt(a)``, ``max(a)``, and those of `functions`;
     - ``round(a)``: rounded to the dtype of x;
-    - ``sum(a)`` and ``dot(a, b)``: sum of a row, or of products, in an order;
-    - ``mean, variance = moments(a)``: as `moments` has them;
-    - ``sum_rows(a)`` and ``dot_rows(a, b)``: sum of each column over the rows.
+    - ``sum(a)`` and ``dot(a, b)``: sum of a row, or of the products of two rows, in the order that `order` gives;
+    - ``mean, variance = moments(a)``: mean and variance of a row, computed by `moments`;
+    - ``sum_rows(a)`` and ``dot_rows(a, b)``: sum of each column over the rows, computed by `columns`.
 
     Parameters
     ----------
     name : str
         Name in the catalogue.
     forward : str
-        Formulas, which assign ``y``.
+        Formulas that assign ``y``.
     backward : str
-        Formulas, which assign ``dx`` and, if there are such parameters, ``dweight`` and ``dbias``; empty: unknown.
+        Formulas that assign ``dx`` and, for norms with these parameters, ``dweight`` and ``dbias``; empty if the
+        gradient is not known.
     order : OrderRule
         Order of the sums of a row; its `fma` applies to ``dot``.
     backward_order : OrderRule, optional
         Order of the sums of a row in `backward`; by default, the same.
     columns : ColumnSum
-        Sums over the rows.
+        Rule of the sums over rows.
     moments : Welford, optional
-        Mean and variance of a row.
+        Rule of the mean and variance of a row.
     functions : tuple of (str, SpecialFunction)
-        Names and functions.
+        Special functions, each with its name in the formulas.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str
         Reference for the formulas.
     validated_against : str
-        Software whose outputs are equal, bit for bit.
+        Software that gives the same outputs, bit for bit.
 
     Examples
     --------
@@ -115,7 +116,7 @@ class Norm(Value):
     def __call__(
         self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
     ) -> Array:
-        """Return the function of each row.
+        """Apply the norm to each row.
 
         Parameters
         ----------
@@ -124,12 +125,12 @@ class Norm(Value):
         weight, bias : array [n], optional
             Parameters, of the dtype of x; by default, ones and zeros.
         eps : float
-            Number that is added to the variance, or to the mean of the squares.
+            Constant added to the variance, or to the mean of the squares.
 
         Returns
         -------
         array [..., n]
-            The function, in the dtype of x. NaN is the positive quiet one.
+            Results in the dtype of x; every NaN is the positive quiet NaN.
 
         Raises
         ------
@@ -145,7 +146,7 @@ class Norm(Value):
         self, dy: ArrayLike, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *,
         eps: float = 1e-6,
     ) -> Gradient:  # fmt: skip
-        """Return the gradients, given that of the output.
+        """Return the gradients of the input and of the parameters, given the gradient of the output.
 
         Parameters
         ----------
@@ -159,7 +160,7 @@ class Norm(Value):
         TypeError
             If a dtype is not supported, or the dtypes differ.
         ValueError
-            If a shape is not supported, or the norm has no formulas of a gradient.
+            If a shape is not supported, or the norm has no formulas for its gradient.
         """
         rows = _Rows(self, "gradient", x, weight, bias, eps)
         found = rows.backward(dy)
@@ -168,10 +169,10 @@ class Norm(Value):
     def undecided(
         self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
     ) -> NDArray[np.bool_]:
-        """Return which outputs depend on bits of special functions that are not published.
+        """Return a mask of the outputs that depend on unpublished bits of special functions.
 
-        The others are the same for all values within the documented errors. Bounds are propagated through each
-        operation on its own, so that some outputs may be called undecided although they are not.
+        The other outputs are the same for all values within the documented errors. Bounds are propagated through one
+        operation at a time, so that some outputs may be marked as undecided although they are decided.
 
         Parameters
         ----------
@@ -199,7 +200,7 @@ class Norm(Value):
 
 
 class _Rows:
-    """Rows and parameters of one call, as float32 numbers, and the functions of formulas."""
+    """Rows and parameters of one call, converted to float32, on which the formulas are evaluated."""
 
     def __init__(
         self, norm: Norm, caller: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, *,
@@ -245,7 +246,7 @@ class _Rows:
         Raises
         ------
         ValueError
-            If there are none.
+            If the norm has no backward formulas.
         """
         if not self.norm.backward:
             raise ValueError(f"{self.caller}: norm must have formulas of its gradient, got {self.norm.name}")
@@ -283,7 +284,7 @@ class _Rows:
         return cast(a, self.dtype).astype(np.float32)
 
     def finish(self, name: str, values: Floats) -> Array:
-        """Return an output in the dtype and shape of x, or of a parameter."""
+        """Convert an output to the dtype of x, and to the shape of x or of a parameter."""
         shape = self.shape if name in ("y", "dx") else self.shape[-1:]
         with np.errstate(all="ignore"):
             return quiet_nan(cast(np.ascontiguousarray(values), DTYPES[self.dtype.name])).reshape(shape)

@@ -1,4 +1,4 @@
-"""Statistics and sums of norms that no order of a row expresses: Welford's algorithm, and sums over rows."""
+"""Statistics and sums in norms that are not sums along one row: Welford's algorithm, and sums over rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IN_TURN = Chain("rows", from_zero=True, fma=True)
 
 @dataclass(frozen=True)
 class _Part:
-    """Number, mean and sum of squared deviations of a part of each row."""
+    """Partial result: count, mean and sum of squared deviations of some elements of each row."""
 
     count: int
     mean: Floats
     squares: Floats
 
     def join(self, other: _Part, *, is_scalar: bool = False) -> _Part:
-        """Return both parts as one; the compiler fuses other operations of scalars than the source does of vectors."""
+        """Combine two partial results; in scalar code, the compiler chooses which multiply-adds are fused."""
         count = self.count + other.count
         share = np.float32(other.count) / np.float32(count) if count else np.float32(0)
         delta, before = other.mean - self.mean, np.float32(self.count)
@@ -92,7 +92,7 @@ class Welford(Value):
         return total.mean[:, None], (total.squares / np.float32(n))[:, None]
 
     def _chunk(self, x: Floats) -> _Part:
-        """Return the part of a chunk [rows, steps, lanes]."""
+        """Return the partial result of a chunk [rows, steps, lanes]."""
         mean = squares = np.zeros_like(x[:, 0])
         for step in range(x.shape[1]):
             delta = x[:, step] - mean
@@ -101,7 +101,7 @@ class Welford(Value):
         return _Part(x.shape[1], mean, squares)
 
     def _rest(self, x: Floats) -> _Part:
-        """Return the part of elements [rows, count] that are added one by one."""
+        """Return the partial result of elements [rows, count], which are added one by one."""
         mean = squares = np.zeros(len(x), np.float32)
         for i in range(x.shape[1]):
             delta = x[:, i] - mean
@@ -131,7 +131,7 @@ class ColumnSum(Value):
         normalize_fields(self)
 
     def rules(self, columns: int) -> list[tuple[OrderRule, int]]:
-        """Return the orders of columns, each with the number of columns that have it."""
+        """Return orders, each with the number of consecutive columns that are summed in it."""
         return [(self.order, columns)]
 
     def __call__(self, dtype: FormatName, *x: Floats) -> Floats:
@@ -148,13 +148,14 @@ class ColumnSum(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchColumnSum(ColumnSum):
-    """Sums over rows of float32 numbers by PyTorch on CPUs, whose order depends on the place of the column.
+    """Sums over float32 rows, as PyTorch computes them on CPUs: the order depends on the position of the column.
 
-    Four vectors of columns are summed together, with one running sum each; the columns beyond have four.
+    Columns in whole groups of 32 (of 4 if there are fewer than 8 columns) have one running sum each, the other columns
+    four. A single column is summed like a row.
     """
 
     def rules(self, columns: int) -> list[tuple[OrderRule, int]]:
-        """Return the orders of columns, each with the number of columns that have it."""
+        """Return orders, each with the number of consecutive columns that are summed in it."""
         if columns == 1:
             return [(TorchCascade("row", from_zero=True), 1)]
         rest = columns % (32 if columns >= 8 else 4)

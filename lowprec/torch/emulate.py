@@ -1,4 +1,4 @@
-"""Forward passes of PyTorch in which every operation that rounds is computed by a stack, and compared."""
+"""Emulation of PyTorch's forward passes: a stack computes every operation that rounds, and outputs are compared."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 @dataclass
 class Count:
-    """Calls and outputs of an operation, how many differ from PyTorch's, and how many were PyTorch's own."""
+    """Numbers of calls and outputs of an operation, of outputs unlike PyTorch's, and of kept outputs of PyTorch."""
 
     calls: int = 0
     outputs: int = 0
@@ -61,7 +61,7 @@ class Emulation:
     counts : dict
         `Count` by operation.
     first : str
-        First operation of which an output differed from PyTorch's; empty if none differed.
+        Description of the first call with an output that differed from PyTorch's; empty if none differed.
     """
 
     stack: Stack
@@ -81,7 +81,7 @@ class Emulation:
 
 @contextmanager
 def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
-    """Context manager: compute every operation that rounds by a stack, in forward passes on a CPU.
+    """Context manager in which a stack computes every operation that rounds, in forward passes on a CPU.
 
     Parameters
     ----------
@@ -91,14 +91,14 @@ def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
     Yields
     ------
     Emulation
-        How many outputs of each operation differ from PyTorch's own; the model gets those of the stack.
+        Number of outputs of each operation that differ from PyTorch's; the model receives the outputs of the stack.
 
     Raises
     ------
     UnknownNameError
         If an operation has no rule in the stack.
     ValueError
-        If the rule does not hold for an operation's arguments, such as a shape whose order cannot be found.
+        If a rule does not apply to an operation's arguments, such as a shape whose order cannot be found.
 
     Examples
     --------
@@ -240,7 +240,7 @@ class _Mode(TorchDispatchMode):
         dtype: FormatName,
         at: int = -1,
     ) -> Floats:
-        """Return A B + C of matrices or batches; `at`, if given, is the address of the result modulo 16 elements."""
+        """Return A B + C of matrices or batches; `at`, if not negative, is its address in elements, modulo 16."""
         buffers = [like(t) for t in (a, b)]
         addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]
@@ -276,7 +276,7 @@ class _Mode(TorchDispatchMode):
         return self.plans[key]
 
     def flash(self, rule: Flash, args: Any, kwargs: Any, dtype: FormatName) -> Floats:
-        """Return attention, block by block."""
+        """Compute attention block by block."""
         query, key, value = args[:3]
         causal, mask, scale = (*args[4:], False)[0], kwargs.get("attn_mask"), kwargs.get("scale")
         (batch, heads, m, d), (_, groups, n, _) = query.shape, key.shape
@@ -302,7 +302,7 @@ class _Mode(TorchDispatchMode):
 
 
 def _run(t: torch.Tensor) -> int:
-    """Return how many elements PyTorch's loop takes at once: those of the inner axes that are contiguous."""
+    """Return the number of elements in a run of PyTorch's loop, which covers the contiguous inner axes."""
     axes = sorted((stride, n) for n, stride in zip(t.shape, t.stride(), strict=True) if n > 1)
     run = 1
     for stride, n in axes:

@@ -1,4 +1,4 @@
-"""Products of PyTorch's attention on CPUs, whose orders are found through `torch.mm` or through attention itself."""
+"""Products in PyTorch's attention on CPUs; their orders are found by probing `torch.mm` or attention itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowprec.parity.operations import Flash, rounded, row_sums
 
 Floats = NDArray[np.float32]
-ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo 16
+ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo 16 float32 elements
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Bfloat16Blocks(Float32Blocks):
     """Products of a block of attention in bfloat16, whose orders are probed through attention itself."""
 
     def scores(self) -> Floats:
-        """Return Q K^T; a score is seen through the log-sum-exp if all other keys are hidden."""
+        """Return Q K^T; a probe reads a score from the log-sum-exp, with all other keys masked."""
         q, k = like(self.q), like(self.k)
         n, zeros = len(k), torch.zeros_like(self.v)
         masks = torch.where(torch.eye(n, dtype=torch.bool), 0.0, -math.inf)
@@ -53,7 +53,8 @@ class Bfloat16Blocks(Float32Blocks):
             found = [_flash(q, k, zeros, mask.expand(len(q), n))[1].reshape(-1) for mask in masks]
             return values(torch.stack(found, 1)).ravel()
 
-        logs = np.tile(kernel.exp2.log(kernel.exp2(np.zeros((1, n), np.float32))[0]), len(q))  # of e**0, not always 0
+        # log(e**0) in the kernel's arithmetic, which is not always 0
+        logs = np.tile(kernel.exp2.log(kernel.exp2(np.zeros((1, n), np.float32))[0]), len(q))
 
         def seen(scores: Floats) -> Floats:
             return scores + logs
@@ -62,7 +63,7 @@ class Bfloat16Blocks(Float32Blocks):
         return plan.sums(values(self.q), values(self.k))
 
     def times_values(self, p: Floats) -> Floats:
-        """Return P V; with scores of zero, all probabilities are one."""
+        """Return P V; probes have scores of 0, so that every unnormalized probability is e**0."""
         v, (m, d) = like(self.v), self.q.shape
         n = len(v)
         q, k = torch.zeros(m, d, dtype=v.dtype), torch.zeros(n, d, dtype=v.dtype)
@@ -87,7 +88,7 @@ def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 
 
 def values(t: torch.Tensor) -> Floats:
-    """Return a tensor's numbers in float32."""
+    """Return the elements of a tensor as float32."""
     return t.detach().float().numpy()
 
 
@@ -100,5 +101,5 @@ def like(t: torch.Tensor) -> torch.Tensor:
 
 
 def fill(buffer: torch.Tensor, x: torch.Tensor) -> None:
-    """Write numbers that are equal along the axes on which a buffer repeats its memory."""
+    """Copy an array to a buffer; axes on which the buffer repeats its memory are written once."""
     buffer[tuple(slice(1) if stride == 0 else slice(None) for stride in buffer.stride())].copy_(x)
