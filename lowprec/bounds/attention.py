@@ -25,8 +25,8 @@ from .derived import Tolerance
 from .faults import named_output
 from .product import Errors, Order, errors_of
 
-_LEAST = 2.0**-125  # limit of flushed numbers, in units of the largest weight, with a margin for their roundings
-_MORE = 1 + 2.0**-10  # products of the small errors below
+_LEAST = 2.0**-125  # limit of flushed values, in units of the largest weight, with a margin for their roundings
+_MORE = 1 + 2.0**-10  # margin for the products of the small errors below
 _TANH = 2.0**-11 + U  # relative error of tanh.approx.f32 in NVIDIA's PTX ISA, plus that of the float64 reference
 
 
@@ -45,9 +45,9 @@ def attention_tolerance(
 ) -> Tolerance:
     """Bound the error of an attention kernel's output.
 
-    The bound holds for all functions within the documented errors of 2**x, tanh and the reciprocal, for any order of
-    the row sums. It adds the worst cases of all operations, and is 2 to 250 times the largest measured error; the ratio
-    is largest if a tensor core truncates sums of many tiles. `Tolerance.expected` is close to actual errors.
+    The bound holds for all implementations of 2**x, tanh and the reciprocal within their documented errors, and for any
+    order of the row sums. It adds the worst cases of all operations, and is 2 to 250 times the largest measured error;
+    the ratio is largest if a tensor core truncates sums of many tiles. `Tolerance.expected` is close to actual errors.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def attention_tolerance(
 
 @dataclass(frozen=True, eq=False)
 class _Head:
-    """Codes of Q [M, D], K [N, D] and V [N, Dv] of a head, and the keys that a row sees."""
+    """Codes of Q [M, D], K [N, D] and V [N, Dv] of a head, and the range of keys that each row attends to."""
 
     kernel: AttentionKernel
     tile: int
@@ -194,7 +194,7 @@ class _Head:
         return Errors(exact, np.where(bounded, most, np.inf), variance + 1e-300)
 
     def _capped(self, scores: Errors, softcap: float) -> Errors:
-        """Return the errors of ``tanh(S factor / cap)``, of slope at most 1 and with four roundings of its argument."""
+        """Return the errors of ``tanh(S * factor / cap)``: slope at most 1, and an argument with four roundings."""
         argument = scores.times(self.factor / softcap)
         exact = np.tanh(argument.exact)
         off = argument.most + 4 * U * _MORE * (np.abs(argument.exact) + argument.most)

@@ -1,7 +1,7 @@
 """Checksums of matrix products (ABFT) with a bound that rounding cannot exceed, for every accumulator.
 
 The column sums of ``D = A @ B.T`` are the sum of A's rows times B, so two additional rows are enough to check a
-product (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is not, so they
+product (Huang and Abraham, IEEE Transactions on Computers 33, 1984). D is rounded and the checksum is not, so the two
 differ even without a fault; `Accumulator.step_error` bounds the difference for one instruction.
 
 With m_k the magnitude of the k-th product, and r and z the relative and absolute error of a step, the error of an
@@ -208,7 +208,7 @@ def checksum(
 
 
 def _beyond(error: Values, bound: Values) -> NDArray[np.bool_]:
-    """Return whether an error exceeds its bound, or is NaN although the bound is a number."""
+    """Return which errors exceed their bound, or are NaN although the bound is finite."""
     with np.errstate(invalid="ignore"):
         found: NDArray[np.bool_] = np.isfinite(bound) & ~(np.abs(error) <= bound)
     return found

@@ -49,8 +49,7 @@ class Criterion:
         Raises
         ------
         ValueError
-            If the rule raises an error other than AssertionError, which counts as a refusal, or returns a number or an
-            array.
+            If the rule raises an error (an AssertionError is a rejection instead), or returns a number or an array.
         """
         try:
             found = self.accepts(np.asarray(got, np.float64), np.asarray(want, np.float64))
@@ -58,7 +57,7 @@ class Criterion:
             return False
         except Exception as error:
             raise ValueError(f"criterion {self.name}: it must accept or refuse arrays, got {error!r}") from error
-        if found is None:  # functions that assert
+        if found is None:  # a function that asserts returns nothing if it accepts
             return True
         if np.ndim(found) or "bool" not in str(getattr(found, "dtype", type(found))):
             raise ValueError(

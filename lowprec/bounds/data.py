@@ -104,7 +104,7 @@ def operands(kind: str, m: int, n: int, k: int, *, seed: int = 0) -> tuple[Matri
     m, n, k : int
         Shapes of the operands, [m, k] and [n, k].
     seed : int
-        Seed.
+        Seed of the random numbers.
 
     Returns
     -------

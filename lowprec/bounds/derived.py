@@ -22,7 +22,7 @@ from .product import Errors, Product
 from .verdict import AtolRtol, BitsEqual, Impossible, Inside, Unlike, Verdict
 
 Flags = NDArray[np.bool_]
-#: Function of a rejected result, the expected error and its values that returns the name of the fault, or "".
+#: Function that returns the name of the fault that explains a rejected result, or "".
 Namer = Callable[[Any, Values, Values], str]
 
 
@@ -87,9 +87,9 @@ class Tolerance:
         target : Format
             Format of a result.
         wide : sequence of float32 arrays
-            Results before that rounding: that of the emulation, then those of sampled orders.
+            Results before the last rounding: the emulation's, then those of sampled orders.
         results : sequence of float32 arrays
-            Emulated results in that format.
+            Emulated results in the format `target`.
         products : tuple of Product
             See `Tolerance`.
         name : callable, optional
@@ -106,7 +106,8 @@ class Tolerance:
             margin = MARGIN * max(scores) / max(float(np.median(scores)), 1e-300) if judged.any() else 1.0
             scale = np.sqrt(variance) * (max(scores) * margin if judged.any() else 1.0)
             relative = [np.nan_to_num((d - exact) / scale)[judged] for d in wide]
-            unknown = np.isfinite(exact) & np.isinf(most)  # a format that saturates would make its ends finite
+            # Rounding to a saturating format would make infinite bounds finite.
+            unknown = np.isfinite(exact) & np.isinf(most)
             low, high = (
                 np.where(
                     unknown, sign * np.inf, round_to(np.where(np.isinf(exact), exact, exact + sign * most), target)
@@ -151,12 +152,13 @@ class Tolerance:
         Returns
         -------
         Verdict
-            `BitsEqual` or `Inside`, which are true, `Unlike` or `Impossible`, of `lowprec.testing`.
+            `BitsEqual` or `Inside` if the result is accepted, `Unlike` or `Impossible` if not; classes of
+            `lowprec.testing`.
 
         Raises
         ------
         ValueError
-            If the shape differs, or values are not of the format.
+            If the shape is not that of `exact`, or a value is not representable in `out_format`.
         """
         d = self._checked(got)
         if not d.size or any(np.array_equal(d, result, equal_nan=True) for result in self._results):
@@ -186,8 +188,8 @@ class Tolerance:
         Parameters
         ----------
         probability : float
-            Probability in [0, 1) that a correct result is refused, by the model of independent roundings; 0: the proven
-            bound.
+            Probability in [0, 1) that a correct result is rejected, by the model of independent roundings; 0: the
+            proven bound.
 
         Raises
         ------

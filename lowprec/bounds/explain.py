@@ -20,7 +20,7 @@ _SECONDS = 10.0
 
 
 def explained(product: Product, d: Values, arithmetic: bool) -> list[str]:
-    """Return sentences about operands that differ from their quantizers' results, places and, if asked, the arithmetic.
+    """Return sentences about wrongly quantized operands, places of differing outputs and, if asked, the arithmetic.
 
     Operands are compared with the values before quantization, if these are known.
     """

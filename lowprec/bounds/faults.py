@@ -37,7 +37,7 @@ class Fault:
         Function of the correct result that returns the wrong one, for arrays of NumPy and of torch; `lowprec mutate`
         applies it to both.
     operand : callable, optional
-        Function of an operand of numbers [..., K] that returns the wrong one, for `lowprec mutate`.
+        Function of an operand's values [..., K] that returns the wrong values, for `lowprec mutate`.
     vacuous : bool
         Whether a test that accepts this fault is useless.
     """
@@ -79,7 +79,7 @@ def _copy(d: Any) -> Any:
 
 
 def _garbage(d: Any) -> Any:
-    """Return the same numbers in another order, so that their sizes and distribution are correct."""
+    """Return the elements in another order, so that their magnitudes and distribution are correct."""
     flat = _copy(d).reshape(-1)
     step = next(s for s in range(flat.shape[0] // 2 + 1, 2 * flat.shape[0] + 3) if math.gcd(s, flat.shape[0]) == 1)
     places = [(i * step) % flat.shape[0] for i in range(flat.shape[0])]
@@ -247,7 +247,7 @@ def _cut(p: Product) -> Result | None:
 
 
 def _overflowing(p: Product) -> Result | None:
-    """Return the product that results if numbers of A above the format's maximum become Inf or NaN."""
+    """Return the product that results if values of A above the format's maximum become Inf or NaN."""
     if p.sources is None or p.a.format.bits > 8:
         return None
     ones = replace(p.a, codes=np.full_like(p.a.codes, encode(1.0, p.a.format)), quantizer=None).dequantize()

@@ -18,7 +18,7 @@ _HUGE, _MOST = 1e9, 16.0  # limits of an error and of its square in sums
 
 
 class Model(NamedTuple):
-    """Errors of correct results before they are rounded to their format.
+    """Model of the errors of correct results, before the results are rounded to their format.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ _WORK = 1 << 22  # multiply-adds that justify a thread
 
 
 class Errors(NamedTuple):
-    """Exact values of sums of float32 numbers, and bounds on the errors of the computed ones.
+    """Exact sums of float32 values, and bounds on the errors of the computed sums.
 
     Attributes
     ----------
@@ -59,24 +59,24 @@ class Errors(NamedTuple):
     variance: Values
 
     def times(self, factor: Values | float) -> Errors:
-        """Return the product with exact factors."""
+        """Return the errors of the sums times exact factors."""
         return Errors(self.exact * factor, self.most * np.abs(factor), self.variance * np.square(factor))
 
     def plus(self, other: Errors) -> Errors:
-        """Return the sum, not rounded."""
+        """Return the errors of the sum of two results, without its rounding."""
         return Errors(self.exact + other.exact, self.most + other.most, self.variance + other.variance)
 
     def rounded(self, relative: float, absolute: float = TINY) -> Errors:
-        """Return the sum after one rounding of the given relative or absolute error."""
+        """Return the errors after one rounding with the given relative or absolute error."""
         lost = relative * (np.abs(self.exact) + self.most) + absolute
         return Errors(self.exact, self.most + lost, self.variance + np.square(relative * self.exact) / 3)
 
     def added(self, other: Errors) -> Errors:
-        """Return the float32 sum."""
+        """Return the errors of the sum of two results, rounded to float32."""
         return self.plus(other).rounded(U)
 
     def stored(self, target: Format) -> Errors:
-        """Return the sum after it was rounded to a format; a sum that may overflow has no bound."""
+        """Return the errors after a rounding to a format; a sum that may overflow has no bound."""
         if target.same_codes(formats["float32"]):
             return self
         found = self.rounded(half_ulp(target), target.smallest_subnormal)
@@ -161,7 +161,7 @@ def errors_of(a: Quantized, b: Quantized, order: Order, addend: Values | None = 
     if library.apply_scales_at == "end" and rule.scale_format is None:
         (a, scale_a), (b, scale_b) = strip_row_scales("a", a, library), strip_row_scales("b", b, library)
         by_row.append((scale_a, scale_b))
-    # Alpha is a product of scales: each multiplication is a rounding, and may underflow or overflow.
+    # Alpha is a product of scales: each multiplication may round, underflow or overflow.
     alpha: Values = np.full((1, 1), float(factor.alpha))
     largest, normal, roundings = np.maximum(np.abs(alpha), 1.0), np.ones((1, 1), np.bool_), 0
     for rows in by_row:
@@ -226,14 +226,14 @@ def _finished(total: Errors, addend: Errors | None, *, alpha: Values, lost: Valu
 
 
 def _is_normal(x: Values) -> NDArray[np.bool_]:
-    """Return whether numbers are zero or in the range of normal float32 numbers."""
+    """Return which numbers are zero or in the range of normal float32 numbers."""
     size, fmt = np.abs(x), formats["float32"]
     found: NDArray[np.bool_] = (size == 0) | (size >= fmt.smallest_normal) & (size <= fmt.max)
     return found
 
 
 def power_of_two(x: Values) -> NDArray[np.bool_]:
-    """Return whether numbers are powers of two."""
+    """Return which numbers are powers of two."""
     found: NDArray[np.bool_] = np.frexp(x)[0] == 0.5
     return found
 
@@ -343,7 +343,7 @@ def _operand(
 
 
 def _transposed(x: T) -> T:
-    """Return the arrays of an operand transposed."""
+    """Return an operand with all its arrays transposed."""
     return type(x)(*(np.ascontiguousarray(part.T) for part in x))
 
 

@@ -139,7 +139,7 @@ def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
 
 
 def _sampled(stored: Floats, target: Format, count: int, rng: np.random.Generator) -> list[Floats]:
-    """Return sums in random orders: terms are added one by one in 1, 2, 8 or n lanes, and then the lanes."""
+    """Return sums in random orders: terms are added one by one in 1, 2, 8 or n lanes, then the sums of the lanes."""
     n, found = len(stored), []
     for _ in range(count):
         at, lanes = rng.permutation(n), int(rng.choice((1, 2, 8, max(n, 1))))
@@ -162,7 +162,7 @@ def computed_sum(terms: Floats, steps: Steps, target: Format) -> Floats:
 
 
 def _in_order(terms: Floats, read: Floats, order: Order, target: Format) -> Errors:
-    """Return the errors of sums in an order: half an ulp of every sum, which is known exactly.
+    """Return the errors of sums in an order: half an ulp of each partial sum, whose exact value is known.
 
     If formats differ, a sum may be rounded to float32 before it is rounded to its format, and a subnormal sum need not
     be exact.

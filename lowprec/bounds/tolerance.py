@@ -62,8 +62,8 @@ def tolerance(
         Summation rule, or several: a result of any of them is accepted.
     order : {"chains", "any"}
         Orders of K that a correct kernel may have. ``chains``: the chains of `lowprec.gemm`, added in any order;
-        ``any``: products that share a scale, and the sums of all scales of a split, in any order, with a larger bound.
-        The parts of a split, and the slices of a part, have the order of the library.
+        ``any``: products that share a scale, and the scale blocks within each part of split-K, are added in any order,
+        with a larger bound. The parts of split-K, and the slices of a part, are added in the order of the library.
     orders : int, optional
         Number of sampled orders; default: 2 to 32, fewer for large products.
     seed : int

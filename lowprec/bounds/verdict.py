@@ -82,7 +82,7 @@ class Measured(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Inside(Measured):
-    """Verdict that errors are as large as those of the arithmetic in some order."""
+    """Verdict that no output exceeds its bound, and that the errors are probable for the arithmetic in some order."""
 
     accepted = True
 
@@ -92,7 +92,7 @@ class Inside(Measured):
 
 @dataclass(frozen=True, kw_only=True)
 class Unlike(Measured):
-    """Verdict that no output exceeds its bound, but the errors are not as large as those of the arithmetic."""
+    """Verdict that no output exceeds its bound, but that the errors are improbable for the arithmetic."""
 
     accepted = False
 

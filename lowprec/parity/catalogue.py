@@ -24,7 +24,7 @@ _SLEEF = SleefExp(1)
 
 
 _WIDENED: Any = {"from_zero": True, "sum_formats": (("bfloat16", "float32"),)}
-#: Products of MKL's gemm_bf16bf16f32; those of bfloat16 numbers are exact in float32, fused or not.
+#: Orders of MKL's gemm_bf16bf16f32. Products of bfloat16 values are exact in float32, so that fusing changes no bits.
 _BFLOAT16 = (
     Blocks("mkl_gemm_bf16", block=192, halves=True, **_WIDENED),
     Lanes("four_lanes", lanes=4, join="halving", **_WIDENED),

@@ -1,4 +1,4 @@
-"""The orders of a function whose outputs each add the same number of terms: found by probes, then applied to data."""
+"""Orders of a function whose outputs are sums of equally many terms: found by probes, then applied to data."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Floats = NDArray[np.float32]
 Probe = Callable[[Floats, Floats, float], Floats]
 _TRIALS, _SAMPLES = 10, 40
 _LARGE = 2.0**40
-_SECONDS = 600.0  # of a search
-_MOST = 1 << 22  # numbers of a block of outputs, so that its memory is bounded
+_SECONDS = 600.0  # time limit of a search
+_MOST = 1 << 22  # products in a block of outputs, to limit memory
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Outputs of a function, divided by the order of their sums.
+    """Outputs of a function, classified by the order in which they are summed.
 
     Parameters
     ----------
     ids : array of int
-        Number of the order of each output, flattened; without axes if all have one.
+        Index in `orders` of each output's order, flattened; a 0-d array if all outputs have the same order.
     orders : tuple of Order
-        Orders of the products, then of an addend, if there is one.
+        Orders in which the products are added; an addend, if there is one, is the last term.
     """
 
     ids: NDArray[np.int64]
@@ -38,15 +38,15 @@ class Classes:
 
     @classmethod
     def one(cls, order: Order) -> Classes:
-        """Return the classes of a function all of whose outputs have one order."""
+        """Return the classes of a function whose outputs all have the same order."""
         return cls(np.zeros((), np.int64), (order,))
 
     def of(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return the number of the order of each output, as an array of a shape."""
+        """Return the index of each output's order, in a given shape."""
         return self.ids.reshape(shape) if self.ids.ndim else np.broadcast_to(self.ids, shape)
 
     def sums(self, a: Floats, b: Floats, c: Floats | None = None) -> Floats:
-        """Return the sums [..., M, N] of the products of a [..., M, K] and b [..., N, K], and perhaps of c [N]."""
+        """Return the sums [..., M, N] of the products of a [..., M, K] and b [..., N, K], plus c [N] if given."""
         if c is not None:
             a = np.concatenate([a, np.ones_like(a[..., :1])], -1)
             b = np.concatenate([b, np.broadcast_to(c[:, None], (*b.shape[:-1], 1))], -1)
@@ -70,7 +70,7 @@ class Search:
     Parameters
     ----------
     candidates : sequence of callable
-        Rules that are tried before an order is revealed.
+        Rules to try before an order is determined by `reveal`.
     """
 
     def __init__(self, candidates: Sequence[Callable[..., Order]] = ()) -> None:
@@ -88,18 +88,18 @@ class Search:
         name : str
             Name of the function, for messages.
         probe : callable
-            Function of two vectors of n numbers and an addend that returns all outputs, each for these numbers.
+            Function of two vectors of length n and an addend; every output that it returns has these operands.
         n : int
             Number of terms.
         dtype : str
             Format of operands and outputs.
         operands : {1, 2}
-            Whether the outputs are sums of the first vector, or of products.
+            1 if outputs are sums of the first vector, 2 if they are sums of the products of both vectors.
         addend : bool
-            Whether the function adds a number to the products.
+            Whether the function adds the addend to the products.
         seen : callable, optional
-            Function of sums [trials, 1] in float32 that returns outputs [trials, outputs], if outputs are not the sums
-            themselves. Only rules and orders that were found before are tried.
+            Function that converts float32 sums [trials, 1] to outputs [trials, outputs], if outputs are not the sums
+            themselves. Only `candidates` and orders that were found before are then tried.
 
         Raises
         ------
@@ -156,14 +156,14 @@ class Search:
 
 
 def _elements_before_addend(probe: Probe, n: int, output: int) -> int:
-    """Return the number of elements whose sum an addend joins: ones in it are lost next to a large first element."""
+    """Return the number of elements that are summed before an addend: next to a large first element, they are lost."""
     a = np.ones(n, np.float32)
     a[0] = _LARGE
     return n - round(float(probe(a, np.ones_like(a), -_LARGE)[output]))
 
 
 def with_addend(order: Order, after: int) -> Order:
-    """Return the order with one more element, added to the sum of `after` elements that include the first.
+    """Return the order with an addend as last element, added to the sum of `after` elements that include the first.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def with_addend(order: Order, after: int) -> Order:
     """
     n = order.n
     size, steps = [1] * n, list[tuple[int, ...]]()
-    moved = list(range(n))  # new numbers of elements and steps; the addend is element n
+    moved = list(range(n))  # new indices of elements and steps; the addend is element n
     head = 0  # the largest sum so far that has the first element
     is_added = False
     for terms in order.steps:

@@ -76,7 +76,7 @@ class Divergence:
     unlike : tuple of str
         Differences before any operation: weights, tokens, shapes, settings. Read them first.
     compared : int
-        Number of operations of both runs, by name, with rows that can be aligned.
+        Number of operations that both runs have, by name, and whose rows can be aligned.
     only_a, only_b : tuple of str
         Names of operations that only one run has.
     first : Operation or None
@@ -248,7 +248,7 @@ def _ulps(one: Tensor, other: Tensor, shapes: Shapes) -> tuple[int | None, float
 
 
 def _ordered(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return integers in the order of the numbers that the words encode; neighbours differ by 1."""
+    """Map words to integers in the order of the values that they encode; adjacent values differ by 1."""
     sign = 1 << (_BITS[dtype] - 1)
     size = np.asarray(words & words.dtype.type(sign - 1)).astype(object if dtype == "float64" else np.int64)
     return np.where(words >= sign, -size, size)
@@ -286,7 +286,7 @@ def _unlike(
 
 
 def _entered(a: Recording, b: Recording) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Return the inputs of the first call of the model, or of the first module that has any, without parameters."""
+    """Return the inputs, without parameters, of the model's first call, or of the first module that has inputs."""
     weights = {t.hash for run in (a, b) for t in run.parameters.values()}
     found: dict[str, list[list[Tensor]]] = {}
     for name, op in a.operations.items():

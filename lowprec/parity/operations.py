@@ -1,4 +1,4 @@
-"""Rules: the arithmetic of an operation of a stack, as data."""
+"""Rules of a stack, each of which describes the arithmetic of an operation as data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rule(Value):
     ----------
     mark : {"exact", "decided", "own"}
         ``exact``: the bits follow from public sources or from measurements; ``decided``: the operation has a documented
-        error bound, within which the bits are those of the program that runs; ``own``: a custom rule.
+        error bound, within which the bits of the running program are kept; ``own``: a custom rule.
     source : str
         Reference for the rule.
     """
@@ -62,12 +62,12 @@ class Rule(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moves(Rule):
-    """Operation that moves, selects or creates numbers, without rounding."""
+    """Operation that moves, selects or creates values, without rounding."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Elements(Rule):
-    """Base of operations on single elements, whose result is rounded to the dtype."""
+    """Base of elementwise operations, whose results are rounded to the dtype."""
 
     @abstractmethod
     def compute(self, loop: Loop, *operands: Any) -> Floats:
@@ -83,7 +83,7 @@ _ARITHMETIC: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arithmetic(Elements):
-    """One operation of IEEE arithmetic in float32.
+    """Elementwise operation of IEEE arithmetic in float32.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Arithmetic(Elements):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Power(Elements):
-    """Squares and cubes, as products that are rounded to the dtype one by one."""
+    """Squares and cubes, computed as products, each of which is rounded to the dtype."""
 
     def compute(self, loop: Loop, *operands: Any) -> Floats:
         """Return the power in float32."""
@@ -137,16 +137,16 @@ class ReciprocalRoot(Elements):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sigmoid(Elements):
-    """1 / (1 + exp(-x)), or x / (1 + exp(-x)), with a vector function in whole steps of a run, and glibc's in the rest.
+    """1 / (1 + exp(-x)) or x / (1 + exp(-x)), with a vector function in a run's whole steps and glibc's in its rest.
 
     Parameters
     ----------
     exp : CpuExp
         Vector function.
     times_x : bool
-        Whether x is the numerator: SiLU.
+        Whether the numerator is x (SiLU) instead of 1.
     step : int
-        Bytes of a step of the loop.
+        Number of bytes per vector step of the loop.
     """
 
     exp: CpuExp = dataclasses.field(kw_only=True)
@@ -166,12 +166,12 @@ class Sigmoid(Elements):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounded(Rule):
-    """A function whose bits no public source gives: results of the program that runs are kept if they are in bounds.
+    """Function whose bits no public source defines: the running program's results are kept if within an error bound.
 
     Parameters
     ----------
     function : str
-        Function of NumPy.
+        Name of the function in NumPy.
     ulps : float
         Largest error, in units in the last place of float32.
     """
@@ -182,14 +182,16 @@ class Bounded(Rule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sum(Rule):
-    """A sum or a mean.
+    """Sum or mean.
 
     Parameters
     ----------
     orders : tuple of OrderRule
-        Rules of orders. Each output takes the first that gives its bits in probes; if none does, its order is revealed.
+        Rules of orders. Each output has the first one that gives its bits in probes; if none does, its order is
+        determined by `reveal`.
     mean : {"none", "division", "reciprocal"}
-        Whether the sum is divided by the count, or multiplied by the rounded reciprocal of the count.
+        Calculation of a mean from the sum: division by the count, or multiplication by the rounded reciprocal of the
+        count; ``none`` for a sum.
     """
 
     orders: tuple[OrderRule, ...] = ()
@@ -200,7 +202,7 @@ class Sum(Rule):
         check_choice("Sum", "mean", self.mean, MEANS)
 
     def finish(self, sums: Floats, n: int) -> Floats:
-        """Return the sums, or means of n numbers, in float32."""
+        """Return the sums, or the means of n terms, in float32."""
         if self.mean == "none":
             return sums
         return sums / np.float32(n) if self.mean == "division" else sums * (np.float32(1) / np.float32(n))
@@ -208,7 +210,7 @@ class Sum(Rule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Product(Rule):
-    """Matrix products, perhaps with an addend.
+    """Matrix product, with or without an addend.
 
     Parameters
     ----------
@@ -226,13 +228,13 @@ class Rows(Rule):
     Parameters
     ----------
     norms : tuple of (str, Norm)
-        Function for each dtype.
+        Norm for each dtype.
     """
 
     norms: tuple[tuple[FormatName, Norm], ...] = ()
 
     def compute(self, x: Floats, dtype: FormatName, *parameters: Floats, eps: float = 1e-6) -> Floats:
-        """Return the function of rows [..., n], with the weight and bias [n] of a norm, in float32."""
+        """Apply the norm to rows [..., n], with its weight and bias [n] if it has these; return float32."""
         kind = DTYPES[dtype]
         found = dict(self.norms)[dtype](x.astype(kind), *(each.astype(kind) for each in parameters), eps=eps)
         return found.astype(np.float32)
@@ -240,12 +242,12 @@ class Rows(Rule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flash(Rule):
-    """Attention in one tile of keys.
+    """Attention whose keys fit in one tile.
 
     Parameters
     ----------
     kernels : tuple of (str, AttentionKernel)
-        Kernel of each dtype, for all but the orders of its products.
+        Kernel for each dtype; it determines everything except the orders of the products.
     orders : tuple of OrderRule
         Rules of the orders of products, as in `Sum`.
     """
@@ -270,12 +272,12 @@ class Flash(Rule):
 
 
 def rounded(x: Floats, dtype: FormatName) -> Floats:
-    """Return float32 numbers rounded to a dtype, as float32."""
+    """Round float32 values to a dtype, and return them as float32."""
     return x if dtype == "float32" else x.astype(DTYPES[dtype]).astype(np.float32)
 
 
 def row_sums(order: RowSum, e: Floats) -> Floats:
-    """Return the sums of rows."""
+    """Return the sums of rows in the order of a kernel."""
     sums = np.zeros((len(e), order.lanes), np.float32)
     order.add(np.ascontiguousarray(e), np.zeros(len(e), np.float32), False, sums)
     return order.total(sums)

@@ -70,7 +70,7 @@ class Tensor:
 
     @property
     def values(self) -> NDArray[Any]:
-        """Numbers of the stored rows."""
+        """Values of the stored rows, decoded."""
         return to_numbers(self.words, self.dtype)
 
 
@@ -231,7 +231,7 @@ def _product(row: Mapping[str, Any], data: NDArray[np.uint8]) -> Product:
 
 
 def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArray[Any]:
-    """Return the unsigned words at `place`, an offset and a length, of the bytes."""
+    """Return the unsigned words at `place`, an offset and a length in bytes."""
     start, length = place
     if start + length > len(data):
         raise ValueError(f"diverge: tensors.bin must have {start + length} bytes, got {len(data)}")
@@ -239,7 +239,7 @@ def read(data: NDArray[np.uint8], place: Sequence[int], itemsize: int) -> NDArra
 
 
 def to_numbers(words: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return words as numbers: integers unchanged, others as float32 or float64."""
+    """Decode words: integers stay unchanged, other values become float32 or float64."""
     if dtype in (*INTEGERS, "float32", "float64"):
         return words.view(dtype)
     return np.asarray(decode(words, formats[dtype]), np.float32)

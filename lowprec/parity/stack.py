@@ -1,7 +1,7 @@
 """`Stack`: the arithmetic of every operation of a model's forward pass, as data and as TOML.
 
-A file names a stack of the catalogue and changes of it; a rule that has a class replaces the operation's rule, others
-change fields of it::
+A file names a stack of the catalogue and changes to it. A rule with a class (``is``) replaces the operation's rule; any
+other rule changes fields of the operation's rule::
 
     base = "torch_cpu"
     name = "mine"
@@ -38,7 +38,7 @@ from ..registry import Registry, UnknownNameError, suggest
 from .operations import Rule
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
-#: Fields of rules that hold entries of catalogues, with these.
+#: Fields of rules that hold catalogue entries, with the kind of each.
 _NAMED = {"orders": "order", "kernels": "attention", "norms": "norm"}
 
 
@@ -79,7 +79,7 @@ class Stack(Value):
         Raises
         ------
         UnknownNameError
-            If there is none.
+            If the stack has no rule for the operation.
         """
         known = dict(self.rules)
         if operation not in known:
@@ -88,11 +88,11 @@ class Stack(Value):
         return known[operation]
 
     def with_rules(self, name: str, rules: Mapping[str, Rule]) -> Stack:
-        """Return a stack with other rules of some operations."""
+        """Return a stack in which the rules of some operations are replaced."""
         return Stack(name, tuple({**dict(self.rules), **rules}.items()), source=f"what-if of {self.name}")
 
     def to_toml(self) -> str:
-        """Return the stack as TOML, with all rules and hashes of the entries of catalogues that they name."""
+        """Return the stack as TOML: all rules, and hashes of the catalogue entries that they name."""
         w = Writer(_CATALOGUES, full=False)
         lines = [f"name = {toml_value(self.name)}", f"source = {toml_value(self.source)}"]
         for operation, rule in self.rules:
@@ -120,7 +120,7 @@ class Stack(Value):
         Raises
         ------
         ValueError
-            If it is not TOML, a rule cannot be made, or a name has another definition here.
+            If the text is not TOML, a rule cannot be made, or a name has another definition here.
         """
         try:
             content = tomllib.loads(text)
@@ -141,14 +141,14 @@ class Stack(Value):
 
 
 def _names(value: Any, kind: str, w: Writer) -> Any:
-    """Return a field of a rule with words for its objects."""
+    """Return a field of a rule with its objects replaced by words."""
     if isinstance(value, tuple):
         return [_names(item, kind, w) for item in value]
     return value if isinstance(value, str) else w.name(kind, value)
 
 
 def _objects(value: Any, kind: str, r: Reader) -> Any:
-    """Return a field of a rule with objects for its words; in pairs, the first word is a dtype."""
+    """Return a field of a rule with its words replaced by objects; the first word of a pair is a dtype."""
     if isinstance(value, list):
         return tuple(
             (item[0], r.find(kind, item[-1])) if isinstance(item, list) else r.find(kind, item) for item in value
