@@ -262,7 +262,7 @@ def _scaled_product(
     d = multiply(qa, qb, accumulator=accumulator, promote_every=length)
     try:
         return d, multiply(qa, qb, accumulator="exact"), "exact"
-    except ValueError:  # scales that no promotion of 128 fits
+    except ValueError:  # chains of 128 products do not suit the scales
         return d, _float64_product(qa.dequantize(), qb.dequantize()), "float64"
 
 

@@ -12,9 +12,10 @@ from .recipe import recipes as recipes
 #: The router's gate multiplies BF16 values; its gradient is not rounded.
 GATE = LayerRule("layers.*.ffn.gate", BF16_LINEAR.with_(dy="float32"))
 _V3 = "DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3"
-#: The released weights have it in BF16: layers.61.eh_proj of deepseek-ai/DeepSeek-V3 has no weight_scale_inv, and
-#: vLLM builds it without a quantization (deepseek_mtp.py). The report does not list it. In DeepSeek-V4 it stays FP8:
-#: vLLM builds it as a quantized layer; this was not compared with the released weights.
+#: Projection of the multi-token prediction module. The released weights have it in BF16: layers.61.eh_proj of
+#: deepseek-ai/DeepSeek-V3 has no weight_scale_inv, and vLLM builds it without a quantization (deepseek_mtp.py). The
+#: report does not list it. In DeepSeek-V4 it stays FP8: vLLM builds it as a quantized layer; this was not compared with
+#: the released weights.
 _V3_PROJECTION = LayerRule("layers.*.projection", BF16_LINEAR)
 
 

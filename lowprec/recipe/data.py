@@ -172,7 +172,7 @@ def _states(recipe: RecipeFields, w: Writer, states: Iterable[str]) -> dict[str,
 
 
 def reader(table: Any, where: str, *, check: bool = True) -> Reader:
-    """Return the reader of a recipe's objects; `table`, the definitions of names, is empty in files written by hand."""
+    """Return the reader of a recipe's objects; `table` has the definitions of names, empty if the file has none."""
     return Reader(CATALOGUES, CLASSES, table, where, check=check)
 
 

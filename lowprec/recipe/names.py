@@ -17,7 +17,7 @@ LINEARS = (
     "layers.0.projection",
     "head",
 )
-#: Number of blocks of a model that is deeper than any pattern counts.
+#: Number of blocks of a model in which patterns, which count from either end, do not reach the middle.
 DEPTH = 1000
 #: Tensors that are stored.
 TENSORS = (

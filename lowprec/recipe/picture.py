@@ -12,7 +12,7 @@ from .table import precision_rows
 _NAMES, _CELL, _LINE, _TOP = 215, 250, 34, 46
 #: Colors by the bits of the wider operand: up to 4, up to 8, up to 16, more.
 _COLORS = ((4, "warm"), (8, "box"), (16, "in"), (32, "plain"))
-_BLOCK = DEPTH // 2  # a middle block, which no pattern counts
+_BLOCK = DEPTH // 2  # a middle block, which no pattern selects by number
 
 
 def precision_map(recipe: RecipeFields) -> str:

@@ -12,7 +12,7 @@ from .description import SAVED_ACTIVATIONS, RecipeFields
 from .linears import OPERANDS
 from .names import DEPTH, LINEARS
 
-_MIDDLE = DEPTH // 2  # a block that no pattern counts
+_MIDDLE = DEPTH // 2  # a middle block, which no pattern selects by number
 _FLOAT32 = TensorSpec.parse("float32")
 
 _WIRES = {

@@ -268,7 +268,7 @@ def product_points(machine: Accumulator, pair: tuple[Fields, Fields], k: int, le
                 yield words, label
     if getattr(machine.rule, "exact_within", 1) > 1 and machine.scales is not None:
         fmt, block = machine.scales
-        for i in range(150 if level == 1 else 600):  # whether runs are exact shows only far below the largest scale
+        for i in range(150 if level == 1 else 600):  # an exact sum of products shows only far below the largest scale
             family = list(FAMILIES)[i % 7]
             a, b = (make(s, k, f) for make, f in zip(FAMILIES[family], pair, strict=True))
             own = [x for _ in "ab" for x in scales("scales that fall along k", s, k // block, fmt, block)]

@@ -118,7 +118,7 @@ class LatentAttention:
         self.scale = 1.0 / math.sqrt(config.query_dim)
         self.kernel = recipe.attention
         if self.kernel is not None:
-            self.kernel.tile_of(Call(1, 1, config.query_dim, config.value_dim))  # has it this size?
+            self.kernel.tile_of(Call(1, 1, config.query_dim, config.value_dim))  # error if it lacks this size
         self._angles: dict[tuple[int, Any], tuple[Array, Array]] = {}
 
     def _rotary(self, sequence: int, dtype: Any) -> tuple[Array, Array]:

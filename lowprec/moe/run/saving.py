@@ -45,7 +45,7 @@ class TrainerState(Protocol):
 
 T = TypeVar("T", bound=TrainerState)
 
-#: Arrays that are read into a trainer unchanged; moments may have another storage there.
+#: Arrays that are copied unchanged; moments are converted if the trainer stores them in another format.
 _PLAIN = ("weights/", "biases/", "ema/")
 
 

@@ -15,7 +15,7 @@ from lowprec.registry import suggest
 #: Shares of DeepSeek-V3's tokens: the end of the constant rate, and the start of a tenth of it.
 _CONSTANT, _TAIL = 0.676, 0.966
 
-#: At one millisecond per step they take eleven days; a larger number is probably a typing error.
+#: Largest number of steps: eleven days at one millisecond per step. A larger number is probably a typing error.
 MOST_STEPS = 10**9
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .paired import EVERYTHING, infer
 
 NOWHERE, RESAMPLES = (math.nan, math.nan), 2000
-_DOUBLINGS = 12  # standard errors from 0; nearer, a ratio is unbounded
+_DOUBLINGS = 12  # of the distance from the ratio, from one standard error; beyond, an interval is unbounded
 
 
 class VarianceModel(Protocol):
@@ -337,7 +337,7 @@ class BootstrapMean:
     count : int
         Number of values.
     resampled : Resampled
-        The mean in resamples; sets of values with equal keys share the resamples of checkpoints and layers.
+        The mean in resamples. Means over equal keys and with equal seeds share their resamples, so they can be paired.
     """
 
     mean: float
@@ -351,9 +351,10 @@ class BootstrapMean:
 def pigeonhole_bootstrap(values: Mapping[tuple[Hashable, Hashable], float], *, seed: int = 0) -> BootstrapMean:
     """Return the mean of values indexed by two factors, and its 90 % interval.
 
-    Every layer is measured in every checkpoint, so that neither the layers of one checkpoint nor the checkpoints of one
-    layer are independent. Both factors are resampled (Owen, The pigeonhole bootstrap, Annals of Applied Statistics
-    2007), which is conservative. A factor with one level adds nothing to the interval.
+    The factors are crossed, as checkpoints and layers: every layer is measured in every checkpoint, so that neither the
+    layers of one checkpoint nor the checkpoints of one layer are independent. Both factors are resampled (Owen, The
+    pigeonhole bootstrap, Annals of Applied Statistics 2007), which is conservative. A factor with one level adds
+    nothing to the interval.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from .measurement import Tables, Tabulate, relative_error
 from .operands import EXTRAPOLATED_K, FAMILIES, Matrix, Operands, lengths, record_operands, sample_rows, tile_operands
 
 PRODUCTS_FILE = "products.csv"
-#: Columns of that file: the product, properties of its operands, and errors of an arm.
+#: Columns of `PRODUCTS_FILE`: the product, properties of its operands, and errors of an arm.
 COLUMNS = (
     "product", "tokens", "kept", "layer", "draw", "K", "coherence", "arm", "quantization", "accumulation",
     "gain_minus_1", "largest",

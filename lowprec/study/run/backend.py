@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Number of seeds over which the loss of a stochastic forward pass is averaged.
 STOCHASTIC_SEEDS = 4
-#: Number of batches in forward passes before an evaluation with delayed scaling.
+#: Number of batches that are run forward and backward before an evaluation with delayed scaling.
 CALIBRATION = 16
 
 

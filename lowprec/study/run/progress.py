@@ -12,7 +12,7 @@ from typing import Any
 COMPILING = "compiling kernels, once per version of lowprec"
 #: Seconds between two lines outside of a terminal.
 LINE_EVERY = 5.0
-#: The same while kernels are being compiled.
+#: Seconds between two lines while kernels are being compiled.
 COMPILING_EVERY = 30.0
 #: Number of steps after the first before the remaining time is estimated.
 STEPS_TO_SETTLE = 3
