@@ -93,10 +93,10 @@ def attention(
     causal : bool
         Whether query i sees keys up to ``i + N - M`` only.
     window : tuple of int, optional
-        Keys to the left and to the right of position ``i + N - M`` that query i sees; -1: no limit on that side.
+        Numbers of keys that query i sees to the left and to the right of position ``i + N - M``; -1: no limit.
     mask : array_like of bool, optional
         Keys that each query sees, of a shape that broadcasts to (B, H, M, N). Only PyTorch's kernels take it: they
-        compute the scores of hidden keys, too, and add -inf to them.
+        also compute the scores of hidden keys, and add -inf to them.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
     descale : tuple of three array_like, optional
@@ -105,7 +105,7 @@ def attention(
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
-        One logit per query head, which is added to the sum of the softmax and has no value.
+        One logit per query head: its exponential is added to the sum of the softmax, without a value vector.
     splits : int
         Number of ranges of tiles that are computed separately and then combined, as in decoding.
     page_size : int, optional
@@ -130,7 +130,8 @@ def attention(
     ------
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        mask, softcap, sinks, splits or pages, or `undecided` is combined with a softcap, splits, or `normalizes_p`.
+        mask, softcap, sinks, splits or pages, or `undecided` is combined with a softcap, with splits, or with a kernel
+        that has `normalizes_p`.
 
     Notes
     -----
@@ -297,7 +298,7 @@ def _check_options(
 
 
 def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
-    """Return a function of newly finished rows that reports all finished rows."""
+    """Return a function that takes a number of newly finished rows and reports the number of all finished rows."""
     finished = 0
 
     def advance(rows: int) -> None:

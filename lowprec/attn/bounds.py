@@ -57,7 +57,7 @@ class Bounds:
             kernel.row_sum.add(p, factor, flush, sums)
 
     def _scaled(self, ends: list[Floats], factors: list[Floats]) -> list[Floats]:
-        """Return bounds on rows multiplied by factors, both of which are bounded."""
+        """Return bounds on the products of rows and factors, given the bounds on both."""
         corners = []
         for x in ends:
             for factor in factors:

@@ -15,7 +15,7 @@ _UNCHECKED = (32, 64, 96, 128)  # head sizes with kernels of FlashAttention-2 th
 
 
 def _range(call: Call, keys: int, first: int, stop: int) -> tuple[int, int]:
-    """Return the first tile that a block of queries sees, and one past the last; for no tile, at most the first."""
+    """Return the first tile that a block of queries sees, and one past the last: an empty range if it sees none."""
     low, high = 0, -(-call.keys // keys)
     if call.right >= 0:
         high = min(high, -(-(stop + call.shift + call.right) // keys))
@@ -33,7 +33,7 @@ class FlashAttention2(Schedule):
     one_split : tuple of KeyTile
         Tiles of calls that do not split the keys; empty: the kernel's `key_tiles`.
     page_multiple : int
-        Number of which page sizes are multiples; 0: the kernel does not support pages.
+        Number that must divide page sizes; 0: the kernel does not support pages.
     """
 
     one_split: tuple[KeyTile, ...] = ()
@@ -49,7 +49,10 @@ class FlashAttention2(Schedule):
         return super().tile(call, self.one_split if self.one_split and call.splits == 1 else table)
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits of N or more keys, and not causal for one query; a window has two limits."""
+        """Return the call with a normalized mask.
+
+        Limits of N or more keys are removed, a mask for one query is not causal, and a window has two limits.
+        """
         n = call.keys
         left, right = (-1 if side >= n else side for side in (call.left, call.right))
         if call.causal and call.queries > 1:
@@ -104,7 +107,10 @@ class FlashAttention3(Schedule):
         object.__setattr__(self, "packs_windows", tuple(tuple(row) for row in self.packs_windows))
 
     def normalized(self, call: Call) -> Call:
-        """Return the call without limits that hide no key, and not causal for one query; a window has two limits."""
+        """Return the call with a normalized mask.
+
+        Limits that hide no key are removed, one query without a window is not causal, and a window has two limits.
+        """
         left = -1 if call.left >= call.keys - 1 else call.left
         right = -1 if call.right >= call.queries - 1 else call.right
         if call.causal and not (call.queries == 1 and left == right == -1):
@@ -116,7 +122,7 @@ class FlashAttention3(Schedule):
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
         """Return the call, with `page_size` 0 if TMA copies the pages, so that only addresses change.
 
-        It does if pages consist of whole tiles and there is more than one block of rows, unless tiles start at the
+        TMA does so if pages consist of whole tiles and there is more than one block of rows, unless tiles start at the
         window.
         """
         tile = self.tile(call._replace(page_size=0), table)
@@ -166,7 +172,10 @@ class FlashAttention3(Schedule):
 
 
 class Period(NamedTuple):
-    """Periods of the columns with 2^x as a polynomial, up to a head size: by mask, for CTA pairs, for packed heads."""
+    """Periods of the columns that compute 2^x by a polynomial, for head sizes up to `head_dim`.
+
+    Without a mask, `packed` applies to packed heads, `pair` to pairs of CTAs, and `plain` to all other calls.
+    """
 
     head_dim: int
     plain: int

@@ -1,4 +1,4 @@
-"""Attention sinks: one logit per head, which is added to the sum of the softmax and has no value."""
+"""Attention sinks: one logit per head, whose exponential is added to the sum of the softmax, without a value vector."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sink(Value):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShiftedSink(Sink):
-    """Sink with the term 2^(sink log2(e) - shift), one fused multiply-add; the maximum of an empty row is 0."""
+    """Sink with the term 2^(sink * log2(e) - shift), with one fused multiply-add; an empty row has the maximum 0."""
 
     def argument(
         self, maxima: Floats, shifts: Floats, sink: np.float32, scale: np.float32, offset: int

@@ -87,7 +87,7 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
 
 
 def _alone(amax: Fraction, top: Fraction, _: scales.Tensor) -> scales.Scaled:
-    """Return the scale s = E4M3(amax / max), or 1 if amax / max is 0, for x / s, or x / 2^-149 if s is 0."""
+    """Return the scale E4M3(amax / max), or 1 if amax / max is 0, and as divisor the scale or 2^-149 if that is 0."""
     s = scales.e4m3(scales.r32(amax / top) or scales.ONE)
     return scales.Scaled(s, max(s, oracle.values.two_to(-149)), divides=True)
 

@@ -78,7 +78,7 @@ def predict(x: F32, codes: NDArray[Any], q: Quantizer, scale: F32, tensor_amax: 
 
 
 def exact_log2(v: F32) -> NDArray[np.float64]:
-    """Return the base-2 logarithm in float64, where it is an integer for powers of two only."""
+    """Return the base-2 logarithm in float64, which is an integer only for powers of two."""
     return np.asarray(np.log2(v.astype(np.float64)))
 
 

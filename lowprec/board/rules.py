@@ -80,7 +80,7 @@ def divided_by_least(p: Prediction, least: float) -> Prediction:
 
 
 def nan_ignored(p: Prediction, scale: float = 1.0) -> Prediction:
-    """Ignore NaN in the largest magnitude of a block; a block of NaN has another scale."""
+    """Ignore NaN in the largest magnitude of a block; a block of only NaN and zeros gets the given scale."""
     amax = np.where(np.isnan(p.x), 0, np.abs(p.x)).max(1)
     known = predict(amax[:, None], p.codes, p.quantizer, p.scale, p.tensor_amax) if p.quantizer else p
     quotient = known.quotient

@@ -58,8 +58,8 @@ def encode(
     offset : int
         Index of the first element, for an array that is encoded in parts.
     random_words : str, Stream or array_like of uint32, optional
-        Source of the random words: a name in ``lowprec.streams``, or one word per element instead of a seed. R is the
-        leading bits of a word.
+        Source of the random words: a name in ``lowprec.streams``, or one word per element instead of a seed.
+        The leading bits of a word are the random number that decides an element's rounding.
     out : ndarray, optional
         Destination of the codes: C-contiguous, with the shape of `x` and the format's ``code_dtype``. For contiguous
         float32 or float64 values the cast then allocates no memory.

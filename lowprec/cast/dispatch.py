@@ -158,7 +158,10 @@ def apply_piece(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: For
 
 
 def raise_for_rejected(values: NDArray[Any], f: Format, mode: Rounding, policy: Policy, key: RandomSource) -> None:
-    """Raise for the first value that the policy rejects: encode twice, with two codes for rejected values."""
+    """Raise an error for the first value that the policy rejects.
+
+    Values are encoded twice, with different codes for rejected values; a value with two codes is one of these.
+    """
     usual = special_codes(f, mode, policy)
     no_nan = policy.nan_fallback if f.nan_code is None else policy.nan
     raising = {

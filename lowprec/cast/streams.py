@@ -1,8 +1,9 @@
 """Streams of random words by name: lowprec's own function of (seed, index), and third-party generators.
 
-In a stochastic cast, element i takes the word of index i, and R is its leading bits. The other generators serve to
-reproduce casts of other software. The words and their order are documented there; which word a kernel assigns to which
-element of a tensor depends on its tiling, so a cast's `random_words=` takes the words in any order.
+In a stochastic cast, element i takes the word of index i, whose leading bits are the random number R of its rounding
+(`lowprec.format.rounding`). The third-party generators serve to reproduce casts of other software, which documents the
+words and their order. Which word a kernel assigns to which element of a tensor depends on its tiling, so a cast's
+`random_words=` takes the words in any order.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Stream(ABC):
     name : str
         Name; it does not affect the words.
     source : str
-        Software or standard that defines it.
+        Software or standard that defines the words.
     """
 
     name: str

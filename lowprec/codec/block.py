@@ -41,7 +41,7 @@ class BlockCodec(Value):
     format : Format or str
         Element format.
     tile : int
-        Values of a row that share a scale.
+        Number of values of a row that share a scale.
     scale_format : Format or str
         Format in which a scale is sent.
     quantizer : Quantizer or str, optional

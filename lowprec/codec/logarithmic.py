@@ -50,7 +50,7 @@ class LogFMTCodec(_Logarithmic):
     bits : int
         Bits per value, sign included.
     tile : int
-        Values of a row that share a grid.
+        Number of values of a row that share a grid.
     rounding : {"linear", "log", "logmean"}
         Thresholds between grid values.
     clamp_octaves : int
@@ -90,7 +90,7 @@ class LogFMTCodec(_Logarithmic):
 
     @with_default_fpenv
     def encode(self, x: Array) -> EncodedTensor:
-        """Return codes and the ends of each tile's grid; a tile with NaN or infinity decodes to NaN."""
+        """Return codes and each tile's (amin, amax) pair; a tile with NaN or infinity decodes to NaN."""
         values = checked_values(self.name, x)
         content = logfmt.encode(
             values, self.bits, self.tile, rounding=self.rounding, clamp_octaves=self.clamp_octaves, nonfinite="poison"
@@ -98,12 +98,12 @@ class LogFMTCodec(_Logarithmic):
         return EncodedTensor(self, content, values.shape, content.nbytes)
 
     def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
-        """Parse ends and codes; the number of bytes determines whether the ends are bfloat16 or float32 numbers.
+        """Parse (amin, amax) pairs and codes; the number of bytes determines whether the pairs are bfloat16 or float32.
 
         Raises
         ------
         DecodeError
-            If there are too few or too many bytes, a tile's ends are not in order, or padding bits are not zero.
+            If there are too few or too many bytes, a tile's pair is invalid, or padding bits are not zero.
         """
         shape = checked_shape(self.name, shape)
         rows, columns = num_rows(shape), shape[-1]
@@ -114,7 +114,7 @@ class LogFMTCodec(_Logarithmic):
         if not raw.size:
             return self.encode(np.empty(shape, np.float32))
         try:
-            with np.errstate(invalid="ignore"):  # signalling NaNs among the ends
+            with np.errstate(invalid="ignore"):  # signalling NaNs in the pairs
                 content = logfmt.unpack(
                     raw.reshape(*shape[:-1], raw.size // rows), columns, self.bits, self.tile,
                     range_bits=64 if size == wide else 32, clamp_octaves=self.clamp_octaves,
@@ -159,7 +159,7 @@ class DeepEPCodec(_Logarithmic):
 
     @property
     def columns_multiple(self) -> int:
-        """Number of which the length of a row must be a multiple."""
+        """Number that must divide the length of a row."""
         return 512
 
     def row_bytes(self, columns: int) -> int:
@@ -182,7 +182,7 @@ class DeepEPCodec(_Logarithmic):
         return EncodedTensor(self, content, values.shape, content.nbytes)
 
     def from_bytes(self, data: bytes, shape: Shape) -> EncodedTensor:
-        """Parse messages; their ends determine which chunks are encoded.
+        """Parse messages; amin and amax of their tiles determine which chunks are encoded.
 
         Raises
         ------

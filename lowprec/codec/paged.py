@@ -28,11 +28,11 @@ class PagedCodec(Value):
     scale_bytes : int
         Number of bytes of a token's scales.
     scale_stride : int
-        Bytes from the scales of a token to those of the next; the rest is zero.
+        Number of bytes from the scales of a token to those of the next; bytes after the scales are zero.
     tokens : int
         Number of tokens per page.
     alignment : int
-        Number of which the size of a page in bytes is a multiple; the page is padded with zeros.
+        Alignment of a page in bytes: pages are padded with zeros to a multiple of it.
     description : str
         Description and use.
 

@@ -1,7 +1,7 @@
 """Combine of experts' outputs as DeepEP's kernels do, with a codec on every message.
 
-https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` has the low-latency kernel, ``internode.cu`` the other. Sums
-are in float32, one rounding each, in the order of slots or nodes.
+https://github.com/deepseek-ai/DeepEP: ``internode_ll.cu`` has the low-latency kernel, ``internode.cu`` the training
+kernel. Sums are in float32, one rounding per addition, in the order of slots or nodes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def combine_normal(
     codec : str or Codec
         Codec of messages between nodes: "bf16" is DeepEP's and adds no rounding.
     bias : float array [tokens, columns], optional
-        Bias, added in float32 before the nodes.
+        Bias, to which the nodes' results are added in float32.
     out_format : str
         Format of the result.
 

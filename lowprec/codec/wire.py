@@ -1,8 +1,8 @@
 """The protocol of codecs, their encoded tensors, and the packing of rows into bytes.
 
-The bytes of an array are those of its rows, in order, after a prefix that some formats have. A row is the scales (or
-ends) of its tiles and then its codes, least significant bit first, padded with zero bits to a whole byte. The receiver
-knows the shape, as an expert knows the width of a token; only the values are sent.
+The bytes of an array are those of its rows, in order, after a prefix that some formats have. A row is the scales
+(or grid limits) of its tiles and then its codes, least significant bit first, padded with zero bits to a whole byte.
+The receiver knows the shape, as an expert knows the width of a token; only the values are sent.
 """
 
 from __future__ import annotations

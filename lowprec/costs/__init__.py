@@ -1,8 +1,8 @@
 """Costs of a format: bytes of caches and messages, operations of training, time of exchanges, for any codec.
 
 From the shape of a model (`models`, or `ModelShape.from_dict` and `from_toml`) and a machine (`hardware`) the formulas
-of "Insights into DeepSeek-V3" (arXiv 2505.09343) give its tables 1, 2 and 4 and its limits to decoding; `published`
-compares each published number with the computed one.
+of "Insights into DeepSeek-V3" (arXiv 2505.09343) give its tables 1, 2 and 4 and its limits on decoding speed;
+`published` compares each published number with the computed one.
 """
 
 from .compute import achieved_flops, kv_cache_bytes, training_flops

@@ -1,14 +1,15 @@
 """Memory and operations of a model: bytes of KV cache, training FLOPs per token, utilization.
 
-The formulas are those that reproduce tables 1, 2 and 4 of "Insights into DeepSeek-V3" (arXiv 2505.09343). For N
-elements of matrices that a token meets (`ModelShape.matmul_parameters`), sequence length S, L layers and heads with
-queries of width d_qk and values of width d_v, one token costs
+The formulas are those that reproduce tables 1, 2 and 4 of "Insights into DeepSeek-V3" (arXiv 2505.09343). With
+N matrix elements that multiply a token (`ModelShape.matmul_parameters`), sequence length S, L layers, and heads with
+queries of width d_qk and values of width d_v, training takes this number of operations per token:
 
     6 N  +  6 L S heads (d_qk + d_v)        attention over all S tokens ("non-causal", as Megatron counts)
     6 N  +  3 L S heads (d_qk + d_v)        over the lower triangle ("causal", as FlashAttention counts)
 
-operations in training. The paper counts its two dense models differently (`method="paper"`): 6 (12 L h^2 + V h),
-without any attention scores, and as if their feed-forward networks were 4 h wide and their attention not grouped.
+The paper counts its two dense models differently (`method="paper"`): 6 (12 L h^2 + V h) operations for width h and
+vocabulary size V, without any attention scores, and as if their feed-forward networks were 4 h wide and their attention
+not grouped.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def label(kind: str, name: Any) -> str:
-    """Return the description of an object in messages, from its kind and name.
+    """Return the kind and name of an object, as messages print them.
 
     Raises
     ------

@@ -49,8 +49,8 @@ class LatentAttention:
     q_rank, kv_rank : int
         Widths of the two latents; the key and value latent is cached.
     nope_dim, rope_dim, value_dim : int
-        Widths per head: of queries and keys without and with position, and of values. Keys with position are shared by
-        all heads, and cached.
+        Widths per head: of the part of queries and keys without position, of the part with position, and of values. The
+        keys' part with position is shared by all heads, and cached.
     """
 
     heads: int
@@ -94,7 +94,7 @@ class GroupedAttention:
     Attributes
     ----------
     heads, kv_heads, head_dim : int
-        Numbers of heads and of pairs of key and value heads, and their width.
+        Number of query heads, number of pairs of key and value heads, and width of each head.
     bias : bool
         Whether queries, keys and values have biases (Qwen's do).
     """
@@ -293,7 +293,7 @@ class ModelShape:
         """Number of elements of the matrices that multiply one token, without embedding, gates and gains.
 
         DeepSeek counts these for training costs (arXiv 2505.09343, table 2): with the gates included the MFUs of its
-        table 4 would be off by 0.1.
+        table 4 would be off by 0.1 percentage points.
         """
         dense = self.first_dense * 3 * self.dim * self.dense_width
         experts = self.moe_layers * (self.top_k + self.shared_experts) * 3 * self.dim * self.expert_width

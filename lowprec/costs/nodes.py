@@ -1,4 +1,4 @@
-"""Number of nodes that a token is sent to, and its cost: routing limited to a few nodes.
+"""Number of nodes that a token is sent to, with and without node-limited routing, and the network traffic it causes.
 
 Tokens for several experts of one node cross the slow network once and are forwarded inside the node, so a token costs
 the network M rows for M nodes instead of one for each expert (arXiv 2505.09343, section 4.3).
@@ -48,7 +48,7 @@ class NodesPerToken:
 
     @property
     def max(self) -> int:
-        """Largest number that occurs."""
+        """Largest number of nodes of a token."""
         return max(count for count, share in enumerate(self.fractions) if share > 0)
 
 

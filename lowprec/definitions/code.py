@@ -54,7 +54,7 @@ def numeric_sources(package: Path) -> list[str]:
 
 
 def _imports(package: Path, source: str) -> Iterator[str]:
-    """Yield the sources of the package that a source imports, except for type checkers: these affect no number."""
+    """Yield the package's sources that a source imports, except under TYPE_CHECKING, where imports affect no number."""
     faces: set[str] = set()  # names of the package itself, of which the code imports attributes
     used: list[tuple[str, str]] = []
     todo: list[ast.AST] = [ast.parse((package / f"{source}.py").read_bytes())]
@@ -84,7 +84,7 @@ def _imports(package: Path, source: str) -> Iterator[str]:
 
 
 def _source_of(package: Path, parts: list[str]) -> Iterator[str]:
-    """Yield the source that defines an imported name: a file, a folder, or the one that its stub names."""
+    """Yield the sources of an imported name: its file, or a folder's ``__init__`` and the file that its stub names."""
     for length in range(len(parts), -1, -1):
         path = package.joinpath(*parts[:length])
         if length and path.with_suffix(".py").is_file():
@@ -101,7 +101,7 @@ def _source_of(package: Path, parts: list[str]) -> Iterator[str]:
 
 @functools.cache
 def _stub(path: Path) -> dict[str, str]:
-    """Return the modules that the names of a lazy package come from."""
+    """Return the module and name behind each name in the stub of a lazy package, or nothing without a stub."""
     if not path.is_file():
         return {}
     found = {}
@@ -113,10 +113,10 @@ def _stub(path: Path) -> dict[str, str]:
 
 
 def hash_of_source(file: str, name: str) -> str:
-    """Return a hash of a function's or class's source and of all module-level names that it uses, transitively.
+    """Return a hash of the source of a function or class and of all module-level names that it uses, transitively.
 
-    Names that come from other modules are followed into them, unless these are installed or of the standard library.
-    Docstrings, comments and other definitions of the files do not count (twelve hexadecimal digits).
+    Names from other modules are followed into those, except for installed modules and the standard library. Docstrings,
+    comments and other definitions in the files do not count. The hash has twelve hexadecimal digits.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ BESIDE = ("name", "file")
 
 
 class DefinitionError(ValueError):
-    """A name in a file that has another definition here, or none."""
+    """Error for an object that a file cannot define, or a definition that is malformed, missing or different here."""
 
 
 def canonical(value: Any) -> dict[str, Any]:

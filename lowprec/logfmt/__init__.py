@@ -5,7 +5,8 @@ parallelism. A tile of 128 values has K = 2^(n-1) - 1 magnitudes: code 1 is the 
 tile, code K the largest, the codes between them have a constant ratio, and code 0 is zero. The paper leaves some
 details open; variant `paper` settles them so that every bit is defined:
 
-* Both ends are exact. The decoder receives the tile's (amin, amax) pair; the lower end is max(amin, amax * 2^-32).
+* Both ends of the grid are exact. The decoder receives the tile's smallest and largest magnitude, amin and amax; the
+  lower end is low = max(amin, amax * 2^-32).
 * Code k decodes to float32(low * (amax / low)^((k-1) / (K-1))), computed by a fixed sequence of float64 operations.
 * Encoding rounds to nearest in *linear* space, as in the paper: a magnitude takes the larger of two codes if it is at
   or above the exact mean of their decoded values; below half of code 1 it becomes 0. No decision uses a logarithm.
@@ -104,8 +105,8 @@ def encode(
         Largest range of a tile, 1 to 32. The paper's 32 keeps every magnitude of most tiles; a smaller range makes the
         steps finer and flushes the smallest values.
     range_format : {None, "bf16", "fp32"}
-        Format of the ends of a tile. None: bfloat16 if it holds all ends exactly, as for bfloat16 input, else float32.
-        "bf16" rounds the other ends outwards to bfloat16, so that they are no longer exact.
+        Format of amin and amax. None: bfloat16 if it represents all of them exactly, as for bfloat16 input, else
+        float32. "bf16": those that bfloat16 does not represent are rounded outwards, so that they are no longer exact.
     fallback : {None, "bf16"}
         "bf16": a chunk of 8 tiles is sent as bfloat16 numbers if any of them has amax >= 1 or equal magnitudes. Finite
         values that overflow bfloat16 are rejected.

@@ -9,7 +9,7 @@ and is sent in 10 bits or, if one of its tiles does not qualify, as bfloat16. It
 * All arithmetic is float32; log2 and 2**y are the GPU's approximate instructions. Here they are correctly rounded,
   unless `ApproxTables` holds tables.
 * Rounding is linear by the formula ``floor(log2|x| / step + offset)``, not by comparison with decoded values; the
-  ends decode to within some ulps of float32, not exactly.
+  codes of amin and amax decode to within some ulps of float32, not exactly.
 * NaN becomes zero if its chunk is encoded: minimum, maximum and rounding ignore it. Infinity makes its chunk fall
   back.
 * Code 512 can result if two magnitudes are neighbours; its tenth bit is not masked and corrupts the next code, or the

@@ -1,4 +1,4 @@
-"""Encoder of LogFMT as the paper defines it: tiles, their ends, and the treatment of non-finite values."""
+"""Encoder of LogFMT as the paper defines it: tiles, their (amin, amax) pairs, and treatment of non-finite values."""
 
 from __future__ import annotations
 

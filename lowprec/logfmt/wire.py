@@ -1,4 +1,4 @@
-"""Serialization of codes and ends: rows of metadata and bit streams, of equal or different lengths."""
+"""Serialization of LogFMT: each row is (amin, amax) pairs and bit streams of codes; rows may differ in length."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def pairs_from_bytes(rows: Bytes, range_bits: int) -> tuple[Array, Array]:
         If a pair is not a valid (amin, amax).
     """
     amin, amax = any_pairs_from_bytes(rows, range_bits)
-    # The encoder writes +0 for both ends of a tile of zeros.
+    # The encoder writes +0 for both amin and amax of a tile of zeros.
     in_order = (amin >= 0) & (amin <= amax) & (amax < np.inf) & ((amin > 0) == (amax > 0))
     in_order &= ~(np.signbit(amin) & np.signbit(amax))
     bad = ~(in_order | (np.isnan(amax) & (amin == 0)))

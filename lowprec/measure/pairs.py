@@ -77,7 +77,9 @@ def ratio(numerator: float, denominator: float) -> float:
 
 
 def binomial_interval(successes: float, trials: float, tail: float) -> tuple[float, float]:
-    """Return the interval of Clopper and Pearson for a probability, missed on either side with probability `tail`.
+    """Return the Clopper-Pearson interval for a probability.
+
+    The probability is below the interval with a chance of at most `tail`, and above it with the same bound.
 
     Examples
     --------

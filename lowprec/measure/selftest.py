@@ -1,7 +1,7 @@
 """Checks of an installation: casts against ml_dtypes and the exact oracle, bit for bit, on this machine.
 
-The checks of the test suite can be run on any CPU, where other instructions are compiled. A check counts inputs and
-differences; a correct installation has no differences.
+These checks of the test suite can be repeated on any CPU, for which other instructions are compiled. A check counts
+inputs and differences; a correct installation has no differences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class SelfTest:
-    """One comparison.
+    """Comparison of one operation with a reference implementation.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ def tile_range(x: npt.ArrayLike, tile: int = 128) -> Wide:
 
 
 def kurtosis(x: npt.ArrayLike) -> float:
-    """Return the mean of ((x - mean) / deviation)^4: 3 for a normal distribution, more with outliers.
+    """Return the mean of ((x - mean) / standard deviation)^4: 3 for a normal distribution, more with outliers.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def kurtosis(x: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        Kurtosis, at least 1; NaN if all values are equal, for which it is 0 / 0.
+        Kurtosis, at least 1; NaN (0 / 0) if all values are equal.
 
     Raises
     ------

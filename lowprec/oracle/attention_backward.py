@@ -1,7 +1,7 @@
 """Gradients of one head of attention in exact arithmetic, rounded to float32 after every operation.
 
-FlashAttention-2's deterministic backward pass: P and dS in bfloat16, dK and dV over the tiles of queries from the last,
-dQ by tiles of keys in buffers.
+The rule is FlashAttention-2's deterministic backward pass: P and dS are rounded to bfloat16, dK and dV are accumulated
+over the tiles of queries from the last to the first, and dQ is accumulated in buffers by tiles of keys.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class CpuAttention:
     ) -> tuple[list[int], int]:
         """Return the float32 bits of output and log-sum-exp of a query that sees `high` keys and loads `stop`.
 
-        Keys that a mask hides are added -inf.
+        -inf is added to the scores of keys that a mask hides.
         """
         maximum: Exact = -math.inf
         total: Exact = ZERO

@@ -44,7 +44,10 @@ def hifx(
     steps: Sequence[int] = (4, 2),
     strict: bool = False,
 ) -> Block:
-    """Return a block of 64 with elements of a sign and `bits`: arXiv:2602.11287, each operation rounded to float32."""
+    """Return a block of 64 elements of a sign and `bits` magnitude bits; each operation is rounded to float32.
+
+    Source: arXiv:2602.11287.
+    """
     x = [Fraction(decode(word, FLOAT32)) for word in words]
     m3 = [max(abs(v) for v in x[i : i + 4]) for i in range(0, 64, 4)]
     m2 = [max(m3[i : i + 2]) for i in range(0, 16, 2)]

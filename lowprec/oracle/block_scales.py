@@ -71,31 +71,31 @@ Rule = Callable[[Fraction, Fraction, Tensor], Scaled]
 
 
 def v3(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
-    """S = amax / max; x / s."""
+    """Compute s = amax / max, for x / s."""
     s = max(r32(amax / top), two_to(-149))
     return Scaled(s, s, divides=True)
 
 
 def v32(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
-    """S = amax * fl(1 / max); x / s."""
+    """Compute s = amax * fl(1 / max), for x / s."""
     s = max(r32(amax * r32(1 / top)), two_to(-149))
     return Scaled(s, s, divides=True)
 
 
 def gemm(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """S = amax / max; x * fl(1 / s)."""
+    """Compute s = amax / max, for x * fl(1 / s)."""
     s = Fraction(v3(amax, top, tensor).scale)
     return Scaled(s, r32(1 / s))
 
 
 def te(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
-    """M = max / amax; x * m; s = 1 / m."""
+    """Compute m = max / amax, for x * m, and s = 1 / m."""
     m = r32(top / amax)
     return Scaled(r32(1 / m), m)
 
 
 def tile(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """S = amax / max; x * fl(max / amax)."""
+    """Compute s = amax / max, for x * fl(max / amax)."""
     return Scaled(v3(amax, top, tensor).scale, r32(top / amax))
 
 
@@ -135,7 +135,7 @@ def by_product(amax: Fraction, top: Fraction) -> Fraction:
 
 
 def te_power(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """M = max / amax rounded down to a power of two."""
+    """Compute m = max / amax rounded down to a power of two, for x * m, and s = 1 / m."""
     return power(-floor_log2(Fraction(te(amax, top, tensor).factor)))
 
 
@@ -172,37 +172,37 @@ def inverse(value: Fraction) -> Fraction:
 
 
 def te_nvfp4(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """E4M3(amax * fl(e * fl(1 / 6))); x * fl(1 / fl(s * g))."""
+    """Compute s = E4M3(amax * fl(e * fl(1 / 6))), for x * fl(1 / fl(s * g))."""
     s = e4m3(r32(amax * r32(tensor.encode * r32(1 / top))))
     return Scaled(s, inverse(r32(s * Fraction(tensor.scale))))
 
 
 def torchao_nvfp4(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """E4M3(amax / 6 / g) not below 2^-6; x * fl(fl(1 / g) / s)."""
+    """Compute s = E4M3(amax / 6 / g), not below 2^-6, for x * fl(fl(1 / g) / s)."""
     s = e4m3(r32(r32(amax / top) / Fraction(tensor.scale)), two_to(-6))
     return Scaled(s, r32(tensor.encode / s))
 
 
 def torchao_one_level(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
-    """E4M3(amax / 6) not below 2^-6; x * fl(1 / s)."""
+    """Compute s = E4M3(amax / 6), not below 2^-6, for x * fl(1 / s)."""
     s = e4m3(r32(amax / top), two_to(-6))
     return Scaled(s, r32(1 / s))
 
 
 def e4m3_alone(amax: Fraction, top: Fraction, _: Tensor) -> Scaled:
-    """E4M3(amax / 6); x / s."""
+    """Compute s = E4M3(amax / 6), for x / s."""
     return Scaled(e4m3(r32(amax / top), two_to(-9)), e4m3(r32(amax / top), two_to(-9)), divides=True)
 
 
 def modelopt_nvfp4(amax: Fraction, top: Fraction, tensor: Tensor) -> Scaled:
-    """E4M3(amax / fl(6 g)) not below 2^-9, 1 instead of 0; x / fl(s * g)."""
+    """Compute s = E4M3(amax / fl(6 g)), not below 2^-9, or 1 if the quotient is 0, for x / fl(s * g)."""
     q = r32(amax / r32(top * Fraction(tensor.scale)))
     s = e4m3(q or ONE, two_to(-9))
     return Scaled(s, max(r32(s * Fraction(tensor.scale)), two_to(-149)), divides=True)
 
 
 def six_or_four(amax: Fraction, top: Fraction, tensor: Tensor) -> tuple[Scaled, Scaled]:
-    """E4M3(amax / 6 * e) and 1.5 times that; x * fl(1 / fl(s * g))."""
+    """Compute s = E4M3(y) and s = E4M3(1.5 y) with y = amax / 6 * e, for x * fl(1 / fl(s * g))."""
     base = r32(r32(amax / top) * tensor.encode)
     six, four = e4m3(base), e4m3(r32(base * Fraction(3, 2)))
     return Scaled(six, inverse(r32(six * Fraction(tensor.scale)))), Scaled(

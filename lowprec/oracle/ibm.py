@@ -1,7 +1,7 @@
 """IBM's AIU: exact sums of chunks, rounded to float32 and half away from zero to DL16, and added in float32.
 
 The rule is that of the vendor's simulation (fms-model-optimizer, PR 159), which rounds by adding to the float32 bits.
-A NaN has the simulation's result on a CPU: it is returned.
+As in the simulation on a CPU, a NaN that is rounded is returned unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ChunkSums(Chained):
     narrow
         Format of the second rounding: without subnormals, or with the exponents of float32.
     first
-        Whether the sum of a chunk is rounded to it, before c is added; else the sum with c.
+        Whether the sum of a chunk is rounded to `narrow`, before c is added; if not, the sum with c is.
     to_even
         Wrong rule: ties go to the even number.
     """

@@ -21,7 +21,7 @@ def ordered_sum(
     Parameters
     ----------
     terms : sequence of (Exact, Exact or None)
-        Elements with None, or the factors of products.
+        Elements, each paired with None, or pairs of factors.
     steps, dtype, sum_format, step_formats, out_format, fma, from_zero, flush
         As the fields of `lowprec.order.order.Order`.
     """

@@ -141,12 +141,12 @@ def cast(
 
 
 def hybrid(word: int, width: int, everywhere: bool = False, preset: str = "ocp_sat", strict: bool = False) -> int:
-    """Return HiF8's code of a float32 or float16 word by CANN's CAST_HYBRID, in which its own low bits decide.
+    """Return HiF8's code of a float32 or float16 word by CANN's CAST_HYBRID, in which the word's own low bits decide.
 
-    Exponents of magnitude below 4 round to nearest, ties away, unless `everywhere`. Otherwise the first 14 of the
-    discarded bits (2 for a float16) are compared with the last 14 of the fraction (twice its last bit plus one); if
-    they are not smaller, the result is rounded away from zero. `strict` requires them to be larger, which is a wrong
-    rule.
+    Numbers with an exponent below 4 in magnitude are rounded to nearest, ties away, unless `everywhere`. For others,
+    the first 14 discarded bits of a float32 are compared with the last 14 bits of its fraction, and the first 2 of a
+    float16 with 2 b + 1, where b is the last bit of its fraction. If the discarded bits are not smaller, the result is
+    rounded away from zero. `strict` requires them to be larger, which is a wrong rule.
 
     Examples
     --------

@@ -103,7 +103,7 @@ class FidelityPhases(Chained):
         return _Term(total < 0, top, abs(total))
 
     def _added(self, groups: Sequence[_Term], c_bits: int) -> int:
-        """Return the sum of two groups and c, whose terms are rounded at the largest exponent, rounded to float32."""
+        """Return the float32 sum of two groups and c, each first rounded 23 bits below the largest exponent."""
         field, negative = c_bits >> 23 & 255, c_bits >> 31 == 1
         c = _Term(negative, field - 127, Fraction(c_bits % (1 << 23), 1 << 23) + 1 if field else Fraction(0))
         top, total = max(c.exponent, *(x.exponent for x in groups)), Fraction(0)

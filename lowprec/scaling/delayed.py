@@ -27,9 +27,9 @@ class DelayedScaling:
     """The state of one tensor under delayed scaling.
 
     Within a step, any number of tensors is quantized with the scale from the step's start, and the largest amax is
-    recorded. `end_step` appends it to the history and computes the next scale: ``m = max / amax * 2^-margin`` of the
-    history's largest (or most recent) amax, FLT_MAX if that overflows, and the previous scale if the amax is zero or
-    not finite. The first scale is 1.
+    recorded. `end_step` appends it to the history and computes the next multiplier of values, which is the inverse of
+    the scale: ``max / amax * 2^-margin`` for the history's largest (or most recent) amax, or FLT_MAX if that overflows.
+    If the amax is zero or not finite, the multiplier stays the same. The first multiplier is 1.
 
     Parameters
     ----------

@@ -242,7 +242,7 @@ class BlockJob:
             quiet_nan(values)
 
     def _codes_by_cast(self, codes: NDArray[Any], scales: NDArray[np.float32]) -> None:
-        """Scale and then cast all values at once, for quantizers without a block kernel, such as those of tables."""
+        """Scale and then cast all values at once, for quantizers without a block kernel, such as to a `TableFormat`."""
         rows, width = self.rows, self.width
         top = np.maximum.reduceat(np.abs(self.x).view(np.uint32), np.arange(0, self.x.shape[0], rows), 0)
         amax = np.ascontiguousarray(np.maximum.reduceat(top, np.arange(0, self.x.shape[1], width), 1))

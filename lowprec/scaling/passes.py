@@ -29,9 +29,9 @@ _ELEMENTS = policies["ocp_sat"].with_(nan="positive")
 
 
 class Scales(NamedTuple):
-    """Block scales of a matrix, the multipliers or divisors of values, and the scale on top of them.
+    """Block scales of a matrix, the multipliers or divisors of values, and the scale on top of the block scales.
 
-    The latter scale is None, one number for the tensor, or an array: [R, 1] for rows of the matrix, [1, C] for columns.
+    The scale on top is None, one number for the tensor, or an array: [R, 1] for rows of the matrix, [1, C] for columns.
     """
 
     block: F32
@@ -106,7 +106,7 @@ def _lines(amax: NDArray[np.uint32], top: F32, axis: int) -> Iterator[tuple[NDAr
 
 
 def scales_by_function(q: Quantizer, blocks: F32) -> Scales:
-    """Return the scales that a Python function computes from blocks: 1 for zeros, NaN for blocks with NaN or Inf.
+    """Return the scales that a Python function gives for blocks: 1 for blocks of zeros, NaN for those with NaN or Inf.
 
     Raises
     ------

@@ -14,7 +14,7 @@ word                         meaning
 ``hadamard16``               a Hadamard transform along K, applied first
 ``resample_signs``           signs of the transform are drawn in every step, equal for both operands of a product
 ``eden``                     MS-EDEN (`lowprec.scaling.eden`): stochastic block scales that correct the shrinking of
-                             rounding to nearest; with an NVFP4 quantizer and a transform, whose blocks share a factor
+                             rounding to nearest; needs an NVFP4 quantizer and a transform
 ``amax_history16``           length of delayed scaling's amax history (with ``te_delayed``, 1024 by default)
 ============================ ==========================================================================================
 """
@@ -69,7 +69,7 @@ class TensorSpec(Value):
     format : Format or str
         Element format.
     quantizer : Quantizer or str, optional
-        Quantizer, its blocks with the multiplication's K as columns; None for a plain cast.
+        Quantizer, with blocks whose columns run along the multiplication's K; None for a plain cast.
     stochastic : bool
         Whether elements are rounded stochastically.
     resample_signs : bool

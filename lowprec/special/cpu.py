@@ -1,4 +1,4 @@
-"""e**x and log in float32 of PyTorch's CPU kernels, whose bits are public."""
+"""e**x and log in float32 as PyTorch's CPU kernels compute them: public source code determines every bit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CpuExp(Exp2):
-    """Base of e**x by a vector function, and by a scalar one in the columns beyond the last whole vector.
+    """Base class of e**x, by a vector function or, in the columns beyond the last whole vector, by a scalar function.
 
-    Factors of rows are glibc's ``expf``.
+    The factors by which rows are rescaled are computed by glibc's ``expf``.
 
     Parameters
     ----------
     width : int
         Lanes of a vector; 1: all columns use the vector function.
     rest : {"exp", "expf"}
-        Scalar function: C's ``exp`` in float64, rounded, or glibc's ``expf``, of numbers that are not positive.
+        Scalar function: C's ``exp`` in float64 with its result rounded to float32, or glibc's ``expf``, which is
+        implemented for numbers that are not positive.
     """
 
     width: int = 16
@@ -44,7 +45,7 @@ class CpuExp(Exp2):
 
     @property
     def is_published(self) -> bool:
-        """True: its source and that of glibc are public."""
+        """True, because the sources of the vector function and of glibc are public."""
         return True
 
     def __call__(self, x: Floats) -> Floats:
@@ -57,7 +58,7 @@ class CpuExp(Exp2):
         return out
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the result twice."""
+        """Return the result as both the lower and the upper bound."""
         out = self(x)
         return out, out
 
@@ -68,7 +69,7 @@ class CpuExp(Exp2):
         return out
 
     def factor_bounds(self, growth: Floats) -> tuple[Floats, Floats]:
-        """Return the factors twice."""
+        """Return the factors as both the lower and the upper bound."""
         out = self.factors(growth)
         return out, out
 

@@ -123,19 +123,19 @@ class RoundedExp2(Exp2):
 class PolynomialExp2(Exp2):
     """2**x by a polynomial in the fraction of x, evaluated by fused multiply-adds in Horner's scheme.
 
-    x is raised to -127 at least; its floor is added to the exponent bits of the polynomial's value, without a check.
+    x below -127 is replaced by -127. The floor of x is added to the exponent bits of the polynomial's value, unchecked.
 
     Parameters
     ----------
     coefficients : tuple of float
         Coefficients of rising powers, rounded to float32.
     period, emulated : int
-        In every `period` consecutive columns of a fragment, the last `emulated` ones use the polynomial, by pairs of
-        columns; the others use `RoundedExp2`. With ``emulated = period`` all do.
+        In every `period` consecutive columns of a fragment, the last `emulated` ones use the polynomial, the others
+        `RoundedExp2`; both columns of a pair use the same. With ``emulated = period``, all use the polynomial.
     first_fragment : int
         Fragments before this one, and the last one of a tile, do not use the polynomial, unless ``emulated = period``.
     fragment : int
-        Columns of a fragment.
+        Number of columns of a fragment.
     source : str
         Reference for the constants.
 

@@ -69,7 +69,7 @@ class RoundedReciprocal(Reciprocal):
         return np.float32(1) / x
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return numbers `ulps` below and above the rounded result; 0 as the least for x above 2^126."""
+        """Return numbers `ulps` below and above the rounded result; the lower bound is 0 for x above 2^126."""
         low, high = around(self(x), self.ulps)
         return np.where(x > np.float32(2.0**126), np.float32(0), low), high
 
@@ -77,7 +77,7 @@ class RoundedReciprocal(Reciprocal):
 def around(x: Floats, ulps: int) -> tuple[Floats, Floats]:
     """Return the float32 numbers `ulps` below and above non-negative numbers; NaN and infinities stay.
 
-    Below a power of two, numbers are twice as dense: there, twice as many steps go down.
+    Below a power of two, numbers are twice as dense, so the lower number is 2 * `ulps` steps away if it crosses one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Runs the operations of an adapter on arrays from files, in the package's environment."""
+"""Runner of an adapter's operations on arrays from files, in the package's environment."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def checkout(variable: str, source: str, *patterns: str) -> str:
 def casts(
     cast: Callable[..., Answer], names: Mapping[str, str], common: Mapping[str, Any], special: Mapping[str, Any]
 ) -> list[Operation]:
-    """Return casts by lowprec's and the package's names of formats, with fields `common`, or `special` of a format."""
+    """Return cast operations; `names` maps lowprec's names of formats to the package's.
+
+    An operation has the fields that `special` has for lowprec's name or, without such an entry, the fields `common`.
+    """
     return [
         Operation(f"cast {ours}", cast, f"casts/{ours}", ours, {"name": name}, **special.get(ours, common))
         for ours, name in names.items()
@@ -98,12 +101,12 @@ def casts(
 
 
 def decodes(decode: Callable[..., Answer], names: Mapping[str, str]) -> list[Operation]:
-    """Return operations that decode all codes, by lowprec's and the package's names of formats."""
+    """Return operations that decode all codes; `names` maps lowprec's names of formats to the package's."""
     return [Operation(f"decode {ours}", decode, f"codes/{ours}", ours, {"name": name}) for ours, name in names.items()]
 
 
 def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
-    """Run the operations of an adapter, or `only` one; write answers, versions and errors to an .npz file."""
+    """Run all operations of an adapter, or the one named `only`; write answers, versions and errors to an .npz file."""
     module = importlib.import_module(f".{adapter}", __package__)
     answers: dict[str, Any] = {}
     notes: dict[str, Any] = {"errors": {}, "seconds": {}}

@@ -1,4 +1,4 @@
-"""Causes of differences as objects, each of which predicts the bits that one mistake gives; shared functions.
+"""Causes of differences as objects, each of which predicts the bits that one mistake gives, and their shared functions.
 
 A cause takes the quantizer's codes and scales and yields those that the mistake gives instead, once for each of its
 forms (every bound on amax, every format, every shift), with a description of the form. The search compares these
@@ -110,7 +110,7 @@ def describe_flips(words: NDArray[Any], most: int, several: bool) -> str | None:
 def unwritten(
     expected: NDArray[Any], found: NDArray[Any], tiles: Iterable[tuple[int, int]], least: int
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the expected array with the last rows, columns or tile set to one value, as memory that was not written.
+    """Yield the expected array with its last rows, columns or tile set to one value, as if they were never written.
 
     At least `least` elements must differ.
     """
@@ -143,7 +143,7 @@ def typical_ratio(found: NDArray[Any], scale: NDArray[Any]) -> np.float32:
 
 
 def of_neighbours(scale: NDArray[Any], found: NDArray[Any], factor: Any = 1) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the scales, some of them replaced by a neighbour's times a factor, which are the scales found there.
+    """Yield scales that are a neighbour's in each block where the scale found is the neighbour's times a factor.
 
     At most a quarter of the scales may be replaced.
     """

@@ -252,7 +252,7 @@ class Expected(Observed):
 
 
 def in_16_bits(x: F32) -> dict[str, F32]:
-    """Return float32 values rounded to the two 16-bit formats, by format."""
+    """Return float32 values rounded to bfloat16 and to float16, by the format's name."""
     return {"bfloat16": round_to(x, "bfloat16"), "float16": x.astype(np.float16).astype(np.float32)}
 
 

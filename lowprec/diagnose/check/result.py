@@ -150,7 +150,7 @@ class Check(BitwiseEq):
         return ("cause", "stage", "fix"), list(seen.values())
 
     def differing(self) -> Table:
-        """Return one row per cause of differing codes, scales and tensor's scale, with the first position of each."""
+        """Return one row per cause of differing codes, block scales or tensor scale, with the first position."""
         made, found = self.made, self.found
         rows: list[list[Cell]] = []
         if self.tensor:

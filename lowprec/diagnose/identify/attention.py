@@ -53,8 +53,8 @@ def identify_attention(
     """Find the attention kernel that reproduces recorded outputs.
 
     The catalogue is compared first. If no entry gives every bit, single fields of the nearest ones are changed.
-    If the bits of a kernel's 2**x are not public, it also explains outputs that differ, as long as some function within
-    the documented error may give them (`undecided` of `lowprec.attention`).
+    If the bits of a kernel's 2**x are not public, the kernel also counts as explaining outputs that differ from its
+    own, as long as some function within the documented error may give them (`undecided` of `lowprec.attention`).
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ class _Search:
         return sorted(found, key=_order)
 
     def compare(self, kernel: AttentionKernel, most: float) -> AttentionFit:
-        """Return the fit of a kernel; it raises an error if it does not take the operands or options."""
+        """Return the fit of a kernel, or raise an error if the kernel does not take the operands or options."""
         dump = self.dump
         found = attention(dump.q, dump.k, dump.v, kernel=kernel, **self.options)
         differs = _differ(found.out, dump.out)

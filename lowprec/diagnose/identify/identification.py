@@ -46,7 +46,7 @@ class Identification:
         forms (`NormalForms`) to give the same outputs for all operands of these formats and this K. Members of two
         sets may differ.
     twins : tuple of str
-        Names of the catalogue's accumulators that explain the dumps, within a library if the first candidate is.
+        Names of the catalogue's accumulators that explain the dumps, in the first candidate's library, if any.
     discriminates : bool
         Whether the dump distinguishes entries of the catalogue, and most kinds of accumulators.
     probed : Probes or None
@@ -130,7 +130,7 @@ class Identification:
 
     @functools.cached_property
     def differing(self) -> tuple[tuple[int, ...], ...]:
-        """Places of the outputs, of the first dump, that `nearest` does not give."""
+        """Places of the first dump's outputs that `nearest` does not give."""
         dump, best = self.dumps[0], self.nearest
         if best is None:
             return tuple(dump.place(i) for i in range(dump.d.size))

@@ -133,7 +133,7 @@ def _shares(some: list[Reading], deadline: Deadline) -> Iterator[tuple[Reading, 
 def explain(
     dumps: tuple[GemmDump, ...], deadline: Deadline | None = None, progress: Progress | None = None
 ) -> Identification:
-    """Identify the arithmetic that made some dumps, the same for all.
+    """Identify the one arithmetic that made all of the given dumps.
 
     The last answers are cached. A call with the outputs of further probes contains the same dumps, and its search
     starts from their explanations. An answer of a search that ended at its time limit is not reused.

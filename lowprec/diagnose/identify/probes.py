@@ -47,7 +47,7 @@ def _leveled(s: Stream, k: int, f: Fields) -> Codes:
 
 
 def _tied(distances: tuple[int, ...], s: Stream, k: int, f: Fields) -> Codes:
-    """Return codes that give, with `_leveled`, three kinds of products: a large one, half an ulp of it, and smaller."""
+    """Return codes that give, with `_leveled`, a large product, products at half an ulp of it, and smaller ones."""
     low, middle, high = (_level(level, f) for level in range(3))
     top = 2 * high - s.pick((0, 0, 1, 2, s.below(12)))
     half = s.pick((11, 12, 14, 24, 24, 25, s.below(30)))
@@ -172,7 +172,7 @@ def _nearly_powers(m: int) -> tuple[tuple[int, int], ...]:
 
 
 def _large_and_small(side: int, s: Stream, k: int, f: Fields) -> Codes:
-    """Side 0: one large number at an even k, and a small one after it; side 1: such numbers everywhere."""
+    """Return codes: for side 0, one large number at an even k and a small one after it; for side 1, such everywhere."""
     m, highest = f.mantissa_bits, (max_code(f) >> f.mantissa_bits) - f.bias
     significand = s.pick(_nearly_powers(min(m, 7)))[side] - (1 << min(m, 7))
     small = max(f.bias - 6 + s.pick((0, 0, 0, 1, 2, 3)), 1) << m | significand << (m - min(m, 7))

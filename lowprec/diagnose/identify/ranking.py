@@ -89,7 +89,7 @@ def catalogued(dump: GemmDump) -> Iterator[Candidate]:
 
 
 def _arithmetic(candidate: Candidate, dump: GemmDump) -> Any:
-    """Return the fields that affect this dump's bits: without scales, the place where they are applied does not."""
+    """Return the fields that affect this dump's bits; if it has no scales, not the place where scales are applied."""
     kind, fields, tf32, library = candidate.key()
     if library is None or dump.scaled:
         return kind, fields, tf32, library
