@@ -160,7 +160,7 @@ class ScalingSummary:
         return float(np.mean([np.log10(float(self.at(cell)[axis])) for cell in self.cells]))
 
     def slope(self, axis: str) -> list[float]:
-        """Return the row that gives the slope of a fit: per factor of 10, or for the second corpus."""
+        """Return the row that gives a fit's slope: per factor of 10, or from the first corpus to the second."""
         row = [0.0] * len(self.row())
         row[1 + self.axes.index(axis)] = 1.0
         return row

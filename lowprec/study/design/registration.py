@@ -84,7 +84,7 @@ class Version:
 
     @classmethod
     def of(cls, study: Any, commit: str, date: str, **more: Any) -> Version:
-        """Return the current expectations of a study."""
+        """Return a version with the current expectations and design of a study."""
         ranges = tuple(Range.of(item) for item in expectations(study))
         return cls(commit, date, ranges, words_of(study), design=design_of(study), **more)
 
@@ -148,7 +148,7 @@ class Registration:
         return replace(new, prototype=tuple(dict.fromkeys((*self.informed(), *fresh))))
 
     def informed(self) -> tuple[str, ...]:
-        """Return the prose of those ranges of the last version that a prototype informed."""
+        """Return the ranges (by their prose) and arms of the last version that a prototype informed."""
         return self.versions[-1].prototype if self.versions else ()
 
 

@@ -92,7 +92,7 @@ class Samples:
         return spread(self.of(metric, arm, condition)[:, 2])
 
     def half(self, metric: str, arm: str, condition: str = "") -> float:
-        """Return half the width of the mean's 90 % interval; nan for a single batch."""
+        """Return half the width of the mean's 90 % interval; nan for a single measurement."""
         return half_width(self.of(metric, arm, condition))
 
     def variance(self, metric: str, condition: str, weights: Mapping[str, float]) -> tuple[float, float]:
@@ -105,7 +105,7 @@ class Samples:
 
     @property
     def shown(self) -> list[str]:
-        """Names of the arms, without repeats, and without the reference if it is 0 in all metrics."""
+        """Names of the arms, without repeats, and without the reference if its first metric is 0."""
         return [
             arm.name
             for arm in self.study.arms

@@ -38,8 +38,9 @@ BITS: dict[str, tuple[int, ...]] = {
 class Faults(Measurement):
     """Effect of single bit flips in the forward pass or in a weight on loss and gradients.
 
-    Each flip is in a random linear layer, at a random position in its operands or results. A checksum of that product
-    (`lowprec.checksum`), computed from the operands before the flip, tests whether the flip is detected.
+    Each flip is at a random position in a random linear layer: in an operand, a sum, a master weight, or a router's
+    logits. If it is in a product, a checksum (`lowprec.checksum`) of the operands before the flip tests whether it is
+    detected.
 
     Parameters
     ----------
@@ -142,13 +143,13 @@ class Fault:
         return {**params, self.layer: faulty}
 
     def result(self, y: Array) -> Array:
-        """Return a router's logits, with the flip if it is in a logit."""
+        """Return a router's logits, with the flip in one of them."""
         faulty = y.copy()
         flip(faulty, int(self.rng.integers(faulty.size)), self.bit)
         return faulty
 
     def product(self, a: Quantized, b: Quantized, spec: GemmSpec) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the affected part of ``A @ B.T`` in float32, and its rows and columns."""
+        """Return the part of ``A @ B.T`` that the flip affects, in float32, and its rows and columns."""
         rows, columns = np.arange(a.shape[0]), np.arange(b.shape[0])
         i, j = int(self.rng.integers(len(rows))), int(self.rng.integers(len(columns)))
         tile, k = int(self.rng.integers(-(-a.shape[1] // TILE))), int(self.rng.integers(a.shape[1]))

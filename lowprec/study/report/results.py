@@ -204,7 +204,7 @@ def made_of(about: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def summary_json(summary: Any, **found: Any) -> dict[str, Any]:
-    """Return the common entries of `summary.json`."""
+    """Return the content of `summary.json`: entries common to all kinds of study, and the given ones."""
     study = summary.study
     return {
         "ablation": study.name, "setting": summary.setting, "size": summary.size, "published": study.published,

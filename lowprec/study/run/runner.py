@@ -28,7 +28,7 @@ POLL_INTERVAL = 0.5
 
 
 def check_same(tasks: Sequence[Task]) -> None:
-    """Refuse to continue a study if its finished runs have different fingerprints than planned.
+    """Refuse to continue a study if fingerprints of its finished runs differ from those planned.
 
     Raises
     ------

@@ -119,7 +119,7 @@ class RunFolder:
         return read_json(path) if path.exists() else None
 
     def finished(self) -> bool:
-        """Whether the run is finished, by success or divergence."""
+        """Return whether the run has finished, by success or divergence."""
         run = self.read()
         return run is not None and run.get("status") in FINISHED
 

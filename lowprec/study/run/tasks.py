@@ -152,7 +152,7 @@ class Task:
         return self.study / ".stop"
 
     def finished(self) -> bool:
-        """Whether the run has ended and its outputs for other runs exist."""
+        """Return whether the run has ended and no output is missing."""
         return self.folder.finished() and not self.missing_output()
 
     def missing_output(self) -> str:
@@ -189,7 +189,7 @@ def run_task(task: Task) -> dict[str, Any]:
     Stopped
         If the study was stopped in the meantime.
     StudyError
-        If the data changed since the study was planned.
+        If the worker's code or data differ from those of the plan, or the training of a checkpoint diverges.
     """
     try:
         if (code := code_hash()) != task.fingerprint["code"]:
