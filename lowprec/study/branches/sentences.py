@@ -83,7 +83,7 @@ def _measured(item: ArmSummary) -> str:
 
 
 def _effects(item: ArmSummary) -> str:
-    """Return a text with the other effects, DeepSeek-V3's measure, and the share of data that the effect is worth."""
+    """Return the other effects, DeepSeek-V3's measure, and the share of data equivalent to the effect, as text."""
     if item.primary.diverged:
         return ""
     facts = [

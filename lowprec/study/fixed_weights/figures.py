@@ -92,7 +92,7 @@ def _draw_arms(axes: Any, summary: Samples, metric: str) -> None:
 
 
 def by_layer(summary: Samples) -> Figure:
-    """Return the heat maps of the gradient error by layer and kind: one panel per arm, with a common scale."""
+    """Return heat maps of the gradient error in the first condition, by layer and kind: a panel for each of six arms."""
     stem = f"{summary.study.name}_layers"
     arms = [arm for arm in summary.shown if (arm, summary.conditions[0]) in summary.layers][:6]
     tables = {arm: summary.layers[arm, summary.conditions[0]] for arm in arms}
@@ -206,7 +206,7 @@ def by_condition(summary: Samples) -> list[Figure]:
 
 
 def overall_title(summary: Samples) -> str:
-    """Return a title with the finding: the first metric of every treatment, over all conditions."""
+    """Return a title with the finding: the first panel's metric of treatments and reference, over all conditions."""
     if summary.invalid_reasons:
         return void_title(summary.invalid_reasons)
     metric, arms = summary.study.measurement.panels[0], summary.study.arms
