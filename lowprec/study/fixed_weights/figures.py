@@ -92,7 +92,7 @@ def _draw_arms(axes: Any, summary: Samples, metric: str) -> None:
 
 
 def by_layer(summary: Samples) -> Figure:
-    """Return heat maps of the gradient error in the first condition, by layer and kind: a panel for each of six arms."""
+    """Return heat maps of the gradient error in the first condition, by layer and kind: one panel for each arm."""
     stem = f"{summary.study.name}_layers"
     arms = [arm for arm in summary.shown if (arm, summary.conditions[0]) in summary.layers][:6]
     tables = {arm: summary.layers[arm, summary.conditions[0]] for arm in arms}
