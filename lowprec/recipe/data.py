@@ -172,7 +172,7 @@ def _states(recipe: RecipeFields, w: Writer, states: Iterable[str]) -> dict[str,
 
 
 def reader(table: Any, where: str, *, check: bool = True) -> Reader:
-    """Return the reader of a recipe's objects; `table` has the definitions of names, empty if the file has none."""
+    """Return the reader of a recipe's objects; `table` has the definitions of names and may be empty."""
     return Reader(CATALOGUES, CLASSES, table, where, check=check)
 
 
