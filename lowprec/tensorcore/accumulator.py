@@ -34,7 +34,7 @@ TF32, _E4M3 = formats["tf32"], formats["e4m3fn"]
 
 @dataclass(frozen=True, eq=False)
 class _Float64(Format):
-    """IEEE 754 binary64, wider than the 32 bits of `lowprec.formats`; the float64 values themselves are its codes."""
+    """IEEE 754 binary64, wider than all of `lowprec.formats` (at most 32 bits); its codes are the float64 values."""
 
     def __post_init__(self) -> None:
         """Skip the checks that restrict formats to those of casts."""
@@ -77,7 +77,7 @@ class Accumulator(Value, ABC):
     source : str
         Reference for the rule.
     validated_against : str
-        Evidence for the rule other than the project's oracle, and the field that this evidence does not determine.
+        Evidence for the rule other than the project's oracle, and any field that this evidence does not determine.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class Accumulator(Value, ABC):
     reference_is_compiled: ClassVar[bool] = True
     #: Whether a chain may continue where scales change: its running sum can be rescaled.
     has_running_sum: ClassVar[bool] = True
-    #: Whether every NaN result is 0x7FFFFFFF (0x7FFF in float16); else `reference` returns the hardware's.
+    #: Whether every NaN result is 0x7FFFFFFF (0x7FFF in float16); else `reference` returns the NaNs of the hardware.
     has_canonical_nan: ClassVar[bool] = True
     #: Whether `lowprec.gemm` without promotion multiplies the dequantized values in float32.
     multiplies_values: ClassVar[bool] = False
@@ -145,7 +145,7 @@ class Accumulator(Value, ABC):
         if self.output_format not in self.output_formats:
             allowed = ", ".join(f.name for f in self.output_formats)
             raise ValueError(f"{caller}: output_format must be one of {allowed}, got {self.output_format}")
-        if "output_format" in self.__dict__:  # the catalogue's own object: an equal format may have another name
+        if "output_format" in self.__dict__:  # the object in `output_formats`: an equal format may have another name
             own = self.output_formats[self.output_formats.index(self.output_format)]
             object.__setattr__(self, "output_format", own)
         if "align" in self.__dict__:
@@ -239,7 +239,7 @@ class Accumulator(Value, ABC):
         return max(32 // self.step(), 1) * self.step()
 
     def block_error(self) -> BlockError:
-        """Return the numbers that bound the error of a block of instructions, and estimate its mean square.
+        """Return the coefficients of a block's error bound, and of the estimate of the mean square error.
 
         With r and z of `step_error` and c the relative error of C, n instructions add at most
         ``(1 + r)^n (r size + n c inside + n z)``: every running sum is at most `inside` plus the error so far.
@@ -249,7 +249,7 @@ class Accumulator(Value, ABC):
         return BlockError(LINEAR, relative=error.relative, carried=carried, absolute=error.absolute)
 
     def multiplied(self, fmt: Format) -> Format:
-        """Return the format in which numbers are multiplied: TF32 operands lose the low 13 bits of float32."""
+        """Return the format in which operands are multiplied: TF32 units ignore the low 13 bits of float32 operands."""
         return TF32 if fmt.same_codes(FLOAT32) and self.accepts(TF32) else fmt
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
@@ -262,7 +262,7 @@ class Accumulator(Value, ABC):
 
     @abstractmethod
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain over all of K, starting from C, for any codes and any C, with canonical NaN."""
+        """Return one chain over all of K, starting from C, for any codes and any C; see `has_canonical_nan` for NaN."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -283,7 +283,7 @@ class AlignedSum(Accumulator):
     zero_exponent : int, optional
         Exponent of zero products and of a zero C in the alignment; by default zeros are ignored.
     scale_format : Format or str, optional
-        Format of the scales inside the instruction; None if it takes no scales.
+        Format of the scales inside the instruction; None if the instruction takes no scales.
     scale_block : int
         Number of codes along K that share a scale.
     """

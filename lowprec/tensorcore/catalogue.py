@@ -1,8 +1,8 @@
 """The catalogue of accumulators: tensor cores and matrix cores as published, and two ideal sums.
 
 `validated_against` names the evidence for each: recordings of real GPUs (published with arXiv:2512.07004), which the
-tests repeat if they are installed, or the source alone. No recording determines `zero_exponent`, so its value is that
-of the source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
+tests repeat where these are installed, or the source alone. No recording determines `zero_exponent`, so its value is
+that of the source: MMA-Sim's 4 - F for float16 results, where fpy has 3 - F, and -108 - F for most float32 results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 
 
 class AccumulatorRegistry(Registry[Accumulator]):
-    """A catalogue of accumulators, to which those of a disclosure can be added."""
+    """Catalogue of accumulators, to which the accumulators of a disclosure can be added."""
 
     def load(self, path: str | Path) -> list[str]:
         """Register the accumulators of a disclosure, a TOML file; return their names.
@@ -72,7 +72,7 @@ _FP4 = _formats("e2m1fn")
 _NARROW = (*_FP8, *_formats("e3m2fn", "e2m3fn"), *_FP4)
 _FNUZ = _formats("e4m3fnuz", "e5m2fnuz")
 _F16, _BF16, _F32 = _formats("float16"), _formats("bfloat16"), _formats("float32")
-_TF32 = _formats("float32", "tf32")  # float32 operands lose their low 13 bits first
+_TF32 = _formats("float32", "tf32")  # the low 13 bits of float32 operands are ignored
 _SIM = "MMA-Sim 2.1.1 (arXiv:2511.10909)"
 _BOTH = f"{_SIM}; arXiv:2512.07004"
 _ONE = ", one group each"
@@ -110,7 +110,7 @@ _add("ada_fp8_f16", 16, 13, -20, _FP8, _recorded("RTX Ada"), source=_ADA_FP8, **
 
 _add("volta_f16", 4, 23, -131, _F16, _recorded("V100"))
 _add("volta_f16_f16", 4, 23, -19, _F16, _recorded("V100"), **_HALF)
-_add("turing_f16", 8, 24, -132, _F16, _NONE, source=_SIM)  # its m8n8k4 is that of Volta
+_add("turing_f16", 8, 24, -132, _F16, _NONE, source=_SIM)  # its m8n8k4 instruction has the rule of Volta
 _add("turing_f16_f16", 8, 24, -20, _F16, _NONE, source=_SIM, **_HALF)
 for _chip, _group, _bits in (
     ("ampere", 8, 24), ("ada", 8, 24), ("hopper", 16, 25), ("blackwell", 16, 25), ("rtx_blackwell", 16, 25),
@@ -171,7 +171,7 @@ _RDNA: tuple[Accumulator, ...] = (
         )
     ),
 )  # fmt: skip
-# RISC-V: drafts without silicon. For 8-bit operands W is 4, for 16-bit ones 2; a group has G W products.
+# RISC-V: drafts without silicon. For 8-bit operands W is 4, for 16-bit ones 2; a group has G * W products.
 _ZVDOTA = "riscv-isa-manual, Zvdota and Zvbdota 1.0: bulk normalization (PR 3244, 93c538a6); all products of VLEN = 128"
 _SPIKE = "Spike 55b4658d (riscv/bulknormdot.h); no silicon; groups of 2 to 8 products"
 _IME = "riscv-isa-manual, integrated-matrix.adoc (0bd7e54b)"
@@ -206,7 +206,7 @@ _TENSTORRENT: tuple[Accumulator, ...] = tuple(
     )
     for fidelity, phases in (("lofi", (0,)), ("hifi2", (0, 1)))
 )  # fmt: skip
-# IBM's AIU, as its simulation has it; the length of a chunk is the simulation's default, not the hardware's.
+# IBM's AIU, by the rules of its simulation; the chunk length is the simulation's default, not the hardware's.
 _IBM: tuple[Accumulator, ...] = (
     ChunkedSum(
         "aiu_dl8", input_formats=_formats("dl8"),

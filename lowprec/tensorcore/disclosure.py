@@ -1,7 +1,7 @@
 """Reading and writing disclosures of matrix arithmetic: TOML files in which a vendor publishes how instructions sum.
 
-RISC-V's matrix extension requires (G, psm, rnd) for every instruction. An entry has these, and states the same rule as
-fields of an accumulator; `read_disclosure` refuses a file in which the two differ::
+RISC-V's matrix extension requires (G, psm, rnd) for every instruction. An entry has these three, and describes the same
+rule by the fields of an accumulator; `read_disclosure` rejects a file in which the two descriptions differ::
 
     format = "matrix-arithmetic-disclosure"
     format_version = 1
@@ -69,7 +69,7 @@ _NEEDED = {
     "entry": ("name", "instructions", "formats", "c_format", "rule"), "key": ("W",), "evidence": ("kind", "file"),
 }  # fmt: skip
 _EVIDENCE = ("vectors", "recording", "model", "sail")
-_RVBNA_BITS = 23  # and ceil(log2(products))
+_RVBNA_BITS = 23  # fraction bits, plus ceil(log2(products))
 _RND = {"xct": "exact", "frm": "nearest", "rto": "odd"}
 
 
@@ -88,7 +88,7 @@ def read_disclosure(path: str | Path) -> tuple[Accumulator, ...]:
     Raises
     ------
     DisclosureError
-        If a key is unknown or missing, a value contradicts another one, or evidence has another hash.
+        If a key is unknown or missing, a value contradicts another one, or a file of evidence does not have its hash.
     OSError
         If a file cannot be read.
     """
@@ -156,14 +156,14 @@ def write_disclosure(accumulator: Accumulator, evidence: Sequence[Mapping[str, A
 
 
 def _widening(accumulator: PartialSum) -> int:
-    """Return by how many times the result is wider than each input format; 0 if that is not one integer."""
+    """Return the ratio of the result's width to that of the inputs; 0 if it is not the same integer for all of them."""
     bits = accumulator.stored_format.bits
     widths = {divmod(bits, fmt.bits) for fmt in accumulator.input_formats}
     return widths.pop()[0] if len(widths) == 1 and not {rest for _, rest in widths} - {0} else 0
 
 
 def _is_rvbna(accumulator: PartialSum) -> bool:
-    """Return whether aligned products keep the fraction bits of RVBNA; exact products do."""
+    """Return whether aligned products keep as many fraction bits as in RVBNA; True if products are exact."""
     return accumulator.kept_bits in (-1, _RVBNA_BITS + (accumulator.group_size - 1).bit_length())
 
 
@@ -187,7 +187,7 @@ def _entry(entry: Mapping[str, Any], unit: Mapping[str, Any], folder: Path) -> A
             _check_keys(table, entry[table], f"entry {name!r}: ")
     lengths = [("group_lengths", length) for length in entry.get("group_lengths", ())]
     counts = [*entry.get("key", {}).items(), ("G", entry.get("G", 1)), *lengths]
-    _ = [check_int(f"entry {name!r}", key, value, 1) for key, value in counts]  # TOML's integers are Python's
+    _ = [check_int(f"entry {name!r}", key, value, 1) for key, value in counts]  # TOML integers are read as int
     for item in entry.get("evidence", ()):
         _check_evidence(item, name, folder)
     rule = dict(entry["rule"])

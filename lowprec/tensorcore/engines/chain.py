@@ -27,7 +27,8 @@ def accumulate_f32(
     """Add ``X @ Y.T`` to `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
-    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; `out` need not be set.
+    `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; the contents of `out` are
+    then ignored.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):
@@ -53,7 +54,7 @@ def accumulate_f32(
 
 
 def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``X @ Y.T + C`` of float64 numbers, a format wider than any `Format`."""
+    """Return ``X @ Y.T + C`` in float64, with fused multiply-adds in increasing k from C."""
     out, turned = np.array(c), np.ascontiguousarray(y.T)
     grain = max(1, (1 << 18) // max(y.size, 1))
     run_chunks(lambda i, j: sequential64(x, turned, out, i, j), x.shape[0], grain)
@@ -63,18 +64,18 @@ def sequential_f64(x: NDArray[np.float64], y: NDArray[np.float64], c: NDArray[np
 
 @dataclass(frozen=True)
 class ScaledChain(Engine):
-    """Fused multiply-adds in float32, with the products' power of two multiplied into B."""
+    """Engine with fused multiply-adds in float32; B's values include the power of two that multiplies the products."""
 
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ScaledChain | None:
-        """Return the engine for single products, if float32 represents B's values times the power of two."""
+        """Return the engine for groups of one product, if float32 represents B's values times the power of two."""
         factor = 2.0**accumulator.product_scale_log2
         stays = fb.smallest_subnormal * factor >= 2.0**-149 and fb.max * factor < 2.0**127
         plain = accumulator.group_size == 1 and accumulator.output_format == FLOAT32 and products_fit_float32(fa, fb)
         return cls(accumulator, fa, fb, "") if plain and stays else None
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Store the values of B."""
+        """Return the values of B times the power of two."""
         with np.errstate(invalid="ignore"):  # signalling NaNs
             return self.accumulator.values(b, fmt) * np.float32(2.0**self.accumulator.product_scale_log2)
 

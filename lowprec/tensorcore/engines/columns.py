@@ -1,4 +1,4 @@
-"""CDNA3 in float64 columns: products truncated toward zero, then added to C by rounding down."""
+"""Engine for CDNA3 in float64 columns: products are truncated toward zero, then added to C by rounding down."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .dots import ExponentRanges
 from .engine import NO_PLACES, Engine, PartialResult, find_nonfinite, products_fit_float32, union
 
 _WORK = 1 << 20  # multiply-adds that justify a thread
-_MAX_GROUP = 256  # products whose sum is exact in float64
+_MAX_GROUP = 256  # largest number of products whose sum is exact in float64
 _ROWS_AT_ONCE, _COLUMNS_AT_ONCE = 64, 512
 
 
 @dataclass(frozen=True)
 class ColumnEngine(Engine):
-    """Sums of `TruncateFloorSum` with products exact in float64; a sum that may exceed float32 counts as Inf."""
+    """Engine for `TruncateFloorSum` with products exact in float64; a sum that may exceed float32 counts as Inf."""
 
     accumulator: Any
 
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> ColumnEngine | None:
-        """Return the engine for operands of at most 12 significant bits."""
+        """Return the engine for operands of at most 12 significant bits, within the limits of the kernel."""
         few = accumulator.fraction_bits <= kernels.MAX_FRACTION_BITS and accumulator.output_format == FLOAT32
         few = few and accumulator.group_size <= _MAX_GROUP
         return (

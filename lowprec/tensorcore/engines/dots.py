@@ -20,7 +20,7 @@ from .engine import NO_PLACES, Engine, PartialResult, find_nonfinite, products_f
 
 _WORK = 1 << 25  # multiply-adds that justify a thread
 _ROWS_AT_ONCE = 512
-_STEPS = 4  # per iteration of a tile
+_STEPS = 4  # steps per iteration of a tile
 
 
 class ExponentRanges(NamedTuple):
@@ -31,7 +31,7 @@ class ExponentRanges(NamedTuple):
 
     @classmethod
     def of(cls, x: Float32Matrix, least: int) -> ExponentRanges:
-        """Return the exponents of rows [R, K], raised to `least`, the smallest normal exponent; 128 for Inf and NaN."""
+        """Return the exponents of rows [R, K], at least the smallest normal one, `least`; 128 for Inf and NaN."""
         low, high = (np.empty(len(x), np.uint32) for _ in range(2))
         loop.extents(x, low, high)
         exponents = [np.maximum((bits >> 23).astype(np.int32) - 127, least) for bits in (low, high)]
@@ -48,12 +48,12 @@ class PackedDots(NamedTuple):
 
 @dataclass(frozen=True)
 class DotEngine(Engine):
-    """Dot products with the arithmetic of a tile's steps.
+    """Engine of dot products; every step of a tile has the arithmetic of the accumulator.
 
     Parameters
     ----------
     form : type of Form
-        Arithmetic of a step.
+        Arithmetic of one step.
     """
 
     accumulator: DotSum
@@ -61,7 +61,7 @@ class DotEngine(Engine):
 
     @classmethod
     def find(cls, accumulator: DotSum, fa: Format, fb: Format, machine: str) -> DotEngine | None:
-        """Return the engine for operands of at most 12 significant bits, if the accumulator has a form."""
+        """Return the engine for operands of at most 12 significant bits, if a form has the accumulator's arithmetic."""
         form = accumulator.dots_form() if products_fit_float32(fa, fb) else None
         return None if form is None else cls(accumulator, fa, fb, "", form)
 
@@ -98,7 +98,7 @@ class DotEngine(Engine):
         return PartialResult(out, *union(beyond, find_nonfinite(out)))
 
     def _depth(self, k: int) -> tuple[int, int]:
-        """Return K rounded up to a multiple of the group, and to whole iterations of a tile."""
+        """Return K rounded up to whole groups, and this rounded up to whole iterations of a tile."""
         group, products = self.accumulator.group_size, self.form.products
         whole = -(-max(k, 1) // group) * group
         every = group if self.form.lanes else products * _STEPS
@@ -127,7 +127,7 @@ class DotEngine(Engine):
             high = np.maximum(left.high + right.high.max() + shift, of_c.high)
             return np.flatnonzero((high + more - low > self.form.span) | (low < -149)), NO_PLACES
         rows = np.flatnonzero(low < -149)
-        room = self.form.span - bits - more  # between the exponents of an output's products
+        room = self.form.span - bits - more  # largest distance between the exponents of an output's products
         spans = [s.high - s.low for s in (left, right)]
         if spans[0].max() + spans[1].max() <= room:
             return rows, NO_PLACES

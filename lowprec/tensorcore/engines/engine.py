@@ -45,7 +45,7 @@ class Engine(ABC):
     fa, fb : Format
         Formats in which A and B are multiplied.
     machine : str
-        Instruction set, a key of `selection.MACHINES`.
+        Instruction set, a key of `selection.INSTRUCTION_SETS`, or "" for code that is the same on all of them.
     """
 
     accumulator: Accumulator
@@ -53,9 +53,9 @@ class Engine(ABC):
     fb: Format
     machine: str
 
-    #: Whether it computes scaled sums of chains; otherwise it receives their chains one by one.
+    #: Whether `run` computes scaled sums of chains; otherwise it receives their chains one by one.
     whole: ClassVar[bool] = False
-    #: None for engines in plain vector code, which is identical on every instruction set.
+    #: Trial of the engine; None for engines in plain vector code, which is identical on every instruction set.
     trial: ClassVar[Trial | None] = None
 
     @classmethod
@@ -65,7 +65,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
-        """Compute a product with K >= 1; `parts` is B as `pack` returned it."""
+        """Compute a product with K >= 1; `parts` is the result of `pack` for B."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
         """Pack B for several products, or return None if the engine does not pack."""
@@ -101,5 +101,5 @@ def union(one: tuple[Places, Places], other: tuple[Places, Places]) -> tuple[Pla
 
 
 def products_fit_float32(*operands: Format) -> bool:
-    """Return whether products of the formats have at most 24 bits, which float32 represents exactly in its range."""
+    """Return whether products have at most 24 significant bits, so that float32 represents them within its range."""
     return all(f.mantissa_bits <= 11 and f.signed and f.has_subnormals for f in operands)

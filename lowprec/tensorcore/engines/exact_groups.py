@@ -1,4 +1,4 @@
-"""Grouped fused sums of FP4 products, mxf4 and mxf4nvf4 (`kernels.tensorcore.float64_lanes.runs_tile`)."""
+"""Engine for grouped fused sums of FP4 products, mxf4 and mxf4nvf4 (`kernels.tensorcore.float64_lanes.runs_tile`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KERNELS = {"avx512": runs_tile.gemm_avx512, "fma": runs_tile.gemm_fma, "portabl
 
 @dataclass(frozen=True)
 class ExactGroupEngine(Panels):
-    """Exact partial sums of FP4 products in bytes, scaled inside the instruction (mxf4, mxf4nvf4)."""
+    """Engine with exact partial sums of FP4 products in bytes, scaled inside the instruction (mxf4, mxf4nvf4)."""
 
     trial = Trial(
         {
@@ -62,7 +62,7 @@ class ExactGroupEngine(Panels):
         return None
 
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Pack records of elements and scales."""
+        """Pack panels of B as records of elements and scales."""
         assert inside is not None
         (n, k), a, scales = b.shape, self.accumulator, self._scales
         runs = -(-max(k, 1) // a.group_size) * (a.group_size // runs_pack.RUN)
@@ -75,7 +75,7 @@ class ExactGroupEngine(Panels):
             yield Panel(records, first, width, scales.extent(inside[columns]))
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
-        """Pack records of elements and scales."""
+        """Pack rows of A as records of elements and scales."""
         assert inside is not None
         (m, k), group, scales = a.shape, self.accumulator.group_size, self._scales
         runs = -(-max(k, 1) // group) * (group // runs_pack.RUN)
@@ -90,7 +90,7 @@ class ExactGroupEngine(Panels):
 
 
 class _Scales(NamedTuple):
-    """Value and unnormalized exponent (0 for NaN and zero) per code of a scale format, ignoring its sign."""
+    """Value and unnormalized exponent (0 for NaN and zero) of each code of a scale format; the sign bit is ignored."""
 
     value: NDArray[np.float64]
     exponent: NDArray[np.int16]
@@ -118,6 +118,6 @@ def _elements_of(fmt: Format) -> NDArray[np.int8]:
 
 
 def _is_small(fmt: Format) -> bool:
-    """Return whether all values are at most 6, and are multiples, up to twelvefold, of the smallest one."""
+    """Return whether all values are at most 6, and are at most 12 times the smallest one."""
     plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_subnormals and fmt.bits <= 8
     return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

@@ -23,7 +23,7 @@ from ..problem import Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NO_PLACES, Engine, PartialResult, Trial
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
-_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # of A, packed for the kernel at a time: whichever is more
+_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 256, 1 << 16  # rows, or elements, of A that are packed at a time: whichever is more
 
 
 class Limits(NamedTuple):
@@ -36,11 +36,11 @@ class Limits(NamedTuple):
 
     group_size: int = 32  # products per group, a multiple of four
     fraction_bits: int = 14
-    significant_bits: int = 8  # of a product
+    significant_bits: int = 8  # bits of a product
     operand: tuple[int, int] = (-16, 15)
-    zero_exponent: int = -95  # the largest that no sum reaches
+    zero_exponent: int = -95  # largest exponent that no sum has
     lowest_c: int = -95
-    highest_c: int = 97  # above F
+    highest_c: int = 97  # the limit is this number plus F
     scale: tuple[int, int] = (-63, 62)
     binades: int = 24  # range of the scales of a row or column, if a chain runs through several
 
@@ -50,7 +50,7 @@ LIMITS = {"avx512": Limits(), "fma": Limits(), "portable": Limits(group_size=64,
 
 @dataclass(frozen=True)
 class Float32Lanes(Engine):
-    """Fused sums of FP8 products in float32 or FP22.
+    """Engine for fused sums of FP8 products in float32 or FP22.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Float32Lanes(Engine):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float32Lanes | None:
-        """Return the engine for FP8 if zeros have the lowest exponent in the lanes and no scales are inside."""
+        """Return the engine for FP8 without scales inside the instruction, if zeros have the lowest exponent."""
         a, limits, form = accumulator, LIMITS[machine], product.FORMS[machine].get(accumulator.align)
         if (
             form is not None
@@ -98,7 +98,7 @@ class Float32Lanes(Engine):
         special_a, special_b = self._specials
         at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // (k or 1))
         panels, columns = parts or (None, None)
-        if panels is None and (m > at_once or m * n * k > _WORK):  # for all parts of A
+        if panels is None and (m > at_once or m * n * k > _WORK):  # packed once for all parts of A
             panels, columns = self._panels(b, scratch), special_b.rows(b)
         lay_out, panels = int(panels is None), panels or self._room(b, scratch)
         groups = -(-k // group) or 1
@@ -164,7 +164,7 @@ class Float32Lanes(Engine):
 class _Specials(NamedTuple):
     """Codes of NaN and Inf in a format of up to 8 bits."""
 
-    kind: NDArray[np.int8]  # of each code
+    kind: NDArray[np.int8]  # for each code: NaN, Inf or finite
     exist: bool
     above: int | None  # the largest finite code, if all specials are above it, else None
     reading: NDArray[np.int64]
@@ -177,7 +177,7 @@ class _Specials(NamedTuple):
         return cls(kind.astype(np.int8), bool(kind.any()), above, _packer_constants(fmt))
 
     def rows(self, codes: Matrix, largest: int | None = None) -> Places:
-        """Return the rows with NaN or Inf; `largest` is the largest code without its sign, if known."""
+        """Return the rows with NaN or Inf; `largest`, if known, is the largest of the codes with sign bits cleared."""
         if not self.exist:
             return NO_PLACES
         if self.above is not None:
@@ -192,7 +192,7 @@ class _Specials(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def _packer_constants(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64]:
-    """Return the `pack.Reading` of a format for the packers."""
+    """Return the `pack.Reading` of a format as an int64 array, which the packers take."""
     m = fmt.mantissa_bits
     numbers = pack.Reading(
         mantissa_bits=m,
@@ -208,7 +208,7 @@ def _packer_constants(fmt: Format, tiny_zeros: bool = False) -> NDArray[np.int64
 
 
 def _fits(fmt: Format, limits: Limits) -> bool:
-    """Return whether the packers can read a format: sign, exponent and mantissa in a byte, zero, exponents in range."""
+    """Return whether the packers can read a format: at most 8 bits, a sign, subnormals, and exponents in range."""
     in_bytes = fmt.bits <= 8 and fmt.signed and not fmt.is_integer and fmt.has_subnormals
     return in_bytes and limits.operand[0] <= fmt.emin and fmt.emax <= limits.operand[1]
 

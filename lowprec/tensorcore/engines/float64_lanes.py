@@ -26,43 +26,43 @@ from ..accumulator import FLOAT16, FLOAT32, AlignedSum
 from ..problem import Float32Matrix, GemmProblem, Matrix
 from .engine import Engine, PartialResult, Trial, find_nonfinite
 
-NO_ZERO_EXPONENT = -600  # below every product of two operands, and two scales, with 8 exponent bits
-_MAX_GROUP = 256  # products whose sum is exact in float64
+NO_ZERO_EXPONENT = -600  # below that of every product of two operands and two scales with 8 exponent bits
+_MAX_GROUP = 256  # largest number of products whose sum is exact in float64
 _ROWS_AT_ONCE = 256  # rows of A, or of B, decoded and packed at a time
 
 
 class ExponentRange(NamedTuple):
-    """Smallest and largest exponent of the nonzero numbers."""
+    """Smallest and largest exponent of the nonzero elements of an array."""
 
     low: int = 1 << 12
     high: int = -(1 << 12)
 
     @classmethod
     def of(cls, x: Float32Matrix, fmt: Format) -> ExponentRange:
-        """Return the exponents of `x`, values of a format."""
-        if fmt.emin > -50:  # no code can leave the range of float32
+        """Return the range of the exponents of `x`, which holds values of a format."""
+        if fmt.emin > -50:  # a narrow format: its extremes are enough
             return cls(fmt.emin, fmt.emax + 1)
         low, high = pack.exponent_range(x.reshape(-1))
         return cls(max(int(low), fmt.emin), int(high))
 
     def joined(self, other: ExponentRange) -> ExponentRange:
-        """Return the exponents of both sets of numbers."""
+        """Return the range that covers both ranges."""
         return ExponentRange(min(self.low, other.low), max(self.high, other.high))
 
     def shifted(self, exponents: NDArray[np.int16]) -> ExponentRange:
-        """Return the exponents after multiplication by powers of two, if given."""
+        """Return the range after multiplication by powers of two, if `exponents` has any."""
         if exponents.size == 0:
             return self
         return ExponentRange(self.low + int(exponents.min()), self.high + int(exponents.max()))
 
     def is_normal(self, other: ExponentRange, fraction_bits: int, k: int) -> bool:
-        """Return whether sums of K products and a usual C are normal float32 numbers."""
+        """Return whether sums of K products and a C for which `_is_in_range` holds are normal float32 numbers."""
         high = self.high + other.high + 2 + max(k, 1).bit_length()
         return self.low + other.low - fraction_bits >= -126 and high <= 126
 
 
 class Panel(NamedTuple):
-    """Packed part of B for the columns from `first` to before ``first + columns`` of the result, and its exponents."""
+    """Packed part of B for `columns` columns of the result from `first` on, and the range of its exponents."""
 
     packed: Any
     first: int
@@ -71,7 +71,7 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Kernels of an instruction set by kind of result (`sums.RESULTS`), and the factor of B's values or scales."""
+    """Kernels of an instruction set by kind of result (`sums.RESULTS`), and a factor of B's values or scales."""
 
     kernels: Mapping[str, Callable[..., None]]
     factor: float
@@ -92,7 +92,7 @@ class Panels(Engine):
 
     whole = True
     _WORTH: ClassVar[int]  # multiply-adds that justify a thread
-    #: Largest ratio of a term to a product of the extents.
+    #: Largest ratio of a term to the product of two numbers with the largest exponents of the operands.
     _GROWTH: ClassVar[int] = 1
 
     @property
@@ -109,7 +109,7 @@ class Panels(Engine):
         """Pack rows of A in a buffer that this thread's next call overwrites; return the buffer and the exponents."""
 
     def pack(self, b: Matrix, fmt: Format, inside: Matrix | None) -> Any:
-        """Pack all panels."""
+        """Pack all panels of B."""
         return list(self.panels(b, fmt, inside, aligned_empty))
 
     def run(self, p: GemmProblem, parts: Any = None) -> PartialResult:
@@ -156,13 +156,13 @@ class Panels(Engine):
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
-# Columns per panel of B: at least the first number, and as many as contain the second number of elements.
+# Columns per panel of B: the first number, or as many as have the second number of elements if these are more.
 _COLUMNS_AT_ONCE, _ELEMENTS_AT_ONCE = 512, 1 << 19
 
 
 @dataclass(frozen=True)
 class Float64Lanes(Panels):
-    """Fused sums for operands of up to 11 significant bits; scales inside are multiplied into the operands."""
+    """Engine for operands of up to 11 significant bits; scales inside the instruction are multiplied into operands."""
 
     trial = Trial(
         {"group_size": 8, "fraction_bits": 25, "output_format": FLOAT32, "zero_exponent": -133}, FLOAT16, FLOAT16
@@ -171,12 +171,12 @@ class Float64Lanes(Panels):
 
     @classmethod
     def find(cls, accumulator: AlignedSum, fa: Format, fb: Format, machine: str) -> Float64Lanes | None:
-        """Return the engine if there are at most 40 fraction bits, and scales inside are powers of two."""
+        """Return the engine for at most 40 fraction bits, if scales inside the instruction are powers of two."""
         form = value_form(accumulator, fa, fb, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
 
     def panels(self, b: Matrix, fmt: Format, inside: Matrix | None, allocate: Allocate = scratch) -> Iterator[Panel]:
-        """Pack values, exponents and sign masks."""
+        """Pack the values, exponents and sign masks of B."""
         (n, k), group = b.shape, self.sums.group_size
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         per_row, (shifts, block) = groups * depth, self._shifts(inside, n)
@@ -197,7 +197,7 @@ class Float64Lanes(Panels):
             yield Panel(Operand(values, exponents, masks), first, stop - first, extent)
 
     def quads(self, a: Matrix, fmt: Format, inside: Matrix | None) -> tuple[Any, ExponentRange]:
-        """Pack values, exponents and sign masks."""
+        """Pack the values, exponents and sign masks of rows of A."""
         (m, k), group = a.shape, self.sums.group_size
         groups, depth, words = -(-max(k, 1) // group), -(-group // 4) * 4, -(-group // 32)
         padded, (shift, block) = -(-m // ROWS) * ROWS, self._shifts(inside, m)
@@ -211,7 +211,7 @@ class Float64Lanes(Panels):
         return left, ExponentRange.of(x, fmt).shifted(shift)
 
     def _shifts(self, inside: Matrix | None, rows: int) -> tuple[NDArray[np.int16], int]:
-        """Return the exponents of scales [rows, K / block], and the block length; no columns without scales."""
+        """Return the exponents of scales as [rows, K / block], or [rows, 0] without scales, and the block length."""
         fmt = self.sums.scale_format
         if inside is None or fmt is None:
             return np.empty((rows, 0), np.int16), 1
@@ -226,7 +226,7 @@ def value_form(accumulator: AlignedSum, fa: Format, fb: Format, machine: str) ->
         and (stored == FLOAT32 or stored.name in kernels)
         and a.fraction_bits <= MAX_FRACTION_BITS
         and a.group_size <= _MAX_GROUP
-        # If no term is zero, C is not, and then E is at least its exponent in any case.
+        # Up to C's smallest exponent: if no term is zero, E is at least the exponent of C anyway.
         and (a.zero_exponent is None or NO_ZERO_EXPONENT <= a.zero_exponent <= stored.emin)
         and all(f.mantissa_bits < tile.MAX_SIGNIFICANT_BITS and f.emin >= -126 and f.emax <= 127 for f in (fa, fb))
         and all(f.has_subnormals for f in (fa, fb))
@@ -268,9 +268,9 @@ def _is_in_range(c: Float32Matrix) -> bool:
 
 @dataclass(frozen=True)
 class SplitF16InFloat64Lanes(Float64Lanes):
-    """Two float16 instructions for each FP8 one: a promotion after every two groups, with operands reordered.
+    """Engine that computes an FP8 instruction as two float16 ones: two groups of reordered operands, then a promotion.
 
-    An instruction's chain starts from +0 and its result is added to C, rounded to nearest: this equals a promoted chain
+    The two groups are a chain from +0, and its result is added to C, rounded to nearest: this equals a promoted chain
     with scales of 1. A float16 result is the float32 sum rounded again, which equals a single rounding: float32 has 24
     bits, twice float16's 11 plus two (Figueroa 1995).
     """
@@ -281,7 +281,7 @@ class SplitF16InFloat64Lanes(Float64Lanes):
 
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> SplitF16InFloat64Lanes | None:
-        """Return the engine if the float16 instruction has one."""
+        """Return the engine if the kernels have the exact sums of the float16 instruction."""
         form = value_form(accumulator.half, FLOAT16, FLOAT16, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
 

@@ -46,7 +46,7 @@ def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Fl
 
 
 def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:
-    """Return C plus chains of `every` products, each from +0, added in float32, in the accumulator's dtype."""
+    """Add C and chains of `every` products, each from +0, in float32; return the sum in the accumulator's dtype."""
     block = accumulator.scale_block
     if block and every % block:
         raise ValueError(f"{accumulator}: promote_every must be a multiple of scale_block={block}, got {every}")
@@ -65,7 +65,7 @@ def decompose(
     scale_format: Format | None = None,
     block: int = 1,
 ) -> Parts:
-    """Split codes [R, K] into parts; power-of-two scales, given as codes [R, K / block], are added to the exponents."""
+    """Split codes [R, K] into `Parts`; power-of-two scales, given as codes [R, K / block], are added to exponents."""
     rows, k = codes.shape
     significand, exponent = np.empty((rows, k), np.int32), np.empty((rows, k), np.int16)
     kind = np.empty((rows, k), np.int8)

@@ -105,12 +105,12 @@ def _checked(what: str, name: str) -> str:
 
 
 class ProductPlan(NamedTuple):
-    """Plan that is shared by all products of two formats on an accumulator."""
+    """Plan for all products of two formats on an accumulator."""
 
     accumulator: Accumulator
-    fa: Format  # formats in which the operands are multiplied: TF32 for float32
+    fa: Format  # formats in which the operands are multiplied, such as TF32 for float32
     fb: Format
-    engine: Engine | None  # None: only the reference
+    engine: Engine | None  # None: only the reference computes the products
     step: int  # products per instruction
 
 
@@ -142,7 +142,7 @@ def plan_for(accumulator: Accumulator, fa: Format, fb: Format) -> ProductPlan:
 
 
 def engine_for(accumulator: Accumulator, fa: Format, fb: Format, kernel: str = AUTO) -> Engine | None:
-    """Return the fastest engine that is exact for the formats that are multiplied, or None for the reference only."""
+    """Return the fastest engine that is exact for the formats that are multiplied, or None if only the reference is."""
     for kind in accumulator.engines:
         for machine in instruction_sets(kernel):
             engine: Engine | None = kind.find(accumulator, fa, fb, machine)
@@ -162,7 +162,7 @@ def _has_passed_trial(engine: Engine) -> bool:
 
 
 def passes_trial(engine: Engine) -> bool:
-    """Compare an engine's machine code with the reference on its trial: all finite codes, signs and scales mixed.
+    """Return whether an engine's machine code equals the reference on its trial: random finite codes, C and scales.
 
     The comparison takes some milliseconds and protects against compilers and CPUs that violate the code's assumptions.
     A thread left in another rounding mode also fails it.
@@ -202,5 +202,5 @@ def solve(way: ProductPlan, p: GemmProblem, packed: Packed | None = None) -> Mat
 
 
 def solve_promoted(way: ProductPlan, p: GemmProblem, every: int) -> Matrix:
-    """Return C plus chains of `every` products, each from +0, added in float32, in the accumulator's dtype."""
+    """Add C and chains of `every` products, each from +0, in float32; return the sum in the accumulator's dtype."""
     return reference.solve_promoted(way.accumulator, p, every, functools.partial(solve, way))
