@@ -56,7 +56,7 @@ class GemmLibrary(Value):
     split_tile : int
         Length in k of a tile, which is never split.
     slices, slice_length : int
-        Each part is the sum in float32 of `slices` chains, which take pieces of `slice_length` in k in turn.
+        Each part is the float32 sum of `slices` chains, to which pieces of `slice_length` in k are assigned in turn.
     stream_k : tuple of int, optional
         Number of thread blocks, and rows and columns of a tile of the result: thread blocks take equal numbers of
         consecutive tiles of K, from one tile of the result to the next, and their parts are added in float32.
@@ -112,7 +112,7 @@ class GemmLibrary(Value):
         return self == usual and self.split_k_reduction in ("float32", "out")
 
     def parts(self, k: int, split_k: int) -> list[tuple[int, int]]:
-        """Return the ranges of k of the parts of K; the parts of a tree are its leaves, from left to right."""
+        """Return the ranges of k of the parts into which K is split; for ``tree``, the leaves from left to right."""
         if self.split_k_reduction == "tree":
             return _halves(0, k, self.split_tile)
         tiles = -(-k // self.split_tile)
@@ -120,7 +120,7 @@ class GemmLibrary(Value):
         return [(start, min(start + step, k)) for start in range(0, max(k, 1), step)]
 
     def pieces(self, k: int) -> list[NDArray[np.bool_]]:
-        """Return which k of a part of length k each of its slices takes."""
+        """Return a mask of the products of each slice, for a part of length `k`."""
         piece = np.arange(k) // self.slice_length % self.slices
         return [piece == i for i in range(max(min(self.slices, -(-k // self.slice_length)), 1))]
 

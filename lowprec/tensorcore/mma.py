@@ -119,7 +119,7 @@ def _mma64(
     a: ArrayLike, b: ArrayLike, c: ArrayLike | None, accumulator: Accumulator,
     a_format: str | Format | None, b_format: str | Format | None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Multiply float64 numbers with sequential fused multiply-adds."""
+    """Multiply float64 matrices with sequential fused multiply-adds."""
     for name in (a_format, b_format):
         if name not in (None, FLOAT64.name, FLOAT64):
             raise ValueError(f"{accumulator}: operands must be {FLOAT64}, got {name}")

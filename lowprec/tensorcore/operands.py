@@ -1,4 +1,4 @@
-"""Operands in the layout of accumulators: scales are checked, arranged by block, or converted to codes."""
+"""Preparation of operands for accumulators: scales are checked, arranged by block, or converted to codes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_addend(caller: str, c: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]
 
 
 def instruction_codes(codes: NDArray[Any], fmt: Format, accumulator: Accumulator) -> tuple[NDArray[Any], Format]:
-    """Return the codes and format that are multiplied: TF32 operands lose the low 13 bits of float32."""
+    """Return the codes and format that are multiplied: TF32 units ignore the low 13 bits of float32 operands."""
     found = accumulator.multiplied(fmt)
     return codes if found is fmt else codes >> np.uint32(FLOAT32.mantissa_bits - TF32.mantissa_bits), found
 
@@ -163,10 +163,10 @@ def row_scales(name: str, q: Quantized) -> NDArray[np.float32]:
 def promotion_interval(
     caller: str, a: Quantized, b: Quantized, way: ProductPlan, library: GemmLibrary, promote_every: Any
 ) -> int | None:
-    """Return the chain length; "auto" is the accumulator's or the library's, limited to the k of constant scales.
+    """Return the chain length; "auto" is the accumulator's or the library's, limited to the length of scale blocks.
 
-    A chain consists of whole instructions, which a library's interval need not. It must be promoted where scales change
-    if the running sum cannot be rescaled.
+    A chain consists of whole instructions, even if a library's interval does not. If the running sum cannot be
+    rescaled, chains must end where scales change.
     """
     if promote_every != "auto":
         return check_optional_int(caller, "promote_every", promote_every, 1)
@@ -224,7 +224,7 @@ def _blocks(
 
 
 def _takers(a: Quantized, b: Quantized, span: int) -> str:
-    """Return a phrase that names the accumulators that take such scales inside the instruction, or ""."""
+    """Return a phrase with the accumulators that take the operands' scales inside the instruction, or ""."""
     names = []
     for name in accumulators:
         known = accumulators[name]
@@ -252,7 +252,7 @@ def _by_block(q: Quantized, length: int, blocks: int, extent: int) -> Float32Mat
 
 
 def strip_row_scales(name: str, q: Quantized, library: GemmLibrary) -> tuple[Quantized, Float32Matrix]:
-    """Split a matrix into one without scales, and its scales, one per row; they must be constant along K."""
+    """Split a matrix into one without scales and one scale per row; scales must be constant along K."""
     if q.scale.shape[1] > 1:
         raise ValueError(
             f"gemm: scales of {name} must be constant along K, as {library} multiplies them in last, got "

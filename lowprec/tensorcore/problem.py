@@ -1,4 +1,4 @@
-"""One matrix product for an accumulator: codes of both operands, C, and scales inside and outside the chains."""
+"""One matrix product for an accumulator: codes of both operands, C, and scales inside and outside the instruction."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Places = NDArray[np.intp]
 
 
 class GemmProblem(NamedTuple):
-    """``D = A @ B.T`` on one accumulator.
+    """Matrix product ``D = A @ B.T`` on one accumulator.
 
-    Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With it,
-    block i spans ``k[i * length : (i + 1) * length]``, chains start from +0, and D is their scaled sum in float32. If
-    `promote`, each block is a separate chain: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs through all
-    blocks and is rescaled where scales change.
+    Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With
+    `scale_a`, block i spans ``k[i * length : (i + 1) * length]``, chains start from +0, and D is their scaled sum in
+    float32. If `promote`, each block is a separate chain: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs
+    through all blocks and is rescaled where scales change.
     """
 
     a: Matrix  # [M, K], codes of `fa`
@@ -38,7 +38,7 @@ class GemmProblem(NamedTuple):
 
     @property
     def start(self) -> Matrix:
-        """C of a chain."""
+        """Matrix C, from which a chain starts."""
         assert self.c is not None, "a scaled sum of chains has no C"
         return self.c
 

@@ -40,7 +40,7 @@ class ExactGroupSum(DotSum):
         return SumNode(("exact sum", "rounded to nearest even, float32"), (state, products), SingleRounding(zeros="+0"))
 
     def step_error(self) -> StepError:
-        """Return half an ulp."""
+        """Return the bound for a single rounding, half an ulp."""
         return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -50,7 +50,7 @@ class ExactGroupSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of two or four."""
+        """Return the form of `DotEngine` for groups of two or four, else None."""
         return _EXACT_FORMS.get(self.group_size)
 
 
@@ -83,7 +83,7 @@ class PairwiseSum(DotSum):
         return StepError((1 + 2.0**-24) ** roundings - 1, 2 * flushes * 2.0**-126, 2.0**-24)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values, with +0 for subnormals."""
+        """Return the decoded values, with +0 for subnormals."""
         x = super().values(codes, fmt)
         x[np.abs(x) < fmt.smallest_normal] = 0
         return x
@@ -95,7 +95,7 @@ class PairwiseSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of two or four."""
+        """Return the form of `DotEngine` for groups of two or four, else None."""
         return _PAIR_FORMS.get(self.group_size)
 
 
@@ -130,7 +130,7 @@ class TruncateFloorSum(Accumulator):
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return a sum of truncated products, then its addition to C."""
-        bits, run = self.fraction_bits, min(self.lanes, self.group_size)  # further partial sums would be empty
+        bits, run = self.fraction_bits, min(self.lanes, self.group_size)  # further sums would be empty
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
         lanes = [ProductLeaf(tuple(range(start + i, start + self.group_size, run))) for i in range(run)]
         parts = [SumNode(words, (lane,), KindSpecific("cut", (bits,), kept=bits)) for lane in lanes]
@@ -139,7 +139,7 @@ class TruncateFloorSum(Accumulator):
         last = f"aligned, cut downwards: C to {bits} bits", "added, cut to 31 bits, rounded to float32"
         pairs = bits >= _ROUNDS_PAIRS
         whole = KindSpecific("joined with C", (_WIDE_BITS,), rounds_pairs=pairs)
-        kept = bits if bits >= _C_BITS else None  # and C is not dropped for a window of one more
+        kept = bits if bits >= _C_BITS else None  # all bits of C are kept, and the window drops none
         how = KindSpecific("joined with C", (bits, int(self.lanes > 1)), pairs, kept, whole, cuts_first=True)
         return SumNode(last, (state, joined), how)
 
@@ -157,7 +157,7 @@ class TruncateFloorSum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the error bound of the alignment, where products without lower bits, and their sum, lose nothing."""
+        """Return the error bound of the alignment; products with no bits below those kept, and their sum, are exact."""
         return BlockError(
             FLOORED, unit=2.0**-self.fraction_bits, least=2.0**-126, cut=2.0**-_WIDE_BITS, last=2.0**-24,
             absolute=2.0**-149,
@@ -202,7 +202,7 @@ class _RdnaSum(Accumulator):
         return StepError(lost + last * (1 + lost), 2.0**-125)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values, with zeros for subnormals of `daz_formats`."""
+        """Return the decoded values, with zeros for subnormals of `daz_formats`."""
         x = super().values(codes, fmt)
         if self.is_daz(fmt):
             np.copysign(np.float32(0), x, out=x, where=np.abs(x) < fmt.smallest_normal)
@@ -227,10 +227,10 @@ class _RdnaSum(Accumulator):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OnesComplementSum(_RdnaSum):
-    """Sum of truncated terms, in which terms of the opposite sign of C are ones' complements: RDNA3.
+    """Sum of truncated terms, in which terms with the sign opposite to C's are ones' complements: RDNA3.
 
-    A term with C's sign contributes its magnitude m, a term of the opposite sign -(m + 1), even if it is zero. The
-    total is rounded to nearest even; subnormal C and results become zeros.
+    A term with C's sign contributes its magnitude m, a term with the opposite sign -(m + 1), even if it is zero. The
+    total is rounded to nearest even; subnormals of C and subnormal results become zeros.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class OnesComplementSum(_RdnaSum):
     fraction_bits, leading_bits : int
         Bits kept below the largest sum of two operands' exponents, and below the largest leading bit of a term.
     daz_formats : sequence of Format or str
-        Formats with subnormal operands read as zeros.
+        Formats whose subnormal operands are read as zeros.
     """
 
     group_size: int = 2
@@ -272,7 +272,8 @@ class FlooredPairSum(_RdnaSum):
     group_size : int
         Products per sum, 1 to 1024: pairs of consecutive k.
     fraction_bits, leading_bits : int
-        Bits kept below the largest sum of two operands' exponents of a pair, and below C's leading bit.
+        Bits kept below the largest exponent of a pair's products (the sum of the operands' exponents), and below C's
+        leading bit.
     group_order : tuple of int
         Order in which the groups of an instruction are added; empty: increasing.
     """
@@ -303,7 +304,7 @@ class FlooredPairSum(_RdnaSum):
         return -(-k // self.step()) * max(len(self.group_order), 1)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return the sums of an instruction's groups, each of pairs and then with C."""
+        """Return the sums of an instruction's groups: of pairs of products, then of the pairs and C."""
         bits, found = self.fraction_bits, state
         for group in self.group_order or (0,):
             first = start + group * self.group_size

@@ -30,7 +30,7 @@ class RoundToOddSum(DotSum):
     oracle_class = "Odd"
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values, with float32 subnormals flushed."""
+        """Return the decoded values, with float32 subnormals flushed."""
         return flushed(self, codes, fmt)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
@@ -52,7 +52,7 @@ class RoundToOddSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of two."""
+        """Return the form of `DotEngine` for groups of two, else None."""
         return tile.Odd if self.group_size == 2 else None
 
 
@@ -72,7 +72,7 @@ class RoundedGroupSum(DotSum):
         return SumNode(("+ in float32",), (state, group), SingleRounding())
 
     def step_error(self) -> StepError:
-        """Return the bound for two roundings."""
+        """Return the bound for the roundings of the group's sum and of the addition of C."""
         return StepError((1 + 2.0**-24) ** 2 - 1, 2 * 2.0**-149, 2.0**-24)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -82,7 +82,7 @@ class RoundedGroupSum(DotSum):
         return canonical_nan(state)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of two."""
+        """Return the form of `DotEngine` for groups of two, else None."""
         return tile.RoundedPairs if self.group_size == 2 else None
 
 
@@ -99,7 +99,7 @@ class ScaledGroupSum(DotSum):
     product_scale_log2 : int
         Power of two that multiplies the products, -127 to 127 (minus FPMR.LSCALE).
     saturate : bool
-        Whether a finite sum above the largest number saturates to it instead of giving Inf (FPMR.OSM).
+        Whether a finite sum beyond the largest finite number saturates to it instead of becoming Inf (FPMR.OSM).
     """
 
     group_size: int = 4
@@ -120,7 +120,7 @@ class ScaledGroupSum(DotSum):
         return SumNode(("exact sum", f"rounded to nearest even, {a.output_format}"), (state, products), how)
 
     def step_error(self) -> StepError:
-        """Return half an ulp, relative to the products before their multiplication by the power of two."""
+        """Return the bound for a single rounding, relative to products not yet multiplied by the power of two."""
         least = self.output_format.smallest_subnormal * 2.0**-self.product_scale_log2
         return StepError(2.0 ** -(self.output_bits + 1), least)
 
@@ -139,5 +139,5 @@ class ScaledGroupSum(DotSum):
             return canonical_nan(state.astype(self.dtype))
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of four and float32 sums."""
+        """Return the form of `DotEngine` for groups of four and float32 sums, else None."""
         return tile.ScaledGroups if self.group_size == 4 and self.output_format == FLOAT32 else None

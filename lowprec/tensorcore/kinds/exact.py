@@ -26,7 +26,7 @@ def _sum(state: SumNode | str, k: int) -> SumNode:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExactSum(Accumulator):
-    """The exact sum of all products and C, rounded to float32 once."""
+    """Exact sum of all products and C, rounded to float32 once."""
 
     summary = "exact sum of all products, one rounding to float32"
     oracle_class = "ExactSum"
@@ -54,11 +54,11 @@ class ExactSum(Accumulator):
         return [_sum("C", k)]
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return an exact sum, rounded once; 64 products represent any number."""
+        """Return an exact sum, rounded once; its 64 products stand for any number of products."""
         return _sum(state, 64)
 
     def step_error(self) -> StepError:
-        """Return half an ulp."""
+        """Return the bound for a single rounding, half an ulp."""
         return StepError(2.0**-24, 2.0**-149)
 
     def reference(self, p: GemmProblem) -> Matrix:

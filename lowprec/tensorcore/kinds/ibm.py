@@ -22,12 +22,12 @@ RoundedSum = Literal["chunk", "running"]
 class ChunkedSum(Accumulator):
     """Sums of chunks, rounded to float32, then half away from zero to a narrower format, and added in float32.
 
-    Products and a chunk are summed exactly. Overflow in the narrower format is Inf.
+    The products of a chunk are summed exactly. Overflow in the narrower format gives Inf.
 
     Parameters
     ----------
     group_size : int
-        Products of a chunk, 1 to 1024.
+        Products per chunk, 1 to 1024.
     chunk_format : Format or str
         Narrower format, with a sign and NaN.
     rounded_sum : {"chunk", "running"}
@@ -61,7 +61,7 @@ class ChunkedSum(Accumulator):
         return SumNode(("+ in float32",), (state, SumNode(words, ("+0", products), how)), SingleRounding())
 
     def step_error(self) -> StepError:
-        """Return the bound for the roundings of a sum, to float32 and to the format, and for the addition of C."""
+        """Return the bound for a sum's roundings to float32 and to the narrower format, and for the addition of C."""
         fmt = self.chunk_format
         rounded, least = (1 + 2.0**-24) * (1 + 2.0 ** -(fmt.mantissa_bits + 1)), 2 * fmt.smallest_subnormal
         if self.rounded_sum == "running":
@@ -69,7 +69,7 @@ class ChunkedSum(Accumulator):
         return StepError(rounded * (1 + 2.0**-24) - 1, least + 2.0**-148, 2.0**-24)
 
     def reference(self, p: GemmProblem) -> Matrix:
-        """Return one chain, from exact sums of chunks."""
+        """Return one chain, computed chunk by chunk from exact sums."""
         running, total = self.rounded_sum == "running", np.array(p.start, np.float32)
         exact = PartialSum(self.name, group_size=self.group_size, partial_rounding="exact" if running else "nearest")
         for k in range(0, max(p.shape[2], 1), self.group_size):
@@ -80,7 +80,7 @@ class ChunkedSum(Accumulator):
         return canonical_nan(total)
 
     def _rounded(self, x: Float32Matrix) -> Float32Matrix:
-        """Return sums in the narrower format; overflow is Inf, and zeros are +0 in formats without subnormals."""
+        """Round sums to the narrower format; overflow gives Inf, and zeros are +0 if the format has no subnormals."""
         found = round_to(x, self.chunk_format, rounding="nearest_away", overflow="nonsaturate")
         np.copysign(np.float32(np.inf), x, out=found, where=np.isnan(found) & ~np.isnan(x))
         return found if self.chunk_format.subnormals else found + np.float32(0)

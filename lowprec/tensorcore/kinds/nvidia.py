@@ -37,8 +37,8 @@ from ..problem import GemmProblem, Matrix, canonical_nan
 def aligned_error(accumulator: AlignedSum, terms: int) -> StepError:
     """Return the error bound of a sum of `terms` terms that are aligned, truncated, added and rounded to the result.
 
-    The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (a
-    subnormal C has its exponent), or of a zero. Each term loses less than 2^(E - F), or at most half of it if rounded,
+    The largest exponent E is at most that of the terms' magnitudes, of the result's smallest normal number (which is
+    the exponent of a subnormal C), or of a zero. Each term loses less than 2^(E - F), or at most half of it if rounded,
     and the sum loses less than an ulp, or at most half of it for float16.
     """
     half, least = accumulator.output_format == FLOAT16, accumulator.stored_format.smallest_normal
@@ -72,7 +72,7 @@ def aligned(accumulator: AlignedSum, operands: str = "") -> AlignedAddition:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FusedSum(AlignedSum):
-    """Sums of a group and C in one operation, as on NVIDIA's tensor cores; scales inside are powers of two."""
+    """Sums of a group and C in one operation, as on NVIDIA's tensor cores; scales, if any, are powers of two."""
 
     summary = "a group of products and C aligned, truncated and summed at once"
     engines = (Float32Lanes, Float64Lanes)
@@ -150,7 +150,7 @@ class GroupedFusedSum(AlignedSum):
             )
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return exact partial sums, scaled, in one sum with C."""
+        """Return one sum of C and the scaled exact partial sums."""
         runs = [
             SumNode(
                 (f"exact sum, times two {self.scale_format} scales",),
@@ -162,7 +162,7 @@ class GroupedFusedSum(AlignedSum):
         return SumNode(aligned_words(self), (state, *runs), aligned(self))
 
     def step_error(self) -> StepError:
-        """Return the bound for C and a group's partial sums, whose exponents with scales are at most the products'."""
+        """Return the bound for C and a group's scaled partial sums, with exponents up to those of scaled products."""
         return aligned_error(self, self.group_size // self.exact_group + 1)
 
     def reference(self, p: GemmProblem) -> Matrix:
@@ -192,7 +192,7 @@ def _whole(codes: Matrix, fmt: Format) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SplitF16Sum(Accumulator):
-    """Two chained float16 fused sums from +0, of k % 4 in {0, 1}, then in {2, 3}; C is added to the second result.
+    """Two chained float16 fused sums from +0: products with k % 4 in {0, 1}, then in {2, 3}; C is added to the result.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class SplitF16Sum(Accumulator):
         return 2 * self.group_size
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return sums of both halves from +0, then the addition of C."""
+        """Return the chained sums of both halves, starting from +0, then the addition of C."""
         inner, step = self.half, self.step()
         words, how = aligned_words(inner), aligned(inner, "float16")
         ks = tuple(start + i for i in _order(step))
@@ -247,9 +247,9 @@ class SplitF16Sum(Accumulator):
         return self.step()
 
     def block_error(self) -> BlockError:
-        """Return the bound of `step_error` if a half may lose bits, else the bound of the last addition.
+        """Return the bound of `step_error` if one of the two sums may lose bits, else the bound of the last addition.
 
-        The sum of the magnitudes of the products bounds every sum of a half.
+        The sum of the magnitudes of the products bounds all partial sums.
         """
         error, kept = self.step_error(), min(self.fraction_bits, self.output_bits)
         normal = self.stored_format.smallest_normal
@@ -262,7 +262,7 @@ class SplitF16Sum(Accumulator):
         """Return one chain, instruction by instruction."""
         step, inner = self.step(), self.half
         with np.errstate(invalid="ignore"):  # signalling NaNs
-            d = p.start + np.zeros((), p.start.dtype)  # no products: the sum of +0 and C
+            d = p.start + np.zeros((), p.start.dtype)  # the result without products: the sum of +0 and C
         left, right = self.as_halves(p.a, p.fa), self.as_halves(p.b, p.fb)
         for k in range(0, p.shape[2], step):
             x, y = (np.ascontiguousarray(side[:, k : k + step]) for side in (left, right))
@@ -283,9 +283,9 @@ class SplitF16Sum(Accumulator):
         )  # fmt: skip
 
     def as_halves(self, codes: Matrix, fmt: Format) -> NDArray[np.uint16]:
-        """Return codes [R, K] as float16, with K zero-padded, and k % 4 in {0, 1} first within each step.
+        """Convert codes [R, K] to float16, with K zero-padded, and those with k % 4 in {0, 1} first within each step.
 
-        Products keep their order in a step that is not a multiple of four.
+        Products keep their order if the step is not a multiple of four.
         """
         (rows, k), step = codes.shape, self.step()
         wide = np.zeros((rows, -(-k // step) * step), codes.dtype)

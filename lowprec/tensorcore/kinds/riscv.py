@@ -33,7 +33,7 @@ class PartialSum(Accumulator):
     group_size : int
         Products per partial sum, 1 to 1024.
     partial_rounding : {"odd", "nearest", "exact"}
-        Rounding of a partial sum to float32; "exact": only its sum with C is rounded.
+        Rounding of a partial sum to float32; ``exact``: it is not rounded, only its sum with C.
     sum_rounding : {"nearest", "odd"}
         Rounding of the sum of a partial sum and C.
     """
@@ -68,7 +68,7 @@ class PartialSum(Accumulator):
         return ProductLeaf(tuple(range(start, start + self.group_size)))
 
     def step_error(self) -> StepError:
-        """Return the bound for truncated products, their rounded sum, and the rounded sum with C."""
+        """Return the bound for aligned products, their rounded sum, and the rounded sum with C."""
         cut = 0.0 if self.kept_bits < 0 else self.group_size * 2.0**-self.kept_bits
         part, last = _ULP[self.partial_rounding], _ULP[self.sum_rounding]
         return StepError((1 + cut) * (1 + part) * (1 + last) - 1, 2 * 2.0**-149, last)

@@ -16,11 +16,11 @@ from ..accumulator import Accumulator, StepError
 from ..problem import Float32Matrix, GemmProblem, Matrix
 
 Ints = NDArray[np.int64]
-_GROUPS = 2  # of products that an instruction adds to C
-_FARTHEST = 31  # places of a shift that leaves nothing
-#: Bits that a phase loses if it is not computed, relative to a product: of the right operand, the left one, and both.
+_GROUPS = 2  # groups of products that an instruction adds to C
+_FARTHEST = 31  # places of a right shift that leaves no bits
+#: Error, relative to a product, if a phase is not computed; phases 1 to 3 have the lower bits of one or both operands.
 _LOST = {0: 1.0, 1: 2.0**-4, 2: 2.0**-6, 3: 2.0**-10}
-_WORK = 1 << 22  # products of a piece
+_WORK = 1 << 22  # products that justify a thread
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -30,7 +30,7 @@ class FidelityPhaseSum(Accumulator):
     A phase multiplies 7 bits of the left operand by 5 bits of the right one: phase 0 the upper bits of both, phase 1
     the lower bits of the right operand, phase 2 the lower bits of the left one, phase 3 the lower bits of both. Inf and
     NaN are read as numbers with the exponent 128, and results of 2^128 or more are Inf: no result is NaN. Subnormals
-    are zeros.
+    are read as zeros, and results below 2^-126 become zeros.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class FidelityPhaseSum(Accumulator):
     phases : tuple of int
         Phases in the order of their computation: (0,) is LoFi, (0, 1, 2, 3) is HiFi4.
     phase_length : int
-        Products along K for which a phase is computed before the next one, those of a tile.
+        Length of a tile along K; each phase is computed for a whole tile before the next phase.
     misplaces_minus_one : bool
-        Whether a sum of -1 unit of its last bit is returned 2^27 times too large.
+        Whether a sum of minus one unit in its last place is returned 2^27 times too large.
     """
 
     group_size: int = 8
@@ -72,7 +72,7 @@ class FidelityPhaseSum(Accumulator):
             raise ValueError(f"{caller}: promote_every must be a multiple of {self.step()}, got {self.promote_every}")
 
     def check_formats(self, fa: Format, fb: Format) -> None:
-        """Raise ValueError unless operands have the 11 significant bits that are read."""
+        """Raise ValueError unless operands have at most the 11 significant bits that are read, a sign and a zero."""
         if not all(f.mantissa_bits <= 10 and f.signed and f.has_zero for f in (fa, fb)):
             raise ValueError(f"{self.name}: operands must have at most 11 significant bits, got {fa} x {fb}")
 
@@ -85,7 +85,7 @@ class FidelityPhaseSum(Accumulator):
         return -(-k // self.step()) * self.step() // (_GROUPS * self.group_size) * len(self.phases)
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
-        """Return the sums of a tile, which add all of its products in each phase, two groups at a time."""
+        """Return the sums of a tile: in each phase, all of its products are added, two groups at a time."""
         size, found = self.group_size, state
         for phase in self.phases:
             for first in range(start, start + self.step(), _GROUPS * size):
@@ -103,7 +103,8 @@ class FidelityPhaseSum(Accumulator):
         lost = sum(bits for phase, bits in _LOST.items() if phase not in self.phases)
         sums = self.steps(self.step())
         last = sums * 2.0**-21 + (17.0 * sums if self.misplaces_minus_one else 0.0)
-        shifts = sum(2.0 ** -(5 * (phase & 1) + 7 * (phase >> 1)) for phase in self.phases)  # of a phase's exponents
+        # Factors of the phases, whose products have lower exponents
+        shifts = sum(2.0 ** -(5 * (phase & 1) + 7 * (phase >> 1)) for phase in self.phases)
         groups = shifts * self.group_size * 2.0 ** -(self.fraction_bits + 1)
         return StepError(lost + groups + last, sums * 2.0**-118, last)
 
@@ -167,7 +168,7 @@ class FidelityPhaseSum(Accumulator):
         short = short >> 1 & 31 if phase & 1 else short >> 6
         m, e = np.where(zero, 0, wide * short), np.where(zero, 0, e)
         top = e.max(axis=-1)
-        # One more bit than is kept, so that half of the last bit can be added.
+        # One bit more than is kept, so that half a unit in the last place can be added.
         away = np.minimum(top[..., None] - e, 30)
         drop = 10 - self.fraction_bits
         m = (m << max(-drop, 0) << 1) + (1 << (away + max(drop, 0))) >> (away + 1 + max(drop, 0))
@@ -179,7 +180,7 @@ class FidelityPhaseSum(Accumulator):
 def _read(codes: Matrix, fmt: Format, whole: int) -> Ints:
     """Return sign, 8 exponent bits and 10 mantissa bits of each code, zero-padded along K."""
     words = np.zeros((len(codes), whole), np.int64)
-    if (fmt.exponent_bits, fmt.bias) == (8, 127):  # the upper bits of float32, of NaN too
+    if (fmt.exponent_bits, fmt.bias) == (8, 127):  # codes are the upper bits of float32, those of NaN too
         words[:, : codes.shape[1]] = codes.astype(np.int64) << (31 - 8 - fmt.mantissa_bits)
     else:
         words[:, : codes.shape[1]] = np.ascontiguousarray(decode(codes, fmt)).view(np.uint32)

@@ -25,14 +25,14 @@ _HOW = SingleRounding(flushes="x86")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class _X86Sum(DotSum):
-    """Base class: float32 sums, rounded to nearest even, with subnormals flushed.
+    """Base class of float32 sums that are rounded to nearest even, with subnormals flushed.
 
     Parameters
     ----------
     group_size : int
         Products per instruction, 1 to 1024.
     daz_formats : sequence of Format or str
-        Formats with subnormals read as zeros, in addition to values that are subnormal in float32.
+        Formats whose subnormals are read as zeros, as are values that are subnormal in float32 in all formats.
     """
 
     group_size: int = 2
@@ -41,7 +41,7 @@ class _X86Sum(DotSum):
     form: ClassVar[type[tile.Form]]
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values; flushed subnormals are zeros of their sign."""
+        """Return the decoded values; flushed subnormals become zeros of their sign."""
         return flushed(self, codes, fmt)
 
     @abstractmethod
@@ -69,7 +69,7 @@ class _X86Sum(DotSum):
 
 
 def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matrix:
-    """Return values with float32 subnormals flushed, and the format's own if the accumulator flushes them."""
+    """Decode codes; float32 subnormals are flushed, and so are the format's own if the accumulator flushes them."""
     x = Accumulator.values(accumulator, codes, fmt)
     least = fmt.smallest_normal if accumulator.is_daz(fmt) else 2.0**-126
     if fmt.smallest_subnormal < least:
@@ -106,7 +106,7 @@ class FlushedFmaSum(_X86Sum):
         cpu.flushed_fma_dot(x, y, self.group_size, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine` for groups of two."""
+        """Return the form of `DotEngine` for groups of two, else None."""
         return self.form if self.group_size == 2 else None
 
 
@@ -152,7 +152,7 @@ class LaneChains(_X86Sum):
         return SumNode(_ADD, (state, total), _HOW)
 
     def roundings(self) -> int:
-        """Return the number of roundings: of a product, its lane's chain, the lanes' sum, and the addition of C."""
+        """Return the number of roundings of a product, in its lane's chain, in the sum of the lanes and with C."""
         return self.together + self.group_size // (self.lanes * self.together) + self.lanes
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
@@ -160,7 +160,7 @@ class LaneChains(_X86Sum):
         cpu.lanes_dot(x, y, self.group_size, self.lanes, self.together, state, i, j)
 
     def dots_form(self) -> type[tile.Form] | None:
-        """Return the arithmetic of `DotEngine`, or None unless the lanes are `form`'s and groups fill whole rounds."""
+        """Return the form of `DotEngine` if it has as many lanes and groups fill whole steps, else None."""
         whole = self.lanes == self.form.lanes and self.group_size % (4 * self.form.products) == 0
         return self.form if whole else None
 
