@@ -1,4 +1,4 @@
-"""Formulas of float32 values, in which each operation is rounded; a value is known, or lies between two bounds."""
+"""Formulas of float32 values, in which each operation is rounded; a value is known, or has two bounds."""
 
 from __future__ import annotations
 
