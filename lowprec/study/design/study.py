@@ -276,7 +276,7 @@ class PlannedStudy(Study):
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the study, without sizes and expectations."""
+        """Return the fields of the study, with sizes and expectations still in their JSON form."""
         return {**content, "arms": tuple(Arm(**arm) for arm in content["arms"])}
 
 
@@ -316,12 +316,12 @@ class MeasuredStudy(Study):
 
 
 def check_names(study: str, what: str, names: Sequence[str]) -> None:
-    """Refuse a study if two of its parts have the same name, or one is unnamed.
+    """Refuse a study if two of its parts have the same name, or there are no parts.
 
     Raises
     ------
     ValueError
-        If two names are equal, or one is empty.
+        If two names are equal, or there are no names.
     """
     if len(set(names)) < len(names) or not names:
         raise ValueError(f"study {study!r}: every {what} must have a different name, got {[*names]}")

@@ -125,5 +125,5 @@ class Replay(PlannedStudy):
 
     @classmethod
     def fields_from_json(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the study, without sizes and expectations."""
+        """Return the fields of the study, with sizes and expectations still in their JSON form."""
         return {**content, "arms": tuple(map(GemmArm.from_json, content["arms"]))}

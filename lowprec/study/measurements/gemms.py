@@ -130,7 +130,7 @@ def products_of(layer: str, found: Sequence[Operands], size: Any, per_batch: int
 
 
 def _extrapolated(product: GemmOperands, length: int) -> GemmOperands:
-    """Return a product with extended operands that preserve the property named in its `kept`."""
+    """Return a product with extended operands that preserve the property named in `preserves`."""
     growth = variance_growth(product.a, product.b)
     if not growth > 0:
         return product

@@ -192,7 +192,7 @@ def shared(coherence: float) -> Callable[[np.random.Generator, tuple[int, int]],
     """Return a family of normal operands; the products within a sum have the given correlation.
 
     Every row is the sum of a constant and noise: ``a[i, k] = sqrt(1 - s) g[i, k] + sqrt(s) h[i]``. Two products of one
-    sum then have the correlation s^2.
+    sum then have the correlation s^2, so s is the square root of `coherence`.
     """
     share = float(np.sqrt(coherence))
     noise, common = np.float32(np.sqrt(1 - share)), np.float32(np.sqrt(share))

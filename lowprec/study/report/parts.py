@@ -91,7 +91,7 @@ def number(value: float) -> str:
 
 
 def percent(value: float, *, sign: bool = True, digits: int = 3) -> str:
-    """Format a relative difference as a percentage with three decimals, without the percent sign or a negative zero.
+    """Format a relative difference in percent with `digits` decimals, without a percent sign or a negative zero.
 
     Examples
     --------

@@ -136,7 +136,7 @@ def exact_product(a: NDArray[Any], b: NDArray[Any], format: str) -> Values:
     """Return the exact product ``A B^T`` of codes.
 
     FP8 products are multiples of 2^-18 (e4m3) or 2^-32 (e5m2), so sums below 2^35 or 2^21 are exact in float64 in any
-    order. e5m2 operands with possibly larger sums are refused.
+    order. Operands with possibly larger sums are refused.
     """
     x, y = (lp.decode(codes, format).astype(np.float64) for codes in (a, b))
     unit = 2 * np.log2(lp.formats[format].smallest_subnormal)
