@@ -67,7 +67,7 @@ class StateFormat(Value):
         Raises
         ------
         ValueError
-            If the format is wider or narrower than the arithmetic on this weight allows.
+            If only one of the weight and the format is float64.
         """
         wide = weight.dtype == np.float64
         if (self._spec is None) != wide:

@@ -121,7 +121,8 @@ class Trainer:
         Raises
         ------
         Diverged
-            If the loss, the gradient or a weight is NaN or infinite; then the state is unchanged (`AdamW.update`).
+            If the loss, the gradient or a weight is NaN or infinite. The state is then unchanged, with the one exception of
+            `AdamW.update`.
         """
         begin = time.perf_counter()
         here = self.steps - self.schedule_start

@@ -91,7 +91,7 @@ def precision_of(recipe: str | Recipe, change: Mapping[str, Any]) -> str | Recip
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm of a study of branches.
+    """One arm of a study that compares recipes, by branches or by measurements.
 
     Parameters
     ----------

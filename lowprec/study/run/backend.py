@@ -95,7 +95,7 @@ class Backend:
 
     @property
     def diverged(self) -> type[Exception]:
-        """Exception that `Trainer.step` raises if the loss is not finite."""
+        """Exception that `Trainer.step` raises if the run diverges."""
         from lowprec.moe.run.step import Diverged
 
         return Diverged
@@ -114,7 +114,7 @@ class Backend:
         return load_corpus(source)
 
     def configuration(self, config: str, changes: Mapping[str, Any]) -> str | MoEConfig:
-        """Return the configuration of an arm: an entry of the catalogue with some fields changed.
+        """Return the configuration of an arm: an entry of the catalogue with some fields changed, or its name.
 
         Raises
         ------
