@@ -91,7 +91,7 @@ def corpus_from_bytes(name: str, text: bytes, *, held_out: int = HELD_OUT_BYTES)
     Raises
     ------
     ValueError
-        If the training part is shorter than the held-out part.
+        If a part is empty, or the training part is shorter than the held-out part.
     """
     if held_out < 1:
         raise ValueError(f"corpus {name!r}: held_out must be >= 1, got {held_out}")

@@ -57,7 +57,7 @@ class Linear:
         self.watch = recipe.watch
 
     def forward(self, params: Params, x: Array, shared_with: tuple[Linear, Any] | None = None) -> tuple[Array, Any]:
-        """Map x [T, inputs] to y [T, outputs]; `saved` is the data that the recipe saves for the backward GEMMs.
+        """Return y [T, outputs] for x [T, inputs], and the data that the recipe saves for the backward GEMMs.
 
         `shared_with` is (layer, saved) of a layer with the same x. If both quantize x in the same way, x is quantized
         and saved once.
@@ -125,7 +125,7 @@ class RMSNorm:
         return self.forward(params, saved.x)[0]
 
     def backward(self, params: Params, grads: Grads, d_y: Array, saved: _SavedNorm, d_x: Array) -> Array:
-        """Add the gradient of x to `d_x` [T, C], which may hold the residual stream's gradient."""
+        """Write the gain's gradient; add that of x to `d_x` [T, C], which may hold the residual stream's gradient."""
         gain = params[self.name]
         partial = np.zeros((-(-len(d_y) // nn.BLOCK), gain.size))
         run_rows(nn.rms_norm_backward, len(d_y), d_y, saved.x, gain, saved.inverse_rms, d_x, partial)

@@ -121,7 +121,7 @@ class Trainer:
         Raises
         ------
         Diverged
-            If the loss, the gradient or a weight is NaN or infinite. The state is then unchanged, with the one exception of
+            If the loss, the gradient or a weight is NaN or infinite. The state is then unchanged, except as in
             `AdamW.update`.
         """
         begin = time.perf_counter()
