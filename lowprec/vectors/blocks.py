@@ -288,7 +288,7 @@ def _logfmt(n: int, rounding: Any, octaves: int = 32, cut: bool = False) -> Answ
 
 
 def _tiles(n: int, level: int, s: Stream) -> Iterator[Point]:
-    """Yield tiles of narrow and wide range, with grid values, points between them, zeros and subnormals."""
+    """Yield tiles of narrow and wide range, some with words next to midpoints of the grid, with zeros or subnormals."""
     ranges = {
         "range of a few octaves": (0, 4), "range of ten octaves": (8, 12), "range about the 32 that are kept": (30, 34),
         "range of forty octaves": (39, 41), "all but one value equal": (0, 0), "range of half an octave": (0, 0),

@@ -65,7 +65,7 @@ def parse(s: VectorSet, lines: Sequence[str], where: str) -> list[Words]:
     Raises
     ------
     ValueError
-        If a line has another form; the message quotes it.
+        If the number of answers is wrong, or a line has another form; the message quotes the line.
     """
     own = [line.split("//")[0].split("#")[0] for line in lines]
     answers = [line for line in own if line.strip()]

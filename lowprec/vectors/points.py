@@ -156,7 +156,7 @@ def source_points(least: Fraction, source: Fields) -> Iterator[Point]:
 
 
 def _random_points(target: Fields, source: Fields, stream: Stream, count: int = 4096) -> Iterator[Point]:
-    """Yield numbers with random significands and the target's exponents; some are short, some are almost ties."""
+    """Yield numbers with random significands and the target's exponents; a quarter have a short significand."""
     top = max_code(target)
     for i in range(count):
         code = stream.below(top + 2)
@@ -168,7 +168,7 @@ def _random_points(target: Fields, source: Fields, stream: Stream, count: int = 
 
 
 def code_points(f: Fields, level: int, stream: Stream) -> Iterator[Point]:
-    """Yield codes to decode: all for at most 12 bits (level 2: 16), otherwise boundaries, Inf and NaN."""
+    """Yield codes to decode: all for at most 12 bits (level 2: 16), else boundaries, Inf, NaN (and random ones)."""
     width = f.width + f.signed
     if width <= (12 if level == 1 else 16):
         yield from ((code, meaning(code, f)) for code in range(1 << width))

@@ -47,7 +47,7 @@ def dot(machine: Accumulator, rule: AnyRule, pair: tuple[Fields, Fields], k: int
 
 
 def _input(part: str, before: tuple[str, ...]) -> str:
-    """Return the name of an input format; ValueError if no accumulator takes it."""
+    """Return the name of an input format; ValueError if the accumulator does not take it."""
     inputs = ACCUMULATORS[before[0]].inputs
     return one_of(inputs, f"{before[0]} multiplies")(part, before)
 
