@@ -151,7 +151,7 @@ class RecipeFields(Value):
         `lowprec.attn.operands.quantize_operands`; None for products of the stored operands in float32. The backward
         pass is straight through: it reads the stored q, k, v, the kernel's output and its log-sum-exp, in float32. A
         float64 recipe ignores it, as it ignores quantization.
-    all_reduce : Reduction or str, optional
+    all_reduce : GradientAllReduce or str, optional
         All-reduce of the gradients of data-parallel ranks: ranks, algorithm and codec, such as "16 ring fp8_1x128";
         None if one rank has the whole batch.
     source : str

@@ -55,7 +55,7 @@ class GradientAllReduce(Value):
 
         Parameters
         ----------
-        given : str, Reduction or None
+        given : str, GradientAllReduce or None
             Words, or an object.
         names : mapping of str to Lookup, optional
             Mappings from names to algorithms and codecs, by default the catalogues.

@@ -262,7 +262,7 @@ class CastFamily(_Casts):
     about = "encode: a number of the source format is rounded once to a code of the target"
 
     def listed(self) -> list[str]:
-        """Return every format with every rounding and policy; hardware policies only with formats of that hardware."""
+        """Return every format with every rounding and policy; hardware policies with fewer formats and roundings."""
         return [
             f"cast/{f}/{mode}/{p}"
             for f in with_fields()

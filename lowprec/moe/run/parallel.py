@@ -41,7 +41,7 @@ class DataParallel:
 
     Parameters
     ----------
-    reduction : Reduction
+    reduction : GradientAllReduce
         Ranks, algorithm and codec.
     batch : int
         Number of sequences in a batch.
