@@ -80,8 +80,8 @@ def estimate(
     """Return an arm's metric, divided by that of arm `over` or minus that of arm `minus` if either is given.
 
     The interval of a ratio of two non-negative metrics is that of its logarithm (delta method). For a ratio of two
-    effects it is Fieller's interval, which is unbounded if the denominator may be 0. Both use variances of weighted
-    sums.
+    effects it is Fieller's interval; where that is unbounded, because the denominator may be 0, the difference is
+    estimated instead. Both use variances of weighted sums.
 
     Examples
     --------

@@ -95,6 +95,8 @@ def detectable_difference(sd: float, n: int, df: float | None = None, power: flo
 def pairs_needed(sd: float, margin: float, power: float = POWER) -> int:
     """Return the smallest number of pairs that show equivalence with the given probability if there is no difference.
 
+    It is at most `MOST_PAIRS`.
+
     Examples
     --------
     >>> pairs_needed(0.0006, 0.0025), pairs_needed(0.002, 0.0025), pairs_needed(0.012, 0.0025)

@@ -149,7 +149,7 @@ def results(summary: ScalingSummary, folder: Path) -> Results:
 
 # --- the figure: both effects against parameters, bytes and corpus, with the fitted lines ----------------------------
 
-#: Size of DeepSeek-V3, the model of the recipe, far to the right of both axes.
+#: Labels of the axes, with the size of DeepSeek-V3, which is far to the right of the cells.
 LABELS = {
     "parameters": "active parameters (DeepSeek-V3: 37B →)",
     "bytes": "bytes before the branch (DeepSeek-V3: 14.8T tokens →)",
