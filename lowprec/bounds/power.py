@@ -60,7 +60,7 @@ class Power:
     Attributes
     ----------
     criterion : Criterion
-        Criterion that was judged.
+        Criterion whose power was measured.
     rows : tuple of Passed
         Correct kernels first, then the faults that apply.
     """

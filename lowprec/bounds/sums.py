@@ -126,7 +126,7 @@ def _formats_of(order: Order, n: int, sum_format: Any, out_format: Any) -> tuple
 
 def _made(order: str | OrderRule | Order, n: int, target: Format) -> Order:
     """Return the order of n terms; for n = 0, check a rule with one term."""
-    dtype: Any = target.name  # the rule checks it
+    dtype: Any = target.name  # raises an error if the rule does not hold for the format
     made = order if isinstance(order, Order) else known_orders.get(order)(max(n, 1), dtype=dtype)
     if made.flush:
         raise ValueError(f"sum_tolerance: order must not flush subnormals, got {made!r}")

@@ -71,8 +71,8 @@ class Collective(Value):
     name : str
         Name in the catalogue.
     wide_sums : bool
-        Whether sums of narrower elements are computed in float32 and rounded once, at the end; otherwise every sum is
-        rounded to the format of the elements.
+        Whether sums of elements narrower than float32 are computed in float32 and rounded once, at the end; otherwise
+        every sum is rounded to the format of the elements.
     fp8_sums : {"float32", "float16"}
         Format in which FP8 values are added. Each sum is then rounded to FP8, unless `wide_sums` is set.
     source : str

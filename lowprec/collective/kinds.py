@@ -76,8 +76,8 @@ class Ring(Collective):
 class Pairs(Collective):
     """Sums of pairs of ranks, then of pairs of sums; both partners of a pair compute the sum, from encoded messages.
 
-    An exchange of halves of the elements (recursive halving, Rabenseifner) and one of all of them (recursive doubling)
-    have the same bits, because addition commutes.
+    Exchanging halves of the elements (recursive halving, Rabenseifner) and exchanging all of them (recursive doubling)
+    give the same bits, because addition commutes.
 
     Parameters
     ----------
@@ -85,9 +85,9 @@ class Pairs(Collective):
         ``pairwise``: ranks 0 and 1, 2 and 3, then their sums; ``halving``: ranks 0 and R/2, 1 and R/2 + 1, ...
     folds : bool
         Whether R ranks are first reduced to a power of two, 2^k, by adding the first 2 (R - 2^k) in pairs of
-        neighbours. Otherwise, the last of an odd number of ranks waits for the next level.
+        neighbours. Otherwise, if a level has an odd number of sums, the last one moves to the next level.
     halves : bool
-        Whether each rank reduces a part of the elements, of which there must then be at least 2^k.
+        Whether each rank reduces a part of the elements; there must then be at least 2^k elements.
     """
 
     join: Literal["pairwise", "halving"] = "pairwise"

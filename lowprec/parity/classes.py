@@ -156,7 +156,10 @@ class Search:
 
 
 def _elements_before_addend(probe: Probe, n: int, output: int) -> int:
-    """Return the number of elements that are summed before an addend: next to a large first element, they are lost."""
+    """Return the number of elements that are summed before an addend joins them.
+
+    In the probe, ones that are added to a large first element are lost, and the addend then cancels that element.
+    """
     a = np.ones(n, np.float32)
     a[0] = _LARGE
     return n - round(float(probe(a, np.ones_like(a), -_LARGE)[output]))

@@ -347,7 +347,7 @@ def _is_known(dtype: str) -> bool:
 
 
 def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
-    """Return the scales of the stored rows of a or columns of b; None if their layout is not known."""
+    """Return the scales of the stored rows of a, or for b of the columns of d; None if their layout is not known."""
     words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
     if p.dtypes[f"{side}_scale"] != "float32":
         return None
@@ -363,7 +363,7 @@ def _orders(op: Operation) -> str:
     if (
         not op.kind.startswith(("aten.mean", "aten.sum"))
         or op.numbers[:1] != ("-1",)
-        or op.numbers[1:2] not in ((), ("True",))  # another axis
+        or op.numbers[1:2] not in ((), ("True",))  # not the last axis alone
         or (op.inputs[0].dtype, op.outputs[0].dtype) != ("float32", "float32")
     ):
         return ""

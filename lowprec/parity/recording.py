@@ -81,7 +81,7 @@ class Product:
     Attributes
     ----------
     words : mapping from str to array
-        Words of "a" (M, K), "b" (N, K), "d" (M, N) and, if there are such, "c" (M, N), "a_scale" and "b_scale".
+        Words of "a" (M, K), "b" (N, K), "d" (M, N) and, if recorded, "c" (M, N), "a_scale" and "b_scale".
     dtypes : mapping from str to str
         Dtypes of the same arrays.
     rows, columns : list of int

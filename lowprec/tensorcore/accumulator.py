@@ -223,7 +223,7 @@ class Accumulator(Value, ABC):
         return self.instruction(self.instruction("C", 0), self.step())
 
     def chain(self, k: int) -> list[SumNode]:
-        """Return the instructions of a chain of k products, with the previous result as C; the last may go beyond k."""
+        """Return the instructions of a chain of k products, each with the previous result as C; the last may pass k."""
         return [self.instruction("C", start) for start in range(0, k, self.step())]
 
     @abstractmethod

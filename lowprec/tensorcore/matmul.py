@@ -29,7 +29,7 @@ def matmul_f32(
 ) -> Float32Matrix:
     """Multiply float32 matrices in one fixed order: ``acc = fma(a[i, k], b[j, k], acc)`` for k = 0, 1, ... from +0.
 
-    The bits depend only on the operands, not on threads or on the CPU, as BLAS results do.
+    The bits depend only on the operands. Those of BLAS also depend on the CPU and on the number of threads.
 
     Parameters
     ----------

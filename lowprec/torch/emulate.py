@@ -42,7 +42,7 @@ _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 @dataclass
 class Count:
-    """Numbers of calls and outputs of an operation, of outputs unlike PyTorch's, and of kept outputs of PyTorch."""
+    """Counts of an operation's calls, outputs, outputs that differ from PyTorch's, and kept outputs of PyTorch."""
 
     calls: int = 0
     outputs: int = 0
@@ -240,7 +240,7 @@ class _Mode(TorchDispatchMode):
         dtype: FormatName,
         at: int = -1,
     ) -> Floats:
-        """Return A B + C of matrices or batches; `at`, if not negative, is its address in elements, modulo 16."""
+        """Return A B + C of matrices or batches; `at`, if not negative, is the result's address in elements modulo 16."""
         buffers = [like(t) for t in (a, b)]
         addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]

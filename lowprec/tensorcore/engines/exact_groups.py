@@ -118,6 +118,6 @@ def _elements_of(fmt: Format) -> NDArray[np.int8]:
 
 
 def _is_small(fmt: Format) -> bool:
-    """Return whether all values are at most 6, and are at most 12 times the smallest one."""
+    """Return whether all values are at most 6, and at most 12 times the smallest one."""
     plain = fmt.nan_code is None and fmt.inf_code is None and fmt.has_subnormals and fmt.bits <= 8
     return plain and fmt.max / fmt.smallest_subnormal <= runs_pack.LARGEST and fmt.max <= 6

@@ -281,7 +281,7 @@ class SplitF16InFloat64Lanes(Float64Lanes):
 
     @classmethod
     def find(cls, accumulator: Any, fa: Format, fb: Format, machine: str) -> SplitF16InFloat64Lanes | None:
-        """Return the engine if the kernels have the exact sums of the float16 instruction."""
+        """Return the engine if there are kernels with the bits of the float16 instruction."""
         form = value_form(accumulator.half, FLOAT16, FLOAT16, machine)
         return None if form is None else cls(accumulator, fa, fb, machine, form)
 

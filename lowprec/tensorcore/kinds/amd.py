@@ -130,7 +130,7 @@ class TruncateFloorSum(Accumulator):
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return a sum of truncated products, then its addition to C."""
-        bits, run = self.fraction_bits, min(self.lanes, self.group_size)  # further sums would be empty
+        bits, run = self.fraction_bits, min(self.lanes, self.group_size)  # more lanes would be empty
         words = "aligned to the largest exponent", f"cut toward zero, {bits} fraction bits kept", "added exactly"
         lanes = [ProductLeaf(tuple(range(start + i, start + self.group_size, run))) for i in range(run)]
         parts = [SumNode(words, (lane,), KindSpecific("cut", (bits,), kept=bits)) for lane in lanes]

@@ -109,7 +109,7 @@ class FidelityPhaseSum(Accumulator):
         return StepError(lost + groups + last, sums * 2.0**-118, last)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
-        """Return the values that are multiplied; Inf and NaN are read as numbers of 2^128 or more, beyond float32."""
+        """Return the decoded values, with zeros for subnormals; Inf and NaN remain, unlike in `reference`."""
         x = super().values(codes, fmt)
         x[np.abs(x) < 2.0**-126] = 0
         return x
