@@ -240,7 +240,7 @@ class _Mode(TorchDispatchMode):
         dtype: FormatName,
         at: int = -1,
     ) -> Floats:
-        """Return A B + C of matrices or batches; `at`, if not negative, is the result's address in elements modulo 16."""
+        """Return A B + C of matrices or batches; `at`, unless negative, is the result's address modulo 16 elements."""
         buffers = [like(t) for t in (a, b)]
         addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]
