@@ -119,7 +119,7 @@ class Forward:
     def _rows(self, h: Head, start: int, stop: int, visits: tuple[Visit, ...]) -> HeadResult:
         kernel, rows = self.kernel, stop - start
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
-        state = _Rows(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
+        state = OnlineSoftmax(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
         scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
         for done, visit in enumerate(visits if kernel.last_tile_first else visits[::-1], 1):
             keys = self._width(h, visit)
@@ -154,7 +154,7 @@ class Forward:
         return scores
 
 
-class _Rows:
+class OnlineSoftmax:
     """State of the online softmax of a block of rows."""
 
     def __init__(self, kernel: AttentionKernel, rows: int, channels: int, bounded: bool) -> None:

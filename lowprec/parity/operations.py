@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from .._checks import check_choice
 from .._values import Value, normalize_fields
+from ..attn.forward import OnlineSoftmax
 from ..attn.kernel import AttentionKernel
 from ..attn.sums import RowSum
+from ..attn.tiles import Visit
 from ..norm.norm import Norm
 from ..order.exact import fma
 from ..order.order import DTYPES, FormatName
@@ -264,11 +266,11 @@ class Flash(Rule):
         times_values: Callable[[Floats], Floats],
     ) -> Floats:  # fmt: skip
         """Return the output of a block of rows, from products Q K^T and a function that multiplies by V."""
-        kernel = self.kernel(dtype)
-        scores = scores * scale if mask is None else fma(scores, scale, mask)
-        p = kernel.exp2(np.ascontiguousarray(scores - scores.max(1, keepdims=True)))
-        inverse = kernel.reciprocal(row_sums(kernel.row_sum, p))
-        return times_values(rounded(p, dtype)) * inverse[:, None]
+        one = np.float32(1)
+        state = OnlineSoftmax(self.kernel(dtype), len(scores), 0, False)
+        scores = np.ascontiguousarray(scores * scale if mask is None else fma(scores, scale, mask))
+        state.out = times_values(rounded(state.update(scores, one, Visit(0).is_guarded), dtype))
+        return state.finish(one, None, one, None).out
 
 
 def rounded(x: Floats, dtype: FormatName) -> Floats:
