@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lowprec.attn.tiles import Call
 from lowprec.order.order import FormatName
@@ -33,7 +34,7 @@ from lowprec.parity.operations import (
 )
 from lowprec.parity.stack import Stack, load_stack
 
-from .emulated_attention import ALIGNMENT, Bfloat16Blocks, Float32Blocks, fill, like, values
+from .emulated_attention import ALIGNMENT, Bfloat16Blocks, Float32Blocks, copied, fill, like, values
 
 Floats = NDArray[np.float32]
 _DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -124,15 +125,24 @@ class _Mode(TorchDispatchMode):
         kwargs = kwargs or {}
         schema = func._schema
         name = schema.name.removeprefix("aten::")
-        is_written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-        before = (args[0].clone(), *args[1:]) if is_written else args
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        written = [t for t in tree_leaves([given.get(a) for a in names]) if isinstance(t, torch.Tensor)]
+        is_written = bool(names)
+        operation = name.removesuffix("_") if is_written else name
+        if any(t.is_floating_point() for t in written):
+            self.run.stack.rule(operation)  # an unknown operation is an error before it writes
+        storages = {t.untyped_storage().data_ptr() for t in written}
+        before, options = tree_map_only(
+            torch.Tensor, lambda t: copied(t) if t.untyped_storage().data_ptr() in storages else t, (args, kwargs)
+        )
         out = func(*args, **kwargs)
         first = out[0] if isinstance(out, tuple | list) else out
         if not (isinstance(first, torch.Tensor) and first.is_floating_point()):
             return out
         if not is_written and schema.returns[0].alias_info is not None:
             return out  # a view
-        rule = self.run.stack.rule(name.removesuffix("_") if is_written else name)
+        rule = self.run.stack.rule(operation)
         before = before[1:2] if name == "copy_" else before
         if isinstance(rule, Moves) or not first.numel():
             return out
@@ -147,7 +157,7 @@ class _Mode(TorchDispatchMode):
             _check_bound(name, rule, before[0], first)
             return out
         try:
-            mine = self.computed(name, rule, before, kwargs, first)
+            mine = self.computed(name, rule, before, options, first)
         except RevealError as error:
             shapes = ", ".join(str(tuple(a.shape)) for a in before if isinstance(a, torch.Tensor))
             raise ValueError(f"emulate: {name} must be a sum in one order, got operands {shapes}: {error}") from error

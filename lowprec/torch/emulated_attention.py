@@ -100,6 +100,16 @@ def like(t: torch.Tensor) -> torch.Tensor:
     return base.as_strided(t.shape, t.stride(), start)
 
 
+def copied(t: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor with its strides and alignment."""
+    if not t.numel():
+        return t
+    copy = like(t)
+    size = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+    copy.as_strided((size,), (1,)).copy_(t.as_strided((size,), (1,)))
+    return copy
+
+
 def fill(buffer: torch.Tensor, x: torch.Tensor) -> None:
     """Copy an array to a buffer; axes on which the buffer repeats its memory are written once."""
     buffer[tuple(slice(1) if stride == 0 else slice(None) for stride in buffer.stride())].copy_(x)

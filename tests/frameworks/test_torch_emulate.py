@@ -94,10 +94,20 @@ def test_rows_of_attention_that_see_no_key_or_nan(dtype):
     check(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
 
 
+def test_operands_that_are_overwritten():
+    x = normal(4, 3)
+    for function in (lambda x: x.add_(x), lambda x: torch.mul(x, x, out=x), lambda x: x[:2].sub_(x[2:])):
+        check(lambda f=function: f(x + 0))
+
+
 def test_what_a_stack_does_not_know_is_an_error():
     x = normal(4, 600)
     with pytest.raises(ValueError, match="'torch_cpu': unknown operation 'gelu'"), emulate():
         F.gelu(x)
+    y = x.clone()
+    with pytest.raises(ValueError, match="unknown operation 'exp'"), emulate():
+        y.exp_()
+    assert torch.equal(x, y)
     with pytest.raises(ValueError, match=r"_to_copy must be in float32 or bfloat16, got torch\.float64"), emulate():
         x.double()
     with pytest.raises(ValueError, match="flash attention must have at most 512 keys, got 600"), emulate():
