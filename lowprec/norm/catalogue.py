@@ -6,10 +6,11 @@ import functools
 
 from ..order.catalogue import orders
 from ..order.order import FormatName
-from ..order.rules import Lanes
+from ..order.rules import MOST, Lanes, OrderRule
+from ..order.threads import Threads
 from ..registry import Registry
 from ..special.cpu import SleefExp
-from .functions import SleefLog
+from .functions import Approximate, SleefLog
 from .norm import Norm
 from .sums import ColumnSum, TorchColumnSum, Welford
 
@@ -50,6 +51,43 @@ _RMS_NORM = "r = 1 / sqrt(sum(x * x) / n + eps)"
 _RMS_NORM_GRADIENT = """
     dx = g * r + -0.5 * sum(g * x) * (r * r * r) / n * (2 * x)
 """
+_RSQRT = ("rsqrt", Approximate("rsqrt", 2))  # rsqrtf of CUDA, rsqrt.approx.f32
+_SQRT = ("sqrt", Approximate("sqrt", 2))  # sqrt.approx.f32
+_NEAR = ("near", Approximate("identity", 2))  # quotients of Triton: div.full.f32
+_triton = functools.partial(Threads, "triton", inside="pairwise", warps="butterfly")
+
+
+def _gpu(suffix: str, width: int, dtypes: tuple[FormatName, ...]) -> list[Norm]:
+    """Return norms of GPU kernels for dtypes of which `width` numbers are a vector of 16 bytes."""
+
+    def norm(name: str, source: str, formulas: str, order: OrderRule, *functions: tuple[str, Approximate]) -> Norm:
+        source = f"{source}; from source, not verified on a GPU"
+        return Norm(f"{name}{suffix}", formulas, order=order, functions=functions, dtypes=dtypes, source=source)
+
+    vectors = [vector for vector in (8, 4, 2, 1) if vector <= width]  # the widest that divides a row
+    blocks = [(1 << k, 128 << (k >= 11) + (k >= 13) + (k >= 15)) for k in range(7, 17)]  # the next power of two
+    launches = tuple((16, block, 16, threads, min(width, block // threads)) for block, threads in blocks)
+    vllm = [
+        norm(f"vllm_rms_norm{name}", f"vLLM of 2026, csrc/libtorch_stable/layernorm_kernels.cu, {rows} 256 rows",
+             "y = x * rsqrt(dot(x, x) / n + eps) * weight",
+             Threads("cub_block", tuple((v, MOST, v, threads, v) for v in vectors), join="pairwise", from_zero=True,
+                     fma=True), _RSQRT)
+        for name, threads, rows in (("", 1024, "fewer than"), ("_256_rows", 256, "at least"))
+    ]  # fmt: skip
+    return [
+        *vllm,
+        norm("liger_rms_norm", "Liger-Kernel of 2026, ops/rms_norm.py, casting mode llama, a program per row",
+             "r = rsqrt(near(dot(x, x) / n) + eps)\ny = round(x * r) * (0 + weight)",
+             _triton(launches, fma=True), _NEAR, _RSQRT),
+        norm("batch_invariant_rms_norm", "vLLM of 2026, batch_invariant.py, which extends batch_invariant_ops",
+             "r = near(1 / sqrt(near(sum(x * x) / n) + eps))\ny = x * r * weight",
+             _triton(((16, MOST, 16, 128, width),), block=1024), _NEAR, _SQRT),
+        norm("te_rms_norm", "TransformerEngine of 2026, rmsnorm_fwd_kernels.cuh, the general kernel of four warps",
+             "r = rsqrt(fma(dot(x, x), 1 / n, eps))\ny = weight * (r * x)",
+             Threads("te", ((2049, 4095, 1, 128, width), (4097, 8191, 1, 128, width)), from_zero=True, fma=True),
+             _RSQRT),
+    ]  # fmt: skip
+
 
 for _norm in (
     _torch("torch_cpu_rms_norm", f"{_RMS_NORM}\ny = x * r * weight",
@@ -82,6 +120,10 @@ for _norm in (
                dtypes=(dtype,), source=_LAYER_NORM)
         for dtype, fuses_rest in _FUSES_REST.items()
     ),
+    Norm("llama_rms_norm_cuda", "y = weight * round(x * rsqrt(sum(x * x) * (1 / n) + eps))", functions=(_RSQRT,),
+         order=orders["torch_cuda_reduce"],
+         source="transformers, modeling_llama.py: LlamaRMSNorm; 16 rows or more; from source, not verified on a GPU"),
+    *_gpu("", 4, ("float32",)), *_gpu("_16", 8, _HALF),
 ):  # fmt: skip
     norms.register(_norm.name, _norm)
 norms.seal()

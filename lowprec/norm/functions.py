@@ -19,7 +19,8 @@ _F = np.float32
 _LN_2, _LN_2_LOW = _F(0.69314718246459960938), _F(-1.904654323148236017e-09)
 _LOG = tuple(map(_F, (0.3027294874, 0.3996108174, 0.6666694880)))
 _EXACT: dict[str, Callable[[Any], Any]] = {
-    "rsqrt": lambda x: 1 / np.sqrt(x), "exp": np.exp, "exp2": np.exp2, "log": np.log,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "log": np.log,
+    "identity": np.positive,
 }  # fmt: skip
 
 
@@ -43,8 +44,8 @@ class Approximate(Value):
 
     Parameters
     ----------
-    function : {"rsqrt", "exp", "exp2", "log"}
-        The function.
+    function : {"rsqrt", "sqrt", "exp", "exp2", "log", "identity"}
+        The function; "identity" for a result, such as a quotient, that is not rounded to the nearest number.
     ulps : int
         Documented error in units in the last place of float32.
 
@@ -56,7 +57,7 @@ class Approximate(Value):
     (0.5773502588272095, [0.5773501992225647, 0.5773503184318542])
     """
 
-    function: Literal["rsqrt", "exp", "exp2", "log"]
+    function: Literal["rsqrt", "sqrt", "exp", "exp2", "log", "identity"]
     ulps: int = 2
 
     is_published = False

@@ -6,15 +6,14 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from .._checks import check_choice, check_int
 from .._values import Value, normalize_fields
 from .order import DTYPES, FORMATS, FormatName, Order, SumFormat
 
-Join = Literal["in_turn", "pairwise", "halving"]
-JOINS: tuple[Join, ...] = get_args(Join)
-_MOST = 1 << 22  # largest number of elements of an order
+Join = Literal["in_turn", "pairwise", "halving", "butterfly"]
+MOST = 1 << 22  # largest number of elements of an order
 
 
 class Steps:
@@ -46,10 +45,12 @@ class Steps:
         return self.n + len(self.found) - 1
 
     def join(self, terms: Sequence[int], how: Join) -> int:
-        """Add terms one by one, by pairs of neighbours, or the second half to the first; return the sum."""
+        """Add terms one by one, or as a tree (see `Tree`), and return the sum."""
         level = list(terms)
         if how == "in_turn":
             return self.in_turn(level)
+        if how == "butterfly":
+            return self.add(*(self.join(level[i::2], how) for i in range(2))) if len(level) > 1 else level[0]
         while len(level) > 1:
             half = (len(level) + 1) // 2
             if how == "pairwise":
@@ -88,6 +89,12 @@ class OrderRule(Value):
 
     def __post_init__(self) -> None:
         normalize_fields(self)
+        caller = f"{type(self).__name__} {self.name}"
+        for field, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal:
+                check_choice(caller, field, getattr(self, field), get_args(kind))
+            elif kind is int:
+                check_int(caller, field, getattr(self, field), 1)
 
     @abstractmethod
     def build(self, steps: Steps) -> None:
@@ -125,7 +132,7 @@ class OrderRule(Value):
         >>> print(lp.orders["halving"](4))
         (x[0] + x[2]) + (x[1] + x[3])
         """
-        n = check_int(self.name, "n", n, 1, _MOST)
+        n = check_int(self.name, "n", n, 1, MOST)
         held = dict(self.sum_formats) or {fmt: fmt for fmt in FORMATS}
         check_choice(self.name, "dtype", dtype, tuple(held))
         steps = Steps(n, dtype)
@@ -134,8 +141,7 @@ class OrderRule(Value):
         return Order(
             self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or held[dtype],
             out_format=out_format or dtype, fma=self.fma if fma is None else fma, from_zero=self.from_zero,
-            flush=self.flush,
-            source=self.source,
+            flush=self.flush, source=self.source,
         )  # fmt: skip
 
 
@@ -162,16 +168,13 @@ class Tree(OrderRule):
 
     Parameters
     ----------
-    join : {"pairwise", "halving"}
+    join : {"pairwise", "halving", "butterfly"}
         ``pairwise``: x[0] + x[1], x[2] + x[3] and so on, then these sums in the same way; ``halving``: the second half
-        is added to the first, as with shuffles of 16, 8, 4, 2 and 1 lanes.
+        is added to the first; ``butterfly``: the same after padding to a power of two, as with shuffles of 16, 8, 4, 2
+        and 1 lanes.
     """
 
     join: Join = "pairwise"
-
-    def __post_init__(self) -> None:
-        normalize_fields(self)
-        check_choice(f"Tree {self.name}", "join", self.join, JOINS)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -186,7 +189,7 @@ class Lanes(OrderRule):
     ----------
     lanes : int
         Number of running sums.
-    join : {"in_turn", "pairwise", "halving"}
+    join : {"in_turn", "pairwise", "halving", "butterfly"}
         How the running sums are added.
     rest_in_lanes : bool
         Whether elements of the last, incomplete group are added to the running sums.
@@ -204,12 +207,6 @@ class Lanes(OrderRule):
     least: int = 1
     few: OrderRule | None = None
     rounds_whole: bool = False
-
-    def __post_init__(self) -> None:
-        normalize_fields(self)
-        check_int(f"Lanes {self.name}", "lanes", self.lanes, 1)
-        check_choice(f"Lanes {self.name}", "join", self.join, JOINS)
-        check_int(f"Lanes {self.name}", "least", self.least, 1)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""
@@ -236,7 +233,7 @@ class Blocks(OrderRule):
         Number of elements in a block.
     halves : bool
         Whether n elements are divided into two halves if n is above `block` and at most twice that.
-    join : {"in_turn", "pairwise", "halving"}
+    join : {"in_turn", "pairwise", "halving", "butterfly"}
         How the elements of a block are added. Unless they are a running sum, elements of the last, incomplete block are
         added one by one.
     """
@@ -245,22 +242,16 @@ class Blocks(OrderRule):
     halves: bool = False
     join: Join = "in_turn"
 
-    def __post_init__(self) -> None:
-        normalize_fields(self)
-        check_int(f"Blocks {self.name}", "block", self.block, 1)
-        check_choice(f"Blocks {self.name}", "join", self.join, JOINS)
-
     def build(self, steps: Steps) -> None:
         """Add the steps."""
         n, block = steps.n, self.block
         if self.halves and block < n <= 2 * block:
             block = n // 2
-        if self.join != "in_turn":
-            whole = n - n % block
-            sums = [steps.join(range(at, at + block), self.join) for at in range(0, whole, block)]
-            steps.in_turn([*sums, *range(whole, n)])
-            return
-        steps.in_turn([steps.running(range(at, min(at + block, n))) for at in range(0, n, block)])
+        chains = self.join == "in_turn"
+        whole = n if chains else n - n % block
+        blocks = [range(at, min(at + block, whole)) for at in range(0, whole, block)]
+        sums = [steps.running(terms) if chains else steps.join(terms, self.join) for terms in blocks]
+        steps.in_turn([*sums, *range(whole, n)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -277,8 +268,7 @@ class NumpyPairwise(OrderRule):
     block: int = 128
 
     def __post_init__(self) -> None:
-        normalize_fields(self)
-        check_int(f"NumpyPairwise {self.name}", "lanes", self.lanes, 1)
+        super().__post_init__()
         check_int(f"NumpyPairwise {self.name}", "block", self.block, self.lanes)
 
     def build(self, steps: Steps) -> None:
@@ -318,9 +308,8 @@ class TorchCascade(OrderRule):
     _LEVELS, _LEAST_POWER = 4, 4
 
     def __post_init__(self) -> None:
-        normalize_fields(self)
+        super().__post_init__()
         check_int(f"TorchCascade {self.name}", "vector_bytes", self.vector_bytes, 4)
-        check_int(f"TorchCascade {self.name}", "sums", self.sums, 1)
 
     def build(self, steps: Steps) -> None:
         """Add the steps."""

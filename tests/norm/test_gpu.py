@@ -1,0 +1,241 @@
+"""Orders and norms of GPU kernels have the bits of their threads, simulated one by one in fractions."""
+
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.norm.functions import Approximate
+from lowprec.oracle.values import FLOAT32, decode, encode
+from lowprec.order.rules import MOST
+from lowprec.order.threads import Threads
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+ENTRIES = [name for name in lp.norms if "not verified" in lp.norms[name].source]
+
+
+def rounded(value):
+    """Return a fraction rounded to float32."""
+    return Fraction(decode(encode(value, FLOAT32), FLOAT32))
+
+
+def add(a, b):
+    return rounded(a + b) if a and b else a + b
+
+
+def shuffle(values, offsets, last=31):
+    """Return what lane 0 of a warp of 32 has after it added lanes at each offset; lanes after `last` are not read."""
+    values = values + [Fraction(0)] * (32 - len(values))
+    for offset in offsets:
+        values = [add(v, values[i + offset]) if i + offset <= last else v for i, v in enumerate(values)]
+    return values[0]
+
+
+def chain(values, start=0):
+    total = Fraction(start)
+    for value in values:
+        total = add(total, value)
+    return total
+
+
+def warps(sums):
+    return [sums[i : i + 32] for i in range(0, len(sums), 32)]
+
+
+def squares(terms, fused):
+    """Return a running sum from 0 of squares, which are rounded first or fused."""
+    total = Fraction(0)
+    for x in terms:
+        total = rounded(total + (x * x if fused else rounded(x * x)))
+    return total
+
+
+def cub(x, width, most):
+    """vLLM: a vector of 16 bytes or less, and cub::BlockReduce of the threads that have numbers."""
+    vector = math.gcd(width, len(x))
+    threads = min(len(x) // vector, most)
+    sums = [
+        squares([v for i in range(t, len(x) // vector, threads) for v in x[i * vector : (i + 1) * vector]], True)
+        for t in range(threads)
+    ]
+    return chain([shuffle(warp, (1, 2, 4, 8, 16), len(warp) - 1) for warp in warps(sums)])
+
+
+def triton(x, block, threads, width, fused):
+    """tl.sum of squares of blocks that are padded with zeros; registers are added as a tree."""
+    total = Fraction(0)
+    for start in range(0, len(x), block):
+        part = x[start : start + block]
+        part = part + [Fraction(0)] * (block - len(part))
+        vector = min(width, max(1, block // threads))
+        sums = []
+        for t in range(min(threads, block)):
+            own = [v for at in range(t * vector, block, threads * vector) for v in part[at : at + vector]]
+            level = [rounded(v * v) for v in own]
+            if fused and len(own) > 1:
+                level = [rounded(own[i] ** 2 + level[i + 1]) for i in range(0, len(own), 2)]
+            while len(level) > 1:
+                level = [add(*level[i : i + 2]) for i in range(0, len(level), 2)]
+            sums += level
+        total = add(total, shuffle([shuffle(warp, (16, 8, 4, 2, 1)) for warp in warps(sums)], (16, 8, 4, 2, 1)))
+    return total
+
+
+def reduce_kernel(x):
+    """PyTorch's reduce_kernel with 32 threads a row."""
+    sums = []
+    for t in range(32):
+        values, i = [Fraction(0)] * 4, t
+        if len(x) > 128:
+            while i * 4 + 3 < len(x):
+                values = [add(v, e) for v, e in zip(values, x[i * 4 : i * 4 + 4], strict=True)]
+                i += 32
+            if t < len(x) % 4:
+                values[0] = add(values[0], x[len(x) - len(x) % 4 + t])
+        else:
+            values = [add(v, e) for v, e in zip(values, (x[t::32] + [Fraction(0)] * 4)[:4], strict=True)]
+        sums.append(chain(values))
+    return shuffle(sums, (16, 8, 4, 2, 1))
+
+
+def te(x, width):
+    sums = [squares([v for at in range(t * width, len(x), 128 * width) for v in x[at : at + width]], True)
+            for t in range(128)]  # fmt: skip
+    return chain([shuffle(warp, (16, 8, 4, 2, 1)) for warp in warps(sums)])
+
+
+def liger(x, width):
+    block = max(128, 1 << (len(x) - 1).bit_length())
+    threads = 32 * (32 if block >= 32768 else 16 if block >= 8192 else 8 if block >= 2048 else 4)
+    return triton(x, block, threads, width, True)
+
+
+SUMS = {
+    "vllm_rms_norm": lambda x, width: cub(x, width, 1024),
+    "vllm_rms_norm_256_rows": lambda x, width: cub(x, width, 256),
+    "liger_rms_norm": liger,
+    "batch_invariant_rms_norm": lambda x, width: triton(x, 1024, 128, width, False),
+    "te_rms_norm": te,
+    "llama_rms_norm_cuda": lambda x, width: reduce_kernel([rounded(v * v) for v in x]),
+}
+SIZES = {"te_rms_norm": (2053,), "llama_rms_norm_cuda": (5, 45, 128, 300), "vllm_rms_norm": (7, 90, 1100),
+         "vllm_rms_norm_256_rows": (1040,), "liger_rms_norm": (48, 208, 1056)}  # fmt: skip
+
+
+def family(name):
+    return name.removesuffix("_16"), 8 if name.endswith("_16") else 4
+
+
+def sum_of_squares(norm, x):
+    order = norm.order(len(x))
+    return Fraction(float(order.dot(x, x) if order.fma else order.sum(x * x)))
+
+
+def row(n, seed=0):
+    rng = np.random.default_rng([n, seed])
+    return (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 3, n)).astype(np.float32)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", ENTRIES)
+def test_sums_are_those_of_threads(name):
+    key, width = family(name)
+    for n in SIZES.get(key, (48, 1136)):
+        x = row(n)
+        assert sum_of_squares(lp.norms[name], x) == SUMS[key]([Fraction(float(v)) for v in x], width), n
+
+
+def special(function, value):
+    return Fraction(float(Approximate(function)(np.float32(value))))
+
+
+def mul(*factors):
+    total = factors[0]
+    for factor in factors[1:]:
+        total = rounded(total * factor)
+    return total
+
+
+EPS = rounded(Fraction(1e-5))
+#: Factor of x, from the sum of the squares and n.
+FACTORS = {
+    "vllm": lambda total, n: special("rsqrt", add(rounded(total / n), EPS)),
+    "liger": lambda total, n: special("rsqrt", add(rounded(total / n), EPS)),
+    "batch": lambda total, n: rounded(1 / special("sqrt", add(rounded(total / n), EPS))),
+    "te": lambda total, n: special("rsqrt", rounded(total * rounded(Fraction(1, n)) + EPS)),
+    "llama": lambda total, n: special("rsqrt", add(mul(total, rounded(Fraction(1, n))), EPS)),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", ENTRIES)
+def test_norms_have_the_bits_of_fractions(name):
+    norm, n = lp.norms[name], 2064 if name.startswith("te") else 528
+    for dtype in norm.dtypes:
+        x, weight = (row(n, seed).astype(DTYPES[dtype]) for seed in (1, 2))
+        wide = x.astype(np.float32)
+        factor = FACTORS[name.split("_")[0]](sum_of_squares(norm, wide), n)
+        got = norm(x, weight, eps=1e-5)
+        for i in range(0, n, 1 + n // 30):
+            value = mul(Fraction(float(wide[i])), factor)
+            if name.startswith(("liger", "llama")):
+                value = Fraction(float(np.float32(value).astype(DTYPES[dtype])))
+            value = mul(value, Fraction(float(weight[i])))
+            assert got[i] == np.float32(value).astype(DTYPES[dtype]), (dtype, i)
+
+
+MUTANTS = {
+    "vllm_rms_norm": ({"join": "butterfly"}, {"warps": "pairwise"}, {"fma": False}, {"lanes": 16},
+                      {"launches": ((1, MOST, 1, 1024, 2),)}, {"launches": ((1, MOST, 1, 256, 4),)}),
+    "liger_rms_norm": ({"join": "pairwise"}, {"inside": "in_turn"}, {"fma": False}, {"warps": "in_turn"}),
+    "batch_invariant_rms_norm": ({"block": 2048}, {"fma": True}),
+    "te_rms_norm": ({"join": "pairwise"}, {"warps": "butterfly"}),
+    "llama_rms_norm_cuda": ({"inside": "in_turn"}, {"join": "pairwise"}),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_an_order_with_one_thing_wrong_has_other_bits(name):
+    n, order = 2064, lp.norms[name].order
+    x, y = (np.array([row(n, seed + i) for seed in range(4)]) for i in (0, 9))
+    right = order(n).dot(x, y)
+    for change in MUTANTS[name]:
+        assert (order.with_(**change)(n).dot(x, y) != right).any(), change
+
+
+def test_named_orders_are_those_of_norms():
+    for n in (48, 208, 1040):
+        liger = lp.norms["liger_rms_norm"].order
+        assert (lp.orders["triton_tree"](n) == liger(n, fma=False)) == (n < 1040)  # more warps from 1,040 on
+    assert lp.orders["cub_block"](1555) == lp.norms["vllm_rms_norm"].order(1555, fma=False)
+    assert lp.orders["warp_butterfly"](32) == lp.orders["halving"](32)
+    assert str(lp.orders["warp_butterfly"](5)) == "sum(x[0], x[4], x[2]) + (x[1] + x[3])"
+
+
+def test_few_bits_of_bfloat16_are_undecided_and_most_of_float32():
+    x = np.array([row(512, seed) for seed in range(4)])
+    assert lp.norms["vllm_rms_norm"].undecided(x).mean() > 0.5
+    for name in ("vllm_rms_norm_16", "batch_invariant_rms_norm_16"):
+        assert lp.norms[name].undecided(x.astype(ml_dtypes.bfloat16)).mean() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lp.orders["torch_cuda_reduce"](8164),
+         "torch_cuda_reduce: n must be from 1 to 128 in steps of 1 or from 132 to 8160 in steps of 4, got 8164"),
+        (lambda: lp.norms["te_rms_norm"](np.ones((2, 4096))), "te: n must be from 2049 to 4095"),
+        (lambda: lp.norms["liger_rms_norm"](np.ones((2, 40))), "triton: n must be from 16 to 128 in steps of 16"),
+        (lambda: Threads("x", ((1, 9, 1, 0, 1),)), "Threads x: launches must be an integer >= 1, got 0"),
+        (lambda: Threads("x", inside="tree"), "Threads x: inside must be one of 'in_turn', 'pairwise', 'by_place'"),
+        (lambda: Threads("x", warps="up"), "Threads x: warps must be one of 'in_turn'"),
+        (lambda: Threads("x", block=0), "Threads x: block must be an integer >= 1, got 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
