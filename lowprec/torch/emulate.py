@@ -184,9 +184,10 @@ class _Mode(TorchDispatchMode):
     def computed(self, name: str, rule: Rule, args: Any, kwargs: Any, out: torch.Tensor) -> Floats:
         """Return the stack's outputs of an operation."""
         dtype = _DTYPES[out.dtype]
+        for factor in ("alpha", "beta"):
+            if kwargs.get(factor, 1) != 1:
+                raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
         if isinstance(rule, Elements):
-            if kwargs.get("alpha", 1) != 1:
-                raise ValueError(f"emulate: {name} must have alpha 1, got {kwargs['alpha']}")
             operands = [values(a) if isinstance(a, torch.Tensor) else np.float32(a) for a in args]
             with np.errstate(all="ignore"):
                 x = rule.compute(Loop(dtype, _run(args[0])), *(operands if len(args) < 3 else operands[:1]))
@@ -238,7 +239,9 @@ class _Mode(TorchDispatchMode):
                 if stop > start
             ]
             return np.concatenate(parts)
-        c, a, b = args if name == "addmm" else (None, *args)
+        c, a, b = args if len(args) == 3 else (None, *args)
+        if c is not None and c.dim() != 1:
+            raise ValueError(f"emulate: {name} must have an addend [N], got shape {tuple(c.shape)}")
         return self.products(rule, a, b, c, dtype)
 
     def products(

@@ -116,6 +116,17 @@ def test_what_a_stack_does_not_know_is_an_error():
         x**4
 
 
+def test_an_addmm_with_factors_or_another_addend_is_an_error():
+    c, matrix, a, b = normal(5), normal(3, 5), normal(3, 8), normal(8, 5)
+    with pytest.raises(ValueError, match="addmm must have beta 1, got 0.5"), emulate():
+        torch.addmm(c, a, b, beta=0.5)
+    with pytest.raises(ValueError, match="addmm must have alpha 1, got 2"), emulate():
+        torch.addmm(c, a, b, alpha=2)
+    for function in (torch.addmm, torch.Tensor.addmm_):
+        with pytest.raises(ValueError, match=r"addmm_? must have an addend \[N\], got shape \(3, 5\)"), emulate():
+            function(matrix, a, b)
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
