@@ -197,6 +197,10 @@ class _Mode(TorchDispatchMode):
             x = self.product(name, rule, args, dtype)
         elif isinstance(rule, Rows) and name == "native_layer_norm":
             given, shape, weight, bias, eps = args
+            if odd := [p.dtype for p in (weight, bias) if p is not None and p.dtype != given.dtype]:
+                raise ValueError(f"emulate: {name} must have parameters in {given.dtype}, got {odd[0]}")
+            weight = torch.ones(shape, dtype=given.dtype) if weight is None else weight
+            bias = torch.zeros(shape, dtype=given.dtype) if bias is None else bias
             x = rule.compute(values(given).reshape(-1, math.prod(shape)), dtype, values(weight).ravel(),
                              values(bias).ravel(), eps=eps)  # fmt: skip
         elif isinstance(rule, Rows):

@@ -127,6 +127,14 @@ def test_an_addmm_with_factors_or_another_addend_is_an_error():
             function(matrix, a, b)
 
 
+def test_parameters_of_another_dtype_than_the_rows_are_an_error():
+    x, weight, bias = normal(3, 50, dtype="bfloat16"), normal(50), normal(50, seed=1)
+    match = r"layer_norm must have parameters in torch\.bfloat16, got torch\.float32"
+    with pytest.raises(ValueError, match=match), emulate():
+        F.layer_norm(x, (50,), weight, bias)
+    check(lambda: F.layer_norm(x, (50,)))
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
