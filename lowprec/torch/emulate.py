@@ -215,6 +215,9 @@ class _Mode(TorchDispatchMode):
 
     def sum(self, rule: Sum, x: torch.Tensor, dims: Any, dtype: FormatName) -> Floats:
         """Return sums, or means, over some axes."""
+        # PyTorch converts what it adds to the dtype of the sums, and adds for means in float32
+        dtype = "float32" if rule.mean != "none" else dtype
+        x = x.to(next(kind for kind, fmt in _DTYPES.items() if fmt == dtype))
         axes = sorted(d % x.dim() for d in dims)
         kept = [d for d in range(x.dim()) if d not in axes]
         n = math.prod(x.shape[d] for d in axes)

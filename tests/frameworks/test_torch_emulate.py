@@ -135,6 +135,15 @@ def test_parameters_of_another_dtype_than_the_rows_are_an_error():
     check(lambda: F.layer_norm(x, (50,)))
 
 
+def test_means_of_bfloat16_are_rounded_once():
+    x = normal(33, 50, dtype="bfloat16")
+    for function in (
+        lambda: x.mean(-1), lambda: x.mean(0), lambda: x.sum(-1, dtype=torch.float32), lambda: x.mean(),
+        lambda: x.mean(-1, dtype=torch.float32), lambda: x.float().sum(-1, dtype=torch.bfloat16),
+    ):  # fmt: skip
+        check(function)
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
