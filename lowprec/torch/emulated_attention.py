@@ -44,7 +44,7 @@ class Bfloat16Blocks(Float32Blocks):
         """Return Q K^T; a probe reads a score from the log-sum-exp, with all other keys masked."""
         q, k = like(self.q), like(self.k)
         n, zeros = len(k), torch.zeros_like(self.v)
-        masks = torch.where(torch.eye(n, dtype=torch.bool), 0.0, -math.inf)
+        masks = torch.full((n, n), -math.inf, dtype=torch.float32).fill_diagonal_(0.0)
         kernel = self.rule.kernel("bfloat16")
 
         def probe(x: Floats, y: Floats, z: float) -> Floats:

@@ -144,6 +144,15 @@ def test_means_of_bfloat16_are_rounded_once():
         check(function)
 
 
+def test_attention_whatever_the_default_dtype_is():
+    q, k, v = (normal(1, 1, 3, 8, dtype="bfloat16", seed=i) for i in range(3))
+    torch.set_default_dtype(torch.float64)
+    try:
+        check(lambda: F.scaled_dot_product_attention(q, k, v))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
