@@ -26,9 +26,11 @@ from lowprec.parity.operations import (
     Flash,
     Loop,
     Moves,
+    Power,
     Product,
     Rows,
     Rule,
+    Sigmoid,
     Sum,
     rounded,
 )
@@ -188,9 +190,7 @@ class _Mode(TorchDispatchMode):
             if kwargs.get(factor, 1) != 1:
                 raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
         if isinstance(rule, Elements):
-            operands = [values(a) if isinstance(a, torch.Tensor) else np.float32(a) for a in args]
-            with np.errstate(all="ignore"):
-                x = rule.compute(Loop(dtype, _run(args[0])), *(operands if len(args) < 3 else operands[:1]))
+            x = self.elements(name, rule, args, kwargs, out)
         elif isinstance(rule, Sum):
             x = self.sum(rule, args[0], (*args[1:2], None)[0] or range(args[0].dim()), dtype)
         elif isinstance(rule, Product):
@@ -212,6 +212,31 @@ class _Mode(TorchDispatchMode):
         else:
             raise ValueError(f"emulate: {name} must have a rule for an operation of PyTorch, got {type(rule).__name__}")
         return rounded(x, dtype)
+
+    def elements(self, name: str, rule: Elements, args: Any, kwargs: Any, out: torch.Tensor) -> Floats:
+        """Return the results of an elementwise operation, whose operands are first converted to a common dtype."""
+        if kwargs.get("rounding_mode") is not None:
+            raise ValueError(f"emulate: {name} must have no rounding_mode, got {kwargs['rounding_mode']!r}")
+        if isinstance(rule, Power) and (not isinstance(args[0], torch.Tensor) or isinstance(args[1], torch.Tensor)):
+            kinds = ", ".join(type(a).__name__ for a in args[:2])
+            raise ValueError(f"emulate: {name} must be of a tensor and a number, got {kinds}")
+        if isinstance(rule, Sigmoid) and args[0].dtype != out.dtype:
+            raise ValueError(f"emulate: {name} must have operands in {out.dtype}, got {args[0].dtype}")
+        operands = args[:2] if len(args) == 2 else args[:1]
+        common = torch.result_type(*operands) if len(operands) == 2 else out.dtype
+        dtype = _DTYPES.get(common, _DTYPES[out.dtype])
+        tensors = [a for a in operands if isinstance(a, torch.Tensor)]
+        axes, run = _loop(tensors, out)
+        numbers = list[Any]()
+        for i, a in enumerate(operands):
+            x = values(a) if isinstance(a, torch.Tensor) else np.asarray(a, np.float32)
+            # PyTorch keeps a number that multiplies or divides a tensor in float32, if it is the right operand
+            is_kept = i == 1 and x.ndim == 0 and name.rstrip("_") in ("mul", "div", "pow")
+            x = x if is_kept or len(operands) == 1 else rounded(x, dtype)
+            numbers.append(np.broadcast_to(x, out.shape).transpose(axes) if isinstance(a, torch.Tensor) else x)
+        with np.errstate(all="ignore"):
+            found = rounded(rule.compute(Loop(dtype, run), *numbers), dtype)
+        return found.transpose(np.argsort(axes))
 
     def sum(self, rule: Sum, x: torch.Tensor, dims: Any, dtype: FormatName) -> Floats:
         """Return sums, or means, over some axes."""
@@ -321,15 +346,21 @@ class _Mode(TorchDispatchMode):
         return out
 
 
-def _run(t: torch.Tensor) -> int:
-    """Return the number of elements in a run of PyTorch's loop, which covers the contiguous inner axes."""
-    axes = sorted((stride, n) for n, stride in zip(t.shape, t.stride(), strict=True) if n > 1)
+def _loop(operands: list[torch.Tensor], out: torch.Tensor) -> tuple[list[int], int]:
+    """Return axes from outermost to innermost in PyTorch's loop, and the number of elements in a run.
+
+    A run covers the inner axes on which the output is contiguous, and each operand is contiguous or one repeated value.
+    """
+    axes = sorted(range(out.dim()), key=lambda axis: -out.stride(axis))
+    inner = [axis for axis in axes if out.shape[axis] > 1][::-1]
+    expanded = [a.expand(out.shape) for a in operands]
+    units = [min(a.stride(inner[0]), 1) if inner else 1 for a in expanded]
     run = 1
-    for stride, n in axes:
-        if stride != run:
+    for axis in inner:
+        if out.stride(axis) != run or any(a.stride(axis) != u * run for a, u in zip(expanded, units, strict=True)):
             break
-        run *= n
-    return run
+        run *= out.shape[axis]
+    return axes, run
 
 
 def _check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -153,6 +153,31 @@ def test_attention_whatever_the_default_dtype_is():
         torch.set_default_dtype(torch.float32)
 
 
+def test_numbers_and_0d_operands_are_rounded_where_pytorch_rounds_them():
+    x, s = normal(5, 37, dtype="bfloat16"), normal(1, seed=3)[0]
+    for function in (
+        lambda: x + 0.1, lambda: x - 0.1, lambda: x * 0.1, lambda: x / 0.1, lambda: x + s, lambda: s - x,
+        lambda: x * s, lambda: s * x, lambda: x / s, lambda: s / x, lambda: x.clone().mul_(x), lambda: x + x.float(),
+    ):  # fmt: skip
+        check(function)
+
+
+def test_vector_steps_of_sigmoid_follow_the_memory_of_input_and_output():
+    for dtype in DTYPES:
+        b = normal(33, 50, dtype=dtype) * 4
+        out = torch.empty(50, 33, dtype=b.dtype).t()
+        row = b[0, 1:2].expand(33, 50)
+        for function in (
+            lambda b=b: F.silu(b.clone()[:, 1:31], inplace=True),
+            lambda b=b: torch.sigmoid(b.t()),
+            lambda b=b: torch.sigmoid(b[::2].t()),
+            lambda b=b, out=out: torch.sigmoid(b, out=out),
+            lambda row=row: torch.sigmoid(row),
+            lambda b=b: F.silu(b.view(3, 11, 50).transpose(0, 1)),
+        ):
+            check(function)
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
