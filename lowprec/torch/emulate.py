@@ -140,18 +140,22 @@ class _Mode(TorchDispatchMode):
         )
         out = func(*args, **kwargs)
         first = out[0] if isinstance(out, tuple | list) else out
-        if not (isinstance(first, torch.Tensor) and first.is_floating_point()):
+        if not (isinstance(first, torch.Tensor) and (first.is_floating_point() or first.is_complex())):
             return out
         if not is_written and schema.returns[0].alias_info is not None:
             return out  # a view
         rule = self.run.stack.rule(operation)
-        before = before[1:2] if name == "copy_" else before
+        before = before[1:2] if name in ("copy", "copy_") else before
+        if isinstance(rule, Moves) and "reduce" in func._schema.overload_name:
+            raise ValueError(f"emulate: {name} must only move values, got a reduction, {func._schema.overload_name!r}")
         if isinstance(rule, Moves) or not first.numel():
             return out
         if first.dtype not in _DTYPES:
             raise ValueError(f"emulate: {name} must be in float32 or bfloat16, got {first.dtype}")
         if odd := [
-            a.dtype for a in before if isinstance(a, torch.Tensor) and a.dtype in (torch.float64, torch.float16)
+            a.dtype
+            for a in before
+            if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex()) and a.dtype not in _DTYPES
         ]:
             raise ValueError(f"emulate: {name} must have operands in float32 or bfloat16, got {odd[0]}")
         if isinstance(rule, Bounded):
@@ -163,6 +167,9 @@ class _Mode(TorchDispatchMode):
         except RevealError as error:
             shapes = ", ".join(str(tuple(a.shape)) for a in before if isinstance(a, torch.Tensor))
             raise ValueError(f"emulate: {name} must be a sum in one order, got operands {shapes}: {error}") from error
+        except (TypeError, IndexError, AttributeError, RuntimeError) as error:
+            kinds = ", ".join(type(a).__name__ for a in before)
+            raise ValueError(f"emulate: {name} must have other arguments, got {kinds}: {error}") from error
         own = torch.from_numpy(np.ascontiguousarray(mine)).to(first.dtype).reshape(first.shape)
         self.count(name, first, own)
         first.copy_(own)
@@ -246,6 +253,11 @@ class _Mode(TorchDispatchMode):
         axes = sorted(d % x.dim() for d in dims)
         kept = [d for d in range(x.dim()) if d not in axes]
         n = math.prod(x.shape[d] for d in axes)
+        if not n:
+            with np.errstate(all="ignore"):
+                return rule.finish(np.zeros([x.shape[d] for d in kept], np.float32), 0)
+        if any(x.stride(d) == 0 and x.shape[d] > 1 for d in axes):
+            raise ValueError("emulate: a sum must be over axes with memory of their own, got an expanded axis")
         buffer = like(x)
 
         def probe(a: Floats, b: Floats, c: float) -> Floats:
@@ -286,6 +298,11 @@ class _Mode(TorchDispatchMode):
         at: int = -1,
     ) -> Floats:
         """Return A B + C of matrices or batches; `at`, unless negative, is the result's address modulo 16 elements."""
+        if not a.shape[-1]:
+            zeros = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
+            return zeros if c is None else zeros + values(c)
+        if a.shape[-1] > 1 and 0 in (a.stride(-1), b.stride(-2)):
+            raise ValueError("emulate: a product must be over an axis with memory of its own, got an expanded axis")
         buffers = [like(t) for t in (a, b)]
         addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]

@@ -178,6 +178,35 @@ def test_vector_steps_of_sigmoid_follow_the_memory_of_input_and_output():
             check(function)
 
 
+def test_empty_and_broadcast_operands():
+    x, row, row16 = normal(5, 37), normal(37, seed=1), normal(37, seed=1, dtype="bfloat16")
+    check(lambda: torch.zeros(5, 37).copy_(row))
+    check(lambda: torch.zeros(5, 37).copy_(row16))
+    check(lambda: x[:, :0].sum(-1))
+    check(lambda: x[:, :0] @ x[:0])
+    check(lambda: torch.addmm(row, x[:, :0], x[:0]))
+    with torch.no_grad(), emulate() as run:
+        assert x[:0].mean().isnan()
+    assert not run.first
+
+
+def test_what_a_rule_does_not_cover_is_an_error_that_names_the_operation():
+    x, z = normal(5, 37), torch.zeros(3, 3, dtype=torch.complex64)
+    base, index, threes = torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.tensor(3.0)
+    for function, match in (
+        (lambda: x**threes, "pow must be of a tensor and a number, got Tensor, Tensor"),
+        (lambda: 2**x, "pow must be of a tensor and a number, got int, Tensor"),
+        (lambda: torch.div(x, x, rounding_mode="floor"), "div must have no rounding_mode, got 'floor'"),
+        (lambda: z @ z, r"mm must be in float32 or bfloat16, got torch\.complex64"),
+        (lambda: base.scatter(0, index, x[0, :2], reduce="add"), "scatter must only move values, got a reduction"),
+        (lambda: x[:, :1].expand(5, 37).sum(-1), "sum must be over axes with memory of their own"),
+        (lambda: x[:, :1].expand(5, 37) @ x.t(), "product must be over an axis with memory of its own"),
+        (lambda: torch._foreach_add_([base], 1.0), "unknown operation '_foreach_add'"),
+    ):
+        with pytest.raises(ValueError, match=match), torch.no_grad(), emulate():
+            function()
+
+
 def test_a_product_that_is_no_sum_is_named(monkeypatch):
     def random(*args):
         return torch.randn(args[0].shape[0], args[1].shape[1])
