@@ -118,7 +118,7 @@ def test_what_a_stack_does_not_know_is_an_error():
 
 def test_an_addmm_with_factors_or_another_addend_is_an_error():
     c, matrix, a, b = normal(5), normal(3, 5), normal(3, 8), normal(8, 5)
-    with pytest.raises(ValueError, match="addmm must have beta 1, got 0.5"), emulate():
+    with pytest.raises(ValueError, match=r"addmm must have beta 1, got 0\.5"), emulate():
         torch.addmm(c, a, b, beta=0.5)
     with pytest.raises(ValueError, match="addmm must have alpha 1, got 2"), emulate():
         torch.addmm(c, a, b, alpha=2)
