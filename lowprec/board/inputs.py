@@ -142,7 +142,11 @@ def _nibbles(name: str) -> F32:
 
 
 def _products(name: str) -> NDArray[Any]:
-    """Return codes of 64 rows of A and 8 of B, 32 each: similar and mixed exponents, subnormals and NaN."""
+    """Return codes [24, 72, 32] for 24 products: in each, 64 rows of A, then 8 rows of B, of length 32.
+
+    Eight products have similar exponents within a row, eight have mixed exponents, four have numbers around the
+    smallest normal one, and four have arbitrary codes, two of these without Inf and NaN.
+    """
     f, rng = formats[name], np.random.default_rng(6)
     x = rng.standard_normal((24, 72, 32)) * np.exp2(rng.integers(-3, 4, (24, 72, 1)))
     x[8:16] *= np.exp2(rng.integers(-4, 5, (8, 72, 32)))

@@ -115,7 +115,7 @@ def constant(p: Prediction, scale: float, code: int = 0) -> Prediction:
 
 
 def largest_of_bfloat16(p: Prediction) -> Prediction:
-    """Replace a factor 448 / amax that overflows by the largest finite bfloat16 number."""
+    """If the factor 448 / amax overflows, use the largest finite bfloat16 number as the factor."""
     m = f32(p.format.max) / p.amax
     m = np.where(np.isinf(m) & (p.amax > 0), f32(3.3895314e38), m)
     return with_scales(p, p.amax > 0, f32(1) / m, p.x * m[:, None])
@@ -220,7 +220,10 @@ def inverse_stored(p: Prediction) -> Prediction:
 
 
 def multiplied_after_division(p: Prediction, tensor: bool = True) -> Prediction:
-    """Use e = 2688 / amax of the tensor, or 1; s = E4M3(amax / 6 * e); and the code nearest to (x / s) * e."""
+    """Use e = 2688 / amax of the tensor, s = E4M3(amax / 6 * e), and the code nearest to (x / s) * e.
+
+    Without `tensor`, e is 1.
+    """
     e = E4M3_MAX * E2M1_MAX / p.tensor_amax if tensor else np.ones_like(p.amax)
     wide = p.amax / E2M1_MAX * e
     s = np.where(np.isnan(wide), np.copysign(E4M3_MAX, wide), _e4m3(wide)).astype(f32)

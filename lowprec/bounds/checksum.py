@@ -56,7 +56,8 @@ class Side(NamedTuple):
     scales : float64 array [R, K]
         Scales that are applied to the results of chains; 1 for scales that the instruction applies.
     longest : float64 array [R]
-        Euclidean norm of the row's `sizes` within chains; for a sum of rows, the largest norm.
+        Euclidean norm of the row's magnitudes as chains add them, without the `scales` that are applied to their
+        results; for a sum of rows, the largest norm.
     """
 
     values: Values

@@ -141,7 +141,10 @@ def decode_constants(fmt: Format) -> Constants:
 
 @functools.lru_cache(maxsize=512)
 def word_constants(fmt: Format, special: SpecialCodes, rounding: Rounding) -> Constants:
-    """Return the arguments of `encode_word` of `kernels.cast.rounding`, in order; `encode_word64` takes any format."""
+    """Return the argument `constants` of `encode_word` and `encode_word64` in `kernels.cast.rounding`.
+
+    `encode_word` requires a format with `has_word_kernel`; `encode_word64` takes any.
+    """
     m = fmt.mantissa_bits
     return _words(
         23 - m,

@@ -139,7 +139,11 @@ def word_kernels() -> Any:
 
 
 def apply_piece(piece: Piece, values: NDArray[Any], result: NDArray[Any], f: Format, mode: Rounding) -> None:
-    """Apply a piece to all values; other types are converted in chunks to float32 or float64, whichever is exact."""
+    """Apply a piece to all values, in chunks on the thread pool.
+
+    Each chunk is first converted, if necessary, to the type that the piece takes: float32, or float64 where casts from
+    float32 would not be exact.
+    """
     flat, into = values.reshape(-1), result.reshape(-1)
     to = np.float64 if flat.dtype.kind in "iu" and flat.dtype.itemsize > 2 else np.float32
     if flat.dtype == np.float64 or not takes_float32(f, mode):

@@ -44,7 +44,7 @@ def _load_array(path: str, *, dimensions: int | None = None) -> NDArray[np.float
 
 
 def _warn_nonfinite(path: str, values: NDArray[np.float32]) -> None:
-    """Warn on stderr that a table's errors will not be finite."""
+    """Warn on stderr if a file holds NaN or Inf: errors are not finite unless such values are preserved."""
     import numpy as np
 
     wrong = ~np.isfinite(values)

@@ -91,7 +91,15 @@ def _data(value: Any, full: bool) -> dict[str, Any]:
 
 
 def origin_of(source: Any, full: bool) -> dict[str, dict[str, str]]:
-    """Return the place of the definition of a class or function outside the package, and its hash."""
+    """Return the hash of the source of a class or function, and if `full`, its module and file.
+
+    The result is empty for lowprec's own classes and functions.
+
+    Raises
+    ------
+    DefinitionError
+        If the class or function is not defined at module level, or its source cannot be found.
+    """
     if "." in source.__qualname__ or "<" in source.__qualname__:
         raise DefinitionError(f"{source!r} cannot be written to a file: it must be defined at module level")
     if source.__module__.partition(".")[0] == "lowprec":
@@ -159,6 +167,6 @@ def _differing_fields(then: Mapping[str, Any], now: Mapping[str, Any], path: str
 
 
 def _by_code(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a described object in which the source is given by its hash only, without the file."""
+    """Return the description of an object, in which the source is given only by its hash, without module and file."""
     origin = mapping.get("from")
     return {**mapping, "from": origin.get("code", origin)} if isinstance(origin, Mapping) else dict(mapping)

@@ -195,7 +195,10 @@ class Format(Layout):
 
     @property
     def first_significand(self) -> int:
-        """Significand, in quanta, that code 0 would have if it were not zero: 2^M, or 0 with subnormals."""
+        """Significand of code 0, in quanta: 0 with subnormals, else ``2^mantissa_bits``.
+
+        In a format without subnormals, code 0 may stand for zero instead; the other codes are the same.
+        """
         return 0 if self.has_subnormals else 1 << self.mantissa_bits
 
     @property

@@ -176,8 +176,8 @@ class Policy(Value):
         fmt : Format
             The format.
         clamp : pair of bool
-            Whether positive and negative overflow stay at the maximum under the rounding, where they would become Inf
-            or NaN.
+            Whether the rounding makes positive, and negative, overflow give the maximum where the policy alone would
+            give Inf or NaN; see `Rounding.clamps`.
         """
         nan, negative_nan = self._nan(fmt)
         limit = (fmt.max_code, fmt.min_code)

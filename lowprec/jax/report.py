@@ -27,7 +27,8 @@ class ProductRow(NamedTuple):
     role : str
         Layer of the recipe, or ``"attention"``; empty if XLA computes it.
     precision : str
-        Precision of the product in the recipe, the kernel, or the operation of XLA with its dtypes.
+        Description of the product: its precision in the recipe; for attention, the kernel; for XLA, the operation
+        with the dtypes and shapes of its operands.
     """
 
     name: str

@@ -91,9 +91,9 @@ def encode(
     tile : int
         Number of values per tile; the last tile along the axis may be shorter.
     variant : {"paper", "deepep"}
-        The definition above, or the arithmetic of DeepEP: bfloat16 numbers [..., channels] in 10 bits and tiles of 128.
-        Variant "deepep" accepts only the defaults of the other options except `approx_tables`, and treats NaN and
-        infinities as DeepEP does.
+        "paper": the definition in the docstring of `lowprec.logfmt`. "deepep": the arithmetic of DeepEP, for bfloat16
+        numbers [..., channels], with tiles of 128 and DeepEP's results for NaN and infinities; `bits` is then 10, and
+        of the other options only `approx_tables` may differ from its default.
     axis : int
         Axis of the tiles.
     rounding : {"linear", "log", "logmean", "stochastic"}

@@ -135,9 +135,10 @@ def join_rows(metas: Bytes, cast: Flags, encoded: Sequence[Bytes], raw: Sequence
 def split_rows(
     data: Bytes, meta_size: int, widths: Sequence[tuple[int, int]], fit: Callable[[Bytes], Flags]
 ) -> tuple[Bytes, Flags, list[Bytes], list[Bytes]]:
-    """Split the bytes of `join_rows`; `fit` returns from a row's metadata which of its chunks are encoded.
+    """Split rows that `join_rows` returned into metadata, flags, and the encoded and the raw bytes of each chunk.
 
-    The result has zeros for the other representation of each chunk.
+    `fit` takes a row's metadata and returns which chunks of the row are encoded. The encoded bytes of a raw chunk are
+    zeros, as are the raw bytes of an encoded one.
 
     Raises
     ------

@@ -27,9 +27,12 @@ class Backward:
     ----------
     core, operands
         Tensor core of all products, and the format of all operands.
-    queries, keys, columns, buffers
-        Sizes of the tiles of queries and keys; number of columns of a row that its threads load at once; number of
-        buffers for dQ.
+    queries, keys
+        Number of queries and of keys per tile.
+    columns
+        Number of columns that the threads of one row load at once.
+    buffers
+        Number of buffers in which dQ is accumulated.
     backwards
         Whether tiles of queries run from the last to the first.
     rounded_p

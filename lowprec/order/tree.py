@@ -85,7 +85,10 @@ class TreeSearch:
         return node
 
     def _siblings(self, group: list[int], size: int) -> list[int]:
-        """Return the subtrees that a node adds to that of an element: several if it has more than two terms."""
+        """Return the terms that a node adds to the subtree found so far: several if the node has more than two terms.
+
+        `group` are the elements below these terms, `size` is the number of elements below the node.
+        """
         found = []
         while group:
             element = group[int(self.rng.integers(len(group)))]

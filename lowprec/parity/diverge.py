@@ -258,7 +258,11 @@ def _unlike(
     a: Recording, b: Recording, entered: Sequence[tuple[Tensor | None, Tensor | None]], shapes: Shapes | None,
     unaligned: Sequence[str],
 ) -> Iterator[str]:  # fmt: skip
-    """Yield sentences about differences before any operation."""
+    """Yield sentences about differences other than results of operations.
+
+    They concern recordings that ended with an error, parameters, inputs, operations whose rows cannot be aligned, and
+    the model, torch version, device and precision of float32 products.
+    """
     for side, run in (("A", a), ("B", b)):
         if not run.about.get("finished"):
             yield f"{side} ended with an error: its recording stops after {len(run.operations)} operations"
@@ -347,7 +351,10 @@ def _is_known(dtype: str) -> bool:
 
 
 def _scales(p: Product, side: str, count: int) -> NDArray[np.float32] | None:
-    """Return the scales of the stored rows of a, or for b of the columns of d; None if their layout is not known."""
+    """Return the float32 scales of the stored rows of a, or of the rows of b that give the stored columns of d.
+
+    They have shape [rows, 1], or [1, 1] for a single scale. The result is None for another dtype or layout.
+    """
     words, places = p.words[f"{side}_scale"], p.rows if side == "a" else p.columns
     if p.dtypes[f"{side}_scale"] != "float32":
         return None

@@ -139,7 +139,9 @@ class ReciprocalRoot(Elements):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sigmoid(Elements):
-    """1 / (1 + exp(-x)) or x / (1 + exp(-x)), with a vector function in a run's whole steps and glibc's in its rest.
+    """1 / (1 + exp(-x)) or x / (1 + exp(-x)).
+
+    exp is a vector function in the vector steps of a `Loop`, and glibc's expf in its scalar code.
 
     Parameters
     ----------

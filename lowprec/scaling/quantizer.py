@@ -124,12 +124,18 @@ class Quantizer(Value):
 
     @property
     def has_tensor_scale(self) -> bool:
-        """Whether the rule also computes a tensor scale or row scales; a Python function decides that when called."""
+        """Whether the rule also computes a tensor scale or row scales.
+
+        It is False if the rule is a Python function, which decides that only when it is called.
+        """
         return isinstance(self.rule, AmaxRule) and self.rule.has_tensor_scale
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether the rule also computes row scales; a Python function decides that when it is called."""
+        """Whether the rule also computes row scales.
+
+        It is False if the rule is a Python function, which decides that only when it is called.
+        """
         return isinstance(self.rule, AmaxRule) and self.rule.has_row_scales
 
     def with_(self, **changes: Any) -> Self:

@@ -18,7 +18,10 @@ ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo
 
 @dataclass
 class Float32Blocks:
-    """Products of a block of attention in float32: those of `torch.mm`, at the addresses of the kernel's buffers."""
+    """Products Q K^T and P V of a block of attention in float32, added in the orders of `torch.mm`.
+
+    The order depends on the alignment of operands and result; the result has that of the kernel's buffer.
+    """
 
     mode: Any
     rule: Flash

@@ -284,7 +284,11 @@ class _Structure:
             self.found[layer] = Role(_layer(layer, f"ffn.{prefix}{role.layer}"), role.guess or why)
 
     def _network(self, layers: list[str]) -> dict[str, Role] | None:
-        """Return w1, w3 and w2 among layers with shapes that lead from one width to another and back, or None."""
+        """Return the roles w1, w3 and w2 of the layers of a feed-forward network, by name, or None.
+
+        One or two layers must map one width to another, and one layer must map back; w1 may be fused with w3. Layers
+        with equal input and output widths are ignored.
+        """
         layers = [layer for layer in layers if self.shapes[layer][0] != self.shapes[layer][1]]
         if len(layers) > 1 + _MOST_INPUTS:
             return None

@@ -132,7 +132,10 @@ def main(adapter: str, inputs: str, out: str, only: str = "") -> None:
 
 
 def versions(adapter: str) -> dict[str, str]:
-    """Return the versions of an adapter's packages; its function `version` returns that of a checkout."""
+    """Return the versions of an adapter's packages.
+
+    If the adapter has a function `version`, the first package is a checkout, whose version that function returns.
+    """
     module = importlib.import_module(f".{adapter}", __package__)
     own = {module.VERSIONS[0]: module.version()} if hasattr(module, "version") else {}
     return {name: version(name) for name in module.VERSIONS if name not in own} | own

@@ -236,7 +236,10 @@ def _stored(made: Expected, found: Observed) -> list[NDArray[Any]]:
 
 
 def _flips(made: Expected, found: Observed, several: bool) -> dict[str, F32]:
-    """Return the found scales if each differing scale has one flipped bit in its stored form."""
+    """Return the found scales, by description, if one bit is flipped in the stored form of each differing scale.
+
+    One scale must differ or, with `several`, two to `_FEW`; otherwise the result is empty.
+    """
     same = (found.scale == made.scale) | (np.isnan(found.scale) & np.isnan(made.scale))
     words = np.where(same, 0, np.bitwise_xor(*_stored(made, found)))
     where = describe_flips(words, _FEW, several)

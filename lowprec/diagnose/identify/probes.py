@@ -165,7 +165,10 @@ def _under(groups: tuple[int, ...], turn: int, s: Stream, k: int, f: Fields) -> 
 
 @functools.lru_cache(16)
 def _nearly_powers(m: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of (m + 1)-bit significands whose product has a leading bit followed by at least a few zeros."""
+    """Return pairs of (m + 1)-bit significands with products above a power of two by less than 2^-m of the product.
+
+    If there is no such pair, return that of two smallest significands.
+    """
     some = range(1 << m, 2 << m)
     found = [(x, y) for x in some for y in some if 0 < x * y - (1 << (x * y).bit_length() - 1) < x * y >> m]
     return tuple(found) or ((1 << m, 1 << m),)

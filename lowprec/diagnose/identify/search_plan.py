@@ -196,7 +196,10 @@ class BestFirst:
             entered[like] += 1
 
     def _share(self, c: Candidate) -> None:
-        """Try a near candidate's group size and interval with other kinds, since they are visible under any rule."""
+        """Add nodes of all other kinds that have the group size and promotion interval of a candidate near the dump.
+
+        These two values can be seen in the outputs whatever the kind.
+        """
         taken = {name: getattr(c, name, getattr(c.accumulator, name, None)) for name in ("group_size", "promote_every")}
         for kind in self._open:
             for start in self._search.space.starts[kind] if kind is not type(c.accumulator) else ():

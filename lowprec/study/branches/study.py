@@ -148,7 +148,7 @@ class Ablation(PlannedStudy):
         )
 
     def plan(self, size: Setting, folder: Path, *, data: str = "stdlib", backend: Backend | None = None) -> Plan:
-        """Return the plan of the runs at a size, without the arms left out, and without writing anything.
+        """Return the plan of the runs at a size, except those of arms that the size leaves out; nothing is written.
 
         Raises
         ------

@@ -43,12 +43,15 @@ class ReplaySummary:
     ----------
     study, setting : Replay, ReplaySetting
         The study and its size.
-    classes, far, checks : tuple of str
-        Classes of products, see `class_name`: with recorded operands, with operands extended to `EXTRAPOLATED_K`, and
-        with extended operands for which the extended length was also recorded.
+    classes : tuple of str
+        Classes of products with recorded operands, see `class_name`.
+    far : tuple of str
+        Classes of products with operands extended to `EXTRAPOLATED_K`.
+    checks : tuple of str
+        Classes of products with extended operands for which operands of the extended length were also recorded.
     values : dict
-        Metrics by class and arm, then by checkpoint and layer: `REPLAY_METRICS`, `OF_OPERANDS`, "quantization" and
-        "largest" (in percent), means over draws.
+        Means of metrics over draws, by class and arm, then by checkpoint and layer. The metrics are `REPLAY_METRICS`,
+        `OF_OPERANDS`, and "quantization" and "largest", both in percent.
     lines : dict
         The same metrics for synthetic operands, by family, arm and K.
     about : dict

@@ -98,7 +98,7 @@ class FlushedFmaSum(_X86Sum):
         return self.group_size
 
     def of_c(self) -> int:
-        """Return the group size, because the chain begins with C."""
+        """Return the number of roundings of C: the group size, because the chain begins with C."""
         return self.group_size
 
     def add(self, x: Float32Matrix, y: Float32Matrix, state: Float32Matrix, i: int, j: int) -> None:
