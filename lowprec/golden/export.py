@@ -317,6 +317,8 @@ def _scales(accumulator: Accumulator) -> dict[str, Any]:
     if fmt is None:
         names = "SCALE_ARRAYS", "SCALE_NAMES", "SCALE_ARGUMENTS", "SCALES_SAY", "SCALE_PRODUCT"
         return {**values, **dict.fromkeys(names, "")}
+    if fmt.has_zero and not fmt.subnormals:
+        raise ExportError(f"golden: scale_format must be a format with subnormals or without zero, got {fmt}")
     arrays, at = ", const uint8_t *sa, const uint8_t *sb", f"(start + i) / {name}_SCALE_BLOCK"
     return {
         **values, "SCALE_ARRAYS": arrays, "SCALE_NAMES": ", sa, sb, i", "SCALE_ARGUMENTS": f"{arrays}, int start",

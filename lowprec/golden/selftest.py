@@ -67,7 +67,7 @@ def selftest(name: str, answer: Oracle | None, accumulator: Accumulator, fa: For
 def _codes(rng: np.random.Generator, fmt: Format, shape: tuple[int, int]) -> np.ndarray:
     """Return codes in a format: magnitudes near 1 in the first half of the rows, arbitrary codes in the second."""
     codes = rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64)
-    one = -fmt.emin + 1 if fmt.has_zero else -fmt.emin
+    one = fmt.has_subnormals - fmt.emin
     near = ((one + rng.integers(-4, 4, shape)) << fmt.mantissa_bits) | rng.integers(0, 1 << fmt.mantissa_bits, shape)
     near = np.clip(near, 0, fmt.max_code).astype(np.uint64) | rng.integers(0, 2, shape).astype(np.uint64) * np.uint64(
         fmt.sign_mask

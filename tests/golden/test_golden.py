@@ -303,6 +303,8 @@ def test_what_cannot_be_exported_says_why() -> None:
         c_header("fp64")
     with pytest.raises(ExportError, match=r"at most 12 significant bits .* got float32 and float32 for "):
         c_header(lp.accumulators["cdna2_f16"].with_(input_formats=()), "float32")
+    with pytest.raises(ExportError, match="scale_format must be a format with subnormals or without zero, got dl8"):
+        c_header(lp.accumulators["blackwell_nvfp4"].with_(scale_format="dl8"))
     with pytest.raises(ExportError, match="must not promote"):
         c_header(lp.accumulators["hopper_fp8"].with_(promote_every=128))
     with pytest.raises(ExportError, match="must be a signed floating-point format with a zero, got e8m0fnu"):
