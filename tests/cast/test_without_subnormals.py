@@ -10,6 +10,7 @@ ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_od
 FORMATS = (
     lp.formats["dl8"], lp.formats["dl16"], lp.Format("e1m3", 1, 3, specials="finite", subnormals=False),
     lp.Format("fnuz", 5, 2, specials="fnuz", subnormals=False),
+    lp.Format("u", 4, 3, signed=False, specials="fn", subnormals=False),
 )  # fmt: skip
 
 
@@ -26,7 +27,8 @@ def test_every_code(fmt: lp.Format) -> None:
     assert np.array_equal(lp.encode(values[: finite.size], fmt), finite)
     assert (np.diff(values[: finite.size]) > 0).all()
     assert fmt.smallest_normal == fmt.smallest_subnormal == values[1] == 2.0**fmt.emin * (1 + fmt.eps)
-    assert fmt.nextafter(0.0, 1.0) == values[1] == -fmt.nextafter(0.0, -1.0) == fmt.ulp(0.0)
+    assert fmt.nextafter(0.0, 1.0) == values[1] == fmt.ulp(0.0)
+    assert fmt.nextafter(0.0, -1.0) == (-values[1] if fmt.signed else 0)
     assert not fmt.is_representable(2.0**fmt.emin)
 
 
@@ -39,7 +41,7 @@ def test_casts(fmt: lp.Format, rounding: str) -> None:
     near = fmt.smallest_normal * np.exp2(rng.uniform(-3, 3, 400)) * rng.choice([-1, 1], 400)
     halves = np.arange(-64, 65) * 2.0 ** (fmt.emin - fmt.mantissa_bits - 2)
     x = np.concatenate([near, halves, rng.standard_normal(100), [0.0, 1e-40, -1e-300]])
-    x = x[np.abs(x) < fmt.max]
+    x = x[np.abs(x) < fmt.max] if fmt.signed else np.abs(x[np.abs(x) < fmt.max])
     for given in (x, x.astype(np.float32)):
         wanted = lp.round_to(given, wide, rounding=rounding)
         wanted = np.where(np.abs(wanted) < fmt.smallest_normal, np.copysign(0, wanted), wanted)
@@ -57,6 +59,16 @@ def test_sums_of_products() -> None:
         found = lp.mma(a, b, accumulator=unit, a_format=fmt, b_format=fmt).view(np.uint32)
         wanted = [[rule.dot(x.tolist(), y.tolist(), 0, oracle.DL8, oracle.DL8) for y in b] for x in a]
         assert np.array_equal(found, wanted), name
+
+
+def test_scales_of_an_unsigned_format() -> None:
+    """Codes from 8 on, 0 and NaN are those of E4M3."""
+    unit, rng = lp.accumulators["blackwell_nvfp4"], np.random.default_rng(7)
+    a, b = (rng.integers(0, 16, (20, 64), np.uint8) for _ in "ab")
+    scales = {f"{side}_scale": rng.choice(np.r_[0, 8:128], (20, 4)).astype(np.uint8) for side in "ab"}
+    found, wanted = (lp.mma(a, b, accumulator=unit.with_(scale_format=f), **scales) for f in (FORMATS[-1], "e4m3fn"))
+    assert np.array_equal(found, wanted, equal_nan=True)
+    assert 0 < np.isnan(found).sum() < found.size
 
 
 @pytest.mark.parametrize(

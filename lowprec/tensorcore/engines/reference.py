@@ -71,7 +71,7 @@ def decompose(
     kind = np.empty((rows, k), np.int8)
     aligned.take_apart(codes, fmt.params, significand, exponent, kind)
     if not fmt.subnormals:  # code 0 and its negative would otherwise be normal numbers
-        zeros = (codes & codes.dtype.type(fmt.sign_mask - 1)) == 0
+        zeros = (codes & ~codes.dtype.type(fmt.sign_mask)) == 0
         significand[zeros], exponent[zeros] = 0, aligned.FAR
     if scale is not None and scale_format is not None:
         _, x, nan = decompose_scales(scale, scale_format)
