@@ -35,7 +35,7 @@ def test_simulated_roundings() -> None:
         assert np.array_equal(np.signbit(found), np.signbit(wanted))
     rule = oracle.ChunkSums()
     ends = [rule.dot([x], [0x3F800000], 0, oracle.FLOAT32, oracle.FLOAT32) for x, _ in rows]
-    assert [found for found in ends if found < 0x7FC00000] == [y for _, y in rows if y < 0x7FC00000]
+    assert ends == [y for _, y in rows]
 
 
 @pytest.mark.parametrize("rounded_sum", ["chunk", "running"])
