@@ -185,7 +185,7 @@ class _Head:
         bounded: NDArray[np.bool_] = (
             (least > 0)
             & (highest < p.max)
-            & (products * growth / unit < kernel.values.stored_format.max / 2)
+            & (products * growth / unit < kernel.values.largest_sum / 2)
             & (sum_error < 0.5)
         )
         share = weights / total

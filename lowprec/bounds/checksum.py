@@ -268,7 +268,7 @@ class Bound:
             weights + (k + MOST_ROWS) * 2.0**-52,  # the checksum itself, in float64
             growth * (1 + half) * (n * error.absolute + 2 * TINY) / shared,
             4 * (chains + 1) * TINY + (target.smallest_subnormal if half else 0.0),
-            accumulator.stored_format.max / 2,
+            accumulator.largest_sum / 2,
             min(target.max, float32.max) / 2,
             factor,
         )

@@ -278,7 +278,7 @@ def _chains(a: Quantized, b: Quantized, order: Order, every: int | None) -> Erro
         edges, first, np.array(steps), np.array([(1 + error.relative) ** n for n in steps]),
         _are_rescaled(scales, first), np.all([power_of_two(s[:, last]).all(axis=0) for s in scales], axis=0),
         scopes, scaled, 2.0**rule.product_scale_log2, 2.0**-rule.output_bits + 5 * U,
-        rule.stored_format.max / 2,
+        rule.largest_sum / 2,
         1 if library.fma_promotion else 2, alone,
     )  # fmt: skip
     exact, most, variance = (np.empty((a.shape[0], b.shape[0])) for _ in range(3))

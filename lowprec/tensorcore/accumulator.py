@@ -173,6 +173,11 @@ class Accumulator(Value, ABC):
         return np.dtype(f"f{self.stored_format.bits // 8}")
 
     @property
+    def largest_sum(self) -> float:
+        """Largest number that a sum may reach without overflow."""
+        return self.stored_format.max
+
+    @property
     def default_format(self) -> Format:
         """Format assumed for codes if no format is given."""
         return self.input_formats[0] if self.input_formats else _E4M3

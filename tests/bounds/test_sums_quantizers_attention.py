@@ -208,6 +208,15 @@ def test_wrong_attention_is_refused():
     assert isinstance(t.test(lp.round_to(right * np.float32(1.004), "bfloat16")), Impossible | Unlike)
 
 
+def test_attention_whose_chunks_overflow_has_no_finite_bound():
+    unit = lp.accumulators["aiu_dl8"].with_(input_formats=(), chunk_format="dl8")
+    kernel, q, k = lp.attentions["fa3_bf16"].with_(values=unit), *(np.zeros((n, 64), np.float32) for n in (2, 64))
+    for value, is_finite in ((200, False), (0.5, True)):
+        v = np.full((64, 64), value, np.float32)
+        assert np.isfinite(attention(q, k, v, kernel=kernel).out).all() == is_finite
+        assert np.isfinite(lp.attention_tolerance(q, k, v, kernel=kernel).bound).all() == is_finite
+
+
 def _names():
     x = normal(np.random.default_rng(8), 4, 64)
     return {"x": x, "own": lp.attentions["fa3_bf16"].with_(exp2=_Unknown())}

@@ -362,3 +362,14 @@ def test_sums_that_overflow_have_no_finite_bound(name):
             seen += int(infinite.sum())
             assert np.isinf(lp.tolerance(a, b, orders=0, **options).bound[infinite]).all()
     assert seen > 100
+
+
+@pytest.mark.parametrize("rounded_sum", ["chunk", "running"])
+def test_chunks_that_overflow_have_no_finite_bound(rounded_sum):
+    unit = lp.accumulators["aiu_dl8"].with_(rounded_sum=rounded_sum, chunk_format="dl8")
+    q, small = (lp.Quantized(lp.encode(np.full((1, 64), x), "dl8"), np.ones((1, 1), np.float32), "dl8", "tensor")
+                for x in (448, 0.5))  # fmt: skip
+    options = {"accumulator": unit, "library": "cublaslt_fast"}
+    assert np.isinf(lp.gemm(q, q, **options)).all()
+    assert np.isinf(lp.tolerance(q, q, orders=0, **options).bound).all()
+    assert np.isfinite(lp.tolerance(small, small, orders=0, **options).bound).all()

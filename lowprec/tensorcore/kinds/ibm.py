@@ -42,6 +42,11 @@ class ChunkedSum(Accumulator):
     summary = "exact sum of a chunk, rounded to float32 and to a narrower format, then added to C in float32"
     oracle_class = "ChunkSums"
 
+    @property
+    def largest_sum(self) -> float:
+        """Largest number that a sum may reach without overflow: also the sum that is rounded to the narrower format."""
+        return min(self.stored_format.max, self.chunk_format.max)
+
     def check(self) -> None:
         """Check the narrower format and the sum that is rounded to it."""
         caller, fmt = f"ChunkedSum {self.name}", formats.get(self.chunk_format)
