@@ -99,6 +99,20 @@ formats: Registry[Format] = Registry(
 P3109 family (``p3109_k8p4se`` or ``binary8p4se``)."""
 
 
+def format_of(caller: str, given: Any, get: Callable[[Any], Format] = formats.get) -> Format:
+    """Return a format, given as a name or an object.
+
+    Raises
+    ------
+    TypeError
+        If it is neither a format nor a string.
+    """
+    try:
+        return get(given)
+    except TypeError:
+        raise TypeError(f"{caller} must be a format or a name of one, got {given!r}") from None
+
+
 def formats_of(caller: str, given: Any, get: Callable[[Any], Format] = formats.get) -> tuple[Format, ...]:
     """Return one or several formats, given as names or objects, as a tuple.
 

@@ -19,7 +19,7 @@ from .._markup import html_table
 from .._values import Value, compared_fields, normalize_fields
 from ..cast.casts import decode
 from ..cast.constants import decode_constants, has_word_kernel
-from ..format.catalogue import Format, formats, formats_of
+from ..format.catalogue import Format, format_of, formats, formats_of
 from ..kernels.cast.nearest import decode32
 from ..kernels.tensorcore.bounds.chains import ALIGNED, LINEAR, BlockError
 from ..order.summation_tree import SumNode, drawing
@@ -130,18 +130,19 @@ class Accumulator(Value, ABC):
     scale_block = 0
 
     def __post_init__(self) -> None:
+        caller = f"{type(self).__name__} {self.name}"
         for name in ("input_formats", "daz_formats"):
             if name in self.__dict__:
-                found = formats_of(f"{type(self).__name__}: {name}", getattr(self, name), _format)
+                found = formats_of(f"{caller}: {name}", getattr(self, name), _format)
                 object.__setattr__(self, name, found)
         for name in ("output_format", "scale_format"):
             if self.__dict__.get(name) is not None:
-                object.__setattr__(self, name, _format(getattr(self, name)))
+                object.__setattr__(self, name, format_of(f"{caller}: {name}", getattr(self, name), _format))
         normalize_fields(self)
         for name, (low, high) in _RANGES.items():
-            if self.__dict__.get(name) is not None:
-                check_int(f"{type(self).__name__} {self.name}", name, getattr(self, name), low, high)
-        caller = f"{type(self).__name__} {self.name}"
+            optional = getattr(type(self), name, 0) is None  # the class attribute is the default
+            if name in self.__dict__ and not (optional and getattr(self, name) is None):
+                check_int(caller, name, getattr(self, name), low, high)
         if self.output_format not in self.output_formats:
             allowed = ", ".join(f.name for f in self.output_formats)
             raise ValueError(f"{caller}: output_format must be one of {allowed}, got {self.output_format}")

@@ -228,6 +228,10 @@ test_refused = pytest.mark.sampled(60)(refusals([
     ("mma('blackwell_mxf8', a_scale=np.ones((2, 1)), b_scale=scale)", TypeError,
      "codes of e8m0fnu must be unsigned integers, got float64"),
     ("change('hopper_fp8', group_size=0)", "group_size must be an integer from 1 to 1024, got 0"),
+    *((f"change({name!r}, group_size=None)", "group_size must be an integer from 1 to 1024, got None")
+      for name in ("hopper_fp8", "zvdota_fp8", "aiu_dl8")),
+    ("change('hopper_fp8', output_format=3)", TypeError,
+     r"FusedSum hopper_fp8\(output_format=3\): output_format must be a format or a name of one, got 3"),
     ("change('hopper_fp8', fraction_bits=41)", "fraction_bits must be an integer from 3 to 40, got 41"),
     ("change('hopper_fp8', align='up')", "align must be one of 'truncate', 'floor', 'nearest', got 'up'"),
     ("change('hopper_fp8', output_format='float64')",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._checks import check_choice
 from ...cast.casts import round_to
-from ...format.catalogue import Format, formats
+from ...format.catalogue import Format, format_of, formats
 from ...order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..accumulator import Accumulator, StepError
 from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
@@ -49,7 +49,8 @@ class ChunkedSum(Accumulator):
 
     def check(self) -> None:
         """Check the narrower format and the sum that is rounded to it."""
-        caller, fmt = f"ChunkedSum {self.name}", formats.get(self.chunk_format)
+        caller = f"ChunkedSum {self.name}"
+        fmt = format_of(f"{caller}: chunk_format", self.chunk_format)
         object.__setattr__(self, "chunk_format", fmt)
         check_choice(caller, "rounded_sum", self.rounded_sum, get_args(RoundedSum))
         if fmt.is_table or fmt.is_integer or not fmt.signed or fmt.nan_code is None:
