@@ -58,7 +58,9 @@ class Format(Layout):
         False if code 0 is a power of two (e8m0fnu); such formats also lack subnormals.
     subnormals : bool
         False if the lowest exponent field has normal numbers, except code 0 and its negative, which are zeros (dl16).
-        Values that round to less than the smallest normal number then become zero.
+        A value is rounded as if exponents had no lower end, and becomes zero if it is then less than the smallest
+        normal number, in directed and stochastic roundings too: ``up`` of ``0.9 * 2**emin`` is 0, ``down`` of -2^-40
+        is -0 (dl16), and stochastic roundings of magnitudes up to ``2**emin`` are always 0.
     source : str
         Reference for the definition.
 
