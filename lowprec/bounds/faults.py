@@ -14,6 +14,7 @@ from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..registry import Registry
 from ..tensorcore.accumulator import AlignedSum
+from ..tensorcore.library import gemm_libraries
 from ..tensorcore.matmul import matmul_f32
 from ..tensorcore.operands import slice_k
 from .product import Product
@@ -322,7 +323,11 @@ def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64
     right = product.result()
     c = None if product.c is None else np.asarray(product.c).T
     sources = None if product.sources is None else (product.sources[1], product.sources[0])
-    exchanged = replace(product, a=product.b, b=product.a, c=c, sources=sources)
+    options, library = dict(product.options), gemm_libraries.get(product.options.get("library", "deepgemm"))
+    if library.stream_k:
+        blocks, rows, columns = library.stream_k
+        options["library"] = library.with_(stream_k=(blocks, columns, rows))
+    exchanged = Product(product.b, product.a, c, options, sources)
 
     def wrong() -> Iterator[tuple[str, Result | None]]:
         for name in faults:

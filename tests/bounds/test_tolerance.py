@@ -180,6 +180,18 @@ def test_operands_may_be_empty(m, n, k):
         assert not m * n or isinstance(t.test(np.ones((m, n))), Impossible)
 
 
+def test_faults_of_stream_k_are_named():
+    """Tiles of 64 rows and 128 columns hold whole blocks of B's scales, in exchanged operands too."""
+    rng, library = np.random.default_rng(0), lp.GemmLibrary("s", stream_k=(8, 64, 128))
+    x, y = (normal(rng, rows, 256) for rows in (160, 256))
+    a, b = lp.quantize(x, "e4m3fn 1x128"), lp.quantize(y, "e4m3fn 128x128")
+    t, d = lp.tolerance(a, b, library=library), lp.gemm(a, b, library=library)
+    wrong = d.copy()
+    wrong[3] *= 1.5
+    assert isinstance(t.test(wrong), Impossible)
+    assert t.test(np.roll(d, 1, axis=1)).cause == "row neighbour, with A and B exchanged"
+
+
 def test_any_order_reaches_beyond_a_promotion():
     """With one scale, a chain may take the largest products of all K, not only those of its own range."""
     x = np.ones((2, 256), np.float32)
