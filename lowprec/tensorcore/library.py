@@ -131,6 +131,8 @@ class GemmLibrary(Value):
         at least as many rows as columns, else along the columns; the first blocks take one more tile of K. If each tile
         of the result has the same number of blocks, no block takes part in two.
         """
+        if not m * n:
+            return []
         blocks, rows, columns = self.stream_k
         across, down, each = -(-n // columns), -(-m // rows), max(-(-k // self.split_tile), 1)
         work = across * down * each

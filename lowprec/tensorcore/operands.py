@@ -333,7 +333,7 @@ def interleave_k(q: Quantized, step: int) -> Quantized:
         )
     wide = np.zeros((rows, -(-k // (2 * step)) * 2 * step), q.codes.dtype)
     wide[:, :k] = q.codes
-    ordered = wide.reshape(rows, -1, step // 2, 2, 2).swapaxes(2, 3)
+    ordered = wide.reshape(rows, wide.shape[1] // (2 * step), step // 2, 2, 2).swapaxes(2, 3)
     granularity = q.granularity if columns is None or columns < k else Granularity(q.granularity.rows, None)
     return replace(q, codes=np.ascontiguousarray(ordered).reshape(wide.shape), granularity=granularity)
 

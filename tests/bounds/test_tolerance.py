@@ -178,6 +178,9 @@ def test_operands_may_be_empty(m, n, k):
         assert t.exact.shape == (m, n)
         assert isinstance(t.test(lp.gemm(a, b)), BitsEqual)
         assert not m * n or isinstance(t.test(np.ones((m, n))), Impossible)
+    for library in ("cutlass_stream_k", lp.gemm_libraries["deepgemm"].with_(k_order="interleaved")):
+        d = lp.gemm(a, b, library=library)
+        assert isinstance(lp.tolerance(a, b, library=library).test(d), BitsEqual)
 
 
 def test_faults_of_stream_k_are_named():
