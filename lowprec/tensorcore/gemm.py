@@ -207,8 +207,6 @@ def _matrix(
     (m, k), n, library, scales = a.codes.shape, len(b.codes), order.library, None
     if b.codes.shape[1] != k:
         check_matmul("gemm", a.codes.shape, b.codes.shape)
-    if m == 0 or n == 0:
-        return np.zeros((m, n), np.float32)
     if library.k_order == "interleaved":
         a, b, order = interleave_k(a, order.way.step), interleave_k(b, order.way.step), order._replace(kept=None)
         k = a.codes.shape[1]
@@ -217,6 +215,9 @@ def _matrix(
         scales = scale_a, scale_b
     if library.stream_k:
         _check_tiles(library, a, b)
+    if m == 0 or n == 0:
+        return np.zeros((m, n), np.float32)
+    if library.stream_k:
         total, order = np.empty((m, n), np.float32), order._replace(kept=None)  # packed for all columns, not a tile's
         for rows, columns, parts in library.streamed_parts(m, n, k):
             total[rows, columns] = functools.reduce(_added, _parts(a[rows], b[columns], parts, order))

@@ -183,6 +183,19 @@ def test_operands_may_be_empty(m, n, k):
         assert isinstance(lp.tolerance(a, b, library=library).test(d), BitsEqual)
 
 
+@pytest.mark.parametrize(
+    ("spec", "library", "message"),
+    [
+        ("e4m3fn 1x128", "cublaslt", "must be constant along K"),
+        ("e4m3fn 128x128", lp.GemmLibrary("s", stream_k=(8, 64, 64)), "must be multiples of the 128 rows"),
+    ],
+)
+def test_empty_operands_are_checked(spec, library, message):
+    a, b = (lp.quantize(np.ones((rows, 256), np.float32), spec) for rows in (0, 256))
+    with pytest.raises(ValueError, match=message):
+        lp.gemm(a, b, library=library)
+
+
 def test_faults_of_stream_k_are_named():
     """Tiles of 64 rows and 128 columns hold whole blocks of B's scales, in exchanged operands too."""
     rng, library = np.random.default_rng(0), lp.GemmLibrary("s", stream_k=(8, 64, 128))
