@@ -159,7 +159,8 @@ class _Head:
         flushed = _LEAST * (tiles + 2)
         # Errors of the numerator only: rounding of P, rescaling of O, and the sums of the tensor core.
         p, unit = kernel.p_format, 2.0**-kernel.p_offset
-        half, small = half_ulp(p), p.smallest_subnormal / 2 * unit + flushed
+        largest_flushed = p.smallest_subnormal / 2 if p.has_subnormals else p.smallest_subnormal
+        half, small = half_ulp(p), largest_flushed * unit + flushed
         computed = weights * (1 + shared) + np.where(sees, flushed, 0.0)
         seen = sees.astype(np.float64)
         sizes = np.where(v == 0, 0.0, np.maximum(np.abs(v), kernel.operands.smallest_normal))

@@ -192,6 +192,19 @@ def test_worst_cases_of_attention_stay_within_the_bound():
     assert near > 0.02
 
 
+def test_probabilities_without_subnormals_are_lost_within_the_bound():
+    """P just below the smallest number of a format without subnormals is zero, in 1,024 keys."""
+    kernel, n = lp.attentions["fa3_fp8"], 1025
+    kernel = kernel.with_(p_format=lp.formats["dl8"], values=lp.accumulators["float32"].with_(input_formats=()))
+    q, k, v = (np.zeros((rows, 64), np.float32) for rows in (1, n, n))
+    q[0, 0] = k[-1, 0] = v[:-1] = 1
+    options = {"kernel": kernel, "scale": 14.93 * np.log(2), "out_format": "float32"}
+    t, d = lp.attention_tolerance(q, k, v, **options), attention(q, k, v, **options).out
+    assert (d == 0).all()
+    assert (np.abs(d - t.exact) <= t.bound).all()
+    assert isinstance(t.test(d), BitsEqual)
+
+
 def test_wrong_attention_is_refused():
     rng = np.random.default_rng(7)
     q, k, v = (lp.round_to(normal(rng, rows, 64), "bfloat16") for rows in (16, 256, 256))
