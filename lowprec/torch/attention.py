@@ -51,9 +51,10 @@ def attention(
     causal : bool
         Whether query i sees keys up to ``i + N - M`` only.
     mask : Tensor of bool, shape (B or 1, 1, M, N), optional
-        Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
-        with a sliding window. Padding on either side is omitted, as in varlen kernels; the output of a query without
-        keys is zero. PyTorch's kernels, such as ``sdpa_math``, also compute hidden keys, and accept any mask.
+        Keys that each query sees; columns after the N keys are ignored. Per sequence, it must be consecutive queries
+        and keys, all visible, causal, or causal with a sliding window. Padding on either side is omitted, as in varlen
+        kernels; the output of a query without keys is zero. PyTorch's kernels, such as ``sdpa_math``, also compute
+        hidden keys, and accept any mask.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 
@@ -79,6 +80,8 @@ def attention(
         raise ValueError("lowprec.torch.attention: mask must be None with causal=True, got both")
     kernel = attentions.get(kernel)
     _check_operands(q, k, v, kernel)
+    if mask is not None:
+        mask = _checked(mask, q.shape[0], q.shape[2], k.shape[2])
     out: Tensor = _Attention.apply(q, k, v, kernel, causal, mask, scale)
     return out.to(q.dtype)
 
@@ -92,7 +95,7 @@ class _Attention(torch.autograd.Function):
         arrays = [x.detach().float().numpy() for x in (q, k, v)]
         (batch, heads, m, d), n = q.shape, k.shape[2]
         visible = [[_Visible(slice(0, m), slice(0, n), causal)]] * batch
-        given = None if mask is None else np.broadcast_to(_checked(mask, batch, m, n), (batch, m, n))
+        given = None if mask is None else np.broadcast_to(mask[:, 0].numpy(), (batch, m, n))
         if given is not None and not kernel.schedule.takes_masks:
             visible = [_visible(b, rows) for b, rows in enumerate(given)]
         out = np.zeros((batch, heads, m, v.shape[3]), np.float32)
@@ -140,15 +143,16 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel) ->
     check_shapes(*shapes, kernel)
 
 
-def _checked(mask: Tensor, batch: int, m: int, n: int) -> Mask:
-    """Check a mask and return it in the shape [B or 1, M, N]."""
-    if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[0] not in (1, batch):
+def _checked(mask: Tensor, batch: int, m: int, n: int) -> Tensor:
+    """Check a mask and return its part [B or 1, 1, M, N]."""
+    shape = tuple(mask.shape)
+    fits = len(shape) == 4 and shape[0] in (1, batch) and shape[1:3] == (1, m) and shape[3] >= n
+    if mask.dtype != torch.bool or not fits:
         raise ValueError(
             f"lowprec.torch.attention: mask must be bool of shape ({batch}, 1, {m}, {n}), one for all heads, got "
-            f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+            f"{str(mask.dtype).removeprefix('torch.')} of shape {shape}"
         )
-    found: Mask = mask[:, 0, :, :n].numpy()
-    return found
+    return mask[..., :n]
 
 
 def _visible(b: int, mask: Mask) -> list[_Visible]:

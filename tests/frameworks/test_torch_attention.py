@@ -3,6 +3,7 @@
 import copy
 import pathlib
 import pickle
+import re
 import threading
 import weakref
 
@@ -77,12 +78,25 @@ def test_padding_is_left_out_sequence_by_sequence():
     [
         (torch.eye(4, dtype=torch.bool)[None, None].flip(-1), "row 0 of sequence 0 with 1 of 4 keys .* at 3"),
         (torch.zeros(1, 1, 4, 4), r"mask must be bool of shape \(1, 1, 4, 4\), one for all heads, got float32"),
-        (torch.ones(1, 2, 4, 4, dtype=torch.bool), r"one for all heads, got bool of shape \(1, 2, 4, 4\)"),
+        *(
+            (torch.ones(shape, dtype=torch.bool), re.escape(f"one for all heads, got bool of shape {shape}"))
+            for shape in ((1, 2, 4, 4), (1, 1, 3, 4), (1, 1, 1, 4), (1, 1, 4, 3))
+        ),
     ],
 )
 def test_a_mask_that_no_kernel_computes_is_quoted(mask, message):
     with pytest.raises(ValueError, match=message):
         lpt.attention(*drawn(3, 1, 2, 4, 8), mask=mask)
+
+
+def test_columns_after_the_keys_are_ignored():
+    grads = []
+    for columns in (4, 6):
+        q = drawn(1, 1, 4, 16).requires_grad_()
+        mask = torch.ones(1, 1, 4, columns, dtype=torch.bool).tril()
+        lpt.attention(q, q, q, "sdpa_math", mask=mask).sum().backward()
+        grads.append(q.grad)
+    assert torch.equal(*grads)
 
 
 @pytest.mark.parametrize("masked", [False, True])
