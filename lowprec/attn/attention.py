@@ -19,6 +19,7 @@ from ..cast.arrays import format_from_dtype
 from ..cast.casts import encode, round_to
 from ..format.catalogue import Format, formats
 from .catalogue import attentions
+from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
 from .tiles import Call
@@ -117,7 +118,8 @@ def attention(
         Whether to find the outputs that the public documentation of the hardware does not determine, which takes about
         four times as long.
     progress : callable, optional
-        Function that is called with the numbers of finished rows and of all rows, at least once per 512 rows.
+        Function that is called with the numbers of finished rows and of all rows, at least once per 512 rows, and
+        once if there are no rows or no keys.
     like : array or str, optional
         Array package of the output: NumPy, torch or JAX.
 
@@ -128,10 +130,12 @@ def attention(
 
     Raises
     ------
+    TypeError
+        If `progress` is not callable.
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        mask, softcap, sinks, splits or pages, or `undecided` is combined with a softcap, with splits, or with a kernel
-        that has `normalizes_p`.
+        mask (``sdpa_math``: with `causal`), softcap, sinks, splits or pages, or `undecided` is combined with a softcap,
+        with splits, or with a kernel that has `normalizes_p`.
 
     Notes
     -----
@@ -159,6 +163,7 @@ def attention(
     -0.1%
     """
     kernel = attentions.get(kernel)
+    _check_calls(kernel, causal, mask, progress)
     arrays = [operand_codes("attention", name, x, kernel.operands) for name, x in (("q", q), ("k", k), ("v", v))]
     given = arrays[0].ndim
     q, k, v = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
@@ -183,6 +188,8 @@ def attention(
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
     lower, upper = (np.zeros_like(out), np.zeros_like(out)) if undecided else (out, out)
     advance = None if progress is None else _rows_counter(progress, lse.size * splits)
+    if advance is not None and not (lse.size and n):
+        advance(lse.size * splits)
     for b in range(batch):
         for h in range(heads if m and n else 0):
             group, member = divmod(h * key_heads, heads)
@@ -295,6 +302,13 @@ def _check_options(
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
     if undecided and kernel.normalizes_p and not kernel.is_determined:
         raise ValueError(f"attention: undecided must be False for {kernel}, which normalizes P, got True")
+
+
+def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(f"attention: progress must be callable or None, got {brief_repr(progress)}")
+    if mask is not None and causal and isinstance(kernel.schedule, TorchMath):
+        raise ValueError(f"attention: mask must be None with causal=True for {kernel}, as in PyTorch, got both")
 
 
 def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:

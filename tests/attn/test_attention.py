@@ -113,6 +113,11 @@ def test_dtypes_and_packages() -> None:
         ({"window": (-2, 0)}, r"window"),
         ({"window": (1,)}, r"window must be two integers, left and right, got \(1,\)"),
         ({"scale": "x"}, r"scale"),
+        ({"progress": 3}, r"progress must be callable or None, got 3"),
+        (
+            {"kernel": "sdpa_math", "mask": np.ones((4, 40), bool), "causal": True},
+            r"mask must be None with causal=True",
+        ),
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
@@ -141,6 +146,10 @@ def test_memory_is_that_of_a_tile_and_progress_is_reported() -> None:
     calls: list[tuple[int, int]] = []
     lp.attention(q[:, :4], k, v, splits=3, progress=lambda *rows: calls.append(rows))
     assert calls == [(4 * i, 24) for i in range(1, 7)]
+    for queries, keys, rows in ((0, 4, 0), (4, 0, 8)):
+        calls.clear()
+        lp.attention(q[:, :queries], k[:, :keys], v[:, :keys], progress=lambda *rows: calls.append(rows))
+        assert calls == [(rows, rows)]
     calls.clear()
     tracemalloc.start()
     lp.attention(q, k, v, progress=lambda *rows: calls.append(rows))
