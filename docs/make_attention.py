@@ -217,8 +217,8 @@ NaN, infinities or subnormals. Digests of eight such outputs are tests, and an
 The vector functions of PyTorch and glibc's `expf` and `logf` are public. Two rules are measured, since no source gives
 them: MKL adds at most 192 products in one chain (for K of 193 to 384, in two chains of equal length), and the sum of a
 BF16 row has two accumulators. Smaller products, with fewer than 4 queries in a block, 12 keys in a tile or 12 channels,
-have other orders; `undecided=True` marks these outputs. Other CPUs and versions may have other orders. A mask other
-than a square causal one raises an error.
+have other orders; `undecided=True` marks these outputs. Other CPUs and versions may have other orders. `mask=`
+takes any mask. A window, and `causal=True` with other numbers of keys than queries, raise an error.
 
 `sdpa_math` is PyTorch's attention by single operations (`SDPBackend.MATH`), to which it falls back if no fused kernel
 takes the operands. Q and K are each multiplied by the square root of the scale, masks are added to the scores, the
