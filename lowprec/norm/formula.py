@@ -42,8 +42,13 @@ class Span(NamedTuple):
 
     @property
     def ends(self) -> tuple[Floats, ...]:
-        """The bounds, or the value if it is known."""
-        return self[:1] if self.low is self.high else tuple(self)
+        """The bounds and the value between them that is closest to 0, or the value if it is known.
+
+        Where a bound is infinite, the third value shows what the bounds hide: 0 * inf is NaN, 0 times a number is not.
+        """
+        if self.low is self.high:
+            return self[:1]
+        return self.low, self.high, np.clip(np.zeros_like(self.low), self.low, self.high)
 
 
 Function = Callable[..., Span]
@@ -54,6 +59,26 @@ def monotone(function: Callable[..., Floats]) -> Function:
 
     def of_spans(*spans: Span) -> Span:
         return Span.around([function(*values) for values in itertools.product(*(span.ends for span in spans))])
+
+    return of_spans
+
+
+def bilinear(function: Callable[[Floats, Floats], Floats]) -> Function:
+    """Extend a sum of products to spans: the smallest products of elements are added, and the largest ones."""
+
+    def of_spans(a: Span, b: Span) -> Span:
+        pairs = [np.broadcast_arrays(*pair) for pair in itertools.product(a.ends, b.ends)]
+        if len(pairs) == 1:
+            return Span.of(function(a.low, b.low))
+        left, right = map(np.stack, zip(*pairs, strict=True))
+        products = left.astype(np.float64) * right  # exact
+        nan = np.isnan(products)
+        mixed, found = nan.any(axis=0) & ~nan.all(axis=0), []
+        for choose, limit in ((np.argmin, -np.inf), (np.argmax, np.inf)):
+            at = choose(products, axis=0)[None]
+            x, y = (np.take_along_axis(each, at, 0)[0] for each in (left, right))
+            found.append(function(np.where(mixed, np.float32(limit), x), np.where(mixed, np.float32(1), y)))
+        return Span.around(found)
 
     return of_spans
 

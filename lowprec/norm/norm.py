@@ -18,7 +18,7 @@ from .._values import Value, normalize_fields
 from ..order.exact import cast
 from ..order.order import DTYPES, FORMATS, FormatName, Order
 from ..order.rules import OrderRule
-from .formula import FUNCTIONS, Span, evaluate, monotone, parse
+from .formula import FUNCTIONS, Span, bilinear, evaluate, monotone, parse
 from .functions import SpecialFunction
 from .sums import IN_TURN, ColumnSum, Welford
 
@@ -199,6 +199,14 @@ class Norm(Value):
         return different
 
 
+def _moments(rule: Welford, a: Span) -> tuple[Span, ...]:
+    """Return the mean and the variance; both are unbounded if a is not known, as they are not monotonic in it."""
+    if a.low is a.high:
+        return tuple(map(Span.of, rule(a.low)))
+    limit = np.full((len(a.low), 1), np.inf, np.float32)
+    return (Span(-limit, limit),) * 2
+
+
 class _Rows:
     """Rows and parameters of one call, converted to float32, on which the formulas are evaluated."""
 
@@ -265,13 +273,13 @@ class _Rows:
         functions: dict[str, Callable[..., Any]] = FUNCTIONS | {
             "round": monotone(self._round),
             "sum": monotone(lambda a: plain.sum(a)[:, None]),
-            "dot": monotone(lambda a, b: products.dot(a, b)[:, None]),
+            "dot": bilinear(lambda a, b: products.dot(a, b)[:, None]),
             "sum_rows": monotone(lambda a: norm.columns(dtype, a)),
-            "dot_rows": monotone(lambda a, b: norm.columns(dtype, a, b)),
+            "dot_rows": bilinear(lambda a, b: norm.columns(dtype, a, b)),
             **{name: self._special(function) for name, function in norm.functions},
         }
         if norm.moments:
-            functions["moments"] = lambda a: tuple(map(Span.of, norm.moments(a.low)))  # type: ignore[misc]
+            functions["moments"] = functools.partial(_moments, norm.moments)
         with np.errstate(all="ignore"):
             return evaluate(f"Norm {norm.name}", text, values, functions)
 

@@ -235,6 +235,38 @@ def test_what_a_function_may_be_does_not_change_decided_outputs():
     assert pole.undecided([[1e-8, 1.0, np.nan]]).tolist() == [[True, True, False]]
 
 
+EXP = [("exp", Approximate("exp", 2))]
+
+
+@pytest.mark.parametrize(
+    ("formula", "weight"),
+    [
+        ("y = dot(exp(x * x), weight) * x", [1.0, -1.0]),
+        ("y = dot(weight, exp(x * x)) * x", [1.0, -1.0]),
+        ("y = dot_rows(exp(x * x), x) * x", [1.0, 1.0]),
+        ("m, v = moments(exp(x * x))\ny = x - m", [1.0, 1.0]),
+        ("m, v = moments(exp(x * x))\ny = x * v", [1.0, 1.0]),
+        ("y = 1 / (exp(x * x) - 2.7182817) * 0", [1.0, 1.0]),
+    ],
+)
+def test_outputs_that_are_zero_only_by_cancellation_are_undecided(formula, weight):
+    norm = lp.Norm("mine", formula, functions=EXP, moments=Welford())
+    assert norm.undecided([[1.0, 1.0], [-1.0, -1.0]], weight).all()
+
+
+def test_dot_products_that_every_value_agrees_on_are_decided():
+    norm = lp.Norm("mine", "y = dot(exp(x), weight) * weight", functions=EXP)
+    x = [[1.0, 1.0], [1.0, np.inf], [1.0, np.nan]]
+    assert norm.undecided(x, [0.0, 1.0])[:, 1].tolist() == [True, False, False]
+    assert not norm.undecided(np.zeros((1, 2), "f2"), np.ones(2, "f2")).any()
+
+
+def test_errors_around_zero_have_both_signs():
+    low, high = Approximate("log", 2).bounds(np.ones(1, np.float32))
+    assert low == -high < 0
+    assert Approximate("exp", 2).bounds(np.full(1, -200, np.float32))[0] == 0
+
+
 def test_logarithms_of_sleef_are_within_an_ulp():
     x = np.exp(np.random.default_rng(0).uniform(0, 80, 20000)).astype(np.float32)
     got, exact = SleefLog()(x), np.log(x.astype(np.float64))
