@@ -34,7 +34,7 @@ def _order(rule: OrderRule, n: int, fma: bool) -> Order:
 
 
 class Gradient(NamedTuple):
-    """Gradients of the input and of the parameters; None where the norm's formulas assign no such gradient."""
+    """Gradients of the input and of the parameters; None for a parameter that is not given or has no formula."""
 
     dx: Array
     dweight: Array | None
@@ -74,6 +74,8 @@ class Norm(Value):
         Rule of the mean and variance of a row.
     functions : tuple of (str, SpecialFunction)
         Special functions, each with its name in the formulas.
+    unweighted : Norm, optional
+        Norm that is applied if no weight is given; by default, this one with a weight of ones.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str
@@ -97,6 +99,7 @@ class Norm(Value):
     columns: ColumnSum = _COLUMNS
     moments: Welford | None = None
     functions: tuple[tuple[str, SpecialFunction], ...] = ()
+    unweighted: Norm | None = None
     dtypes: tuple[FormatName, ...] = ("float32", "bfloat16", "float16")
     source: str = dataclasses.field(default="user-defined", compare=False)
     validated_against: str = dataclasses.field(default="", compare=False)
@@ -123,7 +126,7 @@ class Norm(Value):
         x : array [..., n]
             Rows, of float32, bfloat16 or float16; float64 is rounded to float32.
         weight, bias : array [n], optional
-            Parameters, of the dtype of x; by default, ones and zeros.
+            Parameters, of the dtype of x; by default, ones (or the norm `unweighted`) and zeros.
         eps : float
             Constant added to the variance, or to the mean of the squares.
 
@@ -164,7 +167,8 @@ class Norm(Value):
         """
         rows = _Rows(self, "gradient", x, weight, bias, eps)
         found = rows.backward(dy)
-        return Gradient(*(rows.finish(name, found[name].low) if name in found else None for name in _OUTPUTS[1:]))  # type: ignore[arg-type]
+        names = [name if name in found and rows.given[name] else "" for name in _OUTPUTS[1:]]
+        return Gradient(*(rows.finish(name, found[name].low) if name else None for name in names))  # type: ignore[arg-type]
 
     def undecided(
         self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
@@ -214,7 +218,9 @@ class _Rows:
         self, norm: Norm, caller: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, *,
         bounded: bool = False,
     ) -> None:  # fmt: skip
+        norm = norm.unweighted if weight is None and norm.unweighted else norm
         self.norm, self.caller, self.bounded = norm, caller, bounded
+        self.given = {"y": True, "dx": True, "dweight": weight is not None, "dbias": bias is not None}
         given = as_real(caller, x)
         if given.dtype == np.float64:
             given = given.astype(np.float32)

@@ -237,10 +237,11 @@ class Rows(Rule):
 
     norms: tuple[tuple[FormatName, Norm], ...] = ()
 
-    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats, eps: float = 1e-6) -> Floats:
+    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats | None, eps: float = 1e-6) -> Floats:
         """Apply the norm to rows [..., n], with its weight and bias [n] if it has these; return float32."""
         kind = DTYPES[dtype]
-        found = dict(self.norms)[dtype](x.astype(kind), *(each.astype(kind) for each in parameters), eps=eps)
+        given = [None if each is None else each.astype(kind) for each in parameters]
+        found = dict(self.norms)[dtype](x.astype(kind), *given, eps=eps)
         return found.astype(np.float32)
 
 

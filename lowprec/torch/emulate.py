@@ -206,10 +206,8 @@ class _Mode(TorchDispatchMode):
             given, shape, weight, bias, eps = args
             if odd := [p.dtype for p in (weight, bias) if p is not None and p.dtype != given.dtype]:
                 raise ValueError(f"emulate: {name} must have parameters in {given.dtype}, got {odd[0]}")
-            weight = torch.ones(shape, dtype=given.dtype) if weight is None else weight
-            bias = torch.zeros(shape, dtype=given.dtype) if bias is None else bias
-            x = rule.compute(values(given).reshape(-1, math.prod(shape)), dtype, values(weight).ravel(),
-                             values(bias).ravel(), eps=eps)  # fmt: skip
+            parameters = [None if p is None else values(p).ravel() for p in (weight, bias)]
+            x = rule.compute(values(given).reshape(-1, math.prod(shape)), dtype, *parameters, eps=eps)
         elif isinstance(rule, Rows):
             if args[1] not in (-1, args[0].dim() - 1) or args[0].dtype != out.dtype:
                 raise ValueError(f"emulate: {name} must be along the last axis, in one dtype, got axis {args[1]}")

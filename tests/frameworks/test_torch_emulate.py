@@ -52,7 +52,7 @@ def test_operations_on_rows(dtype):
     for function in (
         lambda: F.silu(x) + torch.sigmoid(x[:, 1:31]).sum(),
         lambda: x.softmax(-1) - x[:, :7].softmax(-1).sum(-1, keepdim=True),
-        lambda: F.layer_norm(x, (50,), weight, bias),
+        lambda: F.layer_norm(x, (50,), weight, bias) + F.layer_norm(x, (50,)),
         lambda: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype),
         lambda: x.sum(0) + x.pow(3).sum(0),
     ):

@@ -98,8 +98,8 @@ def test_softmax_and_its_gradient_have_the_bits_of_fractions(n):
         ]
 
 
-@pytest.mark.parametrize("n", [3, 21, 270])
-def test_layer_norm_has_the_bits_of_fractions(n):
+@pytest.mark.parametrize(("n", "weighted"), [(3, True), (21, True), (21, False), (270, True)])
+def test_layer_norm_has_the_bits_of_fractions(n, weighted):
     """Written after moments_utils.h: two levels of chunks at most."""
     x, _, weight, bias = operands(n, "float32", 1)
     terms, count = [Exact(float(v)) for v in x[0]], n // 8
@@ -136,9 +136,12 @@ def test_layer_norm_has_the_bits_of_fractions(n):
         total = join(total, (count, *lane[1:]), True)
     r = Exact(1) / Exact(root((total[2] / Exact(n) + Exact(1e-5)).value))
     expected = [
-        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) for v, w, b in zip(terms, weight, bias, strict=True)
+        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) if weighted else fma(v - total[1], r, Exact(float(b)))
+        for v, w, b in zip(terms, weight, bias, strict=True)
     ]
-    got = lp.norms["torch_cpu_layer_norm"](x, weight, bias, eps=1e-5)[0]
+    norm = lp.norms["torch_cpu_layer_norm"]
+    got = norm(x, weight if weighted else None, bias, eps=1e-5)[0]
+    assert (norm.gradient(x, x, weight if weighted else None).dweight is None) == (not weighted)
     assert [Fraction(float(v)) for v in got] == [v.value for v in expected]
 
 
