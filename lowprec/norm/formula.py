@@ -108,6 +108,26 @@ class Assignment(NamedTuple):
     value: ast.expr
 
 
+_ALLOWED = (
+    ast.Assign, ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.expr_context, *_BINARY,
+)  # fmt: skip
+_ARGUMENTS = {"fma": 3, "dot": 2, "dot_rows": 2}  # of the other functions: 1
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    return isinstance(node, _ALLOWED) and (not isinstance(node, ast.Constant) or type(node.value) in (int, float))
+
+
+def _is_plain(line: ast.Assign) -> bool:
+    """Return whether a line assigns one expression, which is not a tuple, to a name or to several names."""
+    parts = getattr(line.targets[0], "elts", line.targets)
+    return (
+        len(line.targets) == 1
+        and all(isinstance(part, ast.Name) for part in parts)
+        and not any(isinstance(node, ast.Tuple) for node in ast.walk(line.value))
+    )
+
+
 @functools.cache
 def parse(caller: str, text: str) -> tuple[Assignment, ...]:
     """Return the assignments of formulas, one per line.
@@ -121,13 +141,9 @@ def parse(caller: str, text: str) -> tuple[Assignment, ...]:
         found = ast.parse(text).body
     except SyntaxError as error:
         raise ValueError(f"{caller}: formulas must be assignments, got {error.text!r}") from None
-    allowed = (
-        ast.Assign, ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.expr_context,
-        *_BINARY,
-    )  # fmt: skip
     lines = []
     for line in found:
-        if not isinstance(line, ast.Assign) or not all(isinstance(node, allowed) for node in ast.walk(line)):
+        if not isinstance(line, ast.Assign) or not _is_plain(line) or not all(map(_is_allowed, ast.walk(line))):
             raise ValueError(
                 f"{caller}: formulas must be assignments of + - * /, calls, names and numbers, got "
                 f"{ast.unparse(line)!r}"
@@ -150,25 +166,38 @@ def evaluate(
     """
     known = dict(values)
 
-    def value(node: ast.expr) -> Any:
+    def value(node: ast.expr) -> Span:
+        found = values_of(node)
+        if len(found) != 1:
+            raise ValueError(f"{caller}: moments must be assigned to two names, got {ast.unparse(node)!r}")
+        return found[0]
+
+    def values_of(node: ast.expr) -> tuple[Span, ...]:
         if isinstance(node, ast.Constant):
-            return Span.of(np.full((1, 1), node.value, np.float32))
+            return (Span.of(np.full((1, 1), node.value, np.float32)),)
         if isinstance(node, ast.Name):
             if node.id not in known:
                 raise ValueError(f"{caller}: names must be {', '.join(known)}, got {node.id!r}")
-            return known[node.id]
+            return (known[node.id],)
         if isinstance(node, ast.UnaryOp):
-            return monotone(np.negative)(value(node.operand))
+            return (monotone(np.negative)(value(node.operand)),)
         if isinstance(node, ast.BinOp):
             a, b = value(node.left), value(node.right)
-            return _divide(a, b) if isinstance(node.op, ast.Div) else monotone(_BINARY[type(node.op)])(a, b)
+            return (_divide(a, b) if isinstance(node.op, ast.Div) else monotone(_BINARY[type(node.op)])(a, b),)
         assert isinstance(node, ast.Call)
         name = ast.unparse(node.func)
         if name not in functions:
             raise ValueError(f"{caller}: functions must be {', '.join(functions)}, got {name!r}")
-        return functions[name](*map(value, node.args))
+        if len(node.args) != (count := _ARGUMENTS.get(name, 1)):
+            raise ValueError(f"{caller}: number of arguments of {name} must be {count}, got {ast.unparse(node)!r}")
+        found = functions[name](*map(value, node.args))
+        return (found,) if isinstance(found, Span) else found
 
     for names, expression in parse(caller, text):
-        found = value(expression)
-        known.update(zip(names, [found] if len(names) == 1 else found, strict=True))
+        found = values_of(expression)
+        if len(names) != len(found):
+            raise ValueError(
+                f"{caller}: names assigned by {ast.unparse(expression)} must be {len(found)}, got {', '.join(names)}"
+            )
+        known.update(zip(names, found, strict=True))
     return known

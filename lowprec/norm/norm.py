@@ -107,6 +107,12 @@ class Norm(Value):
     def __post_init__(self) -> None:
         normalize_fields(self)
         caller = f"Norm {self.name}"
+        kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum, "moments": Welford | None,
+                 "unweighted": Norm | None}  # fmt: skip
+        for field, kind in kinds.items():
+            if not isinstance(value := getattr(self, field), kind):
+                needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
+                raise TypeError(f"{caller}: {field} must be of class {needed}, got {brief_repr(value)}")
         for dtype in self.dtypes:
             check_choice(caller, "dtypes", dtype, FORMATS[:3])
         for field, output in (("forward", "y"), ("backward", "dx")):
@@ -274,6 +280,9 @@ class _Rows:
     @with_default_fpenv
     def _evaluate(self, text: str, values: dict[str, Span], rule: OrderRule) -> dict[str, Span]:
         norm, n = self.norm, self.shape[-1]
+        if 0 in self.shape:
+            names = [name for line in parse(f"Norm {norm.name}", text) for name in line.names]
+            return dict.fromkeys([*values, *names], Span.of(np.zeros((1, n), np.float32)))
         dtype: FormatName = self.dtype.name  # type: ignore[assignment]
         plain, products = _order(rule, n, False), _order(rule, n, rule.fma)
         functions: dict[str, Callable[..., Any]] = FUNCTIONS | {
@@ -300,5 +309,12 @@ class _Rows:
     def finish(self, name: str, values: Floats) -> Array:
         """Convert an output to the dtype of x, and to the shape of x or of a parameter."""
         shape = self.shape if name in ("y", "dx") else self.shape[-1:]
+        if 0 in shape:
+            return np.zeros(shape, self.dtype)
+        rows = self.values["x"].low.shape[0] if shape is self.shape else 1
+        if values.shape != (rows, shape[-1]):
+            raise ValueError(
+                f"Norm {self.norm.name}: {name} must be an array [{rows}, {shape[-1]}], got {list(values.shape)}"
+            )
         with np.errstate(all="ignore"):
             return quiet_nan(cast(np.ascontiguousarray(values), DTYPES[self.dtype.name])).reshape(shape)

@@ -286,6 +286,18 @@ def test_columns_have_orders_by_place():
 
 
 ROWS = np.ones((2, 3), np.float32)
+MOMENTS = lp.Norm("mine", "y = x", moments=Welford())
+
+
+@pytest.mark.parametrize(("name", "dtype"), ENTRIES)
+def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
+    x, dy, weight, bias = operands(5, dtype, 0)
+    norm, given = lp.norms[name], arguments(name, weight, bias)
+    assert norm(x, *given).shape == norm.undecided(x, *given).shape == (0, 5)
+    for mine, of in zip(norm.gradient(dy, x, *given), (x, *given), strict=False):
+        assert mine.dtype == x.dtype
+        assert (mine == np.zeros_like(of)).all()
+        assert mine.shape == of.shape
 
 
 @pytest.mark.parametrize(
@@ -303,6 +315,16 @@ ROWS = np.ones((2, 3), np.float32)
         (lambda: lp.Norm("mine", "y = z")(ROWS), "names must be x, weight, bias, eps, n, got 'z'"),
         (lambda: lp.Norm("mine", "y = erf(x)")(ROWS), "functions must be fma, sqrt, max, .*, got 'erf'"),
         (lambda: lp.Norm("mine", "y = x", dtypes=("float64",)), "dtypes must be one of"),
+        (lambda: lp.Norm("mine", "y = sum(x)")(ROWS), r"y must be an array \[2, 3\], got \[2, 1\]"),
+        (lambda: lp.Norm("mine", "y = sum(x, x)")(ROWS), r"arguments of sum must be 1, got 'sum\(x, x\)'"),
+        (lambda: lp.Norm("mine", "y = (x, x)"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y = z = x"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y = x * 'a'"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y, z = sum(x)")(ROWS), r"names assigned by sum\(x\) must be 1, got y, z"),
+        (lambda: MOMENTS.with_(forward="y = moments(x) * x")(ROWS), "moments must be assigned to two names"),
+        (lambda: lp.Norm("mine", "y = x", order="halving"), "order must be of class OrderRule, got 'halving'"),
+        (lambda: lp.Norm("mine", "y = x", columns=3), "columns must be of class ColumnSum, got 3"),
+        (lambda: lp.Norm("mine", "y = x", moments=3), "moments must be of class Welford or None, got 3"),
         (lambda: Welford(0), "lanes must be an integer"),
         (lambda: Approximate("tan"), "function must be one of"),
     ],
