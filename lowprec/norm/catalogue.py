@@ -20,7 +20,7 @@ norms: Registry[Norm] = Registry("norm", Norm)
 _HALF: tuple[FormatName, ...] = ("bfloat16", "float16")
 _torch = functools.partial(Norm, validated_against="PyTorch 2.13, CPU with AVX-512, one thread")
 _lanes = functools.partial(Lanes, join="halving", rest_in_lanes=True, fma=True, rounds_whole=True)
-_few = functools.partial(Lanes, "few", join="in_turn", rest_in_lanes=True)
+_few = functools.partial(Lanes, "few", join="in_turn", rest_in_lanes=True, fma=True)
 _SOFTMAX = "aten/src/ATen/native/cpu/SoftMaxKernel.cpp"
 _FUSES_REST: dict[FormatName, bool] = {"bfloat16": False, "float16": True}
 _LAYER_NORM = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp, moments_utils.h"

@@ -109,7 +109,8 @@ class Assignment(NamedTuple):
 
 
 _ALLOWED = (
-    ast.Assign, ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.expr_context, *_BINARY,
+    ast.Assign, ast.BinOp, ast.UnaryOp, ast.USub, ast.Call, ast.Name, ast.Constant, ast.Tuple, ast.expr_context,
+    *_BINARY,
 )  # fmt: skip
 _ARGUMENTS = {"fma": 3, "dot": 2, "dot_rows": 2}  # of the other functions: 1
 

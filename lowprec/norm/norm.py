@@ -29,7 +29,7 @@ _OUTPUTS = ("y", "dx", "dweight", "dbias")
 
 
 @functools.lru_cache(64)
-def _order(rule: OrderRule, n: int, fma: bool) -> Order:
+def _order(rule: OrderRule, n: int, fma: bool | None) -> Order:
     return rule(n, fma=fma)
 
 
@@ -107,8 +107,8 @@ class Norm(Value):
     def __post_init__(self) -> None:
         normalize_fields(self)
         caller = f"Norm {self.name}"
-        kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum, "moments": Welford | None,
-                 "unweighted": Norm | None}  # fmt: skip
+        kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum,
+                 "moments": Welford | None, "unweighted": Norm | None}  # fmt: skip
         for field, kind in kinds.items():
             if not isinstance(value := getattr(self, field), kind):
                 needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
@@ -284,7 +284,7 @@ class _Rows:
             names = [name for line in parse(f"Norm {norm.name}", text) for name in line.names]
             return dict.fromkeys([*values, *names], Span.of(np.zeros((1, n), np.float32)))
         dtype: FormatName = self.dtype.name  # type: ignore[assignment]
-        plain, products = _order(rule, n, False), _order(rule, n, rule.fma)
+        plain, products = _order(rule, n, False), _order(rule, n, None)
         functions: dict[str, Callable[..., Any]] = FUNCTIONS | {
             "round": monotone(self._round),
             "sum": monotone(lambda a: plain.sum(a)[:, None]),
