@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from torch.nn import functional as F  # noqa: E402
 
-from lowprec.parity.operations import Product, ReciprocalRoot, Sum  # noqa: E402
+from lowprec.parity.operations import Bounded, Product, ReciprocalRoot, Sum  # noqa: E402
 from lowprec.torch import emulate  # noqa: E402
+from lowprec.torch.emulate import _check_bound  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -41,6 +42,22 @@ def check(function, *kept):
     assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
     assert any(count.outputs for name, count in run.counts.items() if name not in kept)
     return run
+
+
+def test_a_result_beyond_its_bound_is_refused():
+    """The bound is that of float32; bfloat16 adds one rounding."""
+    bounded, x = Bounded("sin"), torch.tensor([float("inf"), 1.0, 0.5])
+    for dtype in (torch.float32, torch.bfloat16):
+        out = x.double().sin().to(dtype)
+        _check_bound("sin", bounded, x, out)
+        for i, wrong in ((1, float("nan")), (0, 0.0), (1, float(out[1]) * (1 + 2.0**-6))):
+            changed = out.clone()
+            changed[i] = wrong
+            with pytest.raises(ValueError, match="sin must be within 1.0 ulp"):
+                _check_bound("sin", bounded, x, changed)
+    nearer = torch.tensor([0.84375]).bfloat16()  # sin 1 = 0.84147; bfloat16 has 0.83984 and 0.84375
+    with pytest.raises(ValueError, match="sin must be within"):
+        _check_bound("sin", bounded, torch.ones(1), nearer)
 
 
 @pytest.mark.slow
