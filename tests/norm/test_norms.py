@@ -294,7 +294,8 @@ def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
     x, dy, weight, bias = operands(5, dtype, 0)
     norm, given = lp.norms[name], arguments(name, weight, bias)
     assert norm(x, *given).shape == norm.undecided(x, *given).shape == (0, 5)
-    for mine, of in zip(norm.gradient(dy, x, *given), (x, *given), strict=False):
+    gradients = norm.gradient(dy, x, *given) if norm.backward else ()
+    for mine, of in zip(gradients, (x, *given), strict=False):
         assert mine.dtype == x.dtype
         assert (mine == np.zeros_like(of)).all()
         assert mine.shape == of.shape
