@@ -20,7 +20,7 @@ norms: Registry[Norm] = Registry("norm", Norm)
 _HALF: tuple[FormatName, ...] = ("bfloat16", "float16")
 _torch = functools.partial(Norm, validated_against="PyTorch 2.13, CPU with AVX-512, one thread")
 _lanes = functools.partial(Lanes, join="halving", rest_in_lanes=True, fma=True, rounds_whole=True)
-_few = functools.partial(Lanes, "few", join="in_turn", rest_in_lanes=True)
+_few = functools.partial(Lanes, "few", join="in_turn", rest_in_lanes=True, fma=True)
 _SOFTMAX = "aten/src/ATen/native/cpu/SoftMaxKernel.cpp"
 _FUSES_REST: dict[FormatName, bool] = {"bfloat16": False, "float16": True}
 _LAYER_NORM = "aten/src/ATen/native/cpu/layer_norm_kernel.cpp, moments_utils.h"
@@ -36,17 +36,24 @@ _SOFTMAX_FORMULA = """
 """
 _SOFTMAX_GRADIENT = "dx = (dy - dot(dy, y)) * y"
 _LOG_SOFTMAX_GRADIENT = "dx = fma(-exp(y), sum(dy), dy)"
+_STATISTICS = "mean, v = moments(x)\nr = 1 / sqrt(v + eps)"
 _LAYER_NORM_GRADIENT = """
     mean = round(mean)
     r = round(r)
-    ds = dot(dy * x, weight)
-    db = dot(dy, weight)
+    ds = {ds}
+    db = {db}
     b = fma(db, mean, -ds) * r * r * r * (1 / n)
     c = fma(-b, mean, -(db * r * (1 / n)))
-    dx = fma(b, x, r * dy * weight) + c
+    dx = fma(b, x, {scaled}) + c
     dweight = dot_rows(dy, fma(r, x, -r * mean))
     dbias = sum_rows(dy)
 """
+_WEIGHTED = _LAYER_NORM_GRADIENT.format(ds="dot(dy * x, weight)", db="dot(dy, weight)", scaled="r * dy * weight")
+_UNWEIGHTED = _LAYER_NORM_GRADIENT.format(ds="dot(dy, x)", db="sum(dy)", scaled="r * dy")
+_layer_norm = functools.partial(
+    _torch, "torch_cpu_layer_norm", order=_lanes("reduce_all", lanes=8, least=8), moments=Welford(8),
+    dtypes=("float32",), source=_LAYER_NORM,
+)  # fmt: skip
 _RMS_NORM = "r = 1 / sqrt(sum(x * x) / n + eps)"
 _RMS_NORM_GRADIENT = """
     dx = g * r + -0.5 * sum(g * x) * (r * r * r) / n * (2 * x)
@@ -109,13 +116,11 @@ for _norm in (
     _torch("torch_cpu_log_softmax_16", "m = max(x)\ny = x - m - round(log(round(sum(exp(x - m)))))",
            _LOG_SOFTMAX_GRADIENT, order=_PAIRS, functions=(_EXP, _LOG), dtypes=_HALF,
            source="ATen/native/cpu/LogSoftmaxKernelImpl.h, of the wheel"),
-    _torch("torch_cpu_layer_norm", "mean, v = moments(x)\nr = 1 / sqrt(v + eps)\ny = fma((x - mean) * r, weight, bias)",
-           _LAYER_NORM_GRADIENT, order=_lanes("reduce_all", lanes=8, least=8), moments=Welford(8), dtypes=("float32",),
-           source=_LAYER_NORM),
+    _layer_norm(forward=f"{_STATISTICS}\ny = fma((x - mean) * r, weight, bias)", backward=_WEIGHTED,
+                unweighted=_layer_norm(forward=f"{_STATISTICS}\ny = fma(x - mean, r, bias)", backward=_UNWEIGHTED)),
     *(
-        _torch(f"torch_cpu_layer_norm_{dtype}", "mean, v = moments(x)\nr = 1 / sqrt(v + eps)\n"
-               "y = fma(fma(x, r, -r * mean), weight, bias)",
-               _LAYER_NORM_GRADIENT, moments=Welford(8, 2, fuses_rest=fuses_rest), columns=ColumnSum(rounds=True),
+        _torch(f"torch_cpu_layer_norm_{dtype}", f"{_STATISTICS}\ny = fma(fma(x, r, -r * mean), weight, bias)",
+               _WEIGHTED, moments=Welford(8, 2, fuses_rest=fuses_rest), columns=ColumnSum(rounds=True),
                order=_HALF_PAIRS,
                dtypes=(dtype,), source=_LAYER_NORM)
         for dtype, fuses_rest in _FUSES_REST.items()

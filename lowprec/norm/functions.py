@@ -74,9 +74,11 @@ class Approximate(Value):
         return found
 
     def bounds(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the float32 values that are `ulps` below and above the rounded result."""
+        """Return the float32 values `ulps` below and above the rounded result; only ``log`` may be negative."""
         y = self(x)
         low, high = around(np.abs(y), self.ulps)
+        if self.function == "log":
+            low = np.where(y == 0, -high, low)
         return np.where(y < 0, -high, low), np.where(y < 0, -low, high)
 
 

@@ -18,7 +18,7 @@ from .._values import Value, normalize_fields
 from ..order.exact import cast
 from ..order.order import DTYPES, FORMATS, FormatName, Order
 from ..order.rules import OrderRule
-from .formula import FUNCTIONS, Span, evaluate, monotone, parse
+from .formula import FUNCTIONS, Span, bilinear, evaluate, monotone, parse
 from .functions import SpecialFunction
 from .sums import IN_TURN, ColumnSum, Welford
 
@@ -29,12 +29,12 @@ _OUTPUTS = ("y", "dx", "dweight", "dbias")
 
 
 @functools.lru_cache(64)
-def _order(rule: OrderRule, n: int, fma: bool) -> Order:
+def _order(rule: OrderRule, n: int, fma: bool | None) -> Order:
     return rule(n, fma=fma)
 
 
 class Gradient(NamedTuple):
-    """Gradients of the input and of the parameters; None where the norm's formulas assign no such gradient."""
+    """Gradients of the input and of the parameters; None for a parameter that is not given or has no formula."""
 
     dx: Array
     dweight: Array | None
@@ -74,6 +74,8 @@ class Norm(Value):
         Rule of the mean and variance of a row.
     functions : tuple of (str, SpecialFunction)
         Special functions, each with its name in the formulas.
+    unweighted : Norm, optional
+        Norm that is applied if no weight is given; by default, this one with a weight of ones.
     dtypes : tuple of str
         Dtypes of x for which the formulas hold.
     source : str
@@ -97,6 +99,7 @@ class Norm(Value):
     columns: ColumnSum = _COLUMNS
     moments: Welford | None = None
     functions: tuple[tuple[str, SpecialFunction], ...] = ()
+    unweighted: Norm | None = None
     dtypes: tuple[FormatName, ...] = ("float32", "bfloat16", "float16")
     source: str = dataclasses.field(default="user-defined", compare=False)
     validated_against: str = dataclasses.field(default="", compare=False)
@@ -104,6 +107,12 @@ class Norm(Value):
     def __post_init__(self) -> None:
         normalize_fields(self)
         caller = f"Norm {self.name}"
+        kinds = {"order": OrderRule, "backward_order": OrderRule | None, "columns": ColumnSum,
+                 "moments": Welford | None, "unweighted": Norm | None}  # fmt: skip
+        for field, kind in kinds.items():
+            if not isinstance(value := getattr(self, field), kind):
+                needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
+                raise TypeError(f"{caller}: {field} must be of class {needed}, got {brief_repr(value)}")
         for dtype in self.dtypes:
             check_choice(caller, "dtypes", dtype, FORMATS[:3])
         for field, output in (("forward", "y"), ("backward", "dx")):
@@ -123,7 +132,7 @@ class Norm(Value):
         x : array [..., n]
             Rows, of float32, bfloat16 or float16; float64 is rounded to float32.
         weight, bias : array [n], optional
-            Parameters, of the dtype of x; by default, ones and zeros.
+            Parameters, of the dtype of x; by default, ones (or the norm `unweighted`) and zeros.
         eps : float
             Constant added to the variance, or to the mean of the squares.
 
@@ -164,7 +173,8 @@ class Norm(Value):
         """
         rows = _Rows(self, "gradient", x, weight, bias, eps)
         found = rows.backward(dy)
-        return Gradient(*(rows.finish(name, found[name].low) if name in found else None for name in _OUTPUTS[1:]))  # type: ignore[arg-type]
+        names = [name if name in found and rows.given[name] else "" for name in _OUTPUTS[1:]]
+        return Gradient(*(rows.finish(name, found[name].low) if name else None for name in names))  # type: ignore[arg-type]
 
     def undecided(
         self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
@@ -199,6 +209,14 @@ class Norm(Value):
         return different
 
 
+def _moments(rule: Welford, a: Span) -> tuple[Span, ...]:
+    """Return the mean and the variance; both are unbounded if a is not known, as they are not monotonic in it."""
+    if a.low is a.high:
+        return tuple(map(Span.of, rule(a.low)))
+    limit = np.full((len(a.low), 1), np.inf, np.float32)
+    return (Span(-limit, limit),) * 2
+
+
 class _Rows:
     """Rows and parameters of one call, converted to float32, on which the formulas are evaluated."""
 
@@ -206,7 +224,9 @@ class _Rows:
         self, norm: Norm, caller: str, x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, *,
         bounded: bool = False,
     ) -> None:  # fmt: skip
+        norm = norm.unweighted if weight is None and norm.unweighted else norm
         self.norm, self.caller, self.bounded = norm, caller, bounded
+        self.given = {"y": True, "dx": True, "dweight": weight is not None, "dbias": bias is not None}
         given = as_real(caller, x)
         if given.dtype == np.float64:
             given = given.astype(np.float32)
@@ -260,18 +280,21 @@ class _Rows:
     @with_default_fpenv
     def _evaluate(self, text: str, values: dict[str, Span], rule: OrderRule) -> dict[str, Span]:
         norm, n = self.norm, self.shape[-1]
+        if 0 in self.shape:
+            names = [name for line in parse(f"Norm {norm.name}", text) for name in line.names]
+            return dict.fromkeys([*values, *names], Span.of(np.zeros((1, n), np.float32)))
         dtype: FormatName = self.dtype.name  # type: ignore[assignment]
-        plain, products = _order(rule, n, False), _order(rule, n, rule.fma)
+        plain, products = _order(rule, n, False), _order(rule, n, None)
         functions: dict[str, Callable[..., Any]] = FUNCTIONS | {
             "round": monotone(self._round),
             "sum": monotone(lambda a: plain.sum(a)[:, None]),
-            "dot": monotone(lambda a, b: products.dot(a, b)[:, None]),
+            "dot": bilinear(lambda a, b: products.dot(a, b)[:, None]),
             "sum_rows": monotone(lambda a: norm.columns(dtype, a)),
-            "dot_rows": monotone(lambda a, b: norm.columns(dtype, a, b)),
+            "dot_rows": bilinear(lambda a, b: norm.columns(dtype, a, b)),
             **{name: self._special(function) for name, function in norm.functions},
         }
         if norm.moments:
-            functions["moments"] = lambda a: tuple(map(Span.of, norm.moments(a.low)))  # type: ignore[misc]
+            functions["moments"] = functools.partial(_moments, norm.moments)
         with np.errstate(all="ignore"):
             return evaluate(f"Norm {norm.name}", text, values, functions)
 
@@ -286,5 +309,12 @@ class _Rows:
     def finish(self, name: str, values: Floats) -> Array:
         """Convert an output to the dtype of x, and to the shape of x or of a parameter."""
         shape = self.shape if name in ("y", "dx") else self.shape[-1:]
+        if 0 in shape:
+            return np.zeros(shape, self.dtype)
+        rows = self.values["x"].low.shape[0] if shape is self.shape else 1
+        if values.shape != (rows, shape[-1]):
+            raise ValueError(
+                f"Norm {self.norm.name}: {name} must be an array [{rows}, {shape[-1]}], got {list(values.shape)}"
+            )
         with np.errstate(all="ignore"):
             return quiet_nan(cast(np.ascontiguousarray(values), DTYPES[self.dtype.name])).reshape(shape)

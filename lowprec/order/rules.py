@@ -100,6 +100,10 @@ class OrderRule(Value):
     def build(self, steps: Steps) -> None:
         """Add the steps of `steps.n` elements, at least two."""
 
+    def rule_of(self, n: int) -> OrderRule:
+        """Return the rule that orders n elements: this one, unless the rule has another for few elements."""
+        return self
+
     def __call__(
         self, n: int, *, dtype: FormatName = "float32", sum_format: SumFormat | None = None,
         out_format: FormatName | None = None, fma: bool | None = None,
@@ -135,13 +139,13 @@ class OrderRule(Value):
         n = check_int(self.name, "n", n, 1, MOST)
         held = dict(self.sum_formats) or {fmt: fmt for fmt in FORMATS}
         check_choice(self.name, "dtype", dtype, tuple(held))
-        steps = Steps(n, dtype)
+        steps, rule = Steps(n, dtype), self.rule_of(n)
         if n > 1:
-            self.build(steps)
+            rule.build(steps)
         return Order(
             self.name, tuple(steps.found), dtype=dtype, sum_format=sum_format or held[dtype],
-            out_format=out_format or dtype, fma=self.fma if fma is None else fma, from_zero=self.from_zero,
-            flush=self.flush, source=self.source,
+            out_format=out_format or dtype, fma=rule.fma if fma is None else fma, from_zero=rule.from_zero,
+            flush=rule.flush, source=self.source,
         )  # fmt: skip
 
 
@@ -196,7 +200,7 @@ class Lanes(OrderRule):
     least : int
         Smallest number of elements that are added in lanes.
     few : OrderRule, optional
-        Rule for fewer elements; by default, they are added one by one.
+        Rule for fewer elements, with its own `from_zero`, `fma` and `flush`; by default, they are added one by one.
     rounds_whole : bool
         Whether a product in a complete group is rounded, and only those of the last, incomplete one are fused.
     """
@@ -208,11 +212,17 @@ class Lanes(OrderRule):
     few: OrderRule | None = None
     rounds_whole: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.few, OrderRule | None):
+            raise TypeError(f"Lanes {self.name}: few must be of class OrderRule or None, got {self.few!r}")
+
+    def rule_of(self, n: int) -> OrderRule:
+        """Return `few` for fewer than `least` elements."""
+        return self.few.rule_of(n) if self.few and n < self.least else self
+
     def build(self, steps: Steps) -> None:
         """Add the steps."""
-        if self.few and steps.n < self.least:
-            self.few.build(steps)
-            return
         n, lanes = steps.n, self.lanes if steps.n >= self.least else 1
         terms = list(range(n))
         if self.rounds_whole:

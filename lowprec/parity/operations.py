@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from .._checks import check_choice
+from .._checks import brief_repr, check_choice, check_positive
 from .._values import Value, normalize_fields
 from ..attn.forward import OnlineSoftmax
 from ..attn.kernel import AttentionKernel
@@ -183,6 +183,12 @@ class Bounded(Rule):
     function: str = "sin"
     ulps: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(getattr(np, str(self.function), None), "nin", 0) != 1:
+            raise ValueError(f"Bounded: function must be a NumPy ufunc of one argument, got {self.function!r}")
+        check_positive("Bounded", "ulps", self.ulps, zero=True)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sum(Rule):
@@ -203,6 +209,7 @@ class Sum(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_orders("Sum", self.orders)
         check_choice("Sum", "mean", self.mean, MEANS)
 
     def finish(self, sums: Floats, n: int) -> Floats:
@@ -224,6 +231,10 @@ class Product(Rule):
 
     orders: tuple[OrderRule, ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_orders("Product", self.orders)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows(Rule):
@@ -237,10 +248,15 @@ class Rows(Rule):
 
     norms: tuple[tuple[FormatName, Norm], ...] = ()
 
-    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats, eps: float = 1e-6) -> Floats:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_pairs("Rows", "norms", self.norms, Norm)
+
+    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats | None, eps: float = 1e-6) -> Floats:
         """Apply the norm to rows [..., n], with its weight and bias [n] if it has these; return float32."""
         kind = DTYPES[dtype]
-        found = dict(self.norms)[dtype](x.astype(kind), *(each.astype(kind) for each in parameters), eps=eps)
+        given = [None if each is None else each.astype(kind) for each in parameters]
+        found = dict(self.norms)[dtype](x.astype(kind), *given, eps=eps)
         return found.astype(np.float32)
 
 
@@ -259,6 +275,11 @@ class Flash(Rule):
     kernels: tuple[tuple[FormatName, AttentionKernel], ...] = ()
     orders: tuple[OrderRule, ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_pairs("Flash", "kernels", self.kernels, AttentionKernel)
+        _check_orders("Flash", self.orders)
+
     def kernel(self, dtype: FormatName) -> AttentionKernel:
         """Return the kernel of a dtype."""
         return dict(self.kernels)[dtype]
@@ -273,6 +294,24 @@ class Flash(Rule):
         scores = np.ascontiguousarray(scores * scale if mask is None else fma(scores, scale, mask))
         state.out = times_values(rounded(state.update(scores, one, Visit(0).is_guarded), dtype))
         return state.finish(one, None, one, None).out
+
+
+def _check_orders(caller: str, orders: tuple[OrderRule, ...]) -> None:
+    if not orders or not all(isinstance(rule, OrderRule) for rule in orders):
+        raise ValueError(
+            f"{caller}: orders must be rules of orders, such as those of lowprec.orders, got {brief_repr(orders)}"
+        )
+
+
+def _check_pairs(caller: str, name: str, pairs: tuple[Any, ...], kind: type) -> None:
+    """Check that a field has at least one pair of a dtype and an object of a class."""
+    if not pairs or not all(
+        isinstance(pair, tuple | list) and len(pair) == 2 and pair[0] in DTYPES and isinstance(pair[1], kind)
+        for pair in pairs
+    ):
+        raise ValueError(
+            f"{caller}: {name} must be pairs of a dtype and an object of class {kind.__name__}, got {brief_repr(pairs)}"
+        )
 
 
 def rounded(x: Floats, dtype: FormatName) -> Floats:

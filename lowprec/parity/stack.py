@@ -33,9 +33,9 @@ from ..norm.sums import ColumnSum, Welford
 from ..order.catalogue import orders
 from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
-from ..recipe.toml import toml_value
+from ..recipe.toml import toml_key, toml_value
 from ..registry import Registry, UnknownNameError, suggest
-from .operations import Rule
+from .operations import Elements, Rule
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
 #: Fields of rules that hold catalogue entries, with the kind of each.
@@ -99,7 +99,11 @@ class Stack(Value):
             row = {**to_mapping(rule), "source": rule.source}
             for field, kind in _NAMED.items():
                 row |= {field: _names(getattr(rule, field), kind, w)} if field in row else {}
-            lines += ["", f"[rules.{operation}]", *(f"{key} = {toml_value(value)}" for key, value in row.items())]
+            lines += [
+                "",
+                f"[rules.{toml_key(operation)}]",
+                *(f"{key} = {toml_value(value)}" for key, value in row.items()),
+            ]
         lines += ["", "[definitions]", f"version = {VERSION}"]
         for kind, words in w.table.items():
             lines += ["", f"[definitions.{kind}]"]
@@ -129,9 +133,12 @@ class Stack(Value):
         known = ("base", "name", "source", "rules", "definitions")
         if odd := [key for key in content if key not in known]:
             raise ValueError(f"stack must have the keys {', '.join(known)}, got {odd[0]!r}")
+        for key in ("base", "name", "source"):
+            if not isinstance(content.get(key, ""), str):
+                raise ValueError(f"stack: {key} must be a string, got {content[key]!r}")
         if not isinstance(content.get("rules", {}), Mapping):
             raise ValueError(f"stack: rules must be tables, got {content['rules']!r}")
-        classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base)}
+        classes = {c.__name__: c for base in (Rule, OrderRule) for c in subclasses(base) if c is not Elements}
         classes |= {c.__name__: c for c in (Norm, Welford, ColumnSum, *subclasses(ColumnSum))}
         r = Reader(_CATALOGUES, {**CLASSES, **classes}, content.get("definitions", {}), "stack")
         base = bases[content["base"]] if "base" in content else cls("empty")
@@ -150,6 +157,8 @@ def _names(value: Any, kind: str, w: Writer) -> Any:
 def _objects(value: Any, kind: str, r: Reader) -> Any:
     """Return a field of a rule with its words replaced by objects; the first word of a pair is a dtype."""
     if isinstance(value, list):
+        if odd := [item for item in value if isinstance(item, list) and len(item) != 2]:
+            raise DefinitionError(f"stack: {kind}s must be names, or pairs of a dtype and a name, got {odd[0]!r}")
         return tuple(
             (item[0], r.find(kind, item[-1])) if isinstance(item, list) else r.find(kind, item) for item in value
         )
@@ -166,10 +175,10 @@ def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
         old = base.rule(operation)
         plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
         named = {field: getattr(old, field) for field in _NAMED if hasattr(old, field)} | named
-    made = r.made(plain)
+    made = r.made({**plain, **named})
     if not isinstance(made, Rule):
         raise ValueError(f"{where} must be a rule, got {plain['is']!r}")
-    return made.with_(**named) if named else made
+    return made
 
 
 def load_stack(stack: str | Stack, bases: Registry[Stack]) -> Stack:

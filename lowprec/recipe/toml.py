@@ -74,7 +74,7 @@ def to_toml(recipe: RecipeFields) -> str:
     lines += ["", "[definitions]", f"version = {VERSION}"]
     for kind, words in w.table.items():
         lines += ["", f"[definitions.{kind}]"]
-        lines += [f"{_key(word)} = {toml_value(definition)}" for word, definition in words.items()]
+        lines += [f"{toml_key(word)} = {toml_value(definition)}" for word, definition in words.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -83,13 +83,14 @@ def toml_value(value: Any) -> str:
     if value is None:
         return "{}"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the control character that JSON allows
 
 
-def _key(key: str) -> str:
+def toml_key(key: str) -> str:
+    """Return a key of a table as TOML, in quotation marks where TOML requires them."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 

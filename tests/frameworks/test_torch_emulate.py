@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from torch.nn import functional as F  # noqa: E402
 
-from lowprec.parity.operations import Product, ReciprocalRoot, Sum  # noqa: E402
+from lowprec.parity.operations import Bounded, Product, ReciprocalRoot, Sum  # noqa: E402
 from lowprec.torch import emulate  # noqa: E402
+from lowprec.torch.emulate import _check_bound  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -43,6 +44,22 @@ def check(function, *kept):
     return run
 
 
+def test_a_result_beyond_its_bound_is_refused():
+    """The bound is that of float32; bfloat16 adds one rounding."""
+    bounded, x = Bounded("sin"), torch.tensor([float("inf"), 1.0, 0.5])
+    for dtype in (torch.float32, torch.bfloat16):
+        out = x.double().sin().to(dtype)
+        _check_bound("sin", bounded, x, out)
+        for i, wrong in ((1, float("nan")), (0, 0.0), (1, float(out[1]) * (1 + 2.0**-6))):
+            changed = out.clone()
+            changed[i] = wrong
+            with pytest.raises(ValueError, match="sin must be within"):
+                _check_bound("sin", bounded, x, changed)
+    nearer = torch.tensor([0.84375]).bfloat16()  # sin 1 = 0.84147; bfloat16 has 0.83984 and 0.84375
+    with pytest.raises(ValueError, match="sin must be within"):
+        _check_bound("sin", bounded, torch.ones(1), nearer)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operations_on_rows(dtype):
@@ -52,7 +69,7 @@ def test_operations_on_rows(dtype):
     for function in (
         lambda: F.silu(x) + torch.sigmoid(x[:, 1:31]).sum(),
         lambda: x.softmax(-1) - x[:, :7].softmax(-1).sum(-1, keepdim=True),
-        lambda: F.layer_norm(x, (50,), weight, bias),
+        lambda: F.layer_norm(x, (50,), weight, bias) + F.layer_norm(x, (50,)),
         lambda: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype),
         lambda: x.sum(0) + x.pow(3).sum(0),
     ):

@@ -98,8 +98,8 @@ def test_softmax_and_its_gradient_have_the_bits_of_fractions(n):
         ]
 
 
-@pytest.mark.parametrize("n", [3, 21, 270])
-def test_layer_norm_has_the_bits_of_fractions(n):
+@pytest.mark.parametrize(("n", "weighted"), [(3, True), (21, True), (21, False), (270, True)])
+def test_layer_norm_has_the_bits_of_fractions(n, weighted):
     """Written after moments_utils.h: two levels of chunks at most."""
     x, _, weight, bias = operands(n, "float32", 1)
     terms, count = [Exact(float(v)) for v in x[0]], n // 8
@@ -136,9 +136,12 @@ def test_layer_norm_has_the_bits_of_fractions(n):
         total = join(total, (count, *lane[1:]), True)
     r = Exact(1) / Exact(root((total[2] / Exact(n) + Exact(1e-5)).value))
     expected = [
-        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) for v, w, b in zip(terms, weight, bias, strict=True)
+        fma((v - total[1]) * r, Exact(float(w)), Exact(float(b))) if weighted else fma(v - total[1], r, Exact(float(b)))
+        for v, w, b in zip(terms, weight, bias, strict=True)
     ]
-    got = lp.norms["torch_cpu_layer_norm"](x, weight, bias, eps=1e-5)[0]
+    norm = lp.norms["torch_cpu_layer_norm"]
+    got = norm(x, weight if weighted else None, bias, eps=1e-5)[0]
+    assert (norm.gradient(x, x, weight if weighted else None).dweight is None) == (not weighted)
     assert [Fraction(float(v)) for v in got] == [v.value for v in expected]
 
 
@@ -235,6 +238,38 @@ def test_what_a_function_may_be_does_not_change_decided_outputs():
     assert pole.undecided([[1e-8, 1.0, np.nan]]).tolist() == [[True, True, False]]
 
 
+EXP = [("exp", Approximate("exp", 2))]
+
+
+@pytest.mark.parametrize(
+    ("formula", "weight"),
+    [
+        ("y = dot(exp(x * x), weight) * x", [1.0, -1.0]),
+        ("y = dot(weight, exp(x * x)) * x", [1.0, -1.0]),
+        ("y = dot_rows(exp(x * x), x) * x", [1.0, 1.0]),
+        ("m, v = moments(exp(x * x))\ny = x - m", [1.0, 1.0]),
+        ("m, v = moments(exp(x * x))\ny = x * v", [1.0, 1.0]),
+        ("y = 1 / (exp(x * x) - 2.7182817) * 0", [1.0, 1.0]),
+    ],
+)
+def test_outputs_that_are_zero_only_by_cancellation_are_undecided(formula, weight):
+    norm = lp.Norm("mine", formula, functions=EXP, moments=Welford())
+    assert norm.undecided([[1.0, 1.0], [-1.0, -1.0]], weight).all()
+
+
+def test_dot_products_that_every_value_agrees_on_are_decided():
+    norm = lp.Norm("mine", "y = dot(exp(x), weight) * weight", functions=EXP)
+    x = [[1.0, 1.0], [1.0, np.inf], [1.0, np.nan]]
+    assert norm.undecided(x, [0.0, 1.0])[:, 1].tolist() == [True, False, False]
+    assert not norm.undecided(np.zeros((1, 2), "f2"), np.ones(2, "f2")).any()
+
+
+def test_errors_around_zero_have_both_signs():
+    low, high = Approximate("log", 2).bounds(np.ones(1, np.float32))
+    assert low == -high < 0
+    assert Approximate("exp", 2).bounds(np.full(1, -200, np.float32))[0] == 0
+
+
 def test_logarithms_of_sleef_are_within_an_ulp():
     x = np.exp(np.random.default_rng(0).uniform(0, 80, 20000)).astype(np.float32)
     got, exact = SleefLog()(x), np.log(x.astype(np.float64))
@@ -251,6 +286,19 @@ def test_columns_have_orders_by_place():
 
 
 ROWS = np.ones((2, 3), np.float32)
+MOMENTS = lp.Norm("mine", "y = x", moments=Welford())
+
+
+@pytest.mark.parametrize(("name", "dtype"), ENTRIES)
+def test_no_rows_have_no_outputs_and_gradients_of_zero(name, dtype):
+    x, dy, weight, bias = operands(5, dtype, 0)
+    norm, given = lp.norms[name], arguments(name, weight, bias)
+    assert norm(x, *given).shape == norm.undecided(x, *given).shape == (0, 5)
+    gradients = norm.gradient(dy, x, *given) if norm.backward else ()
+    for mine, of in zip(gradients, (x, *given), strict=False):
+        assert mine.dtype == x.dtype
+        assert (mine == np.zeros_like(of)).all()
+        assert mine.shape == of.shape
 
 
 @pytest.mark.parametrize(
@@ -268,6 +316,16 @@ ROWS = np.ones((2, 3), np.float32)
         (lambda: lp.Norm("mine", "y = z")(ROWS), "names must be x, weight, bias, eps, n, got 'z'"),
         (lambda: lp.Norm("mine", "y = erf(x)")(ROWS), "functions must be fma, sqrt, max, .*, got 'erf'"),
         (lambda: lp.Norm("mine", "y = x", dtypes=("float64",)), "dtypes must be one of"),
+        (lambda: lp.Norm("mine", "y = sum(x)")(ROWS), r"y must be an array \[2, 3\], got \[2, 1\]"),
+        (lambda: lp.Norm("mine", "y = sum(x, x)")(ROWS), r"arguments of sum must be 1, got 'sum\(x, x\)'"),
+        (lambda: lp.Norm("mine", "y = (x, x)"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y = z = x"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y = x * 'a'"), "formulas must be assignments of"),
+        (lambda: lp.Norm("mine", "y, z = sum(x)")(ROWS), r"names assigned by sum\(x\) must be 1, got y, z"),
+        (lambda: MOMENTS.with_(forward="y = moments(x) * x")(ROWS), "moments must be assigned to two names"),
+        (lambda: lp.Norm("mine", "y = x", order="halving"), "order must be of class OrderRule, got 'halving'"),
+        (lambda: lp.Norm("mine", "y = x", columns=3), "columns must be of class ColumnSum, got 3"),
+        (lambda: lp.Norm("mine", "y = x", moments=3), "moments must be of class Welford or None, got 3"),
         (lambda: Welford(0), "lanes must be an integer"),
         (lambda: Approximate("tan"), "function must be one of"),
     ],

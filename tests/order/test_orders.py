@@ -170,3 +170,13 @@ def test_text_of_products_that_are_not_fused():
 def test_infinity_stays_among_exact_terms_that_overflow():
     order = Order("x", ((0, 1, 2),), dtype="float64", sum_format="exact", out_format="float64")
     assert order.sum([1.7e308, 1.7e308, -np.inf]) == -np.inf
+
+
+def test_few_elements_have_the_start_and_the_products_of_their_own_rule():
+    few = Lanes("few", lanes=1, from_zero=True, fma=True)
+    rule = Lanes("mine", lanes=4, least=4, few=few)
+    found = [(rule(n).from_zero, rule(n).fma) for n in (2, 3, 4)]
+    assert found == [(True, True), (True, True), (False, False)]
+    assert rule(3).dot([-1.0, 1 + 2**-12, 0.0], [1 + 2**-11, 1 + 2**-12, 0.0]) == 2.0**-24
+    with pytest.raises(TypeError, match="few must be of class OrderRule or None, got 'sequential'"):
+        Lanes("mine", few="sequential")

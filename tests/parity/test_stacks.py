@@ -6,6 +6,7 @@ from click.testing import CliRunner
 import lowprec as lp
 from lowprec.cli.app import cli
 from lowprec.parity.classes import with_addend
+from lowprec.parity.operations import Bounded, Flash, Product, Rows, Sum
 from lowprec.parity.stack import Stack, load_stack
 
 TORCH = "torch_cpu"
@@ -38,6 +39,12 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
     [
         ("name", "file must be TOML"),
         ("rule = 1", "keys base, name, source, rules, definitions, got 'rule'"),
+        ("name = 3", "stack: name must be a string, got 3"),
+        ('[rules.mm]\nis = "Elements"', "unknown class 'Elements'"),
+        (
+            f'base = "{TORCH}"\n[rules._softmax]\nnorms = [["float32", "bfloat16", "torch_cpu_softmax"]]',
+            "must be names, or pairs of a dtype and a name",
+        ),
         ("rules = 3", "rules must be tables, got 3"),
         ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
         ('base = "torch"', "unknown stack 'torch': did you mean 'torch_cpu'"),
@@ -52,6 +59,30 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
 def test_what_is_wrong_with_a_file_is_said(text, message):
     with pytest.raises(ValueError, match=message):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda: Product(), "Product: orders must be rules of orders"),
+        (lambda: Product(("mkl_sgemm",)), r"Product: orders must be rules .* got \('mkl_sgemm',\)"),
+        (lambda: Sum(), "Sum: orders must be rules of orders"),
+        (lambda: Rows(), "Rows: norms must be pairs of a dtype and an object of class Norm"),
+        (lambda: Flash(), "Flash: kernels must be pairs of a dtype and an object of class AttentionKernel"),
+        (lambda: Bounded("nonsense"), "function must be a NumPy ufunc of one argument, got 'nonsense'"),
+        (lambda: Bounded(ulps="many"), "ulps must be"),
+        (lambda: Bounded(ulps=-1), "ulps must be"),
+    ],
+)
+def test_a_rule_that_could_not_be_used_is_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        rule()
+
+
+def test_an_operation_of_any_name_is_read_back():
+    stack = lp.stacks[TORCH]
+    mine = stack.with_rules("mine", {"my op": stack.rule("mm")})
+    assert read(mine.to_toml()) == mine
 
 
 def test_a_kernel_with_another_definition_is_refused():
