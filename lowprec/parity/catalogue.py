@@ -76,7 +76,7 @@ def _torch_cpu() -> Stack:
         name: Bounded(name, mark="decided", source="MKL VML, high accuracy: its bits are not public")
         for name in ("sin", "cos", "tanh")
     }
-    return Stack("torch_cpu", tuple(rules.items()), source="PyTorch 2.13.0 on x86 with AVX-512 or AVX2, eager")
+    return Stack("torch_cpu", tuple(rules.items()), "AVX512", source="PyTorch 2.13.0 on x86 with AVX-512, eager")
 
 
 stacks.register("torch_cpu", _torch_cpu())

@@ -20,6 +20,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @pytest.fixture(autouse=True)
 def one_thread():
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("needs a CPU with AVX-512")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -92,6 +94,18 @@ def test_rows_of_attention_that_see_no_key_or_nan(dtype):
     mask[1], mask[2, 3] = -torch.inf, -torch.inf
     q[0, 1, 3, 0], q[0, 1, 4, 0] = torch.nan, torch.inf
     check(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+
+
+def test_threads_and_cpu_capability(monkeypatch):
+    torch.set_num_threads(4)
+    q, k, v = (normal(2, 2, 40, 32, seed=i) for i in range(3))
+    check(lambda: F.scaled_dot_product_attention(q, k, v))
+    assert torch.get_num_threads() == 4
+    with pytest.raises(ValueError, match="silu must have one thread or fewer than 32768 elements, got 4"), emulate():
+        F.silu(torch.zeros(1 << 15))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    with pytest.raises(ValueError, match="capability must be AVX512 for stack 'torch_cpu', got AVX2"), emulate():
+        pass
 
 
 def test_operands_that_are_overwritten():

@@ -37,7 +37,7 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
     ("text", "message"),
     [
         ("name", "file must be TOML"),
-        ("rule = 1", "keys base, name, source, rules, definitions, got 'rule'"),
+        ("rule = 1", "keys base, name, capability, source, rules, definitions, got 'rule'"),
         ("rules = 3", "rules must be tables, got 3"),
         ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
         ('base = "torch"', "unknown stack 'torch': did you mean 'torch_cpu'"),
