@@ -35,7 +35,7 @@ from ..order.rules import OrderRule
 from ..recipe.data import CLASSES, subclasses
 from ..recipe.toml import toml_value
 from ..registry import Registry, UnknownNameError, suggest
-from .operations import Rule
+from .operations import Ordered, Rule
 
 _CATALOGUES: dict[str, Registry[Any]] = {"order": orders, "attention": attentions, "norm": norms}
 #: Fields of rules that hold catalogue entries, with the kind of each.
@@ -169,11 +169,14 @@ def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
     if "is" not in plain:
         old = base.rule(operation)
         plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
+        if "orders" in named and "probed" not in row:
+            plain.pop("probed", None)
         named = {field: getattr(old, field) for field in _NAMED if hasattr(old, field)} | named
     made = r.made(plain)
     if not isinstance(made, Rule):
         raise ValueError(f"{where} must be a rule, got {plain['is']!r}")
-    return made.with_(**named) if named else made
+    probed = {"probed": made.probed} if isinstance(made, Ordered) else {}  # given orders would reset it
+    return made.with_(**named, **probed) if named else made
 
 
 def load_stack(stack: str | Stack, bases: Registry[Stack]) -> Stack:

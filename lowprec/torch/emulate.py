@@ -202,10 +202,8 @@ class _Mode(TorchDispatchMode):
             if kwargs.get(factor, 1) != 1:
                 raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
         if isinstance(rule, Elements):
-            threads = torch.get_num_threads()
-            if isinstance(rule, Sigmoid) and threads > 1 and out.numel() >= _GRAIN:
-                got = f"{threads} threads and {out.numel()} elements"
-                raise ValueError(f"emulate: {name} must have one thread or fewer than {_GRAIN} elements, got {got}")
+            if isinstance(rule, Sigmoid) and torch.get_num_threads() > 1 and out.numel() >= _GRAIN:
+                raise ValueError(f"emulate: {name} with threads must have below {_GRAIN} elements, got {out.numel()}")
             x = self.elements(name, rule, args, kwargs, out)
         elif isinstance(rule, Sum):
             x = self.sum(rule, args[0], (*args[1:2], None)[0] or range(args[0].dim()), dtype)
@@ -225,7 +223,7 @@ class _Mode(TorchDispatchMode):
             x = rule.compute(values(args[0]), dtype)
         elif isinstance(rule, Flash):
             threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # as in the kernel, where each block is computed by one thread
+            torch.set_num_threads(1)  # as in the kernel's blocks
             try:
                 x = self.flash(rule, args, kwargs, dtype)
             finally:
@@ -340,9 +338,9 @@ class _Mode(TorchDispatchMode):
     def plan(
         self, what: Any, rule: Any, name: str, probe: Any, n: int, dtype: FormatName, given: Any, **kind: Any
     ) -> Classes:
-        """Return the orders for the layout of some tensors: those of the rule if it is custom, else PyTorch's."""
-        if rule.mark == "own":
-            order = rule.orders[0](n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
+        """Return the orders for the layout of some tensors: those of the rule unless it is probed, else PyTorch's."""
+        if not rule.probed:
+            order = rule.order(n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
             return Classes.one(with_addend(order, n) if kind.get("addend") else order)
         layout = [(tuple(t.shape), t.stride(), t.data_ptr() % ALIGNMENT) for t in given]
         key = (str(what), dtype, torch.get_num_threads(), *layout)

@@ -101,11 +101,27 @@ def test_threads_and_cpu_capability(monkeypatch):
     q, k, v = (normal(2, 2, 40, 32, seed=i) for i in range(3))
     check(lambda: F.scaled_dot_product_attention(q, k, v))
     assert torch.get_num_threads() == 4
-    with pytest.raises(ValueError, match="silu must have one thread or fewer than 32768 elements, got 4"), emulate():
+    with pytest.raises(ValueError, match="silu with threads must have below 32768 elements, got 32768"), emulate():
         F.silu(torch.zeros(1 << 15))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     with pytest.raises(ValueError, match="capability must be AVX512 for stack 'torch_cpu', got AVX2"), emulate():
         pass
+
+
+def test_only_given_orders_replace_those_of_pytorch(tmp_path):
+    x = normal(33, 50)
+    product = lp.stacks["torch_cpu"].rule("mm").with_(orders=(lp.orders["halving"],))
+    stacks = [lp.stacks["torch_cpu"].with_rules("halving", {"mm": product})]
+    for i, row in enumerate(('source = "mine"', 'orders = ["halving"]')):
+        (tmp_path / f"{i}.toml").write_text(f'base = "torch_cpu"\n[rules.sum]\n{row}\n[rules.mm]\n{row}\n')
+        stacks.append(str(tmp_path / f"{i}.toml"))
+    found = []
+    for stack in stacks:
+        with torch.no_grad(), emulate(stack) as run:
+            x.sum(0)
+            x @ x.T
+        found.append([run.counts[name].differing > 0 for name in ("sum", "mm")])
+    assert found == [[False, True], [False, False], [True, True]]
 
 
 def test_operands_that_are_overwritten():
