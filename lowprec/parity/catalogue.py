@@ -38,7 +38,7 @@ def _torch_cpu() -> Stack:
     mkl = "MKL 2024.2 and oneDNN 3.12 of PyTorch's wheel: found by probes for each layout of the operands"
     lanes = Lanes("sgemm_lanes", lanes=4, join="halving", from_zero=True, sum_formats=(("float32", "float32"),))
     pairs = Chain("vdpbf16ps", swaps_pairs=True, fma=True, flush=True, **_WIDENED)
-    product = Product((orders["mkl_sgemm"], lanes, pairs), mark="exact", source=mkl)
+    product = Product((orders["mkl_sgemm"], lanes, pairs), probed=True, mark="exact", source=mkl)
     rules: dict[str, Rule] = {name: Moves(mark="exact", source="no rounding") for name in _MOVES}
     rules |= {
         name: Arithmetic(function, mark="exact", source=ieee)
@@ -52,16 +52,19 @@ def _torch_cpu() -> Stack:
         "rsqrt": ReciprocalRoot(mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
         "sigmoid": Sigmoid(exp=_SLEEF, mark="exact", source=f"{aten}/cpu/UnaryOpsKernel.cpp"),
         "silu": Sigmoid(exp=_SLEEF, times_x=True, mark="exact", source=f"{aten}/cpu/Activation.cpp"),
-        "sum": Sum((orders["torch_cpu_sum"],), mark="exact", source=f"{aten}/cpu/SumKernel.cpp"),
-        "mean": Sum((orders["torch_cpu_sum"],), mean="division", mark="exact", source=f"{aten}/ReduceOps.cpp: mean"),
+        "sum": Sum((orders["torch_cpu_sum"],), probed=True, mark="exact", source=f"{aten}/cpu/SumKernel.cpp"),
+        "mean": Sum(
+            (orders["torch_cpu_sum"],), mean="division", probed=True, mark="exact", source=f"{aten}/ReduceOps.cpp: mean"
+        ),
         "native_layer_norm": Rows(
             (("float32", norms["torch_cpu_layer_norm"]), ("bfloat16", norms["torch_cpu_layer_norm_bfloat16"])),
             mark="exact",
             source=norms["torch_cpu_layer_norm"].source,
         ),
         "_scaled_dot_product_flash_attention_for_cpu": Flash(
-            (("float32", attentions["torch_cpu_flash_f32"]), ("bfloat16", attentions["torch_cpu_flash_bf16"])),
             product.orders + _BFLOAT16,
+            (("float32", attentions["torch_cpu_flash_f32"]), ("bfloat16", attentions["torch_cpu_flash_bf16"])),
+            probed=True,
             mark="exact",
             source=attentions["torch_cpu_flash_f32"].source,
         ),
@@ -76,7 +79,7 @@ def _torch_cpu() -> Stack:
         name: Bounded(name, mark="decided", source="MKL VML, high accuracy: its bits are not public")
         for name in ("sin", "cos", "tanh")
     }
-    return Stack("torch_cpu", tuple(rules.items()), source="PyTorch 2.13.0 on x86 with AVX-512 or AVX2, eager")
+    return Stack("torch_cpu", tuple(rules.items()), "AVX512", source="PyTorch 2.13.0 on x86 with AVX-512, eager")
 
 
 stacks.register("torch_cpu", _torch_cpu())

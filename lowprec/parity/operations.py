@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from ..attn.sums import RowSum
 from ..attn.tiles import Visit
 from ..norm.norm import Norm
 from ..order.exact import fma
-from ..order.order import DTYPES, FormatName
+from ..order.order import DTYPES, FormatName, Order
 from ..order.rules import OrderRule
 from ..special.cpu import CpuExp
 
@@ -191,20 +191,52 @@ class Bounded(Rule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sum(Rule):
-    """Sum or mean.
+class Ordered(Rule):
+    """Base of operations that add terms in some order.
 
     Parameters
     ----------
     orders : tuple of OrderRule
-        Rules of orders. Each output has the first one that gives its bits in probes; if none does, its order is
-        determined by `reveal`.
+        Rules of orders: the single order of all outputs or, if `probed`, the orders to try.
+    probed : bool
+        Whether each output has the first order that gives the running program's bits in probes; if none does, its order
+        is determined by `reveal`. `with_`, given `orders`, sets it to False unless it is given too.
+    """
+
+    orders: tuple[OrderRule, ...] = ()
+    probed: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.probed and len(self.orders) > 1:
+            raise ValueError(
+                f"{type(self).__name__}: orders must be a single rule unless probed, got {len(self.orders)} rules"
+            )
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a rule with the given fields replaced; new `orders` are not probed unless `probed` is given."""
+        return super().with_(**({"probed": False} if "orders" in changes else {}) | changes)
+
+    def order(self, n: int, **formats: Any) -> Order:
+        """Return the order of n terms, of a rule that is not probed."""
+        if not self.orders:
+            raise ValueError(f"{type(self).__name__}: orders must be a single rule unless probed, got none")
+        return self.orders[0](n, **formats)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sum(Ordered):
+    """Sum or mean.
+
+    Parameters
+    ----------
+    orders, probed
+        Rules of orders and their use, as in `Ordered`.
     mean : {"none", "division", "reciprocal"}
         Calculation of a mean from the sum: division by the count, or multiplication by the rounded reciprocal of the
         count; ``none`` for a sum.
     """
 
-    orders: tuple[OrderRule, ...] = ()
     mean: Mean = "none"
 
     def __post_init__(self) -> None:
@@ -220,16 +252,8 @@ class Sum(Rule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Product(Rule):
-    """Matrix product, with or without an addend.
-
-    Parameters
-    ----------
-    orders : tuple of OrderRule
-        Rules of orders, as in `Sum`.
-    """
-
-    orders: tuple[OrderRule, ...] = ()
+class Product(Ordered):
+    """Matrix product, with or without an addend."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,19 +285,18 @@ class Rows(Rule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Flash(Rule):
+class Flash(Ordered):
     """Attention whose keys fit in one tile.
 
     Parameters
     ----------
     kernels : tuple of (str, AttentionKernel)
         Kernel for each dtype; it determines everything except the orders of the products.
-    orders : tuple of OrderRule
-        Rules of the orders of products, as in `Sum`.
+    orders, probed
+        Rules of the orders of products, as in `Ordered`.
     """
 
     kernels: tuple[tuple[FormatName, AttentionKernel], ...] = ()
-    orders: tuple[OrderRule, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,6 +52,8 @@ class Stack(Value):
         Name in tables and messages.
     rules : tuple of (str, Rule)
         Rule of each operation, by PyTorch's name of it without overload, such as ``("mm", Product())``.
+    capability : str
+        CPU capability that the rules are for, by PyTorch's name of it, such as ``"AVX512"``; empty: any.
     source : str
         Reference for the stack.
 
@@ -65,6 +67,7 @@ class Stack(Value):
 
     name: str = dataclasses.field(compare=False)
     rules: tuple[tuple[str, Rule], ...] = ()
+    capability: str = ""
     source: str = dataclasses.field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
@@ -89,12 +92,13 @@ class Stack(Value):
 
     def with_rules(self, name: str, rules: Mapping[str, Rule]) -> Stack:
         """Return a stack in which the rules of some operations are replaced."""
-        return Stack(name, tuple({**dict(self.rules), **rules}.items()), source=f"what-if of {self.name}")
+        made = tuple({**dict(self.rules), **rules}.items())
+        return Stack(name, made, self.capability, source=f"what-if of {self.name}")
 
     def to_toml(self) -> str:
         """Return the stack as TOML: all rules, and hashes of the catalogue entries that they name."""
         w = Writer(_CATALOGUES, full=False)
-        lines = [f"name = {toml_value(self.name)}", f"source = {toml_value(self.source)}"]
+        lines = [f"{key} = {toml_value(getattr(self, key))}" for key in ("name", "capability", "source")]
         for operation, rule in self.rules:
             row = {**to_mapping(rule), "source": rule.source}
             for field, kind in _NAMED.items():
@@ -130,7 +134,7 @@ class Stack(Value):
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"stack: file must be TOML, got another text: {error}") from None
-        known = ("base", "name", "source", "rules", "definitions")
+        known = ("base", "name", "capability", "source", "rules", "definitions")
         if odd := [key for key in content if key not in known]:
             raise ValueError(f"stack must have the keys {', '.join(known)}, got {odd[0]!r}")
         for key in ("base", "name", "source"):
@@ -144,7 +148,7 @@ class Stack(Value):
         base = bases[content["base"]] if "base" in content else cls("empty")
         rules = {key: _rule(key, row, base, r) for key, row in content.get("rules", {}).items()}
         made = base.with_rules(content.get("name", "unnamed"), rules)
-        return dataclasses.replace(made, source=content.get("source", made.source))
+        return dataclasses.replace(made, **{key: content[key] for key in ("capability", "source") if key in content})
 
 
 def _names(value: Any, kind: str, w: Writer) -> Any:
@@ -174,6 +178,8 @@ def _rule(operation: str, row: Any, base: Stack, r: Reader) -> Rule:
     if "is" not in plain:
         old = base.rule(operation)
         plain = {**{key: value for key, value in to_mapping(old).items() if key not in _NAMED}, "mark": "own", **plain}
+        if "orders" in named and "probed" not in row:
+            plain.pop("probed", None)
         named = {field: getattr(old, field) for field in _NAMED if hasattr(old, field)} | named
     made = r.made({**plain, **named})
     if not isinstance(made, Rule):

@@ -40,6 +40,7 @@ from .emulated_attention import ALIGNMENT, Bfloat16Blocks, Float32Blocks, copied
 
 Floats = NDArray[np.float32]
 _DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_GRAIN = 32768  # elements from which PyTorch divides a loop among threads, which moves the rests of vector steps
 _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 
@@ -101,7 +102,8 @@ def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
     UnknownNameError
         If an operation has no rule in the stack.
     ValueError
-        If a rule does not apply to an operation's arguments, such as a shape whose order cannot be found.
+        If PyTorch runs with another CPU capability than the stack's, or a rule does not apply to an operation's
+        arguments, such as a shape whose order cannot be found.
 
     Examples
     --------
@@ -112,6 +114,9 @@ def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
     0 of 50 outputs of 1 operations differ from torch_cpu
     """
     found = Emulation(load_stack(stack, stacks))
+    needed, here = found.stack.capability, torch.backends.cpu.get_cpu_capability()
+    if needed not in ("", here):
+        raise ValueError(f"emulate: CPU capability must be {needed} for stack {found.stack.name!r}, got {here}")
     with _Mode(found):
         yield found
 
@@ -197,6 +202,8 @@ class _Mode(TorchDispatchMode):
             if kwargs.get(factor, 1) != 1:
                 raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
         if isinstance(rule, Elements):
+            if isinstance(rule, Sigmoid) and torch.get_num_threads() > 1 and out.numel() >= _GRAIN:
+                raise ValueError(f"emulate: {name} with threads must have below {_GRAIN} elements, got {out.numel()}")
             x = self.elements(name, rule, args, kwargs, out)
         elif isinstance(rule, Sum):
             x = self.sum(rule, args[0], (*args[1:2], None)[0] or range(args[0].dim()), dtype)
@@ -213,7 +220,12 @@ class _Mode(TorchDispatchMode):
                 raise ValueError(f"emulate: {name} must be along the last axis, in one dtype, got axis {args[1]}")
             x = rule.compute(values(args[0]), dtype)
         elif isinstance(rule, Flash):
-            x = self.flash(rule, args, kwargs, dtype)
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # as in the kernel's blocks
+            try:
+                x = self.flash(rule, args, kwargs, dtype)
+            finally:
+                torch.set_num_threads(threads)
         else:
             raise ValueError(f"emulate: {name} must have a rule for an operation of PyTorch, got {type(rule).__name__}")
         return rounded(x, dtype)
@@ -324,9 +336,9 @@ class _Mode(TorchDispatchMode):
     def plan(
         self, what: Any, rule: Any, name: str, probe: Any, n: int, dtype: FormatName, given: Any, **kind: Any
     ) -> Classes:
-        """Return the orders for the layout of some tensors: those of the rule if it is custom, else PyTorch's."""
-        if rule.mark == "own":
-            order = rule.orders[0](n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
+        """Return the orders for the layout of some tensors: those of the rule unless it is probed, else PyTorch's."""
+        if not rule.probed:
+            order = rule.order(n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
             return Classes.one(with_addend(order, n) if kind.get("addend") else order)
         layout = [(tuple(t.shape), t.stride(), t.data_ptr() % ALIGNMENT) for t in given]
         key = (str(what), dtype, torch.get_num_threads(), *layout)

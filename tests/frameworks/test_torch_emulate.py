@@ -21,6 +21,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @pytest.fixture(autouse=True)
 def one_thread():
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("needs a CPU with AVX-512")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -109,6 +111,34 @@ def test_rows_of_attention_that_see_no_key_or_nan(dtype):
     mask[1], mask[2, 3] = -torch.inf, -torch.inf
     q[0, 1, 3, 0], q[0, 1, 4, 0] = torch.nan, torch.inf
     check(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+
+
+def test_threads_and_cpu_capability(monkeypatch):
+    torch.set_num_threads(4)
+    q, k, v = (normal(2, 2, 40, 32, seed=i) for i in range(3))
+    check(lambda: F.scaled_dot_product_attention(q, k, v))
+    assert torch.get_num_threads() == 4
+    with pytest.raises(ValueError, match="silu with threads must have below 32768 elements, got 32768"), emulate():
+        F.silu(torch.zeros(1 << 15))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    with pytest.raises(ValueError, match="capability must be AVX512 for stack 'torch_cpu', got AVX2"), emulate():
+        pass
+
+
+def test_only_given_orders_replace_those_of_pytorch(tmp_path):
+    x = normal(33, 50)
+    product = lp.stacks["torch_cpu"].rule("mm").with_(orders=(lp.orders["halving"],))
+    stacks = [lp.stacks["torch_cpu"].with_rules("halving", {"mm": product})]
+    for i, row in enumerate(('source = "mine"', 'orders = ["halving"]')):
+        (tmp_path / f"{i}.toml").write_text(f'base = "torch_cpu"\n[rules.sum]\n{row}\n[rules.mm]\n{row}\n')
+        stacks.append(str(tmp_path / f"{i}.toml"))
+    found = []
+    for stack in stacks:
+        with torch.no_grad(), emulate(stack) as run:
+            x.sum(0)
+            x @ x.T
+        found.append([run.counts[name].differing > 0 for name in ("sum", "mm")])
+    assert found == [[False, True], [False, False], [True, True]]
 
 
 def test_operands_that_are_overwritten():

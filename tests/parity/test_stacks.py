@@ -31,23 +31,24 @@ def test_a_file_has_a_base_and_what_differs(tmp_path):
     mine, base = load_stack(str(tmp_path / "mine.toml"), lp.stacks), lp.stacks[TORCH]
     assert [name for name, rule in mine.rules if rule != base.rule(name)] == ["rsqrt", "mean"]
     assert (mine.rule("rsqrt").once, mine.rule("rsqrt").mark) == (True, "own")
-    assert mine.rule("mean").with_(orders=base.rule("mean").orders, mark="exact") == base.rule("mean")
+    assert mine.rule("mean").with_(orders=base.rule("mean").orders, probed=True, mark="exact") == base.rule("mean")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("name", "file must be TOML"),
-        ("rule = 1", "keys base, name, source, rules, definitions, got 'rule'"),
         ("name = 3", "stack: name must be a string, got 3"),
         ('[rules.mm]\nis = "Elements"', "unknown class 'Elements'"),
         (
             f'base = "{TORCH}"\n[rules._softmax]\nnorms = [["float32", "bfloat16", "torch_cpu_softmax"]]',
             "must be names, or pairs of a dtype and a name",
         ),
+        ("rule = 1", "keys base, name, capability, source, rules, definitions, got 'rule'"),
         ("rules = 3", "rules must be tables, got 3"),
         ("[rules]\nmm = 3", r"rules\.mm must be a table, got 3"),
         ('base = "torch"', "unknown stack 'torch': did you mean 'torch_cpu'"),
+        (f'base = "{TORCH}"\n[rules.mm]\norders = ["halving", "sequential"]', "rule unless probed, got 2 rules"),
         ('[rules.mm]\nis = "Chain"', r"rules\.mm must be a rule, got 'Chain'"),
         (f'base = "{TORCH}"\n[rules.rsqrt]\nonc = true', "unknown field 'onc' of ReciprocalRoot"),
         (f'base = "{TORCH}"\n[rules.mm]\norders = ["mkl"]', "unknown order 'mkl': did you mean 'mkl_sgemm'"),
