@@ -15,11 +15,13 @@ from .output import Cell, CommandError, emit, machine_readable, output_format, p
 def _loaded(folder: str, data: str, window: int, most: int | None, dtype: str = "bfloat16") -> tuple[Any, Any]:
     """Return a folder's model, in a dtype, and windows of tokens."""
     try:
+        import torch
+
         from ..torch import folder as files
     except ImportError as error:
         raise CommandError(str(error)) from None
     try:
-        model = files.load_model(folder, getattr(files.torch, dtype))
+        model = files.load_model(folder, getattr(torch, dtype))
         tokens = files.load_tokens(data, folder, model.config.vocab_size)
     except ImportError as error:
         raise CommandError(str(error)) from None

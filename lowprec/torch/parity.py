@@ -82,7 +82,7 @@ def parity(
     a, b : str or Stack
         Names in `lowprec.stacks`, paths of ``.toml`` files, or stacks.
     progress : callable, optional
-        Called with the number of finished runs and the number of all.
+        Called with the number of finished runs and that of all that are planned so far.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def parity(
     >>> cpu = lp.stacks["torch_cpu"]
     >>> other = cpu.with_rules("other", {"mean": cpu.rule("mean").with_(mean="reciprocal")})
     >>> print(lpt.parity(lambda x: x.mean(-1), torch.arange(700.0).reshape(100, 7), cpu, other))
-    42 of 100 outputs differ between 'torch_cpu' (A) and 'other' (B)
+    51 of 100 outputs differ between 'torch_cpu' (A) and 'other' (B)
     one change of B makes them equal: A's rule for mean
       mean: mends 100 % of the differing outputs; mean (A: division; B: reciprocal)
     """
@@ -138,14 +138,15 @@ def parity(
     wrong = differing(())
     of_a, of_b = dict(first.rules), dict(second.rules)
     changed = [name for name in used if name in of_a and of_a[name] != of_b.get(name)]
-    runs += 2 * len(changed)
     mended, fixes = dict.fromkeys(changed, 0.0), list[tuple[str, ...]]()
     if wrong.any():
+        runs += len(changed)
         for name in changed:
             still = differing([name])
             mended[name] = 1 - float(still[wrong].double().mean())
             fixes += [] if still.any() else [(name,)]
     if wrong.any() and not fixes:
+        runs += len(changed) + 1
         needed = sorted(changed, key=mended.__getitem__)
         if differing(needed).any():
             raise ValueError("parity: model must return the same outputs in every run, got others under the same rules")
@@ -171,7 +172,7 @@ def _difference(operation: str, a: Stack, b: Stack) -> str:
     x, y = a.rule(operation), dict(b.rules).get(operation)
     if type(x) is not type(y):
         return f"A: {type(x).__name__}; B: {'no rule' if y is None else type(y).__name__}"
-    names = [name for name in compared_fields(type(x)) if getattr(x, name) != getattr(y, name)]
+    names = [name for name in compared_fields(type(x)) if getattr(x, name) != getattr(y, name)]  # type: ignore[arg-type]
     if len(names) > 1 and "mark" in names:
         names.remove("mark")  # custom rules have another mark in any case
     pairs = [(name, getattr(x, name), getattr(y, name)) for name in names]
