@@ -187,6 +187,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_studies.register,
         cli_models.eval_command,
         cli_models.mismatch_command,
+        cli_models.parity_command,
         cli_models.export_command,
         cli_costs.costs,
     ),

@@ -1,7 +1,8 @@
-"""Commands on language models of transformers: eval, mismatch, export."""
+"""Commands on language models of transformers: eval, mismatch, parity, export."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import click
 from .output import Cell, CommandError, emit, machine_readable, output_format, progress_bar
 
 
-def _loaded(folder: str, data: str, window: int, most: int | None) -> tuple[Any, Any]:
-    """Return a folder's model and windows of tokens."""
+def _loaded(folder: str, data: str, window: int, most: int | None, dtype: str = "bfloat16") -> tuple[Any, Any]:
+    """Return a folder's model, in a dtype, and windows of tokens."""
     try:
+        import torch
+
         from ..torch import folder as files
     except ImportError as error:
         raise CommandError(str(error)) from None
     try:
-        model = files.load_model(folder)
+        model = files.load_model(folder, getattr(torch, dtype))
         tokens = files.load_tokens(data, folder, model.config.vocab_size)
     except ImportError as error:
         raise CommandError(str(error)) from None
@@ -137,6 +140,52 @@ def mismatch_command(
         "floor: sums in another order", found.noise_floor, float("nan"), float("nan"), float("nan")
     )
     emit(PartContribution._fields, [tuple(g) for g in (whole, *found.parts, floor)], "")
+
+
+@click.command("parity")
+@click.argument("a")
+@click.argument("b")
+@click.option("--model", "folder", required=True, metavar="FOLDER", help="Folder of a model saved by transformers.")
+@_DATA
+@click.option("--window", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens per window.")
+@click.option(
+    "--max-windows", type=click.IntRange(min=1), default=1, show_default=True, help="Largest number of windows."
+)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
+    help="Format of the model; bfloat16 hides small differences.",
+)  # fmt: skip
+@machine_readable
+def parity_command(a: str, b: str, folder: str, data: str, window: int, max_windows: int, dtype: str) -> None:
+    """Find the rules by which two stacks give a model other outputs.
+
+    A and B are stacks, the arithmetic of each operation of a forward pass: names of `lowprec stacks` or .toml files.
+    The model runs on this CPU under both. If logits differ, prints which single rule of A makes them equal if B gets
+    it, or a set of rules of which none can be left out, and the share of the differing logits that each rule mends.
+    The exit code is 1 if logits differ.
+
+    Example: lowprec parity torch_cpu rollout.toml --model MODEL --data tokens.npy
+    """
+    from ..parity.catalogue import stacks
+    from ..parity.stack import load_stack
+
+    first, second = load_stack(a, stacks), load_stack(b, stacks)
+    model, tokens = _loaded(folder, data, window, max_windows, dtype)
+    from ..torch.parity import parity
+
+    with progress_bar("passes") as progress:
+        found = parity(lambda x: model(x, use_cache=False), tokens, first, second, progress=progress)
+    if output_format():
+        rows: list[tuple[str, Cell]] = [
+            ("outputs", found.outputs), ("differing", found.differing),
+            ("fixes", "; ".join(", ".join(fix) for fix in found.fixes)),
+            *((f"mended by {operation} (%)", 100 * share) for operation, share in found.mended.items()),
+        ]  # fmt: skip
+        emit(("name", "value"), rows, "Parity")
+    else:
+        click.echo(str(found))
+    if found.differing:
+        sys.exit(1)
 
 
 @click.command("export")

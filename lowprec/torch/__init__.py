@@ -18,6 +18,7 @@ from .huggingface import export
 from .linear import Linear, apply_codec, checkpoint_with_codec, grouped_linear, linear
 from .miniature import TrainerModel, load_checkpoint
 from .optim import AdamW, RoundedOptimizerState
+from .parity import parity
 
 __all__ = [
     "AdamW",
@@ -37,6 +38,7 @@ __all__ = [
     "load_checkpoint",
     "load_state_dict",
     "mismatch",
+    "parity",
     "register_attention",
     "report",
     "restore",

@@ -341,7 +341,7 @@ class _Mode(TorchDispatchMode):
             order = rule.order(n, dtype=dtype, out_format="float32" if "seen" in kind else dtype)
             return Classes.one(with_addend(order, n) if kind.get("addend") else order)
         layout = [(tuple(t.shape), t.stride(), t.data_ptr() % ALIGNMENT) for t in given]
-        key = (str(what), dtype, torch.get_num_threads(), *layout)
+        key = (rule, str(what), dtype, torch.get_num_threads(), *layout)
         if key not in self.plans:
             search = self.searches.setdefault(rule, Search(rule.orders))
             self.plans[key] = search.classes(name, probe, n, dtype, **kind)
