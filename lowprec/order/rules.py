@@ -100,6 +100,10 @@ class OrderRule(Value):
     def build(self, steps: Steps) -> None:
         """Add the steps of `steps.n` elements, at least two."""
 
+    def is_defined_for(self, n: int) -> bool:
+        """Return whether the rule orders n elements."""
+        return True
+
     def rule_of(self, n: int) -> OrderRule:
         """Return the rule that orders n elements: this one, unless the rule has another for few elements."""
         return self

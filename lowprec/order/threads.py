@@ -45,6 +45,10 @@ class Threads(OrderRule):
         for value in (value for launch in self.launches for value in launch):
             check_int(f"Threads {self.name}", "launches", value, 1)
 
+    def is_defined_for(self, n: int) -> bool:
+        """Return whether a launch includes n elements."""
+        return any(n in range(first, last + 1, step) for first, last, step, *_ in self.launches)
+
     def build(self, steps: Steps) -> None:
         """Add the steps.
 

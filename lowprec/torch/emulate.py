@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -36,9 +35,9 @@ from lowprec.parity.operations import (
 )
 from lowprec.parity.stack import Stack, load_stack
 
-from .emulated_attention import ALIGNMENT, Bfloat16Blocks, Float32Blocks, copied, fill, like, values
+from .emulated_attention import Bfloat16Blocks, Float32Blocks
+from .layout import ALIGNMENT, Floats, copied, fill, like, loop_of, values
 
-Floats = NDArray[np.float32]
 _DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _GRAIN = 32768  # elements from which PyTorch divides a loop among threads, which moves the rests of vector steps
 _WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
@@ -108,8 +107,9 @@ def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
     Examples
     --------
     >>> import torch, lowprec.torch as lpt
+    >>> x = torch.linspace(-9, 9, 50)
     >>> with torch.no_grad(), lpt.emulate() as run:
-    ...     y = torch.nn.functional.silu(torch.linspace(-9, 9, 50))
+    ...     y = torch.nn.functional.silu(x)
     >>> print(run)
     0 of 50 outputs of 1 operations differ from torch_cpu
     """
@@ -243,7 +243,7 @@ class _Mode(TorchDispatchMode):
         common = torch.result_type(*operands) if len(operands) == 2 else out.dtype
         dtype = _DTYPES.get(common, _DTYPES[out.dtype])
         tensors = [a for a in operands if isinstance(a, torch.Tensor)]
-        axes, run = _loop(tensors, out)
+        axes, run = loop_of(tensors, out)
         numbers = list[Any]()
         for i, a in enumerate(operands):
             x = values(a) if isinstance(a, torch.Tensor) else np.asarray(a, np.float32)
@@ -371,23 +371,6 @@ class _Mode(TorchDispatchMode):
             with np.errstate(all="ignore"):
                 out[b, h, part] = rule.block(blocks.scores(), factor, seen, dtype, blocks.times_values)
         return out
-
-
-def _loop(operands: list[torch.Tensor], out: torch.Tensor) -> tuple[list[int], int]:
-    """Return axes from outermost to innermost in PyTorch's loop, and the number of elements in a run.
-
-    A run covers the inner axes on which the output is contiguous, and each operand is contiguous or one repeated value.
-    """
-    axes = sorted(range(out.dim()), key=lambda axis: -out.stride(axis))
-    inner = [axis for axis in axes if out.shape[axis] > 1][::-1]
-    expanded = [a.expand(out.shape) for a in operands]
-    units = [min(a.stride(inner[0]), 1) if inner else 1 for a in expanded]
-    run = 1
-    for axis in inner:
-        if out.stride(axis) != run or any(a.stride(axis) != u * run for a, u in zip(expanded, units, strict=True)):
-            break
-        run *= out.shape[axis]
-    return axes, run
 
 
 def _check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:

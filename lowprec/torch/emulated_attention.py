@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lowprec.parity.operations import Flash, rounded, row_sums
 
-Floats = NDArray[np.float32]
-ALIGNMENT = 64  # bytes; the orders of MKL's products depend on addresses modulo 16 float32 elements
+from .layout import Floats, fill, like, values
 
 
 @dataclass
@@ -88,31 +86,3 @@ class Bfloat16Blocks(Float32Blocks):
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> Any:
     operands = (t[None, None] for t in (q, k, v))
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, attn_mask=mask, scale=1.0)
-
-
-def values(t: torch.Tensor) -> Floats:
-    """Return the elements of a tensor as float32."""
-    return t.detach().float().numpy()
-
-
-def like(t: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of zeros with a tensor's shape, strides and alignment."""
-    size = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-    base = torch.zeros(size + 2 * ALIGNMENT, dtype=t.dtype)
-    start = (t.data_ptr() - base.data_ptr()) % ALIGNMENT // t.element_size()
-    return base.as_strided(t.shape, t.stride(), start)
-
-
-def copied(t: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor with its strides and alignment."""
-    if not t.numel():
-        return t
-    copy = like(t)
-    size = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-    copy.as_strided((size,), (1,)).copy_(t.as_strided((size,), (1,)))
-    return copy
-
-
-def fill(buffer: torch.Tensor, x: torch.Tensor) -> None:
-    """Copy an array to a buffer; axes on which the buffer repeats its memory are written once."""
-    buffer[tuple(slice(1) if stride == 0 else slice(None) for stride in buffer.stride())].copy_(x)
