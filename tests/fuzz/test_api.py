@@ -15,7 +15,8 @@ CALLS = {"short": 6_000, "long": 1_000_000}
 NOT_CALLED = {"__version__", "codecs", "configs", "formats", "gemm_libraries", "policies", "quantizers", "recipes",
               "roundings", "accumulators", "costs", "logfmt", "metrics", "Checksum", "Check",
               "streams", "block_formats", "Accumulator", "attentions", "AttentionKernel", "orders",
-              "collectives"}  # fmt: skip
+              "collectives",
+              "norms", "Norm", "stacks"}  # fmt: skip
 #: Public, and not for fuzzing: the slow truth takes exact numbers of those who test against it, and checks little; what
 #: test suites import fails with an AssertionError on purpose.
 TRUSTED = {"oracle", "plot", "testing"}
@@ -65,7 +66,7 @@ def test_every_parameter_has_a_kind(all_targets):
 #: Matrices with scales, objects of the package, callables, tuples: what no catalogue and no number stands for.
 OBJECTS = {
     "FusedSum(input_formats)", "GemmLibrary(stream_k)", "Granularity.block(shape)", "Policy(always_saturate)",
-    "attention(descale)", "attention(like)", "attention(window)", "attention_grad(window)",
+    "attention(descale)", "attention(like)", "attention(progress)", "attention(window)", "attention_grad(window)",
     "attention_tolerance(window)", "identify_attention(descale)", "identify_attention(window)",
     "sum_tolerance(order)",
     "tolerance(a)", "tolerance(b)",

@@ -16,6 +16,7 @@ from lowprec.oracle.ieee import ieee_sum
 from lowprec.oracle.values import Exact, decode, encode, floor_log2, max_code, nearest
 from lowprec.order.summation_tree import ProductLeaf, SingleRounding, SumNode
 from lowprec.tensorcore.kinds import KINDS
+from lowprec.tensorcore.kinds.ibm import ChunkedSum
 from lowprec.tensorcore.problem import GemmProblem
 
 NAMES = [name for name in lp.accumulators if lp.accumulators[name].dtype != np.float64]
@@ -63,7 +64,8 @@ def test_a_drawing_says_what_is_in_its_tree():
 
 # The same trees as data: computed in fractions, they give the bits.
 
-COMPUTED = [kind for kind in KINDS if not hasattr(kind, "fraction_bits")]
+# ChunkedSum rounds twice, in a step of its own: test_ibm.py compares it with the oracle.
+COMPUTED = [kind for kind in KINDS if not hasattr(kind, "fraction_bits") and kind is not ChunkedSum]
 _LEAST = Fraction(1, 1 << 126)
 
 
