@@ -108,6 +108,8 @@ class Search:
         """
         rng = np.random.default_rng(0)
         inputs = [_cancelling(rng, n, dtype, operands) for _ in range(_TRIALS)]
+        if seen is None:
+            inputs[-2:] = _edges(inputs[-1], dtype, operands)
         extra = _values(rng.standard_normal(_TRIALS) * addend, dtype)
         got = np.stack([probe(a, b, float(c)) for (a, b), c in zip(inputs, extra, strict=True)])
         ids = np.full(got.shape[1], -1)
@@ -209,6 +211,16 @@ def _cancelling(rng: np.random.Generator, n: int, dtype: FormatName, operands: i
     if operands == 1:
         return _values(a * b, dtype), np.ones(n, np.float32)
     return _values(a, dtype), _values(b, dtype)
+
+
+def _edges(pair: tuple[Floats, Floats], dtype: FormatName, operands: int) -> list[tuple[Floats, Floats]]:
+    """Return vectors whose products are subnormal, to show flushing, and vectors of -0, to show a start from +0."""
+    a, b = np.abs(pair[0]), np.abs(pair[1])  # subnormal products that cancel would give 0 with and without flushing
+    if dtype == "float16":
+        small = 1.0, 1.0  # products of float16 numbers are normal in float32
+    else:
+        small = (2.0**-66, 2.0**-66) if operands == 2 else (2.0**-130, 1.0)
+    return [(_values(a * small[0], dtype), _values(b * small[1], dtype)), (np.full_like(a, -0.0), np.ones_like(b))]
 
 
 def _values(x: NDArray[Any], dtype: FormatName) -> Floats:

@@ -1,8 +1,5 @@
 """Operations and whole models of PyTorch on this CPU, computed from the stack's rules: 0 outputs differ."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 import lowprec as lp
@@ -15,18 +12,14 @@ from lowprec.parity.operations import Bounded, Product, ReciprocalRoot, Sum  # n
 from lowprec.torch import emulate  # noqa: E402
 from lowprec.torch.emulate import _check_bound  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread", "avx512")]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
+@pytest.fixture
+def avx512():
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("needs a CPU with AVX-512")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape, dtype="float32", seed=0):
@@ -89,6 +82,15 @@ def test_products(m, n, k, dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", [1, 3, 8, 33])
+def test_products_that_are_subnormal_or_negative_zeros(k, dtype):
+    a, b = (normal(*shape, dtype=dtype, seed=1) * 2.0**-64 for shape in ((5, k), (k, 7)))
+    check(lambda: a @ b)
+    zeros, ones = torch.full((3, k), -0.0, dtype=DTYPES[dtype]), torch.ones(k, 4, dtype=DTYPES[dtype])
+    check(lambda: zeros @ ones)
+
+
 def test_a_buffer_that_is_four_bytes_off_has_another_order():
     a, w = normal(2, 50), normal(32, 50, seed=1)
     off = torch.empty(2 * 50 + 1)[1:].view(2, 50).copy_(a)
@@ -345,11 +347,8 @@ def test_no_logit_differs_with_a_cache(dtype):
 
 
 @pytest.mark.ci
-def test_the_page_shows_what_its_code_prints(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()
-    code, printed = re.search(r"```python\n(import torch.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
-    exec(code, {})
-    assert capsys.readouterr().out == printed
+def test_the_page_shows_what_its_code_prints(shows_what_it_prints):
+    shows_what_it_prints(r"import emulate")
 
 
 SEQUENTIAL = (lp.orders["sequential"],)

@@ -9,6 +9,7 @@ import pytest
 import lowprec as lp
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 EPS = 1e-5
 
@@ -28,14 +29,6 @@ FUNCTIONS = {
 }
 CASES = [(name, key, dtype) for key in FUNCTIONS for name in lp.norms if name.startswith(key)
          for dtype in lp.norms[name].dtypes]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tensor(x):

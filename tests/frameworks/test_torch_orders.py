@@ -8,14 +8,7 @@ import lowprec as lp
 from lowprec.order.invariance import batch_invariance
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """Two stacks under one model: planted differences are named, and rules of A that mend them."""
 
 import itertools
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ import lowprec.torch as lpt  # noqa: E402
 from lowprec.parity.operations import Arithmetic, Product, ReciprocalRoot, Sum  # noqa: E402
 from lowprec.parity.stack import Stack  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = lp.stacks["torch_cpu"]
 SEQUENTIAL = (lp.orders["sequential"],)
 PLANTED = {
@@ -29,14 +27,6 @@ PLANTED = {
     "sigmoid": (Arithmetic("negative"), "A: Sigmoid; B: Arithmetic"),
     "add": (Arithmetic("subtract"), "function (A: add; B: subtract)"),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape, seed):
@@ -166,8 +156,5 @@ def test_the_command(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_its_code_prints(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()
-    code, printed = re.search(r"```python\n([^`]*lpt\.parity.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
-    exec(code, {})
-    assert capsys.readouterr().out == printed
+def test_the_page_shows_what_its_code_prints(shows_what_it_prints):
+    shows_what_it_prints(r"lpt\.parity")
