@@ -65,9 +65,10 @@ axes.spines[["top", "right"]].set_visible(False)
 # One tile after the other
 # ------------------------
 #
-# P is computed relative to the maximum so far, times 2^8: E4M3 has no numbers between 0 and 2^-9, and half of the
-# range of P would become zero. The sum l takes P in float32, and the product with V takes P in E4M3. Four threads share
-# the sum of a row: thread t adds keys 2t and 2t + 1 of every eight, with a fused multiply-add for the first one.
+# P is computed relative to the maximum so far, times 2^8. The smallest positive E4M3 number is 2^-9: without the
+# factor, half of the range of P would become zero. The sum l takes P in float32, and the product with V takes P in
+# E4M3. Four threads share the sum of a row: thread t adds keys 2t and 2t + 1 of every eight, with a fused multiply-
+# add for the first one.
 
 
 def fused(a, b, c):

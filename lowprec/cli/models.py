@@ -171,7 +171,7 @@ def parity_command(a: str, b: str, folder: str, data: str, window: int, max_wind
 
     first, second = load_stack(a, stacks), load_stack(b, stacks)
     model, tokens = _loaded(folder, data, window, max_windows, dtype)
-    from ..torch.parity import parity
+    from ..torch.emulation.parity import parity
 
     with progress_bar("passes") as progress:
         found = parity(lambda x: model(x, use_cache=False), tokens, first, second, progress=progress)

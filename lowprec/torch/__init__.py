@@ -12,13 +12,13 @@ except ImportError:
 from .attention import attention, register_attention
 from .convert import convert, frozen, load_state_dict, report, restore, state_dict
 from .disagreement import mismatch
-from .emulate import emulate
+from .emulation.emulate import emulate
+from .emulation.parity import parity
 from .evaluation import evaluate
 from .huggingface import export
 from .linear import Linear, apply_codec, checkpoint_with_codec, grouped_linear, linear
 from .miniature import TrainerModel, load_checkpoint
 from .optim import AdamW, RoundedOptimizerState
-from .parity import parity
 
 __all__ = [
     "AdamW",

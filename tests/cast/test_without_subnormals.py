@@ -1,4 +1,4 @@
-"""Formats without subnormals: a value is rounded with any exponent, and what is below the smallest number is zero."""
+"""Formats without subnormals: values are rounded with unlimited exponents; results below the smallest are 0."""
 
 import numpy as np
 import pytest

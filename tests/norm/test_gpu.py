@@ -27,7 +27,7 @@ def add(a, b):
 
 
 def shuffle(values, offsets, last=31):
-    """Return what lane 0 of a warp of 32 has after it added lanes at each offset; lanes after `last` are not read."""
+    """Return the sum in lane 0 of a warp of 32 after the additions at each offset; lanes after `last` are not read."""
     values = values + [Fraction(0)] * (32 - len(values))
     for offset in offsets:
         values = [add(v, values[i + offset]) if i + offset <= last else v for i, v in enumerate(values)]

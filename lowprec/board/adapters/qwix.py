@@ -1,4 +1,4 @@
-"""qwix: `quantize` returns codes and scales that multiply codes; its NVFP4 has no tensor scale.
+"""qwix: `quantize` returns codes and scales that multiply codes; its NVFP4 omits the tensor scale.
 
 For many blocks, XLA's loops ignore NaN in the largest magnitude of a block; for few, they do not. Programs of the page
 therefore have 256 copies of a block.

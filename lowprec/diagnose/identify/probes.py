@@ -20,7 +20,7 @@ from .candidate import Candidate
 from .dump import GemmDump, word_of
 from .inputs import dump_of
 
-_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # exponents at each k, repeated: 0 low, 1 middle, 2 high
+_LEVELS = (2, 1, 2, 1, 2, 0, 1, 0, 0, 1, 0, 2, 1, 2, 1, 2)  # exponents at k modulo 16: 0 low, 1 middle, 2 high
 _SIDE = 8  # rows and columns of a family's operands
 _LENGTHS = (1, 2)  # lengths in K of the operands, relative to the dump's
 _HEAPS, _TIES, _PAIRS = 48, 24, 32  # numbers of operands with equal large products, with ties, and with pairs

@@ -69,7 +69,7 @@ class _X86Sum(DotSum):
 
 
 def flushed(accumulator: Accumulator, codes: Matrix, fmt: Format) -> Float32Matrix:
-    """Decode codes; float32 subnormals are flushed, and so are the format's own if the accumulator flushes them."""
+    """Decode codes; float32 subnormals are flushed, as are the format's subnormals if the accumulator flushes them."""
     x = Accumulator.values(accumulator, codes, fmt)
     least = fmt.smallest_normal if accumulator.is_daz(fmt) else 2.0**-126
     if fmt.smallest_subnormal < least:

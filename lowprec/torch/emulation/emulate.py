@@ -35,12 +35,12 @@ from lowprec.parity.operations import (
 )
 from lowprec.parity.stack import Stack, load_stack
 
-from .emulated_attention import Bfloat16Blocks, Float32Blocks
+from .attention import Bfloat16Blocks, Float32Blocks
 from .layout import ALIGNMENT, Floats, copied, fill, like, loop_of, values
 
 _DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _GRAIN = 32768  # elements from which PyTorch divides a loop among threads, which moves the rests of vector steps
-_WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
+WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 
 @dataclass
@@ -117,11 +117,13 @@ def emulate(stack: str | Stack = "torch_cpu") -> Iterator[Emulation]:
     needed, here = found.stack.capability, torch.backends.cpu.get_cpu_capability()
     if needed not in ("", here):
         raise ValueError(f"emulate: CPU capability must be {needed} for stack {found.stack.name!r}, got {here}")
-    with _Mode(found):
+    with EmulationMode(found):
         yield found
 
 
-class _Mode(TorchDispatchMode):
+class EmulationMode(TorchDispatchMode):
+    """Dispatch mode that computes operations by a stack, passes their results on and counts differences."""
+
     def __init__(self, run: Emulation) -> None:
         super().__init__()
         self.run = run
@@ -165,7 +167,7 @@ class _Mode(TorchDispatchMode):
             raise ValueError(f"emulate: {name} must have operands in float32 or bfloat16, got {odd[0]}")
         if isinstance(rule, Bounded):
             self.count(name, first, None)
-            _check_bound(name, rule, before[0], first)
+            check_bound(name, rule, before[0], first)
             return out
         try:
             mine = self.computed(name, rule, before, options, first)
@@ -188,7 +190,7 @@ class _Mode(TorchDispatchMode):
         if own is None:
             count.kept += theirs.numel()
             return
-        words = _WORDS[own.dtype]
+        words = WORDS[own.dtype]
         wrong = own.contiguous().view(words) != theirs.contiguous().view(words)
         wrong &= ~(own.isnan() & theirs.isnan())
         if wrong.any() and not self.run.first:
@@ -267,7 +269,7 @@ class _Mode(TorchDispatchMode):
             with np.errstate(all="ignore"):
                 return rule.finish(np.zeros([x.shape[d] for d in kept], np.float32), 0)
         if any(x.stride(d) == 0 and x.shape[d] > 1 for d in axes):
-            raise ValueError("emulate: a sum must be over axes with memory of their own, got an expanded axis")
+            raise ValueError("emulate: a sum must be over axes with nonzero strides, got an expanded axis")
         buffer = like(x)
 
         def probe(a: Floats, b: Floats, c: float) -> Floats:
@@ -312,7 +314,7 @@ class _Mode(TorchDispatchMode):
             zeros = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
             return zeros if c is None else zeros + values(c)
         if a.shape[-1] > 1 and 0 in (a.stride(-1), b.stride(-2)):
-            raise ValueError("emulate: a product must be over an axis with memory of its own, got an expanded axis")
+            raise ValueError("emulate: a product must be over an axis with a nonzero stride, got an expanded axis")
         buffers = [like(t) for t in (a, b)]
         addend = None if c is None else like(c)
         m, n = a.shape[-2], b.shape[-1]
@@ -373,7 +375,8 @@ class _Mode(TorchDispatchMode):
         return out
 
 
-def _check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:
+def check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Raise ValueError if an output of PyTorch is not within the rule's error bound of the exact value."""
     found = values(out)
     with np.errstate(all="ignore"):
         exact = getattr(np, rule.function)(values(x).astype(np.float64))

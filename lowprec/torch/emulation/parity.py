@@ -12,7 +12,7 @@ from lowprec._values import compared_fields
 from lowprec.parity.catalogue import stacks
 from lowprec.parity.stack import Stack, load_stack
 
-from .emulate import _WORDS, Emulation, _Mode
+from .emulate import WORDS, Emulation, EmulationMode
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def parity(
       mean: mends 100 % of the differing outputs; mean (A: division; B: reciprocal)
     """
     first, second = (load_stack(stack, stacks) for stack in (a, b))
-    mode = _Mode(Emulation(first))  # one for all runs, which share the orders of products and sums
+    mode = EmulationMode(Emulation(first))  # one for all runs, which share the orders of products and sums
     used, kept = dict[str, None](), dict[str, None]()
     done, runs = 0, 2
 
@@ -161,10 +161,10 @@ def parity(
 def _bits(out: Any) -> torch.Tensor:
     """Return a model's outputs as integers, in which all NaNs are equal."""
     out = getattr(out, "logits", out)
-    if not (isinstance(out, torch.Tensor) and out.dtype in _WORDS and out.numel()):
+    if not (isinstance(out, torch.Tensor) and out.dtype in WORDS and out.numel()):
         kind = f"{out.dtype} {tuple(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
         raise TypeError(f"parity: model must return numbers in float32 or bfloat16, as a tensor or .logits, got {kind}")
-    return torch.where(out.isnan(), torch.nan, out).view(_WORDS[out.dtype])
+    return torch.where(out.isnan(), torch.nan, out).view(WORDS[out.dtype])
 
 
 def _difference(operation: str, a: Stack, b: Stack) -> str:
