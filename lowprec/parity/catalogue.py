@@ -10,7 +10,20 @@ from ..order.catalogue import orders
 from ..order.rules import Blocks, Chain, Lanes
 from ..registry import Registry
 from ..special.cpu import SleefExp
-from .operations import Arithmetic, Bounded, Flash, Moves, Power, Product, ReciprocalRoot, Rows, Rule, Sigmoid, Sum
+from .operations import (
+    Arithmetic,
+    Bounded,
+    Flash,
+    Moves,
+    Power,
+    Product,
+    ReciprocalRoot,
+    Rows,
+    Rule,
+    SafeSoftmax,
+    Sigmoid,
+    Sum,
+)  # fmt: skip
 from .stack import Stack
 
 stacks: Registry[Stack] = Registry("stack", Stack)
@@ -74,7 +87,8 @@ def _torch_cpu() -> Stack:
         (("float32", norms["torch_cpu_softmax"]), ("bfloat16", norms["torch_cpu_softmax_16"])), mark="exact",
         source=norms["torch_cpu_softmax"].source,
     )  # fmt: skip
-    rules |= dict.fromkeys(("_softmax", "_safe_softmax"), softmax)
+    safe = SafeSoftmax(softmax.norms, mark="exact", source=f"{aten}/transformers/attention.cpp: _safe_softmax")
+    rules |= {"_softmax": softmax, "_safe_softmax": safe}
     rules |= {
         name: Bounded(name, mark="decided", source="MKL VML, high accuracy: its bits are not public")
         for name in ("sin", "cos", "tanh")

@@ -285,6 +285,16 @@ class Rows(Rule):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class SafeSoftmax(Rows):
+    """Softmax of rows in which rows of -inf alone, such as those of hidden keys, give zeros in place of NaN."""
+
+    def compute(self, x: Floats, dtype: FormatName, *parameters: Floats | None, eps: float = 1e-6) -> Floats:
+        """Apply the softmax to rows [..., n]; return float32."""
+        found = super().compute(x, dtype, *parameters, eps=eps)
+        return np.where(np.isneginf(x).all(-1, keepdims=True), np.float32(0), found)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Flash(Ordered):
     """Attention whose keys fit in one tile.
 

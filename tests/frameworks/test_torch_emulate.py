@@ -1,5 +1,7 @@
 """Operations and whole models of PyTorch on this CPU, computed from the stack's rules: 0 outputs differ."""
 
+import itertools
+
 import pytest
 
 import lowprec as lp
@@ -290,6 +292,13 @@ def gpt2(dtype, attention):
     return _made(transformers.GPT2LMHeadModel, transformers.GPT2Config, dtype, attention, bos_token_id=0, **fields)
 
 
+def qwen3(dtype, attention):
+    return _made(
+        transformers.Qwen3ForCausalLM, transformers.Qwen3Config, dtype, attention, intermediate_size=96, head_dim=24,
+        num_key_value_heads=1,
+    )  # fmt: skip
+
+
 def qwen3_moe(dtype, attention):
     return _made(
         transformers.Qwen3MoeForCausalLM, transformers.Qwen3MoeConfig, dtype, attention, moe_intermediate_size=72,
@@ -313,14 +322,24 @@ def deepseek(dtype, attention):
     )  # fmt: skip
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("make", "dtype", "attention", "shape"), [
+#: Runs of the ci lane; all others are exhaustive.
+OFTEN = {
     (llama, "float32", "eager", (2, 33)), (llama, "bfloat16", "sdpa", (2, 33)), (llama, "float32", "sdpa", (1, 7)),
+    (qwen3, "float32", "eager", (1, 7)), (qwen3, "bfloat16", "sdpa", (2, 33)),
     (qwen3_moe, "float32", "sdpa", (2, 33)), (qwen3_moe, "bfloat16", "eager", (1, 7)),
     (gpt2, "float32", "eager", (1, 7)), (gpt2, "bfloat16", "sdpa", (1, 7)),
-    (deepseek, "float32", "sdpa", (1, 7)), (deepseek, "bfloat16", "eager", (2, 33)),
+    (deepseek, "float32", "sdpa", (2, 33)), (deepseek, "bfloat16", "eager", (2, 33)),
     (mixtral, "float32", "sdpa", (1, 7)), (mixtral, "bfloat16", "eager", (1, 7)),
-])  # fmt: skip
+}  # fmt: skip
+RUNS = itertools.product(
+    (llama, qwen3, qwen3_moe, gpt2, deepseek, mixtral), DTYPES, ("eager", "sdpa"), ((1, 7), (2, 33))
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "attention", "shape"),
+    [pytest.param(*run, marks=pytest.mark.ci if run in OFTEN else pytest.mark.exhaustive) for run in RUNS],
+)
 def test_no_logit_of_a_model_differs(make, dtype, attention, shape):
     model = make(dtype, attention)
     tokens = torch.randint(0, 250, shape, generator=torch.Generator().manual_seed(1))
