@@ -167,10 +167,11 @@ uses 160 and 128.)
 
 ## Verification and assumptions
 
-Outputs and log-sum-exps of each kernel match an [oracle in exact rational arithmetic](../lowprec/oracle/attention.py),
-bit for bit, on random rows with several tiles, with and without a causal mask. The tests detect each of 19 deliberately
+Outputs and log-sum-exps of each kernel match an [oracle in exact
+rational arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and
+without a causal mask. The tests detect each of 19 deliberately
 wrong rules (another order of tiles, offset, threshold, rounding, order of the sum). [The loops of the
-sources](../lowprec/oracle/attention_tiles.py) check two more rules: which tiles a block of queries loads, and where a
+sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
 twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
 109,760 outputs and 1,109 log-sum-exps of 384 cases (masks, groups of heads, NaN, infinities). The smallest of these
@@ -212,7 +213,7 @@ bounds:
 compare without a GPU. 0 of 305,624 outputs and 0 of 5,642 log-sum-exps differ from PyTorch 2.13.0 (MKL 2024.2, one
 thread, an AMD CPU). The cases have 4 to 800 queries, 12 to 1100 keys and 12 to 256 channels, some with a causal mask,
 NaN, infinities or subnormals. Digests of eight such outputs are tests, and an
-[oracle](../lowprec/oracle/attention_cpu.py) has the same bits.
+[oracle](../lowprec/oracle/attention/cpu.py) has the same bits.
 
 The vector functions of PyTorch and glibc's `expf` and `logf` are public. Two rules are measured, since no source gives
 them: MKL adds at most 192 products in one chain (for K of 193 to 384, in two chains of equal length), and the sum of a
@@ -247,7 +248,7 @@ In BF16, PyTorch's fast exp returns -0 for NaN. A row with a score of +Inf there
 tensor core accumulates dK and dV over the tiles of queries, in reverse order. Each thread block writes its part of dQ
 to a separate buffer, and the buffers are added in increasing order. (The library's default backward pass adds to dQ
 atomically, so its bits differ from run to run.) Float32 results match an [oracle in exact rational
-arithmetic](../lowprec/oracle/attention_backward.py), and the tests detect four deliberately wrong rules.
+arithmetic](../lowprec/oracle/attention/backward.py), and the tests detect four deliberately wrong rules.
 
 With grouped-query attention, the library's wrapper sums dK and dV over the query heads of a group in torch;
 `attention_grad` returns them for each query head.

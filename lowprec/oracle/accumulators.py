@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from .amd import ExactGroups, FlooredSum, FlushedPairs
-from .cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
-from .fused import Rule, Scales
-from .halves import Halves
-from .ibm import ChunkSums
 from .ieee import exact_dot, sequential
-from .rdna import FlooredPairs, SignFrame
-from .riscv import BulkSums, PartialSums
-from .tenstorrent import FidelityPhases
+from .machines.amd import ExactGroups, FlooredSum, FlushedPairs
+from .machines.cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
+from .machines.fused import Rule, Scales
+from .machines.halves import Halves
+from .machines.ibm import ChunkSums
+from .machines.rdna import FlooredPairs, SignFrame
+from .machines.riscv import BulkSums, PartialSums
+from .machines.tenstorrent import FidelityPhases
 from .values import (
     BFLOAT16,
     DL8,

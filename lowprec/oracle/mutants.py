@@ -12,15 +12,15 @@ from fractions import Fraction
 from typing import Any
 
 from .accumulators import AnyRule, Cpu, ExactSum, Rdna, Sequential
-from .amd import ExactGroups, FlooredSum, FlushedPairs
 from .casts import Away
-from .cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
-from .fused import Rule, Scales
-from .halves import Halves
-from .ibm import ChunkSums
-from .rdna import FlooredPairs, SignFrame
-from .riscv import BulkSums, PartialSums
-from .tenstorrent import FidelityPhases
+from .machines.amd import ExactGroups, FlooredSum, FlushedPairs
+from .machines.cpu import FlushedFma, Lanes, Odd, RoundedGroups, ScaledGroups
+from .machines.fused import Rule, Scales
+from .machines.halves import Halves
+from .machines.ibm import ChunkSums
+from .machines.rdna import FlooredPairs, SignFrame
+from .machines.riscv import BulkSums, PartialSums
+from .machines.tenstorrent import FidelityPhases
 from .values import FLOAT32, AnyFormat
 
 _HALF = Fraction(1, 2)

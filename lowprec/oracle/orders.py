@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .cpu import _flushed
 from .ieee import ieee_sum
+from .machines.cpu import _flushed
 from .values import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Exact, Fields, decode, encode, exact
 
 _FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64}

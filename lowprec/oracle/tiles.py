@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .fused import Rule, fused_dot
 from .ieee import exact_dot, fma32, sequential_f32
+from .machines.fused import Rule, fused_dot
 from .values import FLOAT32, AnyFormat, Exact, decode, encode, exact, floor_log2, max_code, two_to
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from ..oracle.accumulators import Accumulator
-from ..oracle.fused import Rule
+from ..oracle.machines.fused import Rule
 from ..oracle.values import E8M0FNU, Fields, decode, encode, floor_log2, is_negative_zero, max_code
 from .family import Stream
 

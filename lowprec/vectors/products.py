@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..oracle.accumulators import ACCUMULATORS, FORMATS, Accumulator, AnyRule, ExactSum, Sequential
-from ..oracle.amd import FlooredSum
-from ..oracle.cpu import Lanes
-from ..oracle.fused import Rule as FusedRule
-from ..oracle.fused import Scales
-from ..oracle.halves import Halves
 from ..oracle.libraries import ORDERS, Order
+from ..oracle.machines.amd import FlooredSum
+from ..oracle.machines.cpu import Lanes
+from ..oracle.machines.fused import Rule as FusedRule
+from ..oracle.machines.fused import Scales
+from ..oracle.machines.halves import Halves
 from ..oracle.mutants import FP22_MUTANTS, wrong_rules
 from ..oracle.values import E4M3FN, FLOAT32, Fields
 from .family import Choice, Family, Rule, SetSpec, Stream, one_of

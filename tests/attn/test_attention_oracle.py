@@ -17,7 +17,7 @@ from lowprec.attn.schedules import FlashAttention4
 from lowprec.attn.sums import PackedPairSum
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
-from lowprec.oracle.attention import Attention
+from lowprec.oracle.attention.forward import Attention
 from lowprec.special.exp2 import PolynomialExp2
 
 GPU = [name for name in lp.attentions if not lp.attentions[name].is_determined]

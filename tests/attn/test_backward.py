@@ -15,7 +15,7 @@ from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import GradientTile
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
-from lowprec.oracle.attention_backward import Backward
+from lowprec.oracle.attention.backward import Backward
 from lowprec.oracle.values import FLOAT32, decode, encode
 
 KERNEL = lp.attentions["flash2"].with_(

@@ -13,7 +13,7 @@ import pytest
 import lowprec as lp
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import fields
-from lowprec.oracle.attention_cpu import CpuAttention, MathAttention
+from lowprec.oracle.attention.cpu import CpuAttention, MathAttention
 from lowprec.oracle.values import FLOAT32, decode
 
 Array = np.ndarray[Any, Any]

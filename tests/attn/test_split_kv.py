@@ -18,7 +18,7 @@ from lowprec.attn.schedules import FlashAttention3
 from lowprec.attn.sinks import OffsetSink
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
-from lowprec.oracle import attention as oracle
+from lowprec.oracle.attention import forward as oracle
 
 SPLIT = [name for name in lp.attentions if lp.attentions[name].combine is not None]
 QUERIES, TILE = 8, 16

@@ -16,7 +16,7 @@ from lowprec.attn.kernel import AttentionKernel
 from lowprec.attn.schedules import FlashAttention3, FlashAttention4
 from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
-from lowprec.oracle.attention_tiles import Tiles
+from lowprec.oracle.attention.tiles import Tiles
 
 ROWS, KEYS = 8, 16
 LIBRARIES = {"flash2": "flash2", "fa3_bf16": "fa3", "vllm_fa3_fp8": "vllm", "fa4_bf16": "fa4"}

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from .amd import Chained
-from .ieee import ieee_sum
-from .values import (
+from ..ieee import ieee_sum
+from ..values import (
     E5M2,
     FLOAT32,
     Exact,
@@ -26,6 +25,7 @@ from .values import (
     nearest,
     two_to,
 )
+from .amd import Chained
 
 _ONE = Fraction(1)
 _LEAST = two_to(-126)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from .float32 import rounded
+from ..float32 import rounded
 
 Visits = list[tuple[int, bool]]
 _HEADS = (32, 64, 96, 128)  # sizes of FlashAttention-2 that have kernels without checks of bounds

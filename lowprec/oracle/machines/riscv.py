@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
+from ..ieee import ieee_sum
+from ..values import FLOAT32, Exact, Fields, Parts, decode, encode, floor_log2, parts, two_to
 from .amd import Chained, Codes
-from .ieee import ieee_sum
 from .rdna import Pairs
-from .values import FLOAT32, Exact, Fields, Parts, decode, encode, floor_log2, parts, two_to
 
 Rounding: TypeAlias = Literal["exact", "nearest", "odd"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .accumulators import Accumulator
-from .float32 import (
+from ..accumulators import Accumulator
+from ..float32 import (
     LEAST,
     LN_2,
     ONE,
@@ -29,7 +29,7 @@ from .float32 import (
     tanh,
     times,
 )
-from .values import FLOAT32, Exact, Fields, decode, encode
+from ..values import FLOAT32, Exact, Fields, decode, encode
 
 
 @dataclass(frozen=True)

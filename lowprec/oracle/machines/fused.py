@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from .values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
+from ..values import E8M0FNU, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, fields, nearest, parts, two_to
 
 
 class Scales(NamedTuple):

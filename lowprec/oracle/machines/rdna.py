@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..values import FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
 from .amd import Chained, Codes
 from .fused import Scales
-from .values import FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
 
 Pairs = Sequence[tuple[Parts, Parts]]
 NAN_OPERAND, INVALID = 0xFFC00A3D, 0xFFC00000

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .accumulators import Accumulator
-from .float32 import LEAST, LN_2, bits_of, exp2, is_below, multiply_add, negated, plus, rounded, times
-from .values import FLOAT32, Exact, Fields, decode, encode
+from ..accumulators import Accumulator
+from ..float32 import LEAST, LN_2, bits_of, exp2, is_below, multiply_add, negated, plus, rounded, times
+from ..values import FLOAT32, Exact, Fields, decode, encode
 
 Codes = Sequence[Sequence[int]]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from ..values import FLOAT32, Exact, Fields, decode, encode, fields, floor_log2, two_to
 from .amd import Chained, Codes
-from .values import FLOAT32, Exact, Fields, decode, encode, fields, floor_log2, two_to
 
 _HALF = Fraction(1, 2)
 

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..ieee import ieee_sum
+from ..values import FLOAT32, Exact, Fields, decode, encode, max_code
 from .amd import Chained, Codes
-from .ieee import ieee_sum
-from .values import FLOAT32, Exact, Fields, decode, encode, max_code
 
 DL16 = Fields(6, 9, 31, specials="fn", subnormals=False)
 

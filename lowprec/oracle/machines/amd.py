@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..ieee import ieee_sum
+from ..values import FLOAT32, AnyFormat, Exact, Fields, Parts, decode, encode, fields, is_negative_zero, parts, two_to
 from .fused import Scales, shift, special_sum
-from .ieee import ieee_sum
-from .values import FLOAT32, AnyFormat, Exact, Fields, Parts, decode, encode, fields, is_negative_zero, parts, two_to
 
 Codes = Sequence[int]
 

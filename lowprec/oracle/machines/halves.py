@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..ieee import ieee_sum
+from ..values import FLOAT16, FLOAT32, AnyFormat, Fields, decode, encode, fields
 from .fused import Rule, Scales, fused_dot
-from .ieee import ieee_sum
-from .values import FLOAT16, FLOAT32, AnyFormat, Fields, decode, encode, fields
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from .float32 import DIGITS, ONE, bits_of, by_digits, divided, multiply_add, negated, plus, rounded, times
-from .values import FLOAT32, Exact, Fields, decode, encode
+from ..float32 import DIGITS, ONE, bits_of, by_digits, divided, multiply_add, negated, plus, rounded, times
+from ..values import FLOAT32, Exact, Fields, decode, encode
 
 ZERO = Fraction(0)
 
