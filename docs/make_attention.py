@@ -97,7 +97,8 @@ from the batch size and the GPU |
 With grouped-query attention, k and v have fewer heads than q; each group of query heads uses one KV head.
 
 On the command line, `lowprec attentions` lists the kernels, and `lowprec attention Q.npy K.npy V.npy --kernel NAME`
-computes one.
+computes one. `lowprec.torch.attention` and `lowprec.jax.attention` take float32 operands, quantize them, and leave the
+padding of a `mask=` out.
 
 ## Catalogue
 

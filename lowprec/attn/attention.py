@@ -225,7 +225,8 @@ def attention(
 
 def softmax_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False, window: tuple[int, int] | None = None,
-    scale: float | None = None, softcap: float | None = None, sinks: ArrayLike | None = None,
+    mask: ArrayLike | None = None, scale: float | None = None, softcap: float | None = None,
+    sinks: ArrayLike | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute attention in float64, as a reference; the arguments are those of `attention`, with values of any format.
 
@@ -241,13 +242,15 @@ def softmax_attention(
     low, high = visible_keys(q.shape[-2], k.shape[-2], *find_window(causal, window))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     key, logits = np.arange(k.shape[-2]), None if sinks is None else np.asarray(sinks, np.float64)
+    shown = np.broadcast_to(True if mask is None else mask, (*q.shape[:-1], k.shape[-2]))
     for i in np.ndindex(q.shape[:-2]):
         for row, (first, stop) in enumerate(zip(low, high, strict=True)):
-            if first < stop:
+            seen = shown[i][row] & (key >= first) & (key < stop)
+            if seen.any():
                 scores = k[i] @ q[i][row] * factor
                 if softcap is not None:
                     scores = softcap * np.tanh(scores / softcap)
-                scores = np.where((key >= first) & (key < stop), scores, -np.inf)
+                scores = np.where(seen, scores, -np.inf)
                 sink = -np.inf if logits is None else logits[i[-1] if i else 0]
                 top = max(scores.max(), sink)
                 p = np.exp(scores - top)

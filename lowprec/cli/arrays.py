@@ -195,21 +195,27 @@ def gemm(
 @click.option(
     "--window", type=(int, int), metavar="LEFT RIGHT", help="Keys beside its position that a query sees; -1: all."
 )
+@click.option("--mask", metavar="FILE", help="Keys that each query sees, [..., M, N], true or not; see below.")
 @click.option("--scale", type=float, help="Factor of the scores.  [default: 1 / sqrt(D)]")
 @click.option("--softcap", type=float, metavar="CAP", help="Limit of the scaled scores, as CAP * tanh(score / CAP).")
 @click.option("--splits", type=int, default=1, show_default=True, metavar="N", help="Ranges of keys that are combined.")
 @click.option("--page-size", type=int, metavar="N", help="Keys in a page of the KV cache.  [default: no pages]")
 @click.option("--out", metavar="FILE", help="Save the output as .npy.")
 @machine_readable
-def attention(q_file: str, k_file: str, v_file: str, kernel: str, out: str | None, **options: Any) -> None:
+def attention(
+    q_file: str, k_file: str, v_file: str, kernel: str, mask: str | None, out: str | None, **options: Any
+) -> None:
     """Compute attention (.npy) as a kernel does.
 
     Q is [..., M, D], K [..., N, D], V [..., N, Dv]; they are rounded to the kernel's operand format. Prints the error
-    against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero.
+    against softmax in float64 on the rounded operands, and how many probabilities saturated or became zero. --mask is
+    for the kernels of PyTorch (sdpa_math, torch_cpu_flash_f32, torch_cpu_flash_bf16), which take any mask; the file
+    holds booleans.
 
     Example: lowprec attention q.npy k.npy v.npy --kernel vllm_fa3_fp8
     """
-    _writable_file(out, q_file, k_file, v_file)
+    _writable_file(out, q_file, k_file, v_file, mask)
+    from .._files.npy import read_npy
     from ..attn.attention import attention as attend
     from ..attn.attention import softmax_attention
     from ..attn.catalogue import attentions
@@ -218,9 +224,11 @@ def attention(q_file: str, k_file: str, v_file: str, kernel: str, out: str | Non
 
     chosen = attentions[kernel]
     q, k, v = (round_to(_load_array(path), chosen.operands) for path in (q_file, k_file, v_file))
+    options["mask"] = None if mask is None else read_npy(mask, "a .npy file of booleans")
     with progress_bar("rows") as progress:
         result = attend(q, k, v, kernel=chosen, progress=progress, **options)
-    exact = softmax_attention(q, k, v, **{name: options[name] for name in ("causal", "window", "scale", "softcap")})
+    known = {name: options[name] for name in ("causal", "window", "mask", "scale", "softcap")}
+    exact = softmax_attention(q, k, v, **known)
     counts = {"P saturated": int(result.saturated.sum()), "P underflowed": int(result.underflowed.sum())}
     row = {"reference": "float64 softmax of the rounded operands", **_comparison(compare(result.out, exact)), **counts}
     emit(tuple(row), [tuple(row.values())], kernel)

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lowprec.attn.attention import attention as attend
 from lowprec.attn.attention import check_shapes
 from lowprec.attn.catalogue import attentions
 from lowprec.attn.kernel import AttentionKernel
-from lowprec.attn.operands import quantize_operands
+from lowprec.attn.masks import check_mask, masked_attention
 
 from .arrays import check
 from .folder import transformers_module
 
-Mask = NDArray[np.bool_]
+_NAME = "lowprec.torch.attention"
 #: Arguments of transformers' attention functions that change the result and have no counterpart here.
 _REFUSED = ("softcap", "s_aux", "position_bias", "output_attentions")
-
-
-class _Visible(NamedTuple):
-    """Rows that see keys, the keys that they see, and the mask, as arguments of `lowprec.attention`."""
-
-    rows: slice
-    keys: slice
-    causal: bool = False
-    window: tuple[int, int] | None = None
 
 
 def attention(
@@ -81,7 +69,8 @@ def attention(
     kernel = attentions.get(kernel)
     _check_operands(q, k, v, kernel)
     if mask is not None:
-        mask = _checked(mask, q.shape[0], q.shape[2], k.shape[2])
+        check_mask(_NAME, tuple(mask.shape), str(mask.dtype).removeprefix("torch."), q.shape[0], q.shape[2], k.shape[2])
+        mask = mask[..., : k.shape[2]]
     out: Tensor = _Attention.apply(q, k, v, kernel, causal, mask, scale)
     return out.to(q.dtype)
 
@@ -92,28 +81,16 @@ class _Attention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel, causal: bool, mask: Tensor | None,
         scale: float | None,
     ) -> Tensor:  # fmt: skip
-        arrays = [x.detach().float().numpy() for x in (q, k, v)]
-        (batch, heads, m, d), n = q.shape, k.shape[2]
-        visible = [[_Visible(slice(0, m), slice(0, n), causal)]] * batch
-        given = None if mask is None else np.broadcast_to(mask[:, 0].numpy(), (batch, m, n))
-        if given is not None and not kernel.schedule.takes_masks:
-            visible = [_visible(b, rows) for b, rows in enumerate(given)]
-        out = np.zeros((batch, heads, m, v.shape[3]), np.float32)
-        lse = np.full((batch, heads, m), -np.inf, np.float32)
-        for b, (rows, keys, is_causal, window) in ((b, part) for b, parts in enumerate(visible) for part in parts):
-            qs, ks, vs = (x[b : b + 1, :, part] for x, part in zip(arrays, (rows, keys, keys), strict=True))
-            *operands, descale = quantize_operands(qs, ks, vs, kernel)
-            found = attend(
-                *operands, kernel=kernel, causal=is_causal, window=window, scale=scale, descale=descale,
-                mask=given[b] if given is not None and kernel.schedule.takes_masks else None,
-                out_format="float32" if q.dtype == torch.float32 else None,
-            )  # fmt: skip
-            out[b, :, rows], lse[b, :, rows] = found.out[0], found.lse[0]
+        out, lse = masked_attention(
+            _NAME, [x.detach().float().numpy() for x in (q, k, v)], kernel, causal=causal,
+            mask=None if mask is None else mask.numpy(), scale=scale,
+            out_format="float32" if q.dtype == torch.float32 else None,
+        )  # fmt: skip
         result = torch.from_numpy(out)
         if causal:
-            mask = torch.ones(m, n, dtype=torch.bool).tril(n - m)
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
         ctx.save_for_backward(q, k, v, result, torch.from_numpy(lse), mask)
-        ctx.scale = d**-0.5 if scale is None else scale
+        ctx.scale = q.shape[3] ** -0.5 if scale is None else scale
         return result
 
     @staticmethod
@@ -141,53 +118,6 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, kernel: AttentionKernel) ->
     for name, x in (("q", q), ("k", k), ("v", v)):
         check(name, x)
     check_shapes(*shapes, kernel)
-
-
-def _checked(mask: Tensor, batch: int, m: int, n: int) -> Tensor:
-    """Check a mask and return its part [B or 1, 1, M, N]."""
-    shape = tuple(mask.shape)
-    fits = len(shape) == 4 and shape[0] in (1, batch) and shape[1:3] == (1, m) and shape[3] >= n
-    if mask.dtype != torch.bool or not fits:
-        raise ValueError(
-            f"lowprec.torch.attention: mask must be bool of shape ({batch}, 1, {m}, {n}), one for all heads, got "
-            f"{str(mask.dtype).removeprefix('torch.')} of shape {shape}"
-        )
-    return mask[..., :n]
-
-
-def _visible(b: int, mask: Mask) -> list[_Visible]:
-    """Return how to compute one sequence's mask [M, N]: rows and keys without padding, and the rule of the mask."""
-    rows, keys = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if not rows.size:
-        return []
-    first, stop, end = int(rows[0]), int(rows[-1]) + 1, int(keys[-1]) + 1
-    for start in (0, int(keys[0])):  # padding, or keys before a window
-        seen = mask[first:stop, start:end]
-        found = _Visible(slice(first, stop), slice(start, end))
-        if seen.all():
-            return [found]
-        if (fields := _rule(seen)) is not None:
-            return [found._replace(**fields)]
-        after = first + end - start  # queries of padding on the right see all keys
-        if after < stop and seen[end - start :].all() and (fields := _rule(seen[: end - start])) is not None:
-            return [found._replace(rows=slice(first, after), **fields), found._replace(rows=slice(after, stop))]
-    m, n = seen.shape
-    odd = int(np.flatnonzero((seen != np.tri(m, n, n - m, dtype=bool)).any(1))[0])
-    raise ValueError(
-        "lowprec.torch.attention: mask must be full, causal or a causal window of consecutive tokens in each sequence, "
-        f"got row {first + odd} of sequence {b} with {int(seen[odd].sum())} of {n} keys visible, first at "
-        f"{start + int(seen[odd].argmax())}"
-    )
-
-
-def _rule(seen: Mask) -> dict[str, Any] | None:
-    """Return the arguments of a causal mask or window that equals `seen`, or None."""
-    m, n = seen.shape
-    causal, width = np.tri(m, n, n - m, dtype=bool), int(seen[-1].sum())
-    if np.array_equal(seen, causal):
-        return {"causal": True}
-    window = causal & ~np.tri(m, n, n - m - width, dtype=bool)
-    return {"causal": True, "window": (width - 1, 0)} if np.array_equal(seen, window) else None
 
 
 def register_attention(kernel: str | AttentionKernel) -> str:

@@ -162,6 +162,21 @@ def test_options_of_attention_are_those_of_python(attended):
     refused("attention", *files, "--page-size", 16, "--kernel", "flash2", match="page_size must be None for flash2")
 
 
+def test_a_mask_of_attention_is_a_file_of_booleans(attended):
+    folder, _ = attended
+    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
+    mask = np.random.default_rng(1).random((q.shape[-2], k.shape[-2])) < 0.5
+    np.save(folder / "mask.npy", mask)
+    np.save(folder / "numbers.npy", mask * 1.0)
+    files = [folder / f"{name}.npy" for name in "qkv"]
+    (row,) = rows("attention", *files, "--mask", folder / "mask.npy", "--kernel", "sdpa_math", "--out",
+                  folder / "out.npy")  # fmt: skip
+    assert np.array_equal(np.load(folder / "out.npy"), lowprec.attention(q, k, v, kernel="sdpa_math", mask=mask).out)
+    assert row["sqnr"] > 100
+    refused("attention", *files, "--mask", folder / "mask.npy", match="mask must be None for fa3_fp8")
+    refused("attention", *files, "--mask", folder / "numbers.npy", "--kernel", "sdpa_math", match="mask must be bool")
+
+
 def test_tiles_of_attention_kernels_name_the_head_sizes_of_v():
     tiles = {row["kernel"]: row["keys_per_tile"] for row in rows("attentions")}
     assert "96 (D <= 64, Dv <= 256)" in tiles["fa3_bf16"]

@@ -48,3 +48,40 @@ def test_gradients_are_nearly_those_of_exact_attention(causal):
 
     for ours, theirs in zip(*(jax.grad(f, (0, 1, 2))(q, k, v) for f in (found, exact)), strict=True):
         assert 0 < np.linalg.norm(ours - theirs) < 0.15 * np.linalg.norm(theirs)
+
+
+def test_masks_are_those_of_a_kernel():
+    """Padding on the left is left out; with any other mask, the message has its first row that differs."""
+    q, k, v = (x[:1] for x in drawn())
+    seen = np.tri(5, 9, 4, dtype=bool)[None, None]
+    assert np.array_equal(lpj.attention(q, k, v, mask=seen), lpj.attention(q, k, v, causal=True))
+    padded = seen.copy()
+    padded[..., :2] = False
+    wanted = lpj.attention(q, k[:, :, 2:], v[:, :, 2:], causal=True)
+    assert np.array_equal(jax.jit(lpj.attention)(q, k, v, mask=padded), wanted)
+    padded[0, 0, 3, 5] = False
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"mask must be full, causal .* got row 3 of sequence 0"):
+        lpj.attention(q, k, v, mask=padded)
+    with pytest.raises(ValueError, match="mask must be None with causal=True"):
+        lpj.attention(q, k, v, mask=seen, causal=True)
+    with pytest.raises(ValueError, match=r"mask must be bool of shape \(1, 1, 5, 9\), one for all heads, got float32"):
+        lpj.attention(q, k, v, mask=seen.astype(np.float32))
+
+
+def test_any_mask_reaches_the_kernels_of_torch_and_their_gradients():
+    q, k, v = drawn()
+    seen = np.random.default_rng(1).random((2, 1, 5, 9)) < 0.5
+    seen[1, 0, 2] = False
+
+    def exact(q, k, v):
+        k, v = (jax.numpy.repeat(x, 2, 1) for x in (k, v))
+        p = jax.numpy.where(seen, jax.numpy.exp(q @ k.mT / 4), 0)
+        return (p @ v / jax.numpy.maximum(p.sum(-1, keepdims=True), 1e-30))[..., 0].sum()
+
+    def found(q, k, v):
+        return lpj.attention(q, k, v, "sdpa_math", mask=seen)[..., 0].sum()
+
+    wanted = lp.attention(q, k, v, kernel="sdpa_math", mask=seen).out
+    assert np.array_equal(lpj.attention(q, k, v, "sdpa_math", mask=seen), wanted)
+    for ours, theirs in zip(*(jax.grad(f, (0, 1, 2))(q, k, v) for f in (found, exact)), strict=True):
+        assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
