@@ -1,12 +1,12 @@
 """Digests of checks that have passed, so that the oracle does not compute the same fractions in every test run.
 
-The oracle is slow and deterministic. ``once(check, *parts)`` runs a check that depends only on the oracle's code and on
-`parts` (the operands *and* the result under test), unless `FILE` contains the digest of both. A wrong result has
-another digest and is therefore always checked. ``--oracle=ask``, or LOWPREC_ASK_ORACLE in the environment as in CI,
-runs all checks.
+The oracle is slow and deterministic. ``once(check, *parts)`` runs a check that depends only on the oracle's code, the
+file of the check, and `parts` (the operands *and* the result under test), unless `FILE` contains the digest of all
+three. A wrong result has another digest and is therefore always checked. ``--oracle=ask`` runs all checks;
+``--oracle=sample`` runs an eighth of those that have passed before, as CI does, and so finds a file that is wrong.
 
-``pytest --oracle=write`` rewrites the file. Docstrings and comments do not count; when the oracle's code changes, the
-file is stale, and the checks run until it is rewritten.
+``pytest --oracle=write`` rewrites the file. Docstrings and comments do not count; when the oracle's code or a file of
+checks changes, the digests are stale, and the checks run until they are rewritten.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import os
-from collections.abc import Callable
+import types
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,23 @@ import lowprec
 from lowprec.definitions.code import without_docstrings
 
 FILE = Path(__file__).with_name("oracle_digests.txt")
-_asked: list[bool] = [False]
+SAMPLE = 8  # of so many digests, one is checked again by --oracle=sample
+_mode: list[str | None] = [None]
 _found: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option ``--oracle``."""
     parser.addoption(
-        "--oracle", choices=("ask", "write"), help="run all checks against the oracle; write: also store their digests"
+        "--oracle",
+        choices=("ask", "sample", "write"),
+        help="run all checks against the oracle; sample: an eighth of those that passed; write: also store digests",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read whether all checks must run."""
-    _asked[0] = config.getoption("--oracle") is not None or "LOWPREC_ASK_ORACLE" in os.environ
+    """Read which checks must run though they have passed before."""
+    _mode[0] = config.getoption("--oracle")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,9 +71,14 @@ def sources(*more: str) -> bytes:
     package = Path(lowprec.__file__).parent
     for room in ("oracle", "format", *more):
         for path in sorted((package / room).rglob("*.py")):
-            code = ast.unparse(without_docstrings(path))
-            digest.update(f"{path.relative_to(package).as_posix()}\0{code}\0".encode())
+            digest.update(f"{path.relative_to(package).as_posix()}\0{code(path)}\0".encode())
     return digest.digest()
+
+
+@functools.cache
+def code(path: Path) -> str:
+    """Return the code of a file without docstrings and comments."""
+    return ast.unparse(without_docstrings(path))
 
 
 def _add(digest: Any, part: Any) -> None:
@@ -85,21 +92,22 @@ def _add(digest: Any, part: Any) -> None:
         digest.update(f"{part!r}\0".encode())
 
 
-def once(check: Callable[[], object], *parts: Any, also: tuple[str, ...] = ()) -> None:
+def once(check: types.FunctionType, *parts: Any, also: tuple[str, ...] = ()) -> None:
     """Run a check unless it has passed before, with the same oracle and the same parts.
 
     Parameters
     ----------
-    check : callable
-        Function that raises AssertionError if the result differs from the oracle's.
+    check : function
+        Function without parameters that raises AssertionError if the result differs from the oracle's.
     *parts
         Everything else that determines the outcome: arrays, tuples of them, and objects with a complete `repr`.
     also : tuple of str
         Further rooms of the package that determine the outcome.
     """
-    digest = hashlib.sha256(sources(*also))
+    digest = hashlib.sha256(sources(*also) + code(Path(check.__code__.co_filename)).encode())
     _add(digest, parts)
     key = digest.hexdigest()[:16]
-    if _asked[0] or key not in known():
+    again = _mode[0] in ("ask", "write") or (_mode[0] == "sample" and int(key, 16) % SAMPLE == 0)
+    if again or key not in known():
         check()
     _found.add(key)
