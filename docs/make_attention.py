@@ -40,8 +40,8 @@ def page() -> str:
 
 An attention kernel fuses two matrix products, S = Q K^T and O = P V, with a softmax between them, and iterates over
 tiles of keys. P is the matrix of probabilities before they are divided by their sum. `lp.attention` emulates the
-forward pass of FlashAttention 2, 3 and 4 and of vLLM's fork. No recording of a GPU has confirmed these bits yet; see
-[what is verified](#verification-and-assumptions).
+forward pass of FlashAttention 2, 3 and 4, of vLLM's fork, of FlashMLA's dense decoding, and of PyTorch on a CPU. No
+recording of a GPU has confirmed these bits yet; see [what is verified](#verification-and-assumptions).
 
 Every choice that affects the bits is a field of the kernel's description:
 
@@ -111,7 +111,8 @@ The columns, for head dimension D of queries and keys, and Dv of values:
   2t and 8i + 2t + 1; the threads' sums s are added at the end, (s0 + s2) + (s1 + s3). `PackedPairSum`: in each tile,
   one thread has eight partial sums c, of keys i with i mod 8 = 0 to 7, and adds them as ((c0 + c2) + (c4 + c6)) + ((c1
   + c3) + (c5 + c7)). `LaneSum`: vectors of 16 keys are added, and then the 16 lanes, 8 to 8, 4 to 4, and so on;
-  `in_lanes`: the last keys are also a vector.
+  `in_lanes`: the last keys are also a vector. `QuadPairSum`: the threads of `QuadSum` add keys 8i + 2t and 8i + 2t + 1
+  first; the threads' sums are added as (s0 + s1) + (s2 + s3).
 - *P*: format of P, and the power of two that multiplies it.
 - *threshold*: O is rescaled only if the new row maximum exceeds the old one by more than this number, in log2 units;
   otherwise the old maximum is kept. FlashAttention-4 has 8 in BF16. In FP8 it had 4 until flash-attention issue 2694:
@@ -133,6 +134,10 @@ in these points:
 - FlashAttention-4 computes some of the exponentials with a polynomial on the FMA units instead of `ex2.approx`. Which
   columns of a tile these are depends on the head dimension, the mask, the number of rows, and the query heads per KV
   head.
+- FlashMLA's two warpgroups compute tiles in pairs, each for one half of the columns of V. The first warpgroup adds P0
+  V0, rescales, and adds P1 V1; the second adds P1 V1 first, and then round(P0 b) V0, where b is the second tile's
+  factor. So the two halves of an output have different roundings. Scores of every second tile are summed from channel
+  256 on, and hidden keys have the score -1e33 ([the formulas](../lowprec/attn/paired.py)).
 
 A NaN in V reaches all rows of the blocks that visit its tile, even at masked positions (0 x NaN).
 
@@ -143,6 +148,9 @@ Each entry is one configuration of its library:
   8.9 have other tiles at D = 128.
 - FlashAttention-3 entries have row-major V (the head dimension is contiguous). With column-major V, the library has
   other tiles.
+- `flashmla_dense` is the decoding kernel on Hopper. The library takes D = 576 and Dv = 512 only, and reads V from the
+  first 512 channels of K: pass `v=k[..., :512]`. Its scheduler divides the tiles of all sequences among the SMs;
+  `splits` divides those of each sequence into equal parts.
 - FlashAttention-4 is compiled for sm_100; its kernel for sm_103 does not use a polynomial.
 
 ### Pages of a KV cache
@@ -159,6 +167,7 @@ raise an error |
 rows of a query block | other tiles: at D = 128, 128 keys instead of 176 in BF16, and 160 instead of 224 in FP8. Query \
 blocks hold all heads of a group (PackGQA) |
 | `vllm_fa3_fp8` | the same, without a sliding window | the same tiles, but query blocks hold all heads of a group |
+| `flashmla_dense` | 64 keys, which is the tile | raise an error |
 | `fa4_bf16`, `fa4_fp8` | 128 keys, which is the tile | the kernel does not use pairs of CTAs; without a mask, at \
 D = 128, the polynomial then computes the exponentials of other columns |
 
@@ -171,7 +180,8 @@ uses 160 and 128.)
 Outputs and log-sum-exps of each kernel match an [oracle in exact
 rational arithmetic](../lowprec/oracle/attention/forward.py), bit for bit, on random rows with several tiles, with and
 without a causal mask. The tests detect each of 19 deliberately
-wrong rules (another order of tiles, offset, threshold, rounding, order of the sum). [The loops of the
+wrong rules (another order of tiles, offset, threshold, rounding, order of the sum), and ten for
+[FlashMLA's pairs of tiles](../lowprec/oracle/attention/pairs.py). [The loops of the
 sources](../lowprec/oracle/attention/tiles.py) check two more rules: which tiles a block of queries loads, and where a
 kernel tests for rows that are all -Inf; masked values are NaN there. The rules were read from the sources in the table,
 twice: a second implementation, written from the sources without knowledge of the first, has the same bits in all
@@ -182,7 +192,10 @@ Whether the compiler contracts a multiplication and an addition into one FMA was
 0.0.3 and vllm 0.33.0 (its FlashAttention-2 and 3) from PyPI, disassembled, and FlashAttention-4 compiled with CUTLASS
 DSL 4.6.2 for sm_100a. In these, `row_sum * scale + p`, `maximum * scale - 8` and `maximum * scale + log(sum)` are one
 FMA each (fields `QuadSum(fused=...)`, `fused_shift`, `fused_lse`), except that FlashAttention-4 does not fuse
-`row_sum * scale + p`. For another compiler, change these fields.
+`row_sum * scale + p`. For another compiler, change these fields. FlashMLA's kernel in vllm 0.33.0 has the order of
+channels, of additions and of products that its source has, and one FMA each for `score * scale - maximum` and for
+`row_sum * scale + sum`. But vLLM compiles it without `--use_fast_math`, so it divides exactly and keeps subnormals;
+the entry has the flags of the library's own setup.py.
 
 lowprec makes two assumptions:
 

@@ -135,7 +135,7 @@ def attention(
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
         mask (``sdpa_math``: with `causal`), softcap, sinks, splits or pages, or `undecided` is combined with a softcap,
-        with splits, or with a kernel that has `normalizes_p`.
+        with splits, or with a kernel that has `normalizes_p` or computes tiles in pairs.
 
     Notes
     -----
@@ -303,8 +303,9 @@ def _check_options(
         raise ValueError(f"attention: page_size must be {allowed} for {kernel}, got {page_size}")
     if undecided and (softcap is not None or splits > 1):
         raise ValueError(f"attention: undecided must be False with softcap or splits, got {softcap} and {splits}")
-    if undecided and kernel.normalizes_p and not kernel.is_determined:
-        raise ValueError(f"attention: undecided must be False for {kernel}, which normalizes P, got True")
+    if undecided and not kernel.is_determined and (kernel.normalizes_p or kernel.schedule.is_paired):
+        reason = "normalizes P" if kernel.normalizes_p else "computes tiles in pairs"
+        raise ValueError(f"attention: undecided must be False for {kernel}, which {reason}, got True")
 
 
 def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any) -> None:

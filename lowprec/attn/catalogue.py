@@ -1,8 +1,8 @@
 """Attention kernels of public libraries.
 
-The fields follow the `source` of an entry, at commits 0251105 of Dao-AILab/flash-attention and 617264c of
-vllm-project/flash-attention. The bits of ``ex2.approx``, of the reciprocal and of the logarithm are not public: here
-they are correctly rounded.
+The fields follow the `source` of an entry, at commits 0251105 of Dao-AILab/flash-attention, 617264c of
+vllm-project/flash-attention, and those that it names. The bits of ``ex2.approx``, of the reciprocal and of the
+logarithm are not public: here they are correctly rounded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ..special.reciprocal import RoundedReciprocal
 from ..tensorcore.catalogue import accumulators
 from .cpu import LaneSum, TorchCpu, TorchMath
 from .kernel import AttentionKernel, GradientTile
+from .paired import FlashMla
 from .schedules import FlashAttention2, FlashAttention3, FlashAttention4, Period
 from .sinks import OffsetSink, ShiftedSink
 from .splits import Combine
-from .sums import PackedPairSum
+from .sums import PackedPairSum, QuadPairSum
 from .tiles import ALL_KEYS, ANY_SIZE, KeyTile
 
 attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKernel)
@@ -30,6 +31,10 @@ attentions: Registry[AttentionKernel] = Registry("attention kernel", AttentionKe
 _STAND_IN = (
     "exp2 of MUFU, reciprocal, logarithm and tanh: correctly rounded; a sum's rescaling, shifts and log-sum-exps: "
     "contracted as in compiled wheels; a sink's operations: as its source writes them"
+)
+_MLA_STAND_IN = (
+    "exp2 and logarithm of MUFU, reciprocal: correctly rounded; the log-sum-exp: log2(sum) ln 2 + (maximum ln 2), the "
+    "latter in place of a division by log2(e), contracted; splits: all have the same number of tiles"
 )
 _FA2 = (
     "csrc/flash_attn/src/softmax.h, flash_fwd_launch_template.h, flash_bwd_kernel.h, flash_bwd_launch_template.h; "
@@ -41,6 +46,11 @@ _FA3 = (
     "--use_fast_math"
 )
 _FA4 = "flash_attn/cute/softmax.py, utils.py, block_info.py, flash_fwd_sm100.py, flash_fwd_combine.py"
+_MLA = (
+    "deepseek-ai/FlashMLA at 9241ae3, csrc/sm90/decode/dense/splitkv_mla.cuh, lines 17-18, 218-252, 331-474, "
+    "529-577, 742-925, 947-958, 1030-1063, 1185-1262; csrc/api/dense_decode.h; "
+    "csrc/smxx/decode/combine/combine.cu, lines 79-119; setup.py: --use_fast_math"
+)
 _VLLM = f"vllm-project/flash-attention, {_FA3}, utils.h: FP8 two-level accumulation"
 _TORCH = (
     "pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp at 430c4e3; ATen/cpu/vec/vec512/vec512_float.h of "
@@ -168,6 +178,13 @@ for _kernel in (
     AttentionKernel(
         "fa4_fp8", **_of("blackwell", "fp8"), key_tiles=_BLACKWELL, exp2=_mixed(), schedule=_blackwell(8), p_offset=8,
         **_BLACKWELL_SOFTMAX,
+    ),
+    AttentionKernel(
+        "flashmla_dense", **(_of("hopper", "bf16") | {"decided": _MLA_STAND_IN}),
+        key_tiles=(KeyTile(576, 64, 64, 64, 64, value_dim=512),),
+        schedule=FlashMla(), row_sum=QuadPairSum(), p_policy=policies["ieee"], last_tile_first=False,
+        empty_scale=1.0, empty_lse=float("inf"), source=_MLA,
+        combine=Combine(by_total=True, skips_zeros=False, empty_lse=float("inf"), divides_all=True, in_octaves=True),
     ),
     _torch_cpu("torch_cpu_flash_f32", _FLOAT32, TorchExp(), row_sum=LaneSum(), scales_first=True),
     _torch_cpu("torch_cpu_flash_bf16", _BF16, TorchFastExp(), row_sum=LaneSum(2), scales_first=True),

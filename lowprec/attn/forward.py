@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from ..tensorcore.mma import mma
 from .bounds import Bounds
 from .cpu import blocked_product
 from .kernel import AttentionKernel
+from .paired import HIDDEN, FlashMla, PairedSoftmax
 from .splits import split_blocks
 from .tiles import Block, Visit
 
@@ -71,6 +72,7 @@ class Forward:
     cap: np.float32 | None = None  # factor of the scores below tanh
     lse_scale: np.float32 | None = None  # factor of the maximum in the log-sum-exp; None: from `scale`
     sink: np.float32 | None = None
+    is_split: bool = False  # whether the keys are a split, whose results are combined later
     advance: Callable[[int], None] | None = None  # called with the number of rows of each finished part
 
     def head(self, h: Head) -> HeadResult:
@@ -108,7 +110,8 @@ class Forward:
         parts = []
         for i in range(splits):
             blocks = split_blocks(h.blocks, self.tile, i, splits, tiles)
-            parts.append(self.with_sink(sink if i == 0 else None).head(h._replace(blocks=blocks)))
+            run = dataclasses.replace(self, sink=sink if i == 0 else None, is_split=True)
+            parts.append(run.head(h._replace(blocks=blocks)))
         lse = np.stack([np.where(part.lse == kernel.empty_lse, np.float32(-np.inf), part.lse) for part in parts])
         with np.errstate(all="ignore"):
             weights, total = combine.weights(lse, len(h.v), kernel.exp2, kernel.reciprocal)
@@ -118,6 +121,8 @@ class Forward:
 
     def _rows(self, h: Head, start: int, stop: int, visits: tuple[Visit, ...]) -> HeadResult:
         kernel, rows = self.kernel, stop - start
+        if isinstance(kernel.schedule, FlashMla):
+            return self._paired_rows(h, slice(start, stop), visits[::-1], kernel.schedule)
         q, low, high = h.q[start:stop], h.low[start:stop], h.high[start:stop]
         state = OnlineSoftmax(kernel, rows, len(h.v), self.bounded and not kernel.is_determined)
         scale = np.float32(1) if kernel.scales_first or kernel.scales_operands else self.scale
@@ -135,6 +140,26 @@ class Forward:
             p = state.update(scores, scale, visit.is_guarded)
             state.add_values(p, _columns(h.v, visit.start, keys), done)
         return state.finish(scale, self.lse_scale, self.v_descale, self.sink)
+
+    def _paired_rows(self, h: Head, rows: slice, visits: Sequence[Visit], schedule: FlashMla) -> HeadResult:
+        kernel, q = self.kernel, (h.q[rows], schedule.rotated(h.q[rows]))
+        state = PairedSoftmax(kernel, len(q[0]), len(h.v), schedule.half)
+
+        def product(p: NDArray[Any], v: NDArray[Any], out: Floats) -> Floats:
+            pair = kernel.p_format, kernel.operands
+            return _product(kernel, kernel.values, pair, p, np.ascontiguousarray(v), out)
+
+        for i in range(0, len(visits), 2):
+            starts, scores = [visit.start for visit in visits[i : i + 2]], []
+            for odd, start in enumerate(starts):
+                keys = np.ascontiguousarray(_columns(h.k.T, start, self.tile).T)
+                f = kernel.operands, kernel.operands
+                scores.append(_product(kernel, kernel.scores, f, q[odd], schedule.rotated(keys) if odd else keys))
+                key = np.arange(start, start + self.tile)
+                scores[-1][(key < h.low[rows, None]) | (key >= h.high[rows, None])] = HIDDEN
+            state.add(scores, [_columns(h.v, start, self.tile) for start in starts], self.scale, product)
+        out, lse = state.finish(self.v_descale, self.is_split)
+        return HeadResult(out, lse, np.zeros_like(state.underflowed), state.underflowed, out, out)
 
     def _width(self, h: Head, visit: Visit) -> int:
         """Return the number of keys of a tile."""

@@ -21,6 +21,10 @@ from .tiles import ALL_KEYS, Call, KeyTile, Schedule
 
 _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal(), FlashAttention3()
 
+#: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs do not have.
+_IN_OCTAVES = ("p_offset", "rescale_threshold", "gradient_tiles", "sink", "lse_in_octaves", "combine")
+_ONE_BY_ONE = ("promote_every", "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap")
+
 
 class GradientTile(NamedTuple):
     """Tile of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load."""
@@ -191,13 +195,14 @@ class AttentionKernel(Value):
         for field, optional in (("combine", Combine), ("sink", Sink)):
             if not isinstance(value := getattr(self, field), optional | None):
                 raise TypeError(f"{caller}: {field} must be an object of {optional.__name__} or None, got {value!r}")
-        if self.exp2.is_natural:  # the rules of these fields are in powers of two
-            for field, plain in (
-                ("p_offset", 0), ("rescale_threshold", 0.0), ("lse_in_octaves", False), ("combine", None),
-                ("sink", None), ("gradient_tiles", ()),
-            ):  # fmt: skip
-                if (value := getattr(self, field)) != plain:
-                    raise ValueError(f"{caller}: {field} must be {plain} with an exp2 of base e, got {value!r}")
+        for cause, names in (
+            ("an exp2 of base e", _IN_OCTAVES if self.exp2.is_natural else ()),
+            ("tiles in pairs", (*_IN_OCTAVES[:-2], *_ONE_BY_ONE) if self.schedule.is_paired else ()),
+        ):
+            for name in names:
+                plain, value = self.__dataclass_fields__[name].default, getattr(self, name)
+                if value != plain:
+                    raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
         self.values.check_inputs(self.p_format, self.operands)
 

@@ -40,6 +40,8 @@ class Combine(Value):
         Log-sum-exp of a row that sees no key in any split.
     divides_all : bool
         Whether all tiles are divided among the splits, instead of only the tiles that a block of queries sees.
+    in_octaves : bool
+        Whether the log-sum-exps of the splits are in octaves; the argument of 2^x is then ``lse - max``.
     """
 
     lanes: tuple[tuple[int, int], ...] = ((256, 32),)
@@ -48,6 +50,7 @@ class Combine(Value):
     skips_zeros: bool = True
     empty_lse: float = float("-inf")
     divides_all: bool = False
+    in_octaves: bool = False
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -65,17 +68,18 @@ class Combine(Value):
         is_empty = (total == 0) | np.isnan(total)
         octaves = np.empty_like(total)
         kernels.log2(total, octaves)
-        sums = octaves * _LN_2 + largest
+        sums = octaves + safe if self.in_octaves else octaves * _LN_2 + largest
         sums = np.where(is_empty, np.float32(self.empty_lse), sums) if self.by_total else sums
         if self.by_total:
-            return self._exp(lse, sums, exp2), sums
+            return self._exp(lse, sums, exp2), sums * _LN_2 if self.in_octaves else sums
         inverse = np.where(is_empty, np.float32(0), reciprocal(np.where(is_empty, np.float32(1), total)))
         return weights * inverse, sums
 
     def _exp(self, lse: Floats, offsets: Floats, exp2: Exp2) -> Floats:
         """Return exp(lse - offset) [splits, M]."""
         if not self.scaled:
-            return exp2(np.ascontiguousarray(((lse - offsets) * _LOG2_E).reshape(-1, 1))).reshape(lse.shape)
+            differences = lse - offsets if self.in_octaves else (lse - offsets) * _LOG2_E
+            return exp2(np.ascontiguousarray(differences.reshape(-1, 1))).reshape(lse.shape)
         x = np.empty((lse.shape[1], len(lse)), np.float32)
         kernels.scale_and_shift(np.ascontiguousarray(lse.T), _LOG2_E, offsets * _LOG2_E, True, True, x)
         return np.ascontiguousarray(exp2(x.reshape(-1, 1)).reshape(x.shape).T)

@@ -57,6 +57,27 @@ class QuadSum(RowSum):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class QuadPairSum(QuadSum):
+    """Sum by the threads of `QuadSum`, which add keys 2t and 2t + 1 first: FlashMLA's ``cur_sum += p[i] + p[i + 1]``.
+
+    A fused multiply-add multiplies the sum of earlier tiles by its scale and adds that of the tile; the total is
+    (t0 + t1) + (t2 + t3).
+    """
+
+    def add(self, p: Floats, scales: Floats, flush: bool, sums: Floats) -> None:
+        """Multiply the partial sums [M, 4] by a scale per row and add a tile P [M, keys], in place."""
+        whole = np.pad(p, ((0, 0), (0, -p.shape[1] % 8))).reshape(len(p), -1, 4, 2)
+        tile = np.zeros((len(p), 4, 2), np.float32)
+        for pairs in np.moveaxis(whole, 1, 0):
+            tile[..., 0] += pairs[..., 0] + pairs[..., 1]
+        super().add(tile.reshape(len(p), 8), scales, flush, sums)
+
+    def total(self, sums: Floats) -> Floats:
+        """Return the sum of each row's partial sums [M]."""
+        return (sums[:, 0] + sums[:, 1]) + (sums[:, 2] + sums[:, 3])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PackedPairSum(RowSum):
     """Sum by one thread per row: eight chains over the keys of a tile, which packed additions join in pairs.
 

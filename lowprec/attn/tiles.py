@@ -128,6 +128,8 @@ class Schedule(Value):
     page_multiple = 1
     #: Whether the last tile has only the remaining keys, without padding.
     is_ragged = False
+    #: Whether two warpgroups compute the tiles in pairs, see `paired.PairedSoftmax`.
+    is_paired = False
     #: Whether the library's function takes a mask, whose numbers are added to the scores.
     takes_masks = False
 

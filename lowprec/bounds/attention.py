@@ -89,6 +89,8 @@ def attention_tolerance(
             f"attention_tolerance: kernel must compute weights as 2**x, for which there is a bound, got {kernel}, "
             f"which computes e**x by {kernel.exp2}"
         )
+    if kernel.schedule.is_paired:
+        raise ValueError(f"attention_tolerance: kernel must compute tiles one by one, got {kernel}")
     if not math.isfinite(kernel.exp2.relative_error + kernel.reciprocal.relative_error):
         raise ValueError(
             f"attention_tolerance: kernel must have a 2**x and a reciprocal of documented error, got {kernel} with "

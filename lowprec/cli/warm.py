@@ -116,7 +116,13 @@ def _multiply() -> None:
     lp.matmul_f32(x, x)
     for name in lp.attentions.names():
         kernel = lp.attentions[name]
-        lp.attention(x[:, :64], x[:, :64], x[:, :64], kernel=kernel, window=None if kernel.is_determined else (8, 0))
+        lp.attention(
+            x[:, :64],
+            x[:, :64],
+            x[:, :64],
+            kernel=kernel,
+            window=None if kernel.is_determined or kernel.schedule.is_paired else (8, 0),
+        )
 
 
 def _encode() -> None:

@@ -20,7 +20,8 @@ from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.forward import Attention
 from lowprec.special.exp2 import PolynomialExp2
 
-GPU = [name for name in lp.attentions if not lp.attentions[name].is_determined]
+ALL = [lp.attentions[name] for name in lp.attentions]
+GPU = [kernel.name for kernel in ALL if not kernel.is_determined and not kernel.schedule.is_paired]
 
 
 def oracle_of(kernel: AttentionKernel, tile: int) -> Attention:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_attention_oracle import operands, oracle_of
+from test_attention_oracle import GPU, operands, oracle_of
 
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
@@ -20,7 +20,7 @@ from lowprec.attn.splits import split_blocks
 from lowprec.attn.tiles import Call, KeyTile
 from lowprec.oracle.attention import forward as oracle
 
-SPLIT = [name for name in lp.attentions if lp.attentions[name].combine is not None]
+SPLIT = [name for name in GPU if lp.attentions[name].combine is not None]
 QUERIES, TILE = 8, 16
 
 

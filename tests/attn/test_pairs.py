@@ -1,0 +1,117 @@
+"""FlashMLA's dense decoding: bits of the oracle in fractions, which has the source's loops; wrong rules must differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowprec as lp
+from lowprec.attn.forward import scale_of_scores
+from lowprec.attn.paired import FlashMla
+from lowprec.attn.tiles import KeyTile
+from lowprec.oracle import ACCUMULATORS, fields
+from lowprec.oracle.attention.pairs import PairedAttention, combined
+
+TILE, ROWS = 16, 4
+KERNEL = lp.attentions["flashmla_dense"].with_(
+    key_tiles=(KeyTile(128, TILE, TILE, TILE, ROWS, value_dim=8),), schedule=FlashMla(rotation=32, half=4)
+)
+RULE = PairedAttention(ACCUMULATORS["hopper_bf16"], fields(KERNEL.operands), TILE, 32, 4)
+
+
+def operands(seed: int, m: int, n: int, d: int, spread: float) -> list[Any]:
+    """Return queries of two heads, keys and values, whose maximum grows over the tiles."""
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal(shape) for shape in ((2, m, d), (1, n, d), (1, n, 8)))
+    q = q * spread
+    k[0, n // 2 :] *= 2
+    v[..., 0] += 1
+    return [lp.round_to(x, "bfloat16") for x in (q, k, v)]
+
+
+def both(data: list[Any], *, causal: bool = False, splits: int = 1, scale: float | None = None, **wrong: Any) -> Any:
+    """Return the bits of outputs and log-sum-exps by the kernel and by the oracle."""
+    (_, m, d), n = data[0].shape, data[1].shape[1]
+    got = lp.attention(*data, kernel=KERNEL, causal=causal, splits=splits, scale=scale, out_format="float32")
+    rule = dataclasses.replace(RULE, **wrong)
+    factor = Fraction(float(scale_of_scores(KERNEL, d**-0.5 if scale is None else scale, np.float32(1))))
+    codes = [lp.encode(x, "bfloat16").tolist() for x in data]
+    all_tiles = -(-n // TILE)
+    each = -(-all_tiles // splits)
+    out, lse = [], []
+    for head in range(2):
+        for i in range(m):
+            border, last = (n - (m - i - 1) if causal and m > 1 else n), (2 * i + head) // ROWS * ROWS + ROWS - 1
+            hidden = m - last // 2 - 1 if causal and last < 2 * m else 0  # rows of the block after the last query: none
+            stop = -(-(n - hidden) // TILE)
+            parts = [
+                rule.row(
+                    codes[0][head][i], codes[1][0], codes[2][0], factor, range(s * each, min((s + 1) * each, stop)),
+                    border, splits > 1,
+                ) for s in range(splits)
+            ]  # fmt: skip
+            row, total = parts[0] if splits == 1 else combined(parts)
+            out.append(row)
+            lse.append(total)
+    bits = got.out.view(np.uint32).reshape(2 * m, -1).tolist(), got.lse.view(np.uint32).ravel().tolist()
+    return bits, (out, lse)
+
+
+@pytest.mark.parametrize(("m", "n", "d", "causal", "splits"), [
+    (3, 43, 64, True, 1), (1, 64, 16, False, 1), (1, 37, 64, False, 3), (5, 3, 16, True, 2), (1, 1, 16, True, 1),
+])  # fmt: skip
+def test_pairs_of_tiles_have_the_oracle_s_bits(m: int, n: int, d: int, causal: bool, splits: int) -> None:
+    """Even and odd numbers of tiles, ragged ends, groups of two heads in blocks of four rows, rows without keys."""
+    got, want = both(operands(m + n, m, n, d, 2.0), causal=causal, splits=splits)
+    assert got == want
+
+
+def test_nan_infinity_and_scales_near_the_masks_have_the_oracle_s_bits() -> None:
+    """NaN marks its rows; at a scale of 1e-4, a hidden key's -1e33 exceeds the first maximum of -1e30."""
+    data = operands(3, 2, 40, 64, 2.0)
+    data[1][0, 17, 0], data[1][0, 35, 1], data[0][0, 0, 0] = np.inf, np.nan, 0
+    got, want = both(data)
+    assert [[x & 0x7FFFFFFF > 0x7F800000 for x in row] for row in got[0]] == [
+        [x & 0x7FFFFFFF > 0x7F800000 for x in row] for row in want[0]
+    ]
+    assert got[1] == want[1]
+    got, want = both(operands(3, 3, 2, 16, 2.0), causal=True, scale=1e-4)
+    assert got == want
+
+
+WRONG = {
+    "tile": 32, "rotation": 0, "half": 5, "rounds_before_scaling": True, "own_tile_last": True, "two_factors": True,
+    "by_key": True, "far_first": True, "one_sum": True, "scaled_growth": True,
+}  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_rules_have_other_bits(wrong: str) -> None:
+    """Two pairs of tiles and a single one; each wrong rule shows in one of sixteen rows."""
+    data = operands(1, 8, 75, 48, 1.0)
+    got, _ = both(data)
+    tile = {"tile": 8} if wrong == "tile" else {wrong: WRONG[wrong]}
+    rule = dataclasses.replace(RULE, **tile)
+    q, k, v = (lp.encode(x, "bfloat16").tolist() for x in data)
+    scale = Fraction(float(scale_of_scores(KERNEL, 48**-0.5, np.float32(1))))
+    rows = [
+        rule.row(q[h][i], k[0], v[0], scale, range(-(-75 // rule.tile)), 75, False) for h in (0, 1) for i in range(8)
+    ]
+    assert got != ([row for row, _ in rows], [total for _, total in rows])
+
+
+def test_what_the_library_refuses() -> None:
+    q, k, v = operands(0, 2, 20, 16, 1.0)
+    with pytest.raises(ValueError, match=r"window must be None for FlashMLA, got \(4, 0\)"):
+        lp.attention(q, k, v, kernel=KERNEL, window=(4, 0))
+    with pytest.raises(ValueError, match="page_size must be 64 for FlashMLA, got 128"):
+        lp.attention(q, k, v, kernel=KERNEL, page_size=128)
+    with pytest.raises(ValueError, match=r"undecided must be False for .* computes tiles in pairs"):
+        lp.attention(q, k, v, kernel=KERNEL, undecided=True)
+    with pytest.raises(ValueError, match="promote_every must be None with tiles in pairs, got 1"):
+        KERNEL.with_(promote_every=1)
