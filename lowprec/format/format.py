@@ -34,7 +34,7 @@ class FormatParams(NamedTuple):
     inf_code: int  # -1 without Inf
     nan_code: int  # -1 without NaN
     sign_mask: int  # 0 if unsigned
-    has_zero: int  # 0 also if the codes of the lowest exponent field are normal numbers
+    has_subnormals: int  # 0 if the codes of the lowest exponent field are normal numbers
     negative_zero: int  # 1 if the code of -0 is a zero
 
 

@@ -18,10 +18,18 @@ from ..format.policy import Policy
 from ..format.rounding import resolve, special_codes
 from ..scaling.quantizer import Quantizer, quantizers
 from ..scaling.rules import AmaxRule
-from ..tensorcore.accumulator import ALIGNMENTS, FLOAT16, FLOAT32, Accumulator, AlignedSum
+from ..tensorcore.accumulator import ALIGNMENTS, BFLOAT16, FLOAT16, FLOAT32, Accumulator, AlignedSum
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.engine import products_fit_float32
-from ..tensorcore.kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
+from ..tensorcore.kinds.amd import (
+    SPECIAL,
+    ExactGroupSum,
+    FlooredPairSum,
+    OnesComplementSum,
+    PairwiseSum,
+    RdnaSum,
+    TruncateFloorSum,
+)
 from ..tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from ..tensorcore.kinds.exact import ExactSum
 from ..tensorcore.kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
@@ -314,6 +322,8 @@ def _scales(accumulator: Accumulator) -> dict[str, Any]:
     fmt, name = accumulator.scale_format, f"lp_{_identifier(accumulator)}"
     is_positive = getattr(accumulator, "zero_c_is_positive", False)
     values = {"C_START": f"(c & {name}_INF) != 0 ? c : 0u" if is_positive else "c"}
+    if accumulator.output_format == BFLOAT16:
+        values["C_START"] = f"c & {name}_KEPT_BITS"
     if fmt is None:
         names = "SCALE_ARRAYS", "SCALE_NAMES", "SCALE_ARGUMENTS", "SCALES_SAY", "SCALE_PRODUCT"
         return {**values, **dict.fromkeys(names, "")}
@@ -345,9 +355,12 @@ def _step(accumulator: Accumulator) -> int | str:
 
 def _result(accumulator: Accumulator) -> dict[str, Any]:
     stored = accumulator.stored_format
+    nan_operand, kept = SPECIAL[accumulator.output_format.name] if isinstance(accumulator, RdnaSum) else (0, 0)
+    upper = ", the upper half of a float32" if accumulator.output_format == BFLOAT16 else ""
     return {
+        "NAN_OPERAND": hex(nan_operand), "KEPT_BITS": hex(kept), "FLUSHES": int(stored == FLOAT32),
         "STORED": stored.mantissa_bits, "EMIN": stored.emin, "SIGN": hex(stored.sign_mask), "INF": hex(_code(stored)),
-        "OUT_T": _c_type(stored), "OUT_NAME": accumulator.output_format.name,
+        "OUT_T": _c_type(stored), "OUT_NAME": accumulator.output_format.name + upper,
         "NAN_BITS": hex(stored.sign_mask - 1) if accumulator.has_canonical_nan else "UINT32_C(0x7fc00000)",
         "SIGNED_ZEROS": int(not isinstance(accumulator, PairwiseSum)),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from .machines.cpu import BOCHS, FlushedFma, Lanes, Odd, RoundedGroups, ScaledGr
 from .machines.fused import Rule, Scales
 from .machines.halves import Halves
 from .machines.ibm import ChunkSums
-from .machines.rdna import FlooredPairs, SignFrame
+from .machines.rdna import FlooredPairs, Output, SignFrame
 from .machines.riscv import BulkSums, PartialSums
 from .machines.tenstorrent import FidelityPhases
 from .values import (
@@ -181,11 +181,15 @@ def _catalogue() -> dict[str, Accumulator]:
     found["cdna3_f16"] = Accumulator(FlooredSum(8), ("float16",))
     found["cdna3_bf16"] = Accumulator(FlooredSum(8), ("bfloat16",))
     found["cdna3_fp8"] = Accumulator(FlooredSum(16, halves=True), _FNUZ)
-    for name, inputs in (("f16", ("float16",)), ("bf16", ("bfloat16",))):
-        found[f"rdna3_{name}"] = Accumulator(SignFrame(2), inputs)
-        found[f"rdna4_{name}"] = Accumulator(FlooredPairs(4), inputs)
-        found[f"rdna4_{name}_wave32"] = Accumulator(FlooredPairs(4, order=(0, 2, 1, 3)), inputs)
-        found[f"rdna4_{name}_dot2"] = Accumulator(FlooredPairs(2), inputs)
+    forms: tuple[tuple[str, tuple[str, ...], Output], ...] = (
+        ("f16", ("float16",), "float32"), ("bf16", ("bfloat16",), "float32"),
+        ("f16_f16", ("float16",), "float16"), ("bf16_bf16", ("bfloat16",), "bfloat16"),
+    )  # fmt: skip
+    for name, inputs, output in forms:
+        found[f"rdna3_{name}"] = Accumulator(SignFrame(2, output=output), inputs)
+        found[f"rdna4_{name}"] = Accumulator(FlooredPairs(4, output=output), inputs)
+        found[f"rdna4_{name}_wave32"] = Accumulator(FlooredPairs(4, order=(0, 2, 1, 3), output=output), inputs)
+        found[f"rdna4_{name}_dot2"] = Accumulator(FlooredPairs(2, output=output), inputs)
     return found
 
 

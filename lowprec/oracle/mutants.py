@@ -206,19 +206,34 @@ def _wrong_of_rdna(rule: Rdna) -> dict[str, AnyRule]:
         case SignFrame(group=group):
             return {
                 "two's complement": replace(rule, complement=False), "a positive frame": replace(rule, framed=False),
-                "subnormals live": replace(rule, keep=True), "twice the group": replace(rule, group=2 * group),
+                "twice the group": replace(rule, group=2 * group),
                 "one fraction bit less": replace(rule, fraction_bits=23, leading_bits=25),
-                "one leading bit more": replace(rule, leading_bits=27), "RDNA4": FlooredPairs(2),
-                "CDNA1": ExactGroups(group),
+                "RDNA4": FlooredPairs(2, output=rule.output),
+                **_wrong_results(rule),
             }  # fmt: skip
         case FlooredPairs(group=group, order=order):
             near_pairs: dict[str, AnyRule] = {
-                "cut toward zero": replace(rule, down=False), "a small negative c counts": replace(rule, drops=False),
-                "one fraction bit less": replace(rule, fraction_bits=23),
-                "one leading bit less": replace(rule, leading_bits=25), "RDNA3": SignFrame(2),
-                "another order": replace(rule, order=(1, 0) if not order else ()), "CDNA1": ExactGroups(group),
+                "cut toward zero": replace(rule, down=False),
+                "one fraction bit less": replace(rule, fraction_bits=23), "RDNA3": SignFrame(2, output=rule.output),
+                "another order": replace(rule, order=(1, 0) if not order else ()), **_wrong_results(rule),
             }  # fmt: skip
             return {**near_pairs, "all aligned together": replace(rule, in_pairs=False)} if group > 2 else near_pairs
+
+
+def _wrong_results(rule: Rdna) -> dict[str, AnyRule]:
+    """Return the wrong rules that a format of results can show: those of the last bits only in float32."""
+    if rule.output == "float16":
+        return {}
+    wrong: dict[str, AnyRule] = (
+        {"subnormals live": replace(rule, keep=True)}
+        if isinstance(rule, SignFrame)
+        else {"a small negative c counts": replace(rule, drops=False)}
+    )
+    if rule.output == "bfloat16":
+        near, wide = replace(rule, nearest=True), replace(rule, output="float32")
+        return {**wrong, "rounded to nearest": near, "kept in float32": wide}
+    bits = replace(rule, leading_bits=27 if isinstance(rule, SignFrame) else 25)
+    return {**wrong, "other leading bits": bits, "CDNA1": ExactGroups(rule.group)}
 
 
 def _wrong_of_riscv(rule: PartialSums) -> dict[str, AnyRule]:

@@ -27,7 +27,7 @@ from .problem import Float32Matrix, GemmProblem, Matrix
 
 Align = Literal["truncate", "floor", "nearest"]
 ALIGNMENTS: tuple[Align, ...] = get_args(Align)
-FP22, FLOAT16, FLOAT32 = formats["fp22"], formats["float16"], formats["float32"]
+FP22, FLOAT16, FLOAT32, BFLOAT16 = (formats[name] for name in ("fp22", "float16", "float32", "bfloat16"))
 _TRUNCATE: Align = "truncate"
 TF32, _E4M3 = formats["tf32"], formats["e4m3fn"]
 
@@ -165,8 +165,8 @@ class Accumulator(Value, ABC):
 
     @functools.cached_property
     def stored_format(self) -> Format:
-        """Format of the array elements for C and results, which is float32 for FP22."""
-        return FLOAT32 if self.output_format == FP22 else self.output_format
+        """Format of the array elements for C and results, which is float32 for FP22 and bfloat16."""
+        return FLOAT32 if self.output_format in (FP22, BFLOAT16) else self.output_format
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:

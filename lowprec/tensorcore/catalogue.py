@@ -14,7 +14,7 @@ from typing import Any
 
 from ..format.catalogue import Format, formats
 from ..registry import Registry
-from .accumulator import FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
+from .accumulator import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, FP22, Accumulator
 from .disclosure import read_disclosure
 from .kinds.amd import ExactGroupSum, FlooredPairSum, OnesComplementSum, PairwiseSum, TruncateFloorSum
 from .kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
@@ -157,15 +157,26 @@ _GFX11 = "ROCm/rocm-systems, emulation/rocjitsu: gfx11_dot2.h (48f67ab9); RDNA3,
 _GFX12 = "ROCm/rocm-systems, emulation/rocjitsu: gfx12_dot.h (5ac3c9c4); RDNA4"
 _W7900 = "recordings of a Radeon Pro W7900 (gfx1100): V_DOT2 and WMMA"
 _R9700 = "recordings of a Radeon AI Pro R9700 (gfx1201)"
+_PACKED = "; they determine the groups, their order and the rounding to 16 bits, but not the number of bits kept"
+_UNRECORDED = "not: no recording of V_DOT2 with results in 16 bits"
+_RDNA_FORMS = (
+    ("f16", _F16, FLOAT32), ("bf16", _BF16, FLOAT32), ("f16_f16", _F16, FLOAT16), ("bf16_bf16", _BF16, BFLOAT16),
+)  # fmt: skip
 _RDNA: tuple[Accumulator, ...] = (
-    OnesComplementSum("rdna3_f16", input_formats=_F16, source=_GFX11, validated_against=_W7900),
-    OnesComplementSum("rdna3_bf16", input_formats=_BF16, daz_formats=_BF16, source=_GFX11, validated_against=_W7900),
+    *(
+        OnesComplementSum(
+            f"rdna3_{name}", input_formats=inputs, daz_formats=inputs if inputs == _BF16 else (), output_format=output,
+            source=_GFX11, validated_against=_W7900 + ("" if output == FLOAT32 else _PACKED),
+        )
+        for name, inputs, output in _RDNA_FORMS
+    ),
     *(
         FlooredPairSum(
-            f"rdna4_{short}{form}", group_size=size, group_order=order, input_formats=inputs,
-            source=f"{_GFX12}, {what}", validated_against=_R9700,
+            f"rdna4_{name}{form}", group_size=size, group_order=order, input_formats=inputs, output_format=output,
+            source=f"{_GFX12}, {what}",
+            validated_against=_R9700 if output == FLOAT32 else _UNRECORDED if size == 2 else _R9700 + _PACKED,
         )
-        for short, inputs in (("f16", _F16), ("bf16", _BF16))
+        for name, inputs, output in _RDNA_FORMS
         for form, size, order, what in (
             ("", 4, (), "WMMA, wave64"), ("_wave32", 4, (0, 2, 1, 3), "WMMA, wave32"), ("_dot2", 2, (), "V_DOT2"),
         )

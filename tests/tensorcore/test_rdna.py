@@ -75,3 +75,25 @@ def test_order_of_groups_is_a_permutation() -> None:
         lp.accumulators["rdna4_f16"].with_(group_order=(0, 2))
     with pytest.raises(ValueError, match="promote_every must be a multiple of 16, got 8"):
         lp.accumulators["rdna4_f16_wave32"].with_(promote_every=8)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "outputs"), [("f16_fractional", 64), ("f16_underflow", 16), ("bf16_fractional", 64)]
+)
+def test_recorded_packed_results(fixture: str, outputs: int) -> None:
+    """Results in 16 bits, of RDNA3, and of RDNA4 in both wave sizes, which differ."""
+    given = [row[1:] for row in rows("rdna_packed_wmma_silicon.txt") if row[0] == fixture]
+    matrix = {name: np.array([[int(x, 16) for x in row[1:]] for row in given if row[0] == name], np.uint16)
+              for name, *_ in given}  # fmt: skip
+    short = fixture.split("_")[0]
+    c = matrix["c"].view(np.float16) if short == "f16" else (matrix["c"].astype(np.uint32) << 16).view(np.float32)
+    for chip, name in (
+        ("gfx1100", "rdna3_{0}_{0}"),
+        ("gfx1201", "rdna4_{0}_{0}"),
+        ("gfx1201_wave32", "rdna4_{0}_{0}_wave32"),
+    ):
+        found = lp.mma(matrix["a"], np.ascontiguousarray(matrix["b"].T), c, accumulator=name.format(short))
+        bits = found.view(np.uint16) if short == "f16" else (found.view(np.uint32) >> 16).astype(np.uint16)
+        assert bits.size == outputs
+        assert np.array_equal(bits, matrix[chip]), name
+    assert not np.array_equal(matrix["gfx1201"], matrix["gfx1201_wave32"])

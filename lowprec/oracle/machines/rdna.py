@@ -9,38 +9,69 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
-from ..values import FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
+from ..values import BFLOAT16, FLOAT16, FLOAT32, AnyFormat, Fields, Parts, encode, floor_log2, nearest, parts, two_to
 from .amd import Chained, Codes
 from .fused import Scales
 
 Pairs = Sequence[tuple[Parts, Parts]]
-NAN_OPERAND, INVALID = 0xFFC00A3D, 0xFFC00000
+Output = Literal["float32", "float16", "bfloat16"]
+#: Result for a NaN operand, for an invalid operation, +Inf, and the bit that makes a NaN quiet.
+_SPECIAL = {
+    "float32": (0xFFC00A3D, 0xFFC00000, 0x7F800000, 0x00400000),
+    "bfloat16": (0xFFFD0000, 0xFFC00000, 0x7F800000, 0x00400000),
+    "float16": (0xFE3D, 0xFE00, 0x7C00, 0x0200),
+}
 
 
-def special_bits(pairs: Pairs, c: Parts, c_bits: int) -> int | None:
+def special_bits(pairs: Pairs, c: Parts, c_bits: int, output: Output) -> int | None:
     """Return the result if a term is NaN or Inf, by the first rule that applies, or None."""
+    nan_operand, invalid, infinity, quiet = _SPECIAL[output]
     if any("nan" in (a.kind, b.kind) for a, b in pairs):
-        return NAN_OPERAND
+        return nan_operand
     infinite = [(a, b) for a, b in pairs if "inf" in (a.kind, b.kind)]
     signs = {a.negative != b.negative for a, b in infinite}
     if len(signs) == 2 or any(x.kind == "finite" and x.significand == 0 for pair in infinite for x in pair):
-        return INVALID
+        return invalid
     if c.kind == "nan":
-        return c_bits | 0x00400000
+        return c_bits | quiet
     if c.kind == "inf":
         signs.add(c.negative)
     if len(signs) == 2:
-        return INVALID
-    return (0xFF800000 if signs.pop() else 0x7F800000) if signs else None
+        return invalid
+    return (invalid ^ quiet if signs.pop() else infinity) if signs else None
 
 
 def _value(x: Parts, fmt: Fields) -> Fraction:
     return x.significand * two_to(x.exponent - fmt.mantissa_bits)
 
 
+class _Packed(Chained):
+    """A rule with results in float32, float16, or bfloat16 as the upper half of a float32."""
+
+    output: Output
+    nearest: bool
+
+    @property
+    def c_format(self) -> Fields:
+        """Format of c and of the result."""
+        return FLOAT16 if self.output == "float16" else FLOAT32
+
+    def start(self, c_bits: int) -> int:
+        """Return c, without the lower half if it is a bfloat16."""
+        return c_bits & 0xFFFF0000 if self.output == "bfloat16" else c_bits
+
+    def rounded(self, total: Fraction) -> int:
+        """Round to nearest, a zero to +0; a bfloat16 is the upper half of the result."""
+        if self.nearest:
+            return encode(total, BFLOAT16, "nonsaturate") << 16
+        found = encode(total, self.c_format, "nonsaturate")
+        return self.start(0 if found == 1 << self.c_format.width else found)
+
+
 @dataclass(frozen=True)
-class SignFrame(Chained):
+class SignFrame(_Packed):
     """RDNA3: terms are truncated; the magnitude of a term of the opposite sign of c counts one unit more.
 
     Attributes
@@ -51,28 +82,33 @@ class SignFrame(Chained):
         Format of operands with subnormals read as zeros.
     fraction_bits, leading_bits
         Bits kept below the largest sum of two exponents, and below the largest term's leading bit.
-    complement, framed, keep
+    output
+        Format of c and of results; float16 keeps its subnormals, and its c has at least the exponent -14.
+    complement, framed, keep, nearest
         Wrong rules: with `complement` False, terms of the other sign are negated; with `framed` False, the frame is
-        always positive; with `keep` True, subnormal results and c are kept.
+        always positive; with `keep` True, subnormal results and c are kept; with `nearest` True, a bfloat16 is rounded
+        to nearest.
     """
 
     group: int = 2
     flushed: str = "bfloat16"
     fraction_bits: int = 24
     leading_bits: int = 26
+    output: Output = "float32"
     complement: bool = True
     framed: bool = True
     keep: bool = False
+    nearest: bool = False
 
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
         pairs = [(self._operand(x, fa), self._operand(y, fb)) for x, y in zip(a, b, strict=True)]
-        c = parts(c_bits, FLOAT32)
-        found = special_bits(pairs, c, c_bits)
+        c = parts(c_bits, self.c_format)
+        found = special_bits(pairs, c, c_bits, self.output)
         if found is not None:
             return found
-        value_of_c = _value(c, FLOAT32)
-        if value_of_c < two_to(-126) and not self.keep:
+        value_of_c, keep = _value(c, self.c_format), self.keep or self.output == "float16"
+        if value_of_c < two_to(-126) and not keep:
             value_of_c = Fraction(0)
         terms = [(c.negative, value_of_c)]
         last = []
@@ -84,6 +120,8 @@ class SignFrame(Chained):
         last += [floor_log2(term) - self.leading_bits for _, term in terms if term]
         if not last:
             return 0
+        if self.output == "float16":
+            last.append(-14 - self.leading_bits)
         unit, frame = two_to(max(last)), c.negative and self.framed
         total = 0
         for negative, term in terms:
@@ -92,11 +130,13 @@ class SignFrame(Chained):
         result = total * unit * (-1 if frame else 1)
         if not result:
             return 0
+        if keep:
+            return self.rounded(result)
         places = 23 - floor_log2(abs(result))
         rounded = nearest(abs(result), places) * two_to(-places)
-        if rounded < two_to(-126) and not self.keep:
+        if rounded < two_to(-126):
             return 0
-        return encode(-rounded if result < 0 else rounded, FLOAT32, "nonsaturate")
+        return self.rounded(-rounded if result < 0 else rounded)
 
     def _operand(self, code: int, fmt: Fields) -> Parts:
         found = parts(code, fmt)
@@ -106,7 +146,7 @@ class SignFrame(Chained):
 
 
 @dataclass(frozen=True)
-class FlooredPairs(Chained):
+class FlooredPairs(_Packed):
     """RDNA4: pairs of products are rounded down and added, then rounded down with c, added and rounded to nearest.
 
     Attributes
@@ -115,18 +155,23 @@ class FlooredPairs(Chained):
         Products per sum; order in which the groups of an instruction are added (empty: increasing).
     fraction_bits, leading_bits
         Bits kept below a pair's largest sum of two exponents, and below c's leading bit.
-    down, in_pairs, drops
+    output
+        Format of c and of results.
+    down, in_pairs, drops, nearest
         Wrong rules: with `down` False, truncation replaces rounding down; with `in_pairs` False, all products are
-        aligned together; with `drops` False, a negative c below the last bit counts -1.
+        aligned together; with `drops` False, a negative c below the last bit counts -1; with `nearest` True, a bfloat16
+        is rounded to nearest.
     """
 
     group: int = 4
     order: tuple[int, ...] = ()
     fraction_bits: int = 24
     leading_bits: int = 26
+    output: Output = "float32"
     down: bool = True
     in_pairs: bool = True
     drops: bool = True
+    nearest: bool = False
 
     def dot(
         self, a: Codes, b: Codes, c_bits: int, a_format: AnyFormat, b_format: AnyFormat, scales: Scales | None = None
@@ -145,8 +190,8 @@ class FlooredPairs(Chained):
     def step(self, a: Codes, b: Codes, c_bits: int, fa: Fields, fb: Fields) -> int:
         """Add one group of products to c."""
         pairs = [(parts(x, fa), parts(y, fb)) for x, y in zip(a, b, strict=True)]
-        c = parts(c_bits, FLOAT32)
-        found = special_bits(pairs, c, c_bits)
+        c = parts(c_bits, self.c_format)
+        found = special_bits(pairs, c, c_bits, self.output)
         if found is not None:
             return found
         sums: list[tuple[Fraction, Fraction]] = []  # of a pair, and its last bit
@@ -160,15 +205,14 @@ class FlooredPairs(Chained):
             if places:
                 unit = two_to(max(places) - self.fraction_bits)
                 sums.append((sum((self._cut(term, unit) for term, _ in some), Fraction(0)), unit))
-        value = _value(c, FLOAT32)
-        unit = two_to(max(floor_log2(value) if value else -126, -126) - self.leading_bits)
+        value, least = _value(c, self.c_format), self.c_format.lowest
+        unit = two_to(max(floor_log2(value) if value else least, least) - self.leading_bits)
         unit = max([unit, *(last for _, last in sums)])
         total = self._cut(-value if c.negative else value, unit)
-        if self.drops and c.negative and value < unit and unit > two_to(-126):
+        if self.drops and c.negative and value < unit and unit > two_to(least):
             total = Fraction(0)
         total += sum((self._cut(x, unit) for x, _ in sums), Fraction(0))
-        rounded = encode(total, FLOAT32, "nonsaturate")
-        return 0 if rounded == 0x80000000 else rounded
+        return self.rounded(total)
 
     def _cut(self, value: Fraction, unit: Fraction) -> Fraction:
         count = value / unit

@@ -6,6 +6,7 @@ RDNA4.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from ...kernels.tensorcore.bounds.chains import FLOORED, BlockError
 from ...kernels.tensorcore.dots.tile import ExactPairs, ExactQuads, Form, Pairs, PairsOfPairs
 from ...kernels.tensorcore.reference import amd, rdna
 from ...order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
-from ..accumulator import Accumulator, StepError
+from ..accumulator import BFLOAT16, FLOAT16, FLOAT32, Accumulator, StepError
 from ..engines.columns import ColumnEngine
 from ..engines.dots import DotSum
 from ..engines.reference import decompose, from_bits, parallel_over_rows, result_layout, to_bits
@@ -103,6 +104,10 @@ _WIDE_BITS = 31  # fraction bits of the sum before it is rounded
 # If the smaller of two products of 8-bit formats has bits below those that are kept, it is less than half an ulp of the
 # larger, which has no bits there; a test checks all pairs.
 _ROUNDS_PAIRS = 31
+#: Bits of the result for a NaN operand, and the mask of a result's bits, by format of the results.
+SPECIAL = {
+    "float32": (0xFFC00A3D, 0xFFFFFFFF), "float16": (0xFE3D, 0xFFFF), "bfloat16": (0xFFFD0000, 0xFFFF0000),
+}  # fmt: skip
 _C_BITS = 23  # fraction bits of float32: C is not truncated if its exponent is the largest
 
 
@@ -183,22 +188,30 @@ class TruncateFloorSum(Accumulator):
         return self.fraction_bits + 1 if self.lanes > 1 else 1 << 20
 
 
-class _RdnaSum(Accumulator):
+class RdnaSum(Accumulator):
     """Base class of RDNA's sums, whose last kept bit depends on the operands' exponents and on leading bits.
 
-    A NaN operand gives 0xFFC00A3D, an invalid operation gives 0xFFC00000, and a NaN in C is returned as a quiet NaN
-    with its payload.
+    A NaN operand gives 0xFFC00A3D (0xFE3D in float16, 0xFFFD in bfloat16), an invalid operation the default NaN with a
+    sign, and a NaN in C is returned as a quiet NaN with its payload. Results in bfloat16, and C, are the upper halves
+    of float32 words; the lower half of C is ignored.
     """
 
     fraction_bits: int
     leading_bits: int
+    output_format: Format
 
+    output_formats = (FLOAT32, FLOAT16, BFLOAT16)
     has_canonical_nan = False
 
     def step_error(self) -> StepError:
         """Return the bound for terms truncated once (in pairs twice), a rounded sum, and flushed subnormals."""
         unit = max(2.0**-self.fraction_bits, 2.0**-self.leading_bits)
         lost, last = 2 * (self.group_size + 1) * unit, 2.0**-24
+        if self.output_format == FLOAT16:  # no result is flushed
+            last = 2.0**-11
+            return StepError(lost + last * (1 + lost), FLOAT16.smallest_subnormal + lost * FLOAT16.smallest_normal)
+        if self.output_format == BFLOAT16:
+            last += 2.0**-7 * (1 + last)  # rounded to float32, then truncated
         return StepError(lost + last * (1 + lost), 2.0**-125)
 
     def values(self, codes: Matrix, fmt: Format) -> Float32Matrix:
@@ -208,13 +221,25 @@ class _RdnaSum(Accumulator):
             np.copysign(np.float32(0), x, out=x, where=np.abs(x) < fmt.smallest_normal)
         return x
 
+    def last_rounding(self) -> str:
+        """Return the description of a sum's rounding to the format of results."""
+        return f"rounded to {self.stored_format}" + (
+            ", truncated to bfloat16" if self.output_format == BFLOAT16 else ""
+        )
+
+    @abstractmethod
+    def least_exponent(self) -> int:
+        """Return the smallest exponent with which C takes part in the alignment, or `rdna.NOTHING`."""
+
     def run(self, dot: Callable[..., None], p: GemmProblem) -> Matrix:
         """Return one chain computed by a kernel of `reference.rdna`."""
         left, right = self._parts(p.a, p.fa), self._parts(p.b, p.fb)
         grids = rdna.Grids(
-            p.fa.mantissa_bits + p.fb.mantissa_bits, self.group_size, self.fraction_bits, self.leading_bits
-        )
-        state, layout = to_bits(p.start), result_layout(self, nearest=True)
+            p.fa.mantissa_bits + p.fb.mantissa_bits, self.group_size, self.fraction_bits, self.leading_bits,
+            self.least_exponent(), *SPECIAL[self.output_format.name],
+        )  # fmt: skip
+        state, layout = to_bits(p.start) & np.uint32(grids.kept), result_layout(self, nearest=True)
+        layout = layout._replace(keep=layout.fraction)  # bfloat16 is the upper half of a float32 result
         parallel_over_rows(lambda start, stop: dot(left, right, grids, layout, state, start, stop), p)
         return from_bits(state, self)
 
@@ -226,7 +251,7 @@ class _RdnaSum(Accumulator):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class OnesComplementSum(_RdnaSum):
+class OnesComplementSum(RdnaSum):
     """Sum of truncated terms, in which terms with the sign opposite to C's are ones' complements: RDNA3.
 
     A term with C's sign contributes its magnitude m, a term with the opposite sign -(m + 1), even if it is zero. The
@@ -240,11 +265,15 @@ class OnesComplementSum(_RdnaSum):
         Bits kept below the largest sum of two operands' exponents, and below the largest leading bit of a term.
     daz_formats : sequence of Format or str
         Formats whose subnormal operands are read as zeros.
+    output_format : Format or str
+        Format of a result and of C: ``float32``; ``float16``, with subnormals and with -14 as C's least exponent; or
+        ``bfloat16``, to which every float32 result is truncated.
     """
 
     group_size: int = 2
     fraction_bits: int = 24
     leading_bits: int = 26
+    output_format: Format = FLOAT32
     daz_formats: tuple[Format, ...] = ()
 
     summary = "terms truncated toward zero; those of the other sign than C as ones' complements; one rounding"
@@ -252,11 +281,15 @@ class OnesComplementSum(_RdnaSum):
 
     def instruction(self, state: SumNode | str, start: int) -> SumNode:
         """Return one sum of the group and C."""
-        words = "aligned, cut toward zero", "the other sign than C's: -(m + 1)", "added, rounded to float32"
+        words = "aligned, cut toward zero", "the other sign than C's: -(m + 1)", f"added, {self.last_rounding()}"
         # The number of products matters even where they are zeros, each of which may count -1.
-        numbers = self.fraction_bits, self.leading_bits, len(self.daz_formats), self.group_size
+        numbers = self.fraction_bits, self.leading_bits, len(self.daz_formats), self.group_size, self.output_bits
         how = KindSpecific("ones' complement", numbers)
         return SumNode(words, (state, ProductLeaf(tuple(range(start, start + self.group_size)))), how)
+
+    def least_exponent(self) -> int:
+        """Return float16's; without a limit, subnormals are flushed."""
+        return FLOAT16.emin if self.output_format == FLOAT16 else rdna.NOTHING
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, computed in integers."""
@@ -264,7 +297,7 @@ class OnesComplementSum(_RdnaSum):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class FlooredPairSum(_RdnaSum):
+class FlooredPairSum(RdnaSum):
     """Pairs of products are rounded down and added, then rounded down with C, added and rounded to nearest: RDNA4.
 
     Parameters
@@ -276,11 +309,14 @@ class FlooredPairSum(_RdnaSum):
         leading bit.
     group_order : tuple of int
         Order in which the groups of an instruction are added; empty: increasing.
+    output_format : Format or str
+        Format of a result and of C: ``float32``, ``float16``, or ``bfloat16``, truncated from float32.
     """
 
     group_size: int = 4
     fraction_bits: int = 24
     leading_bits: int = 26
+    output_format: Format = FLOAT32
     group_order: tuple[int, ...] = ()
 
     summary = "pairs of products, rounded down and added, then rounded down with C and added; one rounding"
@@ -312,10 +348,15 @@ class FlooredPairSum(_RdnaSum):
                      for k in range(first, first + self.group_size, 2)]  # fmt: skip
             cut = KindSpecific("floored pair", (bits,))
             sums = [SumNode(("aligned, rounded down, added",), (pair,), cut) for pair in pairs]
-            words = "aligned to C or the largest product", "rounded down, added", "rounded to float32"
-            found = SumNode(words, (found, *sums), KindSpecific("floored with C", (bits, self.leading_bits)))
+            words = "aligned to C or the largest product", "rounded down, added", self.last_rounding()
+            numbers = bits, self.leading_bits, self.output_bits
+            found = SumNode(words, (found, *sums), KindSpecific("floored with C", numbers))
         assert isinstance(found, SumNode)
         return found
+
+    def least_exponent(self) -> int:
+        """Return the exponent of the smallest normal number."""
+        return self.stored_format.emin
 
     def reference(self, p: GemmProblem) -> Matrix:
         """Return one chain, computed in integers."""

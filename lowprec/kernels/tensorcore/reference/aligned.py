@@ -75,7 +75,7 @@ def take_apart(codes, fmt, significand, exponent, kind):
             field = magnitude >> mantissa_bits
             s = magnitude - (field << mantissa_bits)
             e = emin + field
-            if fmt.has_zero:
+            if fmt.has_subnormals:
                 s += (np.int64(1) << mantissa_bits) if field > 0 else np.int64(0)
                 e = emin + max(field - 1, 0)
             else:

@@ -12,8 +12,6 @@ from lowprec._jit import kernel
 from .aligned import FLOOR, INFINITE, NEAREST, NOT_A_NUMBER, close_result, cut, open_result
 
 U = np.uint32
-NAN_OPERAND, INVALID = U(0xFFC00A3D), U(0xFFC00000)
-QUIET = U(0x00400000)
 NOTHING = -(1 << 20)  # exponent of a sum without nonzero terms
 
 
@@ -34,29 +32,33 @@ class Grids(NamedTuple):
     group: int
     fraction_bits: int  # below the largest sum of two operands' exponents
     leading_bits: int  # below the largest leading bit
+    least: int  # smallest exponent of C in the alignment; `NOTHING`: subnormals of C and of results are zeros
+    nan_operand: int  # bits of the result for a NaN operand
+    kept: int  # mask of the result's bits
 
 
 @kernel
-def special_sum(a, b, i, j, p0, p1, c_bits):
+def special_sum(a, b, i, j, p0, p1, c_bits, grids, result):
     """Return the bits of a sum with NaN or Inf: a NaN operand, an invalid operation, C's NaN made quiet, or Inf."""
+    infinity, sign, quiet = U(result[3]), U(result[4]), U(np.int64(1) << (result[0] - 1))
     plus = minus = invalid = False
     for p in range(p0, p1):
         if a[2][i, p] == NOT_A_NUMBER or b[2][j, p] == NOT_A_NUMBER:
-            return NAN_OPERAND
+            return U(grids[5])
         if a[2][i, p] == INFINITE or b[2][j, p] == INFINITE:
             invalid = invalid or a[0][i, p] == 0 or b[0][j, p] == 0
             minus = minus or a[4][i, p] != b[4][j, p]
             plus = plus or a[4][i, p] == b[4][j, p]
     if invalid or (plus and minus):
-        return INVALID
-    magnitude = U(c_bits & U(0x7FFFFFFF))
-    if magnitude > U(0x7F800000):
-        return U(c_bits | QUIET)
-    if magnitude == U(0x7F800000):
+        return U(sign | infinity | quiet)
+    magnitude = U(c_bits & U(sign - U(1)))
+    if magnitude > infinity:
+        return U(c_bits | quiet)
+    if magnitude == infinity:
         plus, minus = plus or c_bits == magnitude, minus or c_bits != magnitude
     if plus and minus:
-        return INVALID
-    return U(0x7F800000) if plus else U(0xFF800000)
+        return U(sign | infinity | quiet)
+    return infinity if plus else U(sign | infinity)
 
 
 @kernel
@@ -86,7 +88,8 @@ def framed_dot(a, b, grids, result, state, start, stop):
     result, state
         Arguments of `aligned.fused_dot`.
     """
-    low_bits, group = np.int64(grids[0]), grids[1]
+    low_bits, group, fraction, sign = np.int64(grids[0]), grids[1], result[0], result[4]
+    flushes = grids[4] == NOTHING
     k = a[0].shape[1]
     for i in range(start, stop):
         for j in range(b[0].shape[0]):
@@ -95,14 +98,14 @@ def framed_dot(a, b, grids, result, state, start, stop):
                 p1 = min(p0 + group, k)
                 s_c, e_c, special = open_result(u, result)
                 if special or a[3][i, p0 // group] or b[3][j, p0 // group]:
-                    u = special_sum(a, b, i, j, p0, p1, u)
+                    u = special_sum(a, b, i, j, p0, p1, u, grids, result)
                     continue
-                frame = u >> U(31) != U(0)
-                if U(u & U(0x7F800000)) == U(0):
+                frame = np.int64(u) & sign != 0
+                if flushes and abs(s_c) >> fraction == 0:
                     s_c = np.int64(0)  # a subnormal C
                 m_c = abs(s_c)
                 sums = np.int64(NOTHING)
-                tops = leading(m_c) + e_c - 23 if m_c else np.int64(NOTHING)
+                tops = leading(m_c) + e_c - fraction if m_c else np.int64(NOTHING)
                 for p in range(p0, p1):
                     m = np.int64(abs(a[0][i, p])) * np.int64(abs(b[0][j, p]))
                     if m:
@@ -111,8 +114,8 @@ def framed_dot(a, b, grids, result, state, start, stop):
                 if tops == NOTHING:
                     u = U(0)
                     continue
-                unit = max(sums - grids[2], tops - grids[3])
-                total = toward_zero(m_c, unit - (e_c - 23)) if m_c else np.int64(0)
+                unit = max(sums - grids[2], max(tops, np.int64(grids[4])) - grids[3])
+                total = toward_zero(m_c, unit - (e_c - fraction)) if m_c else np.int64(0)
                 for p in range(p0, p0 + group):
                     m, negative, e = np.int64(0), False, unit
                     if p < p1:
@@ -121,7 +124,10 @@ def framed_dot(a, b, grids, result, state, start, stop):
                         e = np.int64(a[1][i, p]) + np.int64(b[1][j, p]) - low_bits if m else unit
                     m = toward_zero(m, unit - e)
                     total += m if negative == frame else -m - 1  # ones' complement
-                u = _close_framed(total, unit, frame)
+                if flushes:
+                    u = U(_close_framed(total, unit, frame) & U(grids[6]))
+                else:
+                    u = close_result(-total if frame else total, unit, result)
             state[i, j] = u
 
 
@@ -146,7 +152,7 @@ def _close_framed(total, unit, frame):
 @kernel
 def floored_pair_dot(a, b, grids, result, state, start, stop):
     """Compute rows `start` to `stop` of ``D = A @ B.T + C`` by RDNA4's rule; arguments are those of `framed_dot`."""
-    low_bits, group = np.int64(grids[0]), grids[1]
+    low_bits, group, fraction, least = np.int64(grids[0]), grids[1], result[0], np.int64(grids[4])
     k = a[0].shape[1]
     last = np.int64(62)
     sums, units = np.empty((group + 1) // 2, np.int64), np.empty((group + 1) // 2, np.int64)
@@ -157,9 +163,9 @@ def floored_pair_dot(a, b, grids, result, state, start, stop):
                 p1 = min(p0 + group, k)
                 s_c, e_c, special = open_result(u, result)
                 if special or a[3][i, p0 // group] or b[3][j, p0 // group]:
-                    u = special_sum(a, b, i, j, p0, p1, u)
+                    u = special_sum(a, b, i, j, p0, p1, u, grids, result)
                     continue
-                unit = max(leading(abs(s_c)) + e_c - 23 if s_c else np.int64(NOTHING), np.int64(-126)) - grids[3]
+                unit = max(leading(abs(s_c)) + e_c - fraction if s_c else np.int64(NOTHING), least) - grids[3]
                 pairs = 0
                 for q in range(p0, p1, 2):
                     top = np.int64(NOTHING)
@@ -177,13 +183,13 @@ def floored_pair_dot(a, b, grids, result, state, start, stop):
                     sums[pairs], units[pairs] = total, low
                     pairs += 1
                     unit = max(unit, low)
-                away = unit - (e_c - 23)
+                away = unit - (e_c - fraction)
                 total = np.int64(0)
                 if s_c != 0:
                     total = s_c << -away if away < 0 else cut(s_c, min(away, last), FLOOR)
-                    if s_c < 0 and away > 0 and abs(s_c) >> min(away, last) == 0 and unit > -126:
+                    if s_c < 0 and away > 0 and abs(s_c) >> min(away, last) == 0 and unit > least:
                         total = np.int64(0)  # a negative C of which no bit is left
                 for q in range(pairs):
                     total += cut(sums[q], min(unit - units[q], last), FLOOR)
-                u = close_result(total, unit, result)
+                u = U(close_result(total, unit, result) & U(grids[6]))
             state[i, j] = u
