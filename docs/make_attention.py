@@ -258,14 +258,22 @@ In BF16, PyTorch's fast exp returns -0 for NaN. A row with a score of +Inf there
 
 ## Gradients
 
-`lp.attention_grad(q, k, v, dout)` emulates FlashAttention-2's deterministic backward pass. P and dS are BF16. The
-tensor core accumulates dK and dV over the tiles of queries, in reverse order. Each thread block writes its part of dQ
-to a separate buffer, and the buffers are added in increasing order. (The library's default backward pass adds to dQ
-atomically, so its bits differ from run to run.) Float32 results match an [oracle in exact rational
-arithmetic](../lowprec/oracle/attention/backward.py), and the tests detect four deliberately wrong rules.
+`lp.attention_grad(q, k, v, dout)` emulates the deterministic backward passes of FlashAttention-2 (`flash2`) and
+FlashAttention-3 (`fa3_bf16`). P and dS are BF16, and the tensor core accumulates dK and dV over the tiles of queries.
 
-With grouped-query attention, the library's wrapper sums dK and dV over the query heads of a group in torch;
-`attention_grad` returns them for each query head.
+| | FlashAttention-2 | FlashAttention-3 |
+| --- | --- | --- |
+| tiles of queries | from the last to the first | from the first to the last |
+| dQ | each thread block adds to its own buffer; the buffers are added in increasing order | tiles of keys are added \
+to one sum, from the first to the last, or from the last with a causal mask |
+| dK and dV of a group of heads | returned for each query head: the library's wrapper adds them in torch | added in \
+float32, in increasing order of heads |
+| queries per tile at D = 128 | 64 | 80 without a mask, else 64 |
+| largest D | 256 | 192 |
 
-Not included: the backward passes of FlashAttention-3 and 4.
+(The libraries' default backward passes add to dQ atomically, so their bits differ from run to run.) Float32 results
+match an [oracle in exact rational arithmetic](../lowprec/oracle/attention/backward.py), and the tests detect ten
+deliberately wrong rules. One assumption is that FlashAttention-3's additions in global memory flush subnormal numbers.
+
+Not included: the backward pass of FlashAttention-4.
 """

@@ -21,6 +21,7 @@ from .attention import AttentionResult, attention, check_shapes, find_window, op
 from .catalogue import attentions
 from .forward import scale_of_scores
 from .kernel import AttentionKernel, GradientTile
+from .tiles import Call
 
 Floats = NDArray[np.float32]
 _LOG2_E = np.float32(math.log2(math.e))
@@ -34,8 +35,9 @@ class AttentionGradient(BitwiseEq):
     ----------
     dq : ndarray of float32, shape (B, H, M, D)
         Gradient of the queries.
-    dk, dv : ndarray of float32, shapes (B, H, N, D) and (B, H, N, Dv)
-        Gradients of keys and values for each query head; the heads of a group are summed outside of the kernel.
+    dk, dv : ndarray of float32, shapes (B, H, N, D) and (B, H, N, Dv), or with Hk heads
+        Gradients of keys and values for each query head, which FlashAttention-2 adds outside of the kernel; for each
+        key head in FlashAttention-3.
     forward : AttentionResult
         Result of the forward pass that was differentiated.
     """
@@ -66,10 +68,11 @@ def attention_grad(
 ) -> AttentionGradient:
     """Compute the gradients of attention with the arithmetic of a GPU kernel's deterministic backward pass.
 
-    For a tile of keys, the tiles of queries run from the last to the first; dK and dV accumulate in the tensor core.
-    The contribution of each tile of keys to dQ is added in float32 to the buffer of the thread block that computed it,
-    and the buffers are added in increasing order. In the other variant, additions to dQ are atomic: their order, and
-    therefore the bits, differ from run to run.
+    For a tile of keys, dK and dV accumulate in the tensor core over the tiles of queries: from the last to the first in
+    FlashAttention-2, from the first in FlashAttention-3. FlashAttention-2 adds the contribution of each tile of keys to
+    dQ in float32 to the buffer of the thread block that computed it, and then the buffers in increasing order.
+    FlashAttention-3 has one sum; tiles of keys are added from the first, or from the last with a causal mask. In the
+    other variant of both, additions to dQ are atomic: their order, and therefore the bits, differ from run to run.
 
     Parameters
     ----------
@@ -82,7 +85,7 @@ def attention_grad(
     causal, window, scale
         As in `attention`.
     blocks : int
-        Thread blocks of the GPU: the deterministic variant has ceil(blocks / (B H)) buffers of dQ, and thread block i
+        Thread blocks of the GPU, for FlashAttention-2, which has ceil(blocks / (B H)) buffers of dQ; thread block i
         computes the tiles of keys i, i + buffers, ...; an A100 has 108.
     out_format : str or Format, optional
         Format of the gradients; default: the kernel's, which is always that of the forward pass.
@@ -90,7 +93,7 @@ def attention_grad(
     Returns
     -------
     AttentionGradient
-        Gradients of q, k and v.
+        Gradients of q, k and v; FlashAttention-3 adds dK and dV of a group's heads in float32, in increasing order.
 
     Raises
     ------
@@ -119,10 +122,11 @@ def attention_grad(
     queries, keys, values, douts = (x.reshape((1,) * (4 - x.ndim) + x.shape) for x in arrays)
     check_shapes(queries.shape, keys.shape, values.shape, kernel)
     (batch, heads, m, d), (_, key_heads, n, channels) = queries.shape, values.shape
-    run = Backward(
-        kernel, kernel.gradient_tile_of(max(d, channels)), *find_window(causal, window), softmax_scale(d, scale),
-        -(-blocks // max(batch * heads, 1)),
-    )  # fmt: skip
+    call = kernel.schedule.differentiated(
+        Call(m, n, d, channels, heads // key_heads, causal, *find_window(causal, window))
+    )
+    buffers = 1 if kernel.schedule.has_one_gradient else -(-blocks // max(batch * heads, 1))
+    run = Backward(kernel, kernel.gradient_tile_of(call), call, softmax_scale(d, scale), buffers)
     shapes = (m, d), (n, d), (n, channels)
     dq, dk, dv = (np.zeros((batch, heads, *shape), np.float32) for shape in shapes)
     for b in range(batch):
@@ -131,6 +135,8 @@ def attention_grad(
             out, lse = (x.reshape(batch, heads, m, -1)[b, h] for x in (forward.out, forward.lse))
             with np.errstate(all="ignore"):
                 dq[b, h], dk[b, h], dv[b, h] = run.head(queries[b, h], *pair, douts[b, h], out, lse[:, 0])
+    if kernel.schedule.has_one_gradient:
+        dk, dv = (_sum_of_heads(x, key_heads) for x in (dk, dv))
     target = kernel.output_format if out_format is None else out_format
     dq, dk, dv = (round_to(x, target, policy="ieee")[lead] for x in (dq, dk, dv))
     return AttentionGradient(dq, dk, dv, forward)
@@ -141,14 +147,13 @@ class Backward(NamedTuple):
 
     kernel: AttentionKernel
     tile: GradientTile
-    left: int
-    right: int
+    call: Call
     scale: float
     buffers: int
 
     def head(self, q: Any, k: Any, v: Any, dout: Any, out: Floats, lse: Floats) -> tuple[Floats, Floats, Floats]:
         """Return dQ, dK and dV of one head, from codes and the forward pass' output and log-sum-exp."""
-        rows, keys = self.tile.queries, self.tile.keys
+        rows, keys = self.tile.queries_of(self.call), self.tile.keys
         (m, d), (n, channels) = q.shape, v.shape
         padded, tiles = -(-m // rows) * rows, -(-n // keys)
         sums = np.zeros(padded, np.float32)
@@ -160,11 +165,12 @@ class Backward(NamedTuple):
         dq = np.zeros((min(self.buffers, tiles), padded, d), np.float32)
         dk, dv = np.zeros((tiles * keys, d), np.float32), np.zeros((tiles * keys, channels), np.float32)
         place = np.arange(padded) + n - m
-        low = np.zeros(padded, np.int64) if self.left < 0 else np.maximum(place - self.left, 0)
-        high = np.full(padded, n) if self.right < 0 else np.clip(place + self.right + 1, 0, n)
-        for tile in range(tiles):
+        low = np.zeros(padded, np.int64) if self.call.left < 0 else np.maximum(place - self.call.left, 0)
+        high = np.full(padded, n) if self.call.right < 0 else np.clip(place + self.call.right + 1, 0, n)
+        from_first = self.kernel.schedule.has_one_gradient
+        for tile in range(tiles)[:: -1 if from_first and self.call.is_causal else 1]:
             part = slice(tile * keys, (tile + 1) * keys)
-            for start in self._starts(tile, m, n):
+            for start in self._starts(tile, m, n)[:: -1 if from_first else 1]:
                 at = slice(start, start + rows)
                 p, ds = self._tile(
                     q[at], k[part], v[part], dout[at], offsets[at], sums[at], (part.start, low[at], high[at])
@@ -181,12 +187,12 @@ class Backward(NamedTuple):
 
     def _starts(self, tile: int, m: int, n: int) -> range:
         """Return the first rows, in decreasing order, of the tiles of queries that see a tile of keys."""
-        rows, keys = self.tile.queries, self.tile.keys
+        rows, keys = self.tile.queries_of(self.call), self.tile.keys
         last, first = -(-m // rows), 0
-        if self.left >= 0:
-            last = min(last, -(-((tile + 1) * keys + m - n + self.left) // rows))
-        if self.right >= 0:
-            first = max(0, (tile * keys + m - n - self.right) // rows)
+        if self.call.left >= 0:
+            last = min(last, -(-((tile + 1) * keys + m - n + self.call.left) // rows))
+        if self.call.right >= 0:
+            first = max(0, (tile * keys + m - n - self.call.right) // rows)
         return range((last - 1) * rows, (first - 1) * rows, -rows)
 
     def _tile(
@@ -213,6 +219,15 @@ class Backward(NamedTuple):
 
 def _flushed(x: Floats) -> Floats:
     return np.where(np.abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
+
+
+def _sum_of_heads(x: Floats, heads: int) -> Floats:
+    """Return the sums [B, Hk, N, D] over the query heads of each group."""
+    groups = x.reshape(x.shape[0], heads, -1, *x.shape[2:])
+    total = np.zeros_like(groups[:, :, 0])
+    for i in range(groups.shape[2]):
+        total = _flushed(total + groups[:, :, i])
+    return total
 
 
 def row_dots(a: Floats, b: Floats, columns: int) -> Floats:

@@ -45,6 +45,10 @@ _FA3 = (
     "hopper/softmax.h, tile_size.h, mainloop_fwd_sm90_tma_gmma_ws.hpp, block.h, flash_fwd_combine_kernel.h; setup.py: "
     "--use_fast_math"
 )
+_FA3_BF16 = (
+    f"{_FA3}; mainloop_bwd_sm90_tma_gmma_ws.hpp, lines 606-665, 816-1068; flash_bwd_preprocess_kernel.h, lines 42-45, "
+    "190-228; flash_bwd_postprocess_kernel.h, line 213; flash_bwd_launch_template.h; epilogue_bwd.hpp, lines 458-500"
+)
 _FA4 = "flash_attn/cute/softmax.py, utils.py, block_info.py, flash_fwd_sm100.py, flash_fwd_combine.py"
 _MLA = (
     "deepseek-ai/FlashMLA at 9241ae3, csrc/sm90/decode/dense/splitkv_mla.cuh, lines 17-18, 218-252, 331-474, "
@@ -108,6 +112,10 @@ _AMPERE_GRADIENT = (
     GradientTile(32, 128, 128, 32), GradientTile(64, 128, 128, 64), GradientTile(96, 64, 128, 32),
     GradientTile(128, 64, 128, 64), GradientTile(256, 64, 64, 64),
 )  # fmt: skip
+_HOPPER_GRADIENT = (
+    GradientTile(64, 128, 128, 64), GradientTile(96, 64, 128, 32), GradientTile(128, 64, 128, 128, 80),
+    GradientTile(192, 64, 96, 64),
+)  # fmt: skip
 _HOPPER_COMBINE = Combine(((64, 16), (256, 32)))
 _AMPERE_COMBINE = Combine(
     ((32, 8), (64, 16), (96, 8), (128, 32), (160, 8), (192, 16), (256, 32)), by_total=True, skips_zeros=False,
@@ -161,7 +169,7 @@ for _kernel in (
     ),
     AttentionKernel(
         "fa3_bf16", **_of("hopper", "bf16"), key_tiles=_HOPPER_BF16, schedule=_HOPPER_BF16_PAGED, **_HOPPER,
-        source=_FA3,
+        gradient_tiles=_HOPPER_GRADIENT, source=_FA3_BF16,
     ),
     AttentionKernel(
         "fa3_fp8", **_of("hopper", "fp8"), key_tiles=_HOPPER_FP8, schedule=_HOPPER_FP8_PAGED, p_offset=8, **_HOPPER,

@@ -27,12 +27,20 @@ _ONE_BY_ONE = ("promote_every", "scales_first", "scales_operands", "adds_mask", 
 
 
 class GradientTile(NamedTuple):
-    """Tile of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load."""
+    """Tile of the backward pass for head sizes up to `head_dim`: numbers of queries, keys, and columns per load.
+
+    `unmasked` is the number of queries without a mask (0: as `queries`).
+    """
 
     head_dim: int
     queries: int
     keys: int
     columns: int
+    unmasked: int = 0
+
+    def queries_of(self, call: Call) -> int:
+        """Return the queries per tile of a call with a normalized mask."""
+        return self.unmasked if self.unmasked and call.left == call.right == -1 else self.queries
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,8 +236,9 @@ class AttentionKernel(Value):
             )
         return found
 
-    def gradient_tile_of(self, head_dim: int) -> GradientTile:
-        """Return the tile of the backward pass for a head size; raise the error of `tile_of` if it is not supported."""
+    def gradient_tile_of(self, call: Call) -> GradientTile:
+        """Return the tile of the backward pass of a call; raise the error of `tile_of` if there is none."""
+        head_dim = max(call.head_dim, call.value_dim)
         for row in self.gradient_tiles:
             if head_dim <= row.head_dim:
                 return row

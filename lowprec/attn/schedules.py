@@ -99,6 +99,7 @@ class FlashAttention3(Schedule):
     small_queries: int = 64
     paged_tiles: tuple[KeyTile, ...] = ()
     packs_windows: tuple[tuple[int, int], ...] = ()
+    has_one_gradient = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)
@@ -118,6 +119,11 @@ class FlashAttention3(Schedule):
         if left < 0 < right or left >= 0 > right:
             left, right = (side if side >= 0 else most - 1 for side, most in ((left, call.keys), (right, call.queries)))
         return call._replace(causal=False, left=left, right=right)
+
+    def differentiated(self, call: Call) -> Call:
+        """Return the call with a normalized mask, which is causal even for one query."""
+        normal = self.normalized(call)
+        return normal._replace(right=0) if call.causal else normal
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
         """Return the call, with `page_size` 0 if TMA copies the pages, so that only addresses change.

@@ -128,6 +128,8 @@ class Schedule(Value):
     page_multiple = 1
     #: Whether the last tile has only the remaining keys, without padding.
     is_ragged = False
+    #: Whether the backward pass is FlashAttention-3's, with one sum of dQ, and one of dK and dV per group of heads.
+    has_one_gradient = False
     #: Whether two warpgroups compute the tiles in pairs, see `paired.PairedSoftmax`.
     is_paired = False
     #: Whether the library's function takes a mask, whose numbers are added to the scores.
@@ -136,6 +138,10 @@ class Schedule(Value):
     @abstractmethod
     def normalized(self, call: Call) -> Call:
         """Return the call with the mask that the library's wrapper passes to its kernel."""
+
+    def differentiated(self, call: Call) -> Call:
+        """Return the call with the mask of the backward pass."""
+        return call._replace(causal=False)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
         """Return a normalized call, with `page_size` 0 if pages change nothing but addresses."""

@@ -12,7 +12,7 @@ import pytest
 import lowprec as lp
 from lowprec.attn.backward import row_dots
 from lowprec.attn.forward import scale_of_scores
-from lowprec.attn.kernel import GradientTile
+from lowprec.attn.kernel import AttentionKernel, GradientTile
 from lowprec.attn.tiles import KeyTile
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.backward import Backward
@@ -22,6 +22,9 @@ KERNEL = lp.attentions["flash2"].with_(
     key_tiles=(KeyTile(64, 16, 16, 16),), gradient_tiles=(GradientTile(64, 8, 16, 16),)
 )
 RULE = Backward(ACCUMULATORS["ampere_bf16"], fields(KERNEL.operands), 8, 16, 16, 1)
+HOPPER = lp.attentions["fa3_bf16"].with_(
+    key_tiles=(KeyTile(64, 16, 16, 16),), gradient_tiles=(GradientTile(64, 8, 16, 16, 12),)
+)
 
 
 def operands(seed: int, m: int, n: int, d: int) -> list[Any]:
@@ -31,11 +34,21 @@ def operands(seed: int, m: int, n: int, d: int) -> list[Any]:
     return [lp.round_to(x, "bfloat16") for x in (2 * q, k, v, dout)]
 
 
-def both(m: int, n: int, d: int, blocks: int, causal: bool, **wrong: Any) -> tuple[list[Any], list[Any]]:
+def hopper_rule(causal: bool) -> dict[str, Any]:
+    """Return the fields of FlashAttention-3's rule: other tiles and another order with a causal mask."""
+    core = ACCUMULATORS["hopper_bf16"]
+    return {"core": core, "queries": 8 if causal else 12, "buffers": 1, "backwards": False, "last_key_first": causal}
+
+
+def both(
+    m: int, n: int, d: int, blocks: int, causal: bool, *, kernel: AttentionKernel = KERNEL, **wrong: Any
+) -> tuple[list[Any], list[Any]]:
     """Return the bits of the gradients in float32 by the kernel and by the oracle."""
     data = operands(m + n, m, n, d)
-    got = lp.attention_grad(*data, kernel=KERNEL, causal=causal, blocks=blocks, out_format="float32")
-    rule = dataclasses.replace(RULE, **{"buffers": blocks, **wrong})
+    got = lp.attention_grad(*data, kernel=kernel, causal=causal, blocks=blocks, out_format="float32")
+    rule = dataclasses.replace(
+        RULE, **{"buffers": blocks, **(hopper_rule(causal) if kernel is HOPPER else {}), **wrong}
+    )
     codes = [lp.encode(x, "bfloat16").tolist() for x in data]
     out = [[Fraction(float(x)) for x in row] for row in got.forward.out]
     lse = [decode(int(x), FLOAT32) for x in got.forward.lse.view(np.uint32)]
@@ -52,6 +65,9 @@ def test_gradients_have_the_oracle_s_bits(m: int, n: int, d: int, buffers: int, 
     """Ragged tiles, fewer buffers than tiles of keys, rows without keys."""
     got, want = both(m, n, d, buffers, causal)
     assert got == want
+    if d == 8:
+        got, want = both(m, n, d, buffers, causal, kernel=HOPPER)
+        assert got == want
 
 
 @pytest.mark.slow
@@ -62,6 +78,29 @@ def test_wrong_rules_have_other_bits(wrong: dict[str, Any]) -> None:
     got, want = both(18, 50, 8, 2, False)
     assert got == want
     assert got != both(18, 50, 8, 2, False, **wrong)[1]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("causal", "wrong"), [
+    (False, {"backwards": True}), (False, {"last_key_first": True}), (False, {"queries": 8}),
+    (True, {"last_key_first": False}), (True, {"rounded_p": True}), (False, {"buffers": 2}),
+])  # fmt: skip
+def test_wrong_rules_of_flash_attention_3_have_other_bits(causal: bool, wrong: dict[str, Any]) -> None:
+    got, want = both(18, 50, 8, 2, causal, kernel=HOPPER)
+    assert got == want
+    assert got != both(18, 50, 8, 2, causal, kernel=HOPPER, **wrong)[1]
+
+
+def test_gradients_of_a_group_are_added_in_the_order_of_heads() -> None:
+    """FlashAttention-3 adds them in float32; another order has other bits."""
+    q, dout = (np.stack(x) for x in zip(*(operands(i, 9, 20, 8)[::3] for i in range(3)), strict=True))
+    _, k, v, _ = operands(3, 9, 20, 8)
+    got = lp.attention_grad(q, k[None], v[None], dout, kernel=HOPPER, out_format="float32")
+    one = [lp.attention_grad(q[h], k, v, dout[h], kernel=HOPPER, out_format="float32") for h in range(3)]
+    assert got.dk.shape == (1, 20, 8)
+    assert np.array_equal(got.dk[0], one[0].dk + one[1].dk + one[2].dk)
+    assert np.array_equal(got.dv[0], one[0].dv + one[1].dv + one[2].dv)
+    assert not np.array_equal(got.dk[0], one[2].dk + one[1].dk + one[0].dk)
 
 
 def test_row_sums_of_products_have_the_oracle_s_bits() -> None:
@@ -83,6 +122,10 @@ def test_gradients_are_those_of_softmax_attention() -> None:
     shapes = (2, 40, 32), (1, 150, 32), (1, 150, 16), (2, 40, 16)
     q, k, v, dout = (lp.round_to(rng.standard_normal(shape), "bfloat16") for shape in shapes)
     got = lp.attention_grad(q, k, v, dout, window=(60, 10))
+    hopper = lp.attention_grad(q, k, v, dout, window=(60, 10), kernel="fa3_bf16", out_format="float32")
+    group = lp.attention_grad(q, k, v, dout, window=(60, 10), out_format="float32")
+    assert np.linalg.norm(hopper.dk[0] - group.dk.sum(0)) < 0.01 * np.linalg.norm(hopper.dk)
+    assert 0 < np.linalg.norm(hopper.dq - group.dq) < 0.01 * np.linalg.norm(hopper.dq)
     place, key = np.arange(40)[:, None] + 110, np.arange(150)
     hidden = (key < place - 60) | (key > place + 10)
     for h in range(2):

@@ -35,6 +35,8 @@ class Backward:
         Number of buffers in which dQ is accumulated.
     backwards
         Whether tiles of queries run from the last to the first.
+    last_key_first
+        Whether tiles of keys are added to dQ from the last to the first.
     rounded_p
         Wrong rule: dS is computed from P after its rounding.
     """
@@ -46,6 +48,7 @@ class Backward:
     columns: int
     buffers: int
     backwards: bool = True
+    last_key_first: bool = False
     rounded_p: bool = False
 
     def head(
@@ -59,7 +62,7 @@ class Backward:
         buffers: Any = [[[Fraction(0)] * d for _ in range(m)] for _ in range(min(tiles, self.buffers))]
         dk, dv = ([[0] * width for _ in range(n)] for width in (d, channels))
         blocks = list(range(0, m, self.queries))
-        for tile in range(tiles):
+        for tile in reversed(range(tiles)) if self.last_key_first else range(tiles):
             cols = range(tile * self.keys, (tile + 1) * self.keys)
             for start in reversed(blocks) if self.backwards else blocks:
                 rows = range(start, start + self.queries)
