@@ -93,6 +93,7 @@ def test_no_recording_is_left_out() -> None:
 def test_what_is_said_to_be_recorded_is() -> None:
     told = {name for name, machine in CATALOGUE.items() if machine.validated_against.startswith("recordings")}
     rdna = {name for name in CATALOGUE if name.startswith("rdna")}  # test_rdna.py
+    rdna -= {"rdna4_f16_f16_dot2", "rdna4_bf16_bf16_dot2"}
     assert told == {r.accumulator for r in RECORDINGS} | {"hopper_fp8_mma"} | rdna
 
 
