@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..cast.casts import decode, encode, round_to
 from ..format.catalogue import Format, formats
 from ..registry import Registry
+from ..scaling.quantize import quantize
+from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import AlignedSum
 from ..tensorcore.library import gemm_libraries
 from ..tensorcore.matmul import matmul_f32
@@ -120,6 +122,7 @@ _add("1.01x", "multiplies the result by 1.01", output=lambda d: d * 1.01)
 _add("row dropped", "leaves a row of zeros", output=_row)
 _add("row neighbour", "stores every row one place below", output=_neighbour_row)
 _add("one output", "stores one wrong output", output=_one)
+_add("through e5m2", "rounds the result to e5m2 on its way", output=lambda d: round_to(d, "e5m2", like=d))
 _add("NaN swallowed", "returns 0 for NaN", output=_swallowed)
 
 # --- faults of operands, scales and arithmetic -----------------------------------------------------------------------
@@ -161,11 +164,16 @@ def _scales(change: Callable[[NDArray[np.float32]], NDArray[np.float32] | None])
         found = change(p.a.scale.copy()) if p.a.scale.size else None
         if found is None or np.array_equal(found, p.a.scale):
             return None
-        if p.options["accumulator"].scale_format is None:
-            return p.result(a=replace(p.a, scale=found, quantizer=None))
-        return _by_values(p, replace(p.a, scale=found, quantizer=None).dequantize(), p.b.dequantize())
+        return _with_a(p, replace(p.a, scale=found, quantizer=None))
 
     return product
+
+
+def _with_a(p: Product, a: Quantized) -> Result:
+    """Return the product of another A, whose scales an instruction with scales may not accept."""
+    if p.options["accumulator"].scale_format is None:
+        return p.result(a=a)
+    return _by_values(p, a.dequantize(), p.b.dequantize())
 
 
 def _by_values(p: Product, x: ArrayLike, y: ArrayLike) -> Result:
@@ -216,15 +224,33 @@ def _one_bit_less(p: Product) -> Result | None:
     return p.result(accumulator=rule.with_(fraction_bits=rule.fraction_bits - 1))
 
 
-def _bfloat16_sums(p: Product) -> Result | None:
-    total, k = np.zeros((p.a.shape[0], p.b.shape[0]), np.float32), p.a.shape[1]
-    spans = [q.granularity.columns or 1 for q in (p.a, p.b)]
-    step = math.lcm(128, *(span for span in spans if span < k))
-    if step >= k:
+def _requantized(p: Product) -> Result | None:
+    if p.a.format.bits > 8:
         return None
-    for start in range(0, k, step):
-        parts = {name: slice_k(q, start, min(start + step, k)) for name, q in (("a", p.a), ("b", p.b))}
-        total = round_to(total + p.result(c=None, **parts), formats["bfloat16"])
+    again = quantize(p.a.dequantize(), f"{p.a.format.name} tensor")
+    changed = not np.array_equal(again.dequantize(), p.a.dequantize(), equal_nan=True)
+    return _with_a(p, again) if changed else None
+
+
+def _tiles(p: Product) -> list[dict[str, Quantized]]:
+    """Return the operands of each tile of K: 128 products, or more where blocks of scales are longer."""
+    k, spans = p.a.shape[1], [q.granularity.columns or 1 for q in (p.a, p.b)]
+    step = math.lcm(128, *(span for span in spans if span < k))
+    ends = [(start, min(start + step, k)) for start in range(0, k, step)]
+    return [{"a": slice_k(p.a, *each), "b": slice_k(p.b, *each)} for each in ends]
+
+
+def _counted_twice(p: Product) -> Result | None:
+    *others, last = _tiles(p) or [{}]
+    return p.result(out_format="float32") + p.result(c=None, out_format="float32", **last) if others else None
+
+
+def _bfloat16_sums(p: Product) -> Result | None:
+    total = np.zeros((p.a.shape[0], p.b.shape[0]), np.float32)
+    if len(tiles := _tiles(p)) < 2:
+        return None
+    for tile in tiles:
+        total = round_to(total + p.result(c=None, **tile), formats["bfloat16"])
     added = _bias(p)
     return total if added is None else total + added
 
@@ -289,6 +315,7 @@ _add("bias only", "returns C without the product", product=_bias, vacuous=True)
 _add("product dropped", "leaves out one k", **_dropped(1))
 _add("instruction dropped", "leaves out 32 products", **_dropped(32))
 _add("K tile dropped", "leaves out 128 products", **_dropped(128))
+_add("K tile counted twice", "adds the last 128 products twice", product=_counted_twice)
 _add("scale 1 ulp off", "uses scales of A that are one float32 too large",
      product=_scales(lambda s: np.nextafter(s, np.float32(np.inf))))  # fmt: skip
 _add("scale 6 % off", "uses a scale 6 % too large in one tile of K", product=_scales(_tile_of(1.06)))
@@ -307,6 +334,7 @@ _add("global scale of another row", "uses the next row's scale of A, where every
 _add("saturation missing", "lets A's largest values overflow to Inf or NaN", product=_overflowing)
 _add("NaN read as zero", "reads NaN in A as 0", product=_no_nan, operand=_nan_as_zero)
 _add("A not quantized", "multiplies A's own values", product=_raw)
+_add("A quantized twice", "quantizes A again, with one scale for the tensor", product=_requantized)
 _add("FN read as FNUZ", "decodes A with the other bias", product=_as_fnuz)
 _add("never promoted", "keeps the sum in the tensor core", product=_unpromoted)
 _add("one bit less", "keeps one fraction bit less in the alignment", product=_one_bit_less)

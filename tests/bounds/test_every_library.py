@@ -19,7 +19,7 @@ KINDS = ("normal", "positive", "cancelling", "tiles", "boundaries")
 
 def products(k, kind, names):
     """Yield operands of accumulators with their promotion intervals, with scales of blocks and of rows."""
-    m, n = (12, 16) if k < 16384 else (6, 8)
+    m, n = {4096: (4, 6), 16384: (2, 4)}.get(k, (12, 16))
     values = lp.testing.operands(kind, m, n, k, seed=k)
     made = {}
     for name in names:

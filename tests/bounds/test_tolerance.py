@@ -166,7 +166,7 @@ def test_faults_are_refused_and_named(out):
             assert not verdict, name
             wrong[name] = verdict.cause
     assert {name: cause for name, cause in wrong.items() if cause != name} == {}
-    assert len(wrong) >= 24
+    assert len(wrong) >= 27
     assert all(name in wrong for name in faults if faults[name].vacuous)
 
 
