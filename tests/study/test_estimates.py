@@ -8,8 +8,8 @@ import pytest
 
 from lowprec.study import Expectation
 from lowprec.study.analysis.estimates import (
-    ConstantMetrics,
     Estimate,
+    SeedMeans,
     crossed_variance,
     estimate,
     weighted_rows,
@@ -130,8 +130,17 @@ def test_a_divergence_is_certain():
     assert outcome_of(Estimate(math.inf), (1.0, 2.0)) == NEITHER
 
 
+def test_numbers_by_seed_are_paired():
+    """Against Student's t: the differences are 1 and 3, with a standard error of 1 and one degree of freedom."""
+    means = SeedMeans({("m", "a"): [2.0, 5.0], ("m", "b"): [1.0, 2.0], ("m", "twice"): [2.0, 4.0]})
+    difference = estimate(means, "m", "a", minus="b")
+    assert (difference.value, *difference.ci90) == pytest.approx((2.0, 2 - 6.3138, 2 + 6.3138), abs=1e-4)
+    assert estimate(means, "m", "twice", over="b").ci90 == (2.0, 2.0)
+    assert outcome_of(estimate(SeedMeans({("m", "a"): [1.0]}), "m", "a"), (0.0, 2.0)) == "not resolved"
+
+
 def test_what_no_sample_changes_is_its_own_interval():
     item = Expectation("half", "m", "a", "b", expected=(0.4, 0.6))
-    found = judge(item, partial(estimate, ConstantMetrics(lambda metric, arm, condition: {"a": 1.0, "b": 2.0}[arm])))
+    found = judge(item, partial(estimate, SeedMeans({("m", "a"): 1.0, ("m", "b"): 2.0})))
     assert (found.value, found.outcome) == (0.5, AS_EXPECTED)
     assert finding_sentence(found) == "half: m of a over b is 0.5, as expected."

@@ -13,7 +13,7 @@ from contract import command
 
 import lowprec.study
 from lowprec.study import Claims, ErrorArm, Expectation, PrecisionSwitch, load, names
-from lowprec.study.analysis.estimates import ConstantMetrics, Estimate, estimate
+from lowprec.study.analysis.estimates import Estimate, SeedMeans, estimate
 from lowprec.study.analysis.findings import judge, outcome_of
 from lowprec.study.design import registration
 from lowprec.study.design.expectations import NOT_REGISTERED, span
@@ -118,16 +118,11 @@ def test_amendments_need_a_reason_and_what_they_amend_stays(tmp_path):
 
 
 def test_what_is_not_registered_is_not_judged():
-    def half(metric, arm, condition):
-        return {"one": 1.0, "two": 2.0}[arm]
-
-    assert judge(EXPECTATION, partial(estimate, ConstantMetrics(half))).outcome == "as published and expected"
-    found = judge(EXPECTATION, partial(estimate, ConstantMetrics(half)), registered=False)
+    half = SeedMeans({(EXPECTATION.metric, "one"): 1.0, (EXPECTATION.metric, "two"): 2.0})
+    assert judge(EXPECTATION, partial(estimate, half)).outcome == "as published and expected"
+    found = judge(EXPECTATION, partial(estimate, half), registered=False)
     assert (found.value, found.outcome) == (0.5, "not registered")
-    assert (
-        judge(EXPECTATION, partial(estimate, ConstantMetrics(half)), ["it broke"], registered=False).outcome
-        == "void: it broke"
-    )
+    assert judge(EXPECTATION, partial(estimate, half), ["it broke"], registered=False).outcome == "void: it broke"
 
 
 def test_every_kind_of_study_asks_whether_a_range_is_registered():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from .paired import EVERYTHING, infer
 
+#: Measured numbers by (metric, arm): one number, or one for each seed, whose mean then has an interval.
+Values = Mapping[tuple[str, str], float | Sequence[float]]
 NOWHERE, RESAMPLES = (math.nan, math.nan), 2000
 _DOUBLINGS = 12  # of the distance from the ratio, from one standard error; beyond, an interval is unbounded
 
@@ -36,22 +38,31 @@ class VarianceModel(Protocol):
 
 
 @dataclass(frozen=True)
-class ConstantMetrics:
-    """Metrics without sampling error, given as a function: `of(metric, arm, condition)`."""
+class SeedMeans:
+    """Means over seeds, and their variances; a single number has no sampling error.
 
-    of: Callable[[str, str, str], float]
+    Examples
+    --------
+    >>> SeedMeans({("error", "ring"): [1.0, 2.0, 3.0]}).variance("error", "", {"ring": 1.0})
+    (0.3333333333333333, 2.0)
+    """
+
+    values: Values
 
     def mean(self, metric: str, arm: str, condition: str = "", /) -> float:
-        """Return the value of the function."""
-        return self.of(metric, arm, condition)
+        """Return the mean over seeds."""
+        return float(np.mean(self.values[metric, arm]))
 
     def variance(self, metric: str, condition: str, weights: Mapping[str, float], /) -> tuple[float, float]:
-        """Return zero."""
-        return 0.0, math.inf
+        """Return the variance of a weighted sum of means, which is paired by seed, and its degrees of freedom."""
+        total = np.sum([weight * np.asarray(self.values[metric, arm]) for arm, weight in weights.items()], axis=0)
+        if not np.ndim(total):
+            return 0.0, math.inf
+        return (float(np.var(total, ddof=1)) / len(total), len(total) - 1.0) if len(total) > 1 else (math.nan, 0.0)
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
-        """Return False, because the sign is not known."""
-        return False
+        """Return whether the numbers of the seeds are positive; False for a single number."""
+        return np.ndim(self.values[metric, arm]) == 1 and min(np.ravel(self.values[metric, arm])) > 0
 
 
 @dataclass(frozen=True)

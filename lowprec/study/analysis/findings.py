@@ -139,9 +139,9 @@ def judge(
     Examples
     --------
     >>> from functools import partial
-    >>> from lowprec.study.analysis.estimates import ConstantMetrics, estimate
+    >>> from lowprec.study.analysis.estimates import SeedMeans, estimate
     >>> half = Expectation("E5M2 gradients are no better", "gradient_error", "hybrid", "e4m3", expected=(1.0, 1.5))
-    >>> means = ConstantMetrics(lambda metric, arm, condition: {"hybrid": 0.106, "e4m3": 0.099}[arm])
+    >>> means = SeedMeans({("gradient_error", "hybrid"): 0.106, ("gradient_error", "e4m3"): 0.099})
     >>> judge(half, partial(estimate, means)).outcome
     'as expected'
     """

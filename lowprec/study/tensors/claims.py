@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._files import to_csv
+from ..analysis.estimates import SeedMeans, Values, estimate
 from ..design.expectations import Claim, Measured
 from ..design.registration import registered_in
 from ..design.study import MeasuredStudy, Progress, Size, count
@@ -19,6 +20,7 @@ from ..run.fingerprint import code_hash, host, versions
 
 if TYPE_CHECKING:
     from ..report.results import Results
+    from ..report.sheet import Figure
 
 COLUMNS = ("claim", "source", "published", "ours", "agrees", "command")
 
@@ -62,17 +64,19 @@ class Claims(TableStudy):
     Parameters
     ----------
     values : callable
-        Function from the seeds of the data to the measured numbers, by (metric, arm).
+        Function from the seeds of the data to the measured numbers.
+    figure : callable, optional
+        Function from the measured numbers and the size to a figure.
     """
 
-    values: Callable[[int], dict[tuple[str, str], float]]
+    values: Callable[[int], Values]
+    figure: Callable[[Values, ClaimSetting], Figure] | None = None
     quick: ClaimSetting = ClaimSetting(2)
     full: ClaimSetting = ClaimSetting(8)
     kind: ClassVar[str] = "claims"
 
     def measured(self, size: ClaimSetting, folder: Path, command: str, progress: Progress) -> Results:
         """Measure all numbers; no finding makes the study fail."""
-        from ..analysis.estimates import ConstantMetrics, estimate
         from ..analysis.findings import judge
         from ..report.results import Block, Results
         from ..report.sheet import csv_of
@@ -80,17 +84,21 @@ class Claims(TableStudy):
         values = self.values(size.seeds)
         progress(1, 1)
         known = registered_in(folder, self.name)
-        means = ConstantMetrics(lambda metric, arm, condition: values[metric, arm])
+        means = SeedMeans(values)
         findings = tuple(
             judge(item, partial(estimate, means), registered=known.covers(item)) for item in self.expectations
         )
-        rows = [{"metric": metric, "arm": arm, "value": value} for (metric, arm), value in values.items()]
+        rows = [
+            {"metric": metric, "arm": arm, "value": one.value, "low": one.ci90[0], "high": one.ci90[1]}
+            for (metric, arm) in values if (one := estimate(means, metric, arm))
+        ]  # fmt: skip
         found, names = expected_table(findings), list(dict.fromkeys(metric for metric, _ in values))
         measured = [
-            (arm.name, *(f"{values[name, arm.name]:.4g}" if (name, arm.name) in values else "" for name in names))
+            (arm.name, *(f"{means.mean(name, arm.name):.4g}" if (name, arm.name) in values else "" for name in names))
             for arm in self.arms
         ]
-        body: list[Block] = [found, f"Published: {self.published} ({self.source})." if self.published else ""]
+        body: list[Block] = [self.figure(values, size)] if self.figure else []
+        body += [found, f"Published: {self.published} ({self.source})." if self.published else ""]
         body += [Table(("arm", *names), measured, f"{size}; {command}"), self.notes]
         json = {"values": rows, "findings": findings_json(findings)}
         return Results(
