@@ -152,11 +152,8 @@ class Collective(Value):
                 group = list(alike)
                 for start in range(0, len(group), _PARTS):  # parts with the same tree are computed together
                     some = group[start : start + _PARTS]
-                    leaves = (
-                        arithmetic.start(np.concatenate([flat[p.ranks[leaf], p.start : p.stop] for p in some]))
-                        for leaf in range(len(x))
-                    )
-                    sums = evaluate(tree.steps, dict(enumerate(leaves)), arithmetic.add)
+                    leaves = {leaf: arithmetic.start(terms) for leaf, terms in enumerate(_leaves(flat, some))}
+                    sums = evaluate(tree.steps, leaves, arithmetic.add)
                     out[some[0].start : some[-1].stop] = arithmetic.finish(sums)
         return quiet_nan(out).reshape(x.shape[1:])
 
@@ -284,6 +281,17 @@ class Collective(Value):
 
 
 _PARTS = 1 << 12  # largest number of parts that are computed together
+
+
+def _leaves(x: Array, parts: Sequence[Part]) -> Iterator[Array]:
+    """Yield the elements at each leaf of consecutive parts with the same tree, given the arrays [ranks, count]."""
+    places = np.arange(parts[0].start, parts[-1].stop)
+    if len(places) == len(parts):  # as in rings with more ranks than elements
+        for ranks in np.array([part.ranks for part in parts]).T:
+            yield x[ranks, places]
+        return
+    for leaf in range(len(x)):
+        yield np.concatenate([x[part.ranks[leaf], part.start : part.stop] for part in parts])
 
 
 class Arithmetic:

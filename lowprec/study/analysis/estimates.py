@@ -62,7 +62,8 @@ class SeedMeans:
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
         """Return whether the numbers of the seeds are positive; False for a single number."""
-        return np.ndim(self.values[metric, arm]) == 1 and min(np.ravel(self.values[metric, arm])) > 0
+        rows = np.asarray(self.values[metric, arm])
+        return bool(rows.ndim and (rows > 0).all())
 
 
 @dataclass(frozen=True)
