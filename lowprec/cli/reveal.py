@@ -91,31 +91,43 @@ def reveal_command(
 
 
 @click.command("invariance")
-@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("target", metavar="MODULE:FUNCTION|NORM")
 @click.option("--k", type=click.IntRange(1, _MOST), default=512, show_default=True, help="Length of the sums.")
 @click.option("--n", type=click.IntRange(min=1), default=64, show_default=True, help="Outputs of a row.")
 @click.option("--rows", default="1-64", show_default=True, metavar="M[,M...]", help="Numbers of rows; 1-64 is a range.")
 @click.option("--dtype", type=_FORMATS, default="float32", show_default=True, help="Dtype of the operands.")
+@click.option("--operands", type=click.IntRange(1, 2), default=2, show_default=True,
+              help="1: the function takes a matrix (M, k) alone, as softmax does.")  # fmt: skip
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Time for one order."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the operands.")
 @machine_readable
-def invariance_command(target: str, k: int, n: int, rows: str, dtype: str, seconds: float, seed: int) -> None:
+def invariance_command(
+    target: str, k: int, n: int, rows: str, dtype: str, operands: int, seconds: float, seed: int
+) -> None:  # fmt: skip
     """Find the batch sizes at which the bits of a row change.
 
-    MODULE:FUNCTION takes matrices (M, k) and (n, k) and returns their product (M, n). Row 0 stays the same while M
-    grows. Prints each M at which the row's bits change, the share of its outputs that do, and the order of additions
-    before and after. The exit code is 1 if they change.
+    MODULE:FUNCTION takes matrices (M, k) and (n, k) and returns their product (M, n), or with --operands 1 a matrix
+    (M, k) and returns M results. NORM is a name of lp.norms. Row 0 stays the same while M grows. Prints each M at which
+    the row's bits change, the share of its outputs that do, and the order of additions before and after. The exit code
+    is 1 if they change.
 
-    Example: lowprec invariance numpy:inner --k 512 --rows 1-64
+    Examples: lowprec invariance numpy:inner --k 512 --rows 1-64;
+    lowprec invariance vllm_rms_norm --k 4096 --rows 1-300
     """
+    from ..norm.catalogue import norms
+    from ..norm.invariance import norm_invariance
     from ..order.invariance import batch_invariance
     from ..order.probed import RevealError
 
-    given: dict[str, Any] = {"dtype": dtype, "seconds": seconds, "seed": seed}
+    given: dict[str, Any] = {"sizes": _sizes(rows), "dtype": dtype, "seed": seed}
     try:
-        found = batch_invariance(_function("invariance", target), k, n, sizes=_sizes(rows), **given)
+        if target in norms:
+            found = norm_invariance(norms[target], k, **given)
+        else:
+            function = _function("invariance", target)
+            found = batch_invariance(function, k, n, operands=operands, seconds=seconds, **given)
     except RevealError as error:
         raise CommandError(str(error), exit_code=1) from error
     short = not output_format()
@@ -160,7 +172,8 @@ def _function(caller: str, target: str) -> Callable[..., Any]:
     """Return the function of MODULE:FUNCTION."""
     module, colon, path = target.partition(":")
     if not (module and colon and path):
-        raise CommandError(f"{caller}: function must be MODULE:FUNCTION, got {target!r}")
+        or_norm = " or a name of lp.norms" if caller == "invariance" else ""
+        raise CommandError(f"{caller}: function must be MODULE:FUNCTION{or_norm}, got {target!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

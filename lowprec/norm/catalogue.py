@@ -7,7 +7,7 @@ import functools
 from ..order.catalogue import orders
 from ..order.order import FormatName
 from ..order.rules import MOST, Lanes, OrderRule
-from ..order.threads import Threads
+from ..order.threads import Threads, torch_cuda_launches
 from ..registry import Registry
 from ..special.cpu import SleefExp
 from .functions import Approximate, SleefLog
@@ -61,28 +61,36 @@ _RMS_NORM_GRADIENT = """
 _RSQRT = ("rsqrt", Approximate("rsqrt", 2))  # rsqrtf of CUDA, rsqrt.approx.f32
 _SQRT = ("sqrt", Approximate("sqrt", 2))  # sqrt.approx.f32
 _NEAR = ("near", Approximate("identity", 2))  # quotients of Triton: div.full.f32
+_reduce = orders["torch_cuda_reduce"]
+_REDUCE = tuple(
+    (rows, _reduce.with_(name=_reduce.name, launches=torch_cuda_launches(rows))) for rows in (1, 2, 4, 8, 16)
+)
 _triton = functools.partial(Threads, "triton", inside="pairwise", warps="butterfly")
 
 
 def _gpu(suffix: str, width: int, dtypes: tuple[FormatName, ...]) -> list[Norm]:
     """Return norms of GPU kernels for dtypes of which `width` numbers are a vector of 16 bytes."""
 
-    def norm(name: str, source: str, formulas: str, order: OrderRule, *functions: tuple[str, Approximate]) -> Norm:
+    def norm(
+        name: str, source: str, formulas: str, order: OrderRule, *functions: tuple[str, Approximate],
+        row_orders: tuple[tuple[int, OrderRule], ...] = (),
+    ) -> Norm:  # fmt: skip
         source = f"{source}; from source, not verified on a GPU"
-        return Norm(f"{name}{suffix}", formulas, order=order, functions=functions, dtypes=dtypes, source=source)
+        return Norm(f"{name}{suffix}", formulas, order=order, row_orders=row_orders, functions=functions,
+                    dtypes=dtypes, source=source)  # fmt: skip
 
     vectors = [vector for vector in (8, 4, 2, 1) if vector <= width]  # the widest that divides a row
     blocks = [(1 << k, 128 << (k >= 11) + (k >= 13) + (k >= 15)) for k in range(7, 17)]  # the next power of two
     launches = tuple((16, block, 16, threads, min(width, block // threads)) for block, threads in blocks)
-    vllm = [
-        norm(f"vllm_rms_norm{name}", f"vLLM of 2026, csrc/libtorch_stable/layernorm_kernels.cu, {rows} 256 rows",
-             "y = x * rsqrt(dot(x, x) / n + eps) * weight",
-             Threads("cub_block", tuple((v, MOST, v, threads, v) for v in vectors), join="pairwise", from_zero=True,
-                     fma=True), _RSQRT)
-        for name, threads, rows in (("", 1024, "fewer than"), ("_256_rows", 256, "at least"))
-    ]  # fmt: skip
+    few, many = (
+        Threads(
+            "cub_block", tuple((v, MOST, v, threads, v) for v in vectors), join="pairwise", from_zero=True, fma=True
+        )
+        for threads in (1024, 256)
+    )
     return [
-        *vllm,
+        norm("vllm_rms_norm", "vLLM of 2026, csrc/libtorch_stable/layernorm_kernels.cu",
+             "y = x * rsqrt(dot(x, x) / n + eps) * weight", few, _RSQRT, row_orders=((256, many),)),
         norm("liger_rms_norm", "Liger-Kernel of 2026, ops/rms_norm.py, casting mode llama, a program per row",
              "r = rsqrt(near(dot(x, x) / n) + eps)\ny = round(x * r) * (0 + weight)",
              _triton(launches, fma=True), _NEAR, _RSQRT),
@@ -126,8 +134,8 @@ for _norm in (
         for dtype, fuses_rest in _FUSES_REST.items()
     ),
     Norm("llama_rms_norm_cuda", "y = weight * round(x * rsqrt(sum(x * x) * (1 / n) + eps))", functions=(_RSQRT,),
-         order=orders["torch_cuda_reduce"],
-         source="transformers, modeling_llama.py: LlamaRMSNorm; 16 rows or more; from source, not verified on a GPU"),
+         order=_REDUCE[0][1], row_orders=_REDUCE[1:],
+         source="transformers, modeling_llama.py: LlamaRMSNorm; from source, not verified on a GPU"),
     *_gpu("", 4, ("float32",)), *_gpu("_16", 8, _HALF),
 ):  # fmt: skip
     norms.register(_norm.name, _norm)

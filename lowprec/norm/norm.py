@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._arrays import as_real, check_shape
-from .._checks import brief_repr, check_choice, check_positive
+from .._checks import brief_repr, check_choice, check_int, check_positive
 from .._fpenv import quiet_nan, with_default_fpenv
 from .._values import Value, normalize_fields
 from ..order.exact import cast
@@ -66,6 +66,8 @@ class Norm(Value):
         gradient is not known.
     order : OrderRule
         Order of the sums of a row; its `fma` applies to ``dot``.
+    row_orders : tuple of (int, OrderRule)
+        Orders that replace `order` from a number of rows on, in ascending order.
     backward_order : OrderRule, optional
         Order of the sums of a row in `backward`; by default, the same.
     columns : ColumnSum
@@ -95,6 +97,7 @@ class Norm(Value):
     forward: str
     backward: str = ""
     order: OrderRule = IN_TURN
+    row_orders: tuple[tuple[int, OrderRule], ...] = ()
     backward_order: OrderRule | None = None
     columns: ColumnSum = _COLUMNS
     moments: Welford | None = None
@@ -113,6 +116,11 @@ class Norm(Value):
             if not isinstance(value := getattr(self, field), kind):
                 needed = str(getattr(kind, "__name__", kind)).rpartition(".")[2].replace(" | ", " or ")
                 raise TypeError(f"{caller}: {field} must be of class {needed}, got {brief_repr(value)}")
+        least = [1]
+        for rows, rule in self.row_orders:
+            least.append(check_int(caller, "row_orders", rows, least[-1] + 1))
+            if not isinstance(rule, OrderRule):
+                raise TypeError(f"{caller}: row_orders must have orders of class OrderRule, got {brief_repr(rule)}")
         for dtype in self.dtypes:
             check_choice(caller, "dtypes", dtype, FORMATS[:3])
         for field, output in (("forward", "y"), ("backward", "dx")):
@@ -121,6 +129,10 @@ class Norm(Value):
             found = parse(caller, getattr(self, field))
             if (found or field == "forward") and output not in {name for line in found for name in line.names}:
                 raise ValueError(f"{caller}: {field} must assign {output!r}, got {brief_repr(text)}")
+
+    def order_for(self, rows: int) -> OrderRule:
+        """Return the order of the sums of each row if there are `rows` rows."""
+        return next((rule for least, rule in reversed(self.row_orders) if rows >= least), self.order)
 
     def __call__(
         self, x: ArrayLike, weight: ArrayLike | None = None, bias: ArrayLike | None = None, *, eps: float = 1e-6
@@ -236,6 +248,7 @@ class _Rows:
         if given.ndim < 1 or not given.shape[-1]:
             raise ValueError(f"{caller}: x must have shape [..., n >= 1], got {given.shape}")
         n = given.shape[-1]
+        self.order = norm.order_for(given.size // n)
         eps = check_positive(caller, "eps", eps, zero=True)
         self.values = {
             "x": Span.of(given.reshape(-1, n).astype(np.float32)),
@@ -258,7 +271,7 @@ class _Rows:
 
     def forward(self) -> dict[str, Span]:
         """Return the values of all names after the forward formulas."""
-        return self._evaluate(self.norm.forward, self.values, self.norm.order)
+        return self._evaluate(self.norm.forward, self.values, self.order)
 
     def backward(self, dy: ArrayLike) -> dict[str, Span]:
         """Return the values of all names after the backward formulas.
@@ -275,7 +288,7 @@ class _Rows:
         known = self.forward()
         known["y"] = monotone(self._round)(known["y"])
         known["dy"] = Span.of(given.reshape(-1, self.shape[-1]).astype(np.float32))
-        return self._evaluate(self.norm.backward, known, self.norm.backward_order or self.norm.order)
+        return self._evaluate(self.norm.backward, known, self.norm.backward_order or self.order)
 
     @with_default_fpenv
     def _evaluate(self, text: str, values: dict[str, Span], rule: OrderRule) -> dict[str, Span]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..registry import Registry
 from .order import FormatName
 from .rules import MOST, Blocks, Chain, Lanes, NumpyPairwise, OrderRule, TorchCascade, Tree
-from .threads import Threads
+from .threads import Threads, torch_cuda_launches
 
 orders: Registry[OrderRule] = Registry("order", OrderRule)  # type: ignore[type-abstract]
 """Catalogue of orders: ``orders[name](n)`` is the order of n elements."""
@@ -35,9 +35,9 @@ for _order in (
     Threads("triton_tree", ((16, 128, 16, 128, 1), (144, 256, 16, 128, 2), (272, MOST, 16, 128, 4)),
             inside="pairwise", warps="butterfly", sum_formats=_WIDE[:1],
             source=f"Triton, ReduceOpToLLVM.cpp of 2026: tl.sum of a loaded float32 row, 4 warps; {_UNVERIFIED}"),
-    Threads("torch_cuda_reduce", ((1, 128, 1, 32, 1), (132, 8160, 4, 32, 4)), inside="by_place", from_zero=True,
+    Threads("torch_cuda_reduce", torch_cuda_launches(16), lanes=512, inside="by_place", from_zero=True,
             sum_formats=_WIDE[:1],
-            source=f"PyTorch, ATen/native/cuda/Reduce.cuh: rows of contiguous numbers, 16 or more; {_UNVERIFIED}"),
+            source=f"PyTorch 2.13, ATen/native/cuda/Reduce.cuh: 16 or more contiguous rows; {_UNVERIFIED}"),
 ):  # fmt: skip
     orders.register(_order.name, _order)
 orders.seal()

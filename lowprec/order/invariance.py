@@ -1,4 +1,4 @@
-"""Batch sizes at which the bits of a row change, for a matrix product, with its orders, or for any function."""
+"""Batch sizes at which the bits of a row change, for a matrix product or another function of rows, with its orders."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Invariance:
 
 @with_default_fpenv
 def batch_invariance(
-    function: Callable[[Any, Any], Any], k: int, n: int = 64, *, sizes: Sequence[int] = tuple(range(1, 65)),
-    dtype: FormatName = "float32", orders: bool = True, seconds: float = SECONDS, seed: int = 0,
+    function: Callable[..., Any], k: int, n: int = 64, *, sizes: Sequence[int] = tuple(range(1, 65)),
+    dtype: FormatName = "float32", operands: int = 2, orders: bool = True, seconds: float = SECONDS, seed: int = 0,
 ) -> Invariance:  # fmt: skip
-    """Find the numbers of rows at which the bits of one row of a matrix product change.
+    """Find the numbers of rows at which the bits of one row of a matrix product, or of a function of rows, change.
 
     The operands of row 0 are equal for every number of rows. Its results are compared on normal data and on data of
     which one half cancels the other exactly, so that the result consists of rounding errors.
@@ -103,6 +103,8 @@ def batch_invariance(
         Numbers of rows M, in the order in which they are compared.
     dtype : {"float16", "bfloat16", "float32", "float64"}
         Dtype of the operands.
+    operands : {1, 2}
+        1: `function` takes a matrix (M, k) alone and returns M numbers or arrays, as sums, norms and softmax do.
     orders : bool
         Whether to reveal the orders before and after each change, for one output.
     seconds : float
@@ -140,15 +142,16 @@ def batch_invariance(
         raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
     k, n = check_int(caller, "k", k, 1, MOST), check_int(caller, "n", n, 1)
     check_choice(caller, "dtype", dtype, FORMATS)
+    check_choice(caller, "operands", operands, (1, 2))
     seconds, seed = check_positive(caller, "seconds", seconds), check_int(caller, "seed", seed, 0)
     if np.ndim(sizes) != 1 or not len(sizes):
         raise ValueError(f"{caller}: sizes must be one or more numbers of rows, got {brief_repr(sizes)}")
     ms = tuple(check_int(caller, "sizes", m, 1) for m in sizes)
-    product = _Product(function, k, n, dtype, max(ms), seed)
-    operands = _operands(k, n, DTYPES[dtype], seed)
+    product = _Product(function, k, n, dtype, operands, max(ms), seed)
+    inputs = _operands(k, n, DTYPES[dtype], operands, seed)
     changes, before, last = [], None, ms[0]
     for m in ms:
-        found = np.array([product.row(a, b, m) for a, b in operands])
+        found = np.array([product.row(m, *each) for each in inputs])
         if before is not None and (differ := bits(found) != bits(before)).any():
             column = int(differ.any(axis=0).argmax())
             pair = [product.order(column, size, seconds, seed) for size in (last, m)] if orders else [None, None]
@@ -156,7 +159,7 @@ def batch_invariance(
             first, second = (None if isinstance(found, RevealError) else found for found in pair)
             changes.append(Change(m, float(differ.mean()), column, first, second, why))
         before, last = found, m
-    return Invariance(product.name, ms, tuple(changes), n * len(operands))
+    return Invariance(product.name, ms, tuple(changes), found.size)
 
 
 @with_default_fpenv
@@ -222,52 +225,59 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     return Invariance(name, ms, tuple(changes), found.size, "size")
 
 
-def _operands(k: int, n: int, dtype: np.dtype[Any], seed: int) -> list[tuple[Array, Array]]:
-    """Return pairs of a row and a matrix: normal data, and data that cancel, where all columns are equal."""
+def _operands(k: int, n: int, dtype: np.dtype[Any], operands: int, seed: int) -> list[tuple[Array, ...]]:
+    """Return rows, alone or each with a matrix: normal data, and data that cancel, where all columns are equal."""
     rng = np.random.default_rng(seed)
-    a, b = samples(k, KINDS * _DRAWS, 2, dtype, seed)
+    a, *b = samples(k, KINDS * _DRAWS, operands, dtype, seed)
+    if not b:
+        return [(row,) for row in (*a[::KINDS], *a[2::KINDS], *rng.standard_normal((n, k)).astype(dtype))]
     normal = [(row, rng.standard_normal((n, k)).astype(dtype)) for row in a[::KINDS]]
-    return normal + [(row, np.tile(column, (n, 1))) for row, column in zip(a[2::KINDS], b[2::KINDS], strict=True)]
+    return normal + [(row, np.tile(column, (n, 1))) for row, column in zip(a[2::KINDS], b[0][2::KINDS], strict=True)]
 
 
 class _Product:
-    """Function of two matrices, called with the row that is tested and further rows."""
+    """Function of one or two matrices, called with the row that is tested and further rows."""
 
     def __init__(
-        self, function: Callable[[Any, Any], Any], k: int, n: int, dtype: FormatName, most: int, seed: int
-    ) -> None:
+        self, function: Callable[..., Any], k: int, n: int, dtype: FormatName, operands: int, most: int, seed: int
+    ) -> None:  # fmt: skip
         self.function, self.name, self.k, self.n = function, name_of(function), k, n
-        self.fmt, self.dtype = dtype, DTYPES[dtype]
+        self.fmt, self.dtype, self.operands = dtype, DTYPES[dtype], operands
+        self.shape: tuple[int, ...] = (n,)
         rng = np.random.default_rng(seed)
         self.others = rng.standard_normal((most, k)).astype(self.dtype)
-        self.columns = rng.standard_normal((n, k)).astype(self.dtype)
+        self.columns = [rng.standard_normal((n, k)).astype(self.dtype)] * (operands - 1)
 
-    def __call__(self, a: Array, b: Array) -> Array:
-        """Return the product (M, n) as an array.
+    def __call__(self, *matrices: Array) -> Array:
+        """Return the results [M, ...] as an array.
 
         Raises
         ------
         RevealError
-            If the function raises, or returns anything but numbers of that shape.
+            If the function raises, or returns anything but numbers of the shape of a product, or of the first results.
         """
         tensors = takes_tensors(self.function)
-        inputs = [to_like("batch_invariance", x, "torch", self.dtype) if tensors else x.copy() for x in (a, b)]
+        inputs = [to_like("batch_invariance", x, "torch", self.dtype) if tensors else x.copy() for x in matrices]
+        evidence = dict(zip("ab", matrices, strict=False))
         try:
             found: Array = np.asarray(to_numpy(self.function(*inputs)))
         except Exception as error:
             raise RevealError(
-                f"batch_invariance: {self.name} must take matrices {a.shape} and {b.shape} of {self.dtype.name}, got "
-                f"{type(error).__name__}: {brief_repr(str(error))[1:-1]}", {"a": a, "b": b},
+                f"batch_invariance: {self.name} must take matrices {' and '.join(str(x.shape) for x in matrices)} of "
+                f"{self.dtype.name}, got {type(error).__name__}: {brief_repr(str(error))[1:-1]}", evidence,
             ) from error  # fmt: skip
-        if found.shape != (len(a), len(b)) or found.dtype.name not in FORMATS:
+        rows = len(matrices[0])
+        if self.operands == 1 and found.shape[:1] == (rows,):
+            self.shape = found.shape[1:]
+        if found.shape != (rows, *self.shape) or found.dtype.name not in FORMATS:
             raise RevealError(
-                f"batch_invariance: {self.name} must return numbers of shape {(len(a), len(b))}, got {found.dtype} "
-                f"{found.shape}", {"a": a, "b": b},
+                f"batch_invariance: {self.name} must return numbers of shape {(rows, *self.shape)}, got {found.dtype} "
+                f"{found.shape}", evidence,
             )  # fmt: skip
         return found
 
-    def row(self, a: Array, b: Array, m: int) -> Array:
-        """Return row 0 of a product of m rows, as float64.
+    def row(self, m: int, a: Array, *others: Array) -> Array:
+        """Return the results of row 0 of m rows, as float64.
 
         Raises
         ------
@@ -275,24 +285,27 @@ class _Product:
             If the function returns different bits for the same operands.
         """
         whole = np.concatenate([a[None], self.others[: m - 1]])
-        first, second = (np.asarray(self(whole, b)[0], np.float64) for _ in range(2))
+        first, second = (np.asarray(self(whole, *others)[0], np.float64).ravel() for _ in range(2))
         if (bits(first) != bits(second)).any():
+            evidence = dict(zip("ab", (whole, *others), strict=False)) | {"got": np.array([first, second])}
             raise RevealError(
                 f"batch_invariance: {self.name} must have one answer to one input, got other bits the second time for "
-                f"{m} rows", {"a": whole, "b": b, "got": np.array([first, second])},
+                f"{m} rows", evidence,
             )  # fmt: skip
         return first
 
     def order(self, column: int, m: int, seconds: float, seed: int) -> Order | RevealError:
-        """Return the order of an output of row 0 of a product of m rows, or the error if none was found."""
-        rows, columns = self.others[:m].copy(), self.columns.copy()
+        """Return the order of an output of row 0 of m rows, or the error if none was found."""
+        rows, matrices = self.others[:m].copy(), [matrix.copy() for matrix in self.columns]
 
-        def output(a: Array, b: Array) -> Any:
-            rows[0], columns[column] = a, b
-            return self(rows, columns)[0, column]
+        def output(a: Array, *b: Array) -> Any:
+            rows[0] = a
+            for matrix in matrices:
+                matrix[column] = b[0]
+            return self(rows, *matrices)[0].ravel()[column]
 
         output.__module__, output.__qualname__ = "", f"{self.name} of {m} rows"
         try:
-            return reveal(output, self.k, dtype=self.fmt, operands=2, seconds=seconds, seed=seed)
+            return reveal(output, self.k, dtype=self.fmt, operands=self.operands, seconds=seconds, seed=seed)
         except RevealError as error:  # the bits change all the same
             return error

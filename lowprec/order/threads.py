@@ -63,7 +63,11 @@ class Threads(OrderRule):
                 blocks = [range(at, min(at + self.block, n)) for at in range(0, n, self.block)]
                 steps.in_turn([self._block(steps, block, threads, vector) for block in blocks])
                 return
-        sizes = " or ".join(f"from {first} to {last} in steps of {step}" for first, last, step, *_ in self.launches)
+        spans: list[tuple[int, int, int]] = []
+        for first, last, step, *_ in self.launches:
+            follows = spans and (spans[-1][1] + step, spans[-1][2]) == (first, step)
+            spans.append((spans.pop()[0] if follows else first, last, step))
+        sizes = " or ".join(f"from {first} to {last} in steps of {step}" for first, last, step in spans)
         raise ValueError(f"{self.name}: n must be {sizes}, got {n}")
 
     def _block(self, steps: Steps, block: range, threads: int, vector: int) -> int:
@@ -82,3 +86,10 @@ class Threads(OrderRule):
             sums.append(steps.in_turn([steps.running(place) for place in places]))
         parts = [steps.join(sums[i : i + self.lanes], self.join) for i in range(0, len(sums), self.lanes)]
         return steps.join(parts, self.warps)
+
+
+def torch_cuda_launches(rows: int) -> tuple[tuple[int, int, int, int, int], ...]:
+    """Return the launches of PyTorch's reduction of contiguous float32 rows, of which up to 16 share a block."""
+    most = 512 >> min(rows.bit_length() - 1, 4)
+    few = [(1 << k, (2 << k) - 1, 1, min(1 << k, most), 1) for k in range(7)]
+    return (*few, *((128 << k, min((256 << k) - 4, 8192 - most), 4, min(32 << k, most), 4) for k in range(6)))

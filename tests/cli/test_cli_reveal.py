@@ -45,7 +45,11 @@ def test_batch_sizes_at_which_a_row_changes(tmp_path, monkeypatch):
     assert "sum(x[23::-1])" in said
     assert "row 0 keeps its bits in 40 outputs for each M of 3 from 3 to 8" in run(*words, "--rows", "3-4,8").output
     refused(*words, "--rows", "1-x", match="--rows must be numbers from 1 to 65,536 and ranges such as 1-64, got '1-x'")
-    refused("invariance", "numpy", match="invariance: function must be MODULE:FUNCTION")
+    refused("invariance", "numpy", match="must be MODULE:FUNCTION or a name of lp.norms, got 'numpy'")
+    said = run("invariance", "llama_rms_norm_cuda", "--k", 520, "--rows", "8-20", code=1).output
+    assert "row 0 changes its bits at M = 16" in said
+    assert "16   0" in said
+    assert "keeps its bits in 72" in run("invariance", "numpy:ravel", "--k", 1, "--rows", "2-3", "--operands", 1).output
 
 
 def test_mistakes():

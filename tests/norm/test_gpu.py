@@ -9,6 +9,8 @@ import pytest
 
 import lowprec as lp
 from lowprec.norm.functions import Approximate
+from lowprec.norm.invariance import norm_invariance
+from lowprec.norm.sums import IN_TURN
 from lowprec.oracle.values import FLOAT32, decode, encode
 from lowprec.order.rules import MOST
 from lowprec.order.threads import Threads
@@ -84,21 +86,27 @@ def triton(x, block, threads, width, fused):
     return total
 
 
-def reduce_kernel(x):
-    """PyTorch's reduce_kernel with 32 threads a row."""
+def last_power(n):
+    return 1 << n.bit_length() - 1
+
+
+def reduce_kernel(x, rows=1):
+    """PyTorch's reduce_kernel: block_x_reduce in shared memory, then shuffles, of the threads of one row."""
+    is_vector = len(x) >= 128
+    most = last_power(len(x) // 4 if is_vector else len(x))
+    width = min(most, 512 // min(last_power(rows), 512 // min(most, 32)))
     sums = []
-    for t in range(32):
+    for t in range(width):
         values, i = [Fraction(0)] * 4, t
-        if len(x) > 128:
-            while i * 4 + 3 < len(x):
-                values = [add(v, e) for v, e in zip(values, x[i * 4 : i * 4 + 4], strict=True)]
-                i += 32
-            if t < len(x) % 4:
-                values[0] = add(values[0], x[len(x) - len(x) % 4 + t])
-        else:
-            values = [add(v, e) for v, e in zip(values, (x[t::32] + [Fraction(0)] * 4)[:4], strict=True)]
+        while is_vector and i * 4 + 3 < len(x):
+            values = [add(v, e) for v, e in zip(values, x[i * 4 : i * 4 + 4], strict=True)]
+            i += width
+        if not is_vector:
+            values = [add(v, e) for v, e in zip(values, (x[t::width] + [Fraction(0)] * 4)[:4], strict=True)]
         sums.append(chain(values))
-    return shuffle(sums, (16, 8, 4, 2, 1))
+    while len(sums) > 32:
+        sums = [add(*pair) for pair in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :], strict=True)]
+    return shuffle(sums, [offset for offset in (16, 8, 4, 2, 1) if offset < width])
 
 
 def te(x, width):
@@ -114,23 +122,25 @@ def liger(x, width):
 
 
 SUMS = {
-    "vllm_rms_norm": lambda x, width: cub(x, width, 1024),
-    "vllm_rms_norm_256_rows": lambda x, width: cub(x, width, 256),
-    "liger_rms_norm": liger,
-    "batch_invariant_rms_norm": lambda x, width: triton(x, 1024, 128, width, False),
-    "te_rms_norm": te,
-    "llama_rms_norm_cuda": lambda x, width: reduce_kernel([rounded(v * v) for v in x]),
+    "vllm_rms_norm": lambda x, width, rows: cub(x, width, 1024 if rows < 256 else 256),
+    "liger_rms_norm": lambda x, width, rows: liger(x, width),
+    "batch_invariant_rms_norm": lambda x, width, rows: triton(x, 1024, 128, width, False),
+    "te_rms_norm": lambda x, width, rows: te(x, width),
+    "llama_rms_norm_cuda": lambda x, width, rows: reduce_kernel([rounded(v * v) for v in x], rows),
 }
-SIZES = {"te_rms_norm": (2053,), "llama_rms_norm_cuda": (5, 45, 128, 300), "vllm_rms_norm": (7, 90, 1100),
-         "vllm_rms_norm_256_rows": (1040,), "liger_rms_norm": (48, 208, 1056)}  # fmt: skip
+SIZES = {"te_rms_norm": (2053,), "llama_rms_norm_cuda": (20, 128, 516), "vllm_rms_norm": (7, 90, 1100),
+         "liger_rms_norm": (48, 208, 1056)}  # fmt: skip
+
+#: Numbers of rows around those from which on another order holds.
+ROWS = {"llama_rms_norm_cuda": (1, 15, 16), "vllm_rms_norm": (255, 256)}
 
 
 def family(name):
     return name.removesuffix("_16"), 8 if name.endswith("_16") else 4
 
 
-def sum_of_squares(norm, x):
-    order = norm.order(len(x))
+def sum_of_squares(norm, x, rows=1):
+    order = norm.order_for(rows)(len(x))
     return Fraction(float(order.dot(x, x) if order.fma else order.sum(x * x)))
 
 
@@ -145,7 +155,9 @@ def test_sums_are_those_of_threads(name):
     key, width = family(name)
     for n in SIZES.get(key, (48, 1136)):
         x = row(n)
-        assert sum_of_squares(lp.norms[name], x) == SUMS[key]([Fraction(float(v)) for v in x], width), n
+        for rows in ROWS.get(key, (1,)):
+            expected = SUMS[key]([Fraction(float(v)) for v in x], width, rows)
+            assert sum_of_squares(lp.norms[name], x, rows) == expected, (n, rows)
 
 
 def special(function, value):
@@ -200,7 +212,7 @@ MUTANTS = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_an_order_with_one_thing_wrong_has_other_bits(name):
-    n, order = 2064, lp.norms[name].order
+    n, order = 2064, lp.norms[name].order_for(16)
     x, y = (np.array([row(n, seed + i) for seed in range(4)]) for i in (0, 9))
     right = order(n).dot(x, y)
     for change in MUTANTS[name]:
@@ -223,13 +235,30 @@ def test_few_bits_of_bfloat16_are_undecided_and_most_of_float32():
         assert lp.norms[name].undecided(x.astype(ml_dtypes.bfloat16)).mean() < 0.01
 
 
+def test_rows_change_the_bits_of_a_row():
+    x = np.array([row(1040, seed) for seed in range(256)])
+    vllm, reduced = (lp.norms[name] for name in ("vllm_rms_norm", "llama_rms_norm_cuda"))
+    few, many = (vllm(x[:rows])[:255] for rows in (255, 256))
+    assert (few != many).any()
+    assert (vllm(x[:255, :600]) == vllm(x[:, :600])[:255]).all()  # 150 vectors: 150 threads
+    found = norm_invariance(reduced, 1040, sizes=(3, 4, 5, 8, 3))
+    assert [change.m for change in found.changes] == [4, 8, 3]
+    assert found.changes[0].before == found.changes[2].after == reduced.order_for(2)(1040)
+    assert norm_invariance(lp.norms["liger_rms_norm"], 64, sizes=(1, 300)).changes == ()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: lp.orders["torch_cuda_reduce"](8164),
-         "torch_cuda_reduce: n must be from 1 to 128 in steps of 1 or from 132 to 8160 in steps of 4, got 8164"),
+         "torch_cuda_reduce: n must be from 1 to 127 in steps of 1 or from 128 to 8160 in steps of 4, got 8164"),
         (lambda: lp.norms["te_rms_norm"](np.ones((2, 4096))), "te: n must be from 2049 to 4095"),
         (lambda: lp.norms["liger_rms_norm"](np.ones((2, 40))), "triton: n must be from 16 to 128 in steps of 16"),
+        (lambda: lp.Norm("x", "y = x", row_orders=((8, IN_TURN), (8, IN_TURN))),
+         "Norm x: row_orders must be an integer >= 9, got 8"),
+        (lambda: norm_invariance(lp.norms["te_rms_norm"], 2053, dtype="bfloat16"),
+         "norm_invariance: dtype must be 'float32', got 'bfloat16'"),
+        (lambda: norm_invariance(lp.norms["te_rms_norm"], 2053, sizes=()), "sizes must be one or more numbers"),
         (lambda: Threads("x", ((1, 9, 1, 0, 1),)), "Threads x: launches must be an integer >= 1, got 0"),
         (lambda: Threads("x", inside="tree"), "Threads x: inside must be one of 'in_turn', 'pairwise', 'by_place'"),
         (lambda: Threads("x", warps="up"), "Threads x: warps must be one of 'in_turn'"),

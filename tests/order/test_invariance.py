@@ -38,6 +38,21 @@ def test_sizes_and_orders_are_found():
     assert all(change.share <= 1 / 6 for change in found.changes)
 
 
+def test_functions_of_one_matrix_are_compared():
+    """A sum has orders; of what divides by a sum, only the change is found."""
+
+    def sums(a):
+        return np.cumsum(a if len(a) < 3 else a[:, ::-1], axis=-1)[:, -1]
+
+    (change,) = batch_invariance(sums, 40, sizes=range(1, 6), operands=1).changes
+    assert (change.m, str(change.before), str(change.after)) == (3, "sum(x[0:40])", "sum(x[39::-1])")
+    (change,) = batch_invariance(lambda a: a / sums(a)[:, None], 40, sizes=range(1, 6), operands=1).changes
+    assert (change.m, change.after) == (3, None)
+    assert "must return 0 for zeros" in change.reason
+    with pytest.raises(RevealError, match=r"must return numbers of shape \(2, 64\), got float32 \(2, 40\)"):
+        batch_invariance(lambda a, b: a, 40, sizes=(2,))
+
+
 def test_a_change_is_found_where_no_order_is():
     def product(a, b):
         return in_turn(a, b) if len(a) < 4 else np.float32(1.01) * in_turn(a, b)
