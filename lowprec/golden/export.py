@@ -21,30 +21,23 @@ from ..scaling.rules import AmaxRule
 from ..tensorcore.accumulator import ALIGNMENTS, BFLOAT16, FLOAT16, FLOAT32, Accumulator, AlignedSum
 from ..tensorcore.catalogue import accumulators
 from ..tensorcore.engines.engine import products_fit_float32
-from ..tensorcore.kinds.amd import (
-    SPECIAL,
-    ExactGroupSum,
-    FlooredPairSum,
-    OnesComplementSum,
-    PairwiseSum,
-    RdnaSum,
-    TruncateFloorSum,
-)
+from ..tensorcore.kinds import amd
 from ..tensorcore.kinds.arm import RoundedGroupSum, RoundToOddSum, ScaledGroupSum
 from ..tensorcore.kinds.exact import ExactSum
+from ..tensorcore.kinds.ibm import ChunkedSum
 from ..tensorcore.kinds.nvidia import FusedSum, GroupedFusedSum, SplitF16Sum
 from ..tensorcore.kinds.riscv import BulkNormalizedSum, PartialSum
 from ..tensorcore.kinds.sequential import SequentialSum
 from ..tensorcore.kinds.x86 import FlushedFmaSum, LaneChains, PairedLaneChains
 from .selftest import oracle_answer, selftest
-from .steps import roundings, steps
+from .steps import chunks, roundings, steps
 
 #: Template of each kind's rule; "steps" is filled in from the tree of an instruction.
 TEMPLATES: Mapping[type[Accumulator], str] = {
-    FusedSum: "fused", GroupedFusedSum: "runs", SplitF16Sum: "split", TruncateFloorSum: "floor",
-    OnesComplementSum: "rdna3", FlooredPairSum: "rdna4",
+    FusedSum: "fused", GroupedFusedSum: "runs", SplitF16Sum: "split", amd.TruncateFloorSum: "floor",
+    amd.OnesComplementSum: "rdna3", amd.FlooredPairSum: "rdna4", ChunkedSum: "chunks",
     **dict.fromkeys(
-        (ExactGroupSum, SequentialSum, RoundedGroupSum, ScaledGroupSum, ExactSum, PairwiseSum, RoundToOddSum,
+        (amd.ExactGroupSum, SequentialSum, RoundedGroupSum, ScaledGroupSum, ExactSum, amd.PairwiseSum, RoundToOddSum,
          FlushedFmaSum, LaneChains, PairedLaneChains, PartialSum, BulkNormalizedSum), "steps",
     ),
 }  # fmt: skip
@@ -137,6 +130,8 @@ def c_header(
     if template == "steps":
         products = "aligned" if isinstance(accumulator, BulkNormalizedSum) else "products"
         values |= {**steps(name, accumulator), "PRODUCTS": _filled(products, values)}
+    if isinstance(accumulator, ChunkedSum):
+        values |= {**chunks(name, accumulator), "PRODUCTS": _filled("products", values)}
     if isinstance(accumulator, SplitF16Sum):
         order = [k for leaf in accumulator.instruction("C", 0).products() for k in leaf.ks]
         values |= {"RULE_OF_HALF": _filled("fused", values | {"FUSED": "half"}), "GROUP_ORDER": str(order)[1:-1]}
@@ -300,12 +295,9 @@ def _template_of(accumulator: Accumulator) -> str:
 
 def _constants(name: str, accumulator: Accumulator) -> str:
     """Return an accumulator's integer fields, and constants derived from its other fields, as lines of a C enum."""
-    fields: dict[str, int] = {}
     own = set(compared_fields(type(accumulator))) - {"promote_every"}
-    for field in dataclasses.fields(accumulator):
-        value = getattr(accumulator, field.name)
-        if field.name in own and isinstance(value, int | bool):
-            fields[field.name.upper()] = int(value)
+    values = {field.name: getattr(accumulator, field.name) for field in dataclasses.fields(accumulator)}
+    fields = {key.upper(): int(x) for key, x in values.items() if key in own and isinstance(x, int | bool)}
     fields.setdefault("GROUP_SIZE", accumulator.group_size)
     aligned = accumulator.half if isinstance(accumulator, SplitF16Sum) else accumulator
     if isinstance(aligned, AlignedSum):
@@ -355,36 +347,36 @@ def _step(accumulator: Accumulator) -> int | str:
 
 def _result(accumulator: Accumulator) -> dict[str, Any]:
     stored = accumulator.stored_format
-    nan_operand, kept = SPECIAL[accumulator.output_format.name] if isinstance(accumulator, RdnaSum) else (0, 0)
+    nan_operand, kept = amd.SPECIAL[accumulator.output_format.name] if isinstance(accumulator, amd.RdnaSum) else (0, 0)
     upper = ", the upper half of a float32" if accumulator.output_format == BFLOAT16 else ""
     return {
         "NAN_OPERAND": hex(nan_operand), "KEPT_BITS": hex(kept), "FLUSHES": int(stored == FLOAT32),
         "STORED": stored.mantissa_bits, "EMIN": stored.emin, "SIGN": hex(stored.sign_mask), "INF": hex(_code(stored)),
         "OUT_T": _c_type(stored), "OUT_NAME": accumulator.output_format.name + upper,
         "NAN_BITS": hex(stored.sign_mask - 1) if accumulator.has_canonical_nan else "UINT32_C(0x7fc00000)",
-        "SIGNED_ZEROS": int(not isinstance(accumulator, PairwiseSum)),
+        "SIGNED_ZEROS": int(not isinstance(accumulator, amd.PairwiseSum)),
     }  # fmt: skip
 
 
 def _operand(side: str, fmt: Format, accumulator: Accumulator) -> dict[str, Any]:
     """Return the template's constants for an operand's format; TF32 units ignore the low 13 bits of float32 words."""
     read, codes = accumulator.multiplied(fmt), f"{side.lower()}[i]"
-    if not (read.signed and read.has_subnormals) or read.is_integer:
-        raise ExportError(f"golden: operands must be signed floating-point formats with subnormals, got {fmt}")
+    if not (read.signed and read.has_zero) or read.is_integer:
+        raise ExportError(f"golden: operands must be signed floating-point formats with a zero, got {fmt}")
     return {
         f"{side}_NAME": _words(fmt.name), f"{side}_T": _c_type(fmt), f"{side}_FRACTION": read.mantissa_bits,
         f"{side}_EMIN": read.emin, f"{side}_SIGN": hex(read.sign_mask), f"{side}_MAX": hex(read.max_code),
         f"{side}_INF": hex(_code(read)), f"{side}_NAN": hex(_NO_CODE if read.nan_code is None else read.nan_code),
         f"{side}_READ": codes if read is fmt else f"(uint32_t)({codes} >> {fmt.bits - read.bits})",
         f"{side}_LEAST": max(read.emin - read.mantissa_bits, FLOAT16.emin) if isinstance(accumulator, SplitF16Sum)
-        else read.emin, f"{side}_DAZ": int(_is_daz(accumulator, read)),
+        else read.emin, f"{side}_DAZ": int(_is_daz(accumulator, read)), f"{side}_SUBNORMALS": int(read.subnormals),
     }  # fmt: skip
 
 
 def _is_daz(accumulator: Accumulator, fmt: Format) -> bool:
     """Return whether subnormal operands count as zeros, by `daz_formats` or because they are subnormal in float32."""
     flushes = any(how.flushes for how in roundings(accumulator))
-    return accumulator.is_daz(fmt) or isinstance(accumulator, PairwiseSum) or (flushes and fmt.emin <= FLOAT32.emin)
+    return accumulator.is_daz(fmt) or isinstance(accumulator, amd.PairwiseSum) or (flushes and fmt.emin <= FLOAT32.emin)
 
 
 def _code(fmt: Format) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..order.summation_tree import KindSpecific, ProductLeaf, SingleRounding, SumNode
 from ..tensorcore.accumulator import Accumulator
 from ..tensorcore.kinds.exact import ExactSum
+from ..tensorcore.kinds.ibm import ChunkedSum
 
 _ROUNDINGS = {"nearest": "TO_NEAREST", "odd": "TO_ODD"}
 _FLUSHES = {"": "KEEP", "x86": "FLUSH_UNBOUNDED", "cdna2": "FLUSH_AFTER", "odd": "FLUSH_BEFORE"}
@@ -70,3 +71,15 @@ def steps(name: str, accumulator: Accumulator) -> dict[str, object]:
         f"  {line}" for line in (*(["int i;"] if loops else []), *lines, f"return {results[len(items) - 1]};")
     )
     return {"STEPS": body, "SUMS": len(results)}
+
+
+def chunks(name: str, accumulator: ChunkedSum) -> dict[str, object]:
+    """Return the template fields of a chunk: the format of its sum, and the sum's addition to C."""
+    fmt, running = accumulator.chunk_format, accumulator.rounded_sum == "running"
+    add = [f"s = {name}_empty();", *(f"{name}_add_number(&s, {x}, {name}_KEEP);" for x in ("c", "part"))]
+    add.append(f"return {name}_round(&s, {name}_TO_NEAREST, {name}_KEEP, 0, 0);")
+    return {
+        "CHUNK_FRACTION": fmt.mantissa_bits, "CHUNK_EMIN": fmt.emin, "CHUNK_MAX": hex(fmt.max_code),
+        "CHUNK_SUBNORMALS": int(fmt.subnormals), "CHUNK_START": "c" if running else "0",
+        "CHUNK_RETURN": "\n".join(f"  {line}" for line in (["return part;"] if running else add)),
+    }  # fmt: skip

@@ -117,16 +117,22 @@ def test_generated_c_is_the_oracle(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_cc
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "formats", "changes"),
     [
-        {"align": "floor", "zero_exponent": None},
-        {"align": "nearest", "fraction_bits": 40, "group_size": 64, "output_format": "float32"},
-        {"group_size": 1, "fraction_bits": 3},
+        ("hopper_fp8", ("e5m2", "e4m3fn"), {"align": "floor", "zero_exponent": None}),
+        ("hopper_fp8", ("e5m2", "e4m3fn"),
+         {"align": "nearest", "fraction_bits": 40, "group_size": 64, "output_format": "float32"}),
+        ("hopper_fp8", ("dl8", "dl16"), {"group_size": 1, "fraction_bits": 3}),
+        ("rdna4_f16", ("dl16", "dl8"), {}), ("cdna1_bf16", ("dl16", "dl8"), {}),
+        ("aiu_dl8", ("dl16", "e5m2"), {"rounded_sum": "running"}),
+        ("aiu_dl8", ("dl8", "float16"), {"chunk_format": "bfloat16"}),
     ],
-)
-def test_modified_accumulators_are_exported_too(changes: dict[str, Any], tmp_path: Path) -> None:
-    accumulator = lp.accumulators["hopper_fp8"].with_(**changes, name="mine")
-    header = c_header(accumulator, "e5m2", "e4m3fn", vectors=0)
+)  # fmt: skip
+def test_modified_accumulators_are_exported_too(
+    name: str, formats: tuple[str, str], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    accumulator = lp.accumulators[name].with_(**changes, input_formats=(), name="mine")
+    header = c_header(accumulator, *formats, vectors=0)
     library = compiled(tmp_path, header, product(header, "uint32_t"))
     rng, n, k = np.random.default_rng(8), 300, 40
     for kind in range(4):
@@ -136,7 +142,7 @@ def test_modified_accumulators_are_exported_too(changes: dict[str, Any], tmp_pat
         library.dots(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, a, b, c, got)), n, k, 0)
         want = [
             lp.mma(a[i : i + 1], b[i : i + 1], c[i : i + 1, None].view(np.float32), accumulator=accumulator,
-                   a_format="e5m2", b_format="e4m3fn").view(np.uint32).item()
+                   a_format=formats[0], b_format=formats[1]).view(np.uint32).item()
             for i in range(n)
         ]  # fmt: skip
         assert np.array_equal(got, np.array(want, np.uint32))
