@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -188,6 +189,9 @@ def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
 
 def _number(given: str, text: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        raise ValueError(f"criterion: limits must be numbers, got {text!r} in {given!r}") from None
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError(f"criterion: limits must be numbers, got {text!r} in {given!r}")
+    return found

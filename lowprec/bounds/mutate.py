@@ -18,7 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._checks import check_positive
+from .._checks import brief_repr, check_positive
 from .faults import Fault, faults
 
 _JOB = "LOWPREC_MUTATE"  # environment variable: target, fault and file of the record, as JSON
@@ -129,6 +129,8 @@ class _Plugin:
         for name in owners:
             self.owner = getattr(self.owner, name)
         self.original = getattr(self.owner, self.name)
+        if not callable(self.original):
+            raise TypeError(f"it is no function but {brief_repr(self.original)}")
         setattr(self.owner, self.name, self.wrapped(faults[fault] if fault else None))
 
     def wrapped(self, fault: Fault | None) -> Callable[..., Any]:
@@ -186,8 +188,9 @@ def pytest_configure(config: Any) -> None:
     job = json.loads(os.environ[_JOB])
     try:
         plugin = _Plugin(**job)
-    except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(f"mutate: target must be importable, got {job['target']}: {error}") from error
+    except (ImportError, AttributeError, TypeError) as error:
+        message = f"mutate: target must be a function that can be imported, got {job['target']}: {error}"
+        raise pytest.UsageError(message) from error
     config.pluginmanager.register(plugin)
 
 

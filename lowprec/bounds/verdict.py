@@ -119,6 +119,8 @@ class Impossible(Measured):
     def __str__(self) -> str:
         outputs = "1 output is" if self.outside == 1 else f"{self.outside} outputs are"
         head = f"impossible: {outputs} beyond what rounding can do; the worst, at {self.place}, "
-        if math.isnan(self.error) or math.isnan(self.allowed):
-            return f"{head}is NaN or Inf and should not be, or should be and is not.{self.named}"
+        if math.isnan(self.allowed):
+            return f"{head}is not the NaN or Inf that the operands give.{self.named}"
+        if math.isnan(self.error):
+            return f"{head}is NaN and should not be.{self.named}"
         return f"{head}is off by {self.error:.3g}, where at most {self.allowed:.3g} is possible.{self.named}"

@@ -228,8 +228,12 @@ def test_special_values_are_compared_by_place():
     swallowed = t.test(np.nan_to_num(d))
     assert isinstance(swallowed, Impossible)
     assert (swallowed.outside, swallowed.cause) == (8, "NaN swallowed")
-    d[0, 0] = np.inf
-    assert t.test(d, name_faults=False).outside == 1
+    assert "is not the NaN or Inf that the operands give" in str(swallowed)
+    for wrong, message in ((np.inf, "is off by inf"), (np.nan, "is NaN and should not be")):
+        d[0, 0] = wrong
+        verdict = t.test(d, name_faults=False)
+        assert verdict.outside == 1
+        assert message in str(verdict)
 
 
 def test_the_message_says_what_to_do(monkeypatch):
@@ -356,6 +360,7 @@ test_refusals = refusals(
         ("t.test(np.full((4, 6), 1.001))", "must hold values of out_format=bfloat16, got 24 other values, such as 1"),
         ("lp.testing.criterion('size<3')", "criterion: unknown measure 'size'"),
         ("lp.testing.criterion('calc_diff<little')", "criterion: limits must be numbers, got 'little' in"),
+        ("lp.testing.criterion('calc_diff<nan')", "criterion: limits must be numbers, got 'nan' in"),
         ("lp.testing.criterion('close')", "criterion: must be a name of the catalogue, NAME<LIMIT"),
         ("lp.testing.criterion(3)", "criterion: criterion must be a text or a callable, got 3"),
         ("check(lambda g, w: 1 / 0, m=4, n=4, k=128)", "it must accept or refuse arrays, got ZeroDivisionError"),
