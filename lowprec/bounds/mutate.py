@@ -130,7 +130,7 @@ class _Plugin:
             self.owner = getattr(self.owner, name)
         self.original = getattr(self.owner, self.name)
         if not callable(self.original):
-            raise TypeError(f"it is no function but {brief_repr(self.original)}")
+            raise TypeError(f"mutate: target must be a function, got {brief_repr(self.original)}")
         setattr(self.owner, self.name, self.wrapped(faults[fault] if fault else None))
 
     def wrapped(self, fault: Fault | None) -> Callable[..., Any]:
@@ -188,9 +188,10 @@ def pytest_configure(config: Any) -> None:
     job = json.loads(os.environ[_JOB])
     try:
         plugin = _Plugin(**job)
-    except (ImportError, AttributeError, TypeError) as error:
-        message = f"mutate: target must be a function that can be imported, got {job['target']}: {error}"
-        raise pytest.UsageError(message) from error
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"mutate: target must be importable, got {job['target']}: {error}") from error
+    except TypeError as error:
+        raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(plugin)
 
 

@@ -50,7 +50,7 @@ def test_a_suite_that_cannot_be_judged_is_refused(suite):
     command = ["pytest", "-q", "--rootdir", str(suite.parent), str(suite)]
     with pytest.raises(ValueError, match="got no test that does"):
         next(mutate("numpy.linalg:qr", command))
-    with pytest.raises(ValueError, match=r"must pass without a fault.*target must be a function that can be imported"):
+    with pytest.raises(ValueError, match=r"must pass without a fault.*target must be importable"):
         next(mutate("mutated_kernel:nothing", command))
     suite.write_text("def test_fails():\n    assert False\n")
     with pytest.raises(ValueError, match="the suite must pass without a fault, got exit code 1"):
@@ -62,7 +62,7 @@ def test_calls_that_name_no_suite_are_refused():
         next(mutate("a:b", ["make", "test"]))
     with pytest.raises(ValueError, match=r"target must be package\.module:function, got 'numpy\.dot'"):
         next(mutate("numpy.dot", ["pytest"]))
-    with pytest.raises(TypeError, match=r"it is no function but 3\.14"):
+    with pytest.raises(TypeError, match=r"mutate: target must be a function, got 3\.14"):
         plugin._Plugin("math:pi", "", "")
     with pytest.raises(ValueError, match="faults must need only outputs or an operand, got 'never promoted'"):
         next(mutate("numpy:dot", ["pytest"], ["never promoted"]))
