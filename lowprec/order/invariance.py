@@ -243,7 +243,7 @@ class _Product:
     ) -> None:  # fmt: skip
         self.function, self.name, self.k, self.n = function, name_of(function), k, n
         self.fmt, self.dtype, self.operands = dtype, DTYPES[dtype], operands
-        self.shape: tuple[int, ...] = (n,)
+        self.shape = (n,) if operands == 2 else None  # of the results of one row
         rng = np.random.default_rng(seed)
         self.others = rng.standard_normal((most, k)).astype(self.dtype)
         self.columns = [rng.standard_normal((n, k)).astype(self.dtype)] * (operands - 1)
@@ -267,12 +267,13 @@ class _Product:
                 f"{self.dtype.name}, got {type(error).__name__}: {brief_repr(str(error))[1:-1]}", evidence,
             ) from error  # fmt: skip
         rows = len(matrices[0])
-        if self.operands == 1 and found.shape[:1] == (rows,):
+        if self.shape is None and found.shape[:1] == (rows,) and found.size:
             self.shape = found.shape[1:]
-        if found.shape != (rows, *self.shape) or found.dtype.name not in FORMATS:
+        shape = None if self.shape is None else (rows, *self.shape)
+        if found.shape != shape or found.dtype.name not in FORMATS:
             raise RevealError(
-                f"batch_invariance: {self.name} must return numbers of shape {(rows, *self.shape)}, got {found.dtype} "
-                f"{found.shape}", evidence,
+                f"batch_invariance: {self.name} must return floating-point numbers of shape "
+                f"{shape or f'({rows}, ...)'}, got {found.dtype} {found.shape}", evidence,
             )  # fmt: skip
         return found
 
@@ -286,8 +287,13 @@ class _Product:
         """
         whole = np.concatenate([a[None], self.others[: m - 1]])
         first, second = (np.asarray(self(whole, *others)[0], np.float64).ravel() for _ in range(2))
+        evidence = dict(zip("ab", (whole, *others), strict=False)) | {"got": np.array([first, second])}
+        if np.isnan(first).all():
+            raise RevealError(
+                f"batch_invariance: {self.name} must return numbers for finite inputs, got NaN for row 0 of {m}",
+                evidence,
+            )
         if (bits(first) != bits(second)).any():
-            evidence = dict(zip("ab", (whole, *others), strict=False)) | {"got": np.array([first, second])}
             raise RevealError(
                 f"batch_invariance: {self.name} must have one answer to one input, got other bits the second time for "
                 f"{m} rows", evidence,

@@ -169,10 +169,13 @@ class TreeSearch:
     def _check_ones(self) -> NoReturn:
         x = np.zeros(self.n)
         x[: _CAPACITIES[-1]] = 1
-        got = self.probed(x)
+        got, more = self.probed(x), ""
+        if got == x.sum():  # numbers that cancel are not added
+            x[:2] = _MASKS[0].large, -_MASKS[0].large
+            got, more = self.probed(x), f", {x[0]:g} and {x[1]:g}"
         raise RevealError(
-            f"reveal: {self.probed.name} must add its inputs, got {got:g} for {int(x.sum())} ones and "
-            f"{int((x == 0).sum())} zeros",
+            f"reveal: {self.probed.name} must add its inputs, got {got:g} for {int((x == 1).sum())} ones, "
+            f"{int((x == 0).sum())} zeros{more}",
             self.probed.evidence(x, got=got),
         )
 
