@@ -47,7 +47,11 @@ QUESTIONS = {
     "LogFMT on every residual branch": ("residual_format", "residual_format_training"),
     "The KV cache in eight bits": ("kv_cache_format",),
     "Multi-token prediction: drafts accepted": ("mtp_acceptance",),
-    "Gradients of many ranks, added in few bits": ("gradient_reduction", "gradient_reduction_training"),
+    "Gradients of many ranks, added in few bits": (
+        "gradient_reduction",
+        "reduction_ranks",
+        "gradient_reduction_training",
+    ),
     "One flipped bit, and its detection by a checksum": ("silent_corruption",),
     "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion", "attention_needle"),
     "Offset and threshold of P in FP8": ("attention_offset",),
