@@ -71,9 +71,10 @@ lower than that of the codec by this number of dB:
 
 ## Errors at many ranks
 
-In BF16 a ring over 384 ranks has an error of 2.3 %, over 16,384 ranks one of 15 %, or of 58 % if a tenth of the gradients'
-deviation is equal on all ranks, because small terms are lost in a large partial sum. Trees stay below 1 %, and sums that
-are rounded once at 0.24 % ([study](ablations.md#reduction_ranks), [numbers with intervals](findings.md)).
+In BF16 a ring over 384 ranks has an error of 2.3 %, over 16,384 ranks one of 15 %, or of 58 % if the ranks' gradients
+have an equal part of a tenth of their deviation, because small terms are lost in a large partial sum. Trees stay below
+1 %, and sums that are rounded once at 0.24 % ([study](ablations.md#reduction_ranks), [numbers with
+intervals](findings.md)).
 
 ## What is verified
 
