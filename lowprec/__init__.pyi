@@ -41,6 +41,8 @@ from .order.catalogue import orders as orders
 from .order.order import Order as Order
 from .order.reveal import reveal as reveal
 from .parity.catalogue import stacks as stacks
+from .parity.expect import expect as expect
+from .parity.side import Side as Side
 from .recipe.catalogue import recipes as recipes
 from .recipe.recipe import Recipe as Recipe
 from .scaling.delayed import DelayedScaling as DelayedScaling

@@ -18,6 +18,7 @@ from . import check as cli_check
 from . import convert as cli_convert
 from . import costs as cli_costs
 from . import diverge as cli_diverge
+from . import expect as cli_expect
 from . import format_errors as cli_format_errors
 from . import formats as cli_formats
 from . import golden as cli_golden
@@ -186,6 +187,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         cli_studies.report_command,
         cli_studies.register,
         cli_models.eval_command,
+        cli_expect.expect_command,
         cli_models.mismatch_command,
         cli_models.parity_command,
         cli_models.export_command,

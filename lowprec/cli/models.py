@@ -127,7 +127,8 @@ def mismatch_command(
     for name in (train, rollout):
         load_recipe(name)
     model, tokens = _loaded(folder, data, window, max_windows)
-    from ..torch.disagreement import PartContribution, mismatch
+    from ..parity.mismatch import PartContribution
+    from ..torch.disagreement import mismatch
 
     with progress_bar("passes") as progress:
         groups: Any = None if group_by == "none" else group_by

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lowprec.parity.mismatch import standard_error
 from lowprec.recipe import Recipe, load_recipe
 
 from .classes import Experts
 from .convert import convert
 from .roles import block_of
 from .sdpa import use_attention
-from .switching import divergence, get_precisions, log_probabilities, preserve_model, set_precisions, standard_error
+from .switching import divergence, get_precisions, log_probabilities, preserve_model, set_precisions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,8 +69,3 @@ def divergence(p: Tensor, q: Tensor) -> Floats:
     """Return KL(p || q) of each token, given log-probabilities."""
     found: Floats = (p.exp() * (p - q)).sum(1).numpy()
     return found
-
-
-def standard_error(x: Floats) -> float:
-    """Return the standard error of a mean, or NaN for a single value."""
-    return float(x.std(ddof=1) / math.sqrt(x.size)) if x.size > 1 else math.nan

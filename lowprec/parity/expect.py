@@ -1,0 +1,309 @@
+"""Differences of log-probabilities to expect between a trainer and a rollout, from a small trained model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _jit
+from ..cast.casts import round_to
+from ..definitions.code import code_hash
+from ..format.format import Format
+from ..moe.data.corpus import held_out_windows
+from ..moe.data.sources import load_corpus
+from ..moe.model.config import configs
+from ..moe.model.config_file import check_tiles
+from ..moe.model.layers import RMSNorm
+from ..moe.model.model import Model
+from ..moe.run.schedule import Schedule
+from ..moe.run.trainer import Trainer
+from ..norm.norm import Norm
+from ..recipe import Recipe
+from .mismatch import Floats, Mismatch, contribution
+from .side import PARTS, Side, explicit, mixed, with_other_order
+
+Progress = Callable[[int, int], None]
+TOKENS = 4096
+_STEPS, _BATCH, _LEARNING_RATE = 400, 4, 4e-3
+#: Changes of the rollout that are tried one by one if a measured difference is larger than expected.
+_TRIED = {
+    "kv": "fp8_1x128", "attention": "fa3_fp8", "combine": "fp8_1x128", "head": "bfloat16", "log_softmax": "bfloat16",
+}  # fmt: skip
+_FACTOR = 2.0
+
+
+class Grid(NamedTuple):
+    """Spacing of the logits of one side: their format, the size of the largest one (median), and the step there."""
+
+    logits: Format
+    size: float
+    step: float
+
+
+@dataclass(frozen=True)
+class Expectation(Mismatch):
+    """Result of `expect`: a `Mismatch` of two sides in a small trained model.
+
+    Attributes
+    ----------
+    model : str
+        Description of the model and the tokens.
+    probability : ndarray of float64, shape (tokens,)
+        Probability of the observed tokens in the trainer.
+    grids : tuple of Grid
+        Spacing of logits in the trainer and in the rollout.
+    measured : float or None
+        Mean absolute difference of log-probabilities that was measured elsewhere.
+    candidates : tuple of (str, float)
+        Mean absolute difference with one more change of the rollout each, if the measured one is larger than expected.
+    """
+
+    model: str
+    probability: Floats = dataclasses.field(repr=False)
+    grids: tuple[Grid, Grid]
+    measured: float | None = None
+    candidates: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Comparison of the measured difference with the expected one, in words; empty without a measured one."""
+        if self.measured is None:
+            return ""
+        if not self.difference:
+            return "the two sides are equal here: any difference has another cause; find it with lowprec diverge"
+        ratio = self.measured / self.difference
+        text = f"yours ({self.measured:.3g}) is {ratio:.2g}x the expected difference"
+        if ratio > _FACTOR:
+            found = [f"{name} ({mean / self.difference:.2g}x)" for name, mean in self.candidates]
+            enough = [name for name, mean in self.candidates if mean * _FACTOR >= self.measured]
+            tried = f"; one more change of the rollout gives: {', '.join(found)}" if found else ""
+            where = f"look at {' or '.join(enough)}" if enough else (
+                "none reaches yours: look at weights, tokens, positions and temperature of both sides first "
+                "(lowprec diverge)"
+            )  # fmt: skip
+            return f"{text}{tried}; {where}"
+        if ratio < 1 / _FACTOR:
+            return f"{text}: compare the probabilities of your tokens with the table; likely tokens differ less"
+        parts = sorted(self.parts, key=lambda part: -np.nan_to_num(part.kl_alone))[:2]
+        names = " and ".join(part.name for part in parts)
+        return f"{text}, as these sides make it{f'; most comes from {names}' if names else ''}"
+
+    def by_probability(self) -> list[tuple[str, int, float]]:
+        """Return the number of tokens and the mean absolute difference for ranges of the trainer's probability."""
+        edges, rows = (0, 0.01, 0.1, 0.5, 0.9, 1), []
+        for low, high in itertools.pairwise(edges):
+            mine = (self.probability >= low) & ((self.probability < high) | (high == 1))
+            mean = float(np.abs(self.log_ratio[mine]).mean()) if mine.any() else np.nan
+            rows.append((f"{low:g} to {high:g}", int(mine.sum()), mean))
+        return rows
+
+    def __str__(self) -> str:
+        lines = [super().__str__(), "", f"model         {self.model}"]
+        for side, grid in zip(("trainer", "rollout"), self.grids, strict=True):
+            where = f"logits in {grid.logits}; of the size of the largest, {grid.size:.3g}"
+            lines.append(f"{side:13s} {where}, they step by {grid.step:.3g}")
+        lines += ["", f"{'probability of the token':32s} {'tokens':>7s} {'difference':>11s}"]
+        lines += [f"{name:32s} {count:7d} {mean:11.2e}" for name, count, mean in self.by_probability()]
+        return "\n".join([*lines, *(["", self.verdict] if self.verdict else [])])
+
+
+def trained_miniature(progress: Progress | None = None) -> Trainer:
+    """Return the default model of `expect`: ``nano``, trained on the standard library, kept in the cache folder."""
+    config = dataclasses.replace(configs["nano"], batch=_BATCH)
+    corpus = load_corpus("stdlib")
+    folder = _jit.cache_folder
+    file = None if folder is None else Path(folder) / f"miniature_{code_hash()[:12]}_{corpus.sha256[:12]}.npz"
+    if file is not None and file.exists():
+        return Trainer.load(file, data=corpus)
+    trainer = Trainer(config, "bf16", corpus, seed=0, schedule=Schedule(_LEARNING_RATE, _STEPS // 10, _STEPS))
+    for step in range(_STEPS):
+        trainer.step()
+        if progress is not None:
+            progress(step + 1, _STEPS)
+    if file is not None:
+        trainer.save(file)
+    return trainer
+
+
+def expect(
+    train: str | Recipe | Side,
+    rollout: str | Recipe | Side,
+    *,
+    trainer: Trainer | None = None,
+    tokens: NDArray[np.uint8] | None = None,
+    logit_size: float | None = None,
+    measured: float | None = None,
+    contributions: bool = True,
+    progress: Progress | None = None,
+) -> Expectation:
+    """Compute the differences of log-probabilities to expect between a trainer and a rollout.
+
+    Both run in a small trained model with equal weights and tokens, where every difference comes from arithmetic. Then
+    each part in which they differ is changed alone, and left out.
+
+    Parameters
+    ----------
+    train, rollout : str, Recipe or Side
+        Arithmetic of both sides.
+    trainer : Trainer, optional
+        Trained model; by default that of `trained_miniature`.
+    tokens : uint8 array [windows, sequence + 1], optional
+        Text to predict; by default held-out text of the trainer's corpus.
+    logit_size : float, optional
+        Size of the largest logits. All logits are moved by one number, which changes no probability except through the
+        format of logits, whose step grows with their size; by default they are not moved.
+    measured : float, optional
+        Mean absolute difference that was measured elsewhere, for `Expectation.verdict`.
+    contributions : bool
+        Whether to compute the contribution of each part, two passes each.
+    progress : callable, optional
+        Called with the number of finished passes and that of all planned passes.
+
+    Returns
+    -------
+    Expectation
+
+    Raises
+    ------
+    ValueError
+        If a recipe uses delayed scaling, whose scales depend on earlier steps, or a format does not fit the model.
+
+    Notes
+    -----
+    The model is small: depth, width, vocabulary, outliers and tokens of a large model are not in it. Compare numbers
+    within a factor, not by their digits.
+
+    Examples
+    --------
+    >>> from lowprec.moe.data.synthetic import synthetic
+    >>> trainer = Trainer("nano", "bf16", synthetic(0), seed=0, schedule=Schedule(1e-3, 0, 9))
+    >>> found = expect("bf16", "dsv3", trainer=trainer, tokens=trainer.corpus.held_out[None, :129])
+    >>> found.kl.shape, [part.name for part in found.parts]
+    ((128,), ['operands (formats, scales)', 'accumulator', 'dispatch, combine'])
+    """
+    sides = [side if isinstance(side, Side) else Side.of(side) for side in (train, rollout)]
+    for side in sides:
+        if side.recipe.uses_delayed_scaling:
+            raise ValueError(f"expect: recipe must not use delayed scaling, as scales have a history, got {side.name}")
+    trainer = trained_miniature(progress) if trainer is None else trainer
+    model, config = trainer.model, trainer.config
+    if tokens is None:
+        tokens = held_out_windows(trainer.corpus, config.sequence, TOKENS)
+    for side in sides:
+        check_tiles(config, side.recipe)
+    a, b = (explicit(side, config) for side in sides)
+    passes = _Passes(model, tokens, progress)
+    variants = {part: (mixed(a, b, part), mixed(b, a, part)) for part in PARTS} if contributions else {}
+    variants = {part: pair for part, pair in variants.items() if pair != (a, b)}
+    passes.total = 3 + 2 * len(variants)
+    logits = passes.logits(a)
+    size = float(np.median(logits.max(1)))
+    passes.shift = 0.0 if logit_size is None else logit_size - size
+    p, q = passes.log_probabilities(a, logits), passes(b)
+    kl = divergence(p, q)
+    parts = []
+    for part, pair in variants.items():
+        alone, spared = (None if side is None else divergence(p, passes(side)) for side in pair)
+        parts.append(contribution(part, kl, alone, spared))
+    other = with_other_order(a)
+    floor = np.nan if other is None else float(divergence(p, passes(other)).mean())
+    at = np.arange(len(p)), tokens[:, 1:].reshape(-1)
+    ratio = q[at] - p[at]
+    tried = list[tuple[str, float]]()
+    if measured is not None and measured > _FACTOR * np.abs(ratio).mean() > 0:
+        for key, value in _TRIED.items():
+            change = explicit(_changed(sides[1], key, value), config)
+            if change != b:
+                tried.append((f"{key}={value}", float(np.abs(passes(change)[at] - p[at]).mean())))
+    about = f"{config.name}, {config.layers} blocks of width {config.dim}, after {trainer.steps} steps of training"
+    grids = tuple(
+        Grid(side.logits, size + passes.shift, float(side.logits.ulp(size + passes.shift))) for side in (a, b)
+    )
+    return Expectation(
+        sides[0].name, sides[1].name, kl, ratio, float((q.argmax(1) != p.argmax(1)).mean()), floor, "part",
+        tuple(parts), len(tokens), about, np.exp(p[at]), grids, measured, tuple(tried),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _changed(side: Side, key: str, value: str) -> Side:
+    new = Side.of(side.recipe, **{key: value})
+    return dataclasses.replace(new, norm=side.norm, log_softmax=new.log_softmax or side.log_softmax)
+
+
+def divergence(p: Floats, q: Floats) -> Floats:
+    """Return KL(p || q) of each token, given log-probabilities [tokens, vocabulary].
+
+    Probabilities whose logarithms were rounded have other sums than 1; their difference is added, so that the result
+    is 0 for equal p and q, and positive otherwise.
+    """
+    found: Floats = (np.exp(p) * (p - q) - np.exp(p) + np.exp(q)).sum(1)
+    return found
+
+
+class _Passes:
+    """Forward passes of a model with several sides, whose logits are moved by `shift` before they are rounded."""
+
+    def __init__(self, model: Model, tokens: NDArray[np.uint8], progress: Progress | None) -> None:
+        self.model, self.tokens, self.progress = model, tokens, progress
+        self.done = self.total = 0
+        self.shift = 0.0
+
+    def __call__(self, side: Side) -> Floats:
+        """Return log p of every next token, in float64 [tokens, vocabulary]."""
+        return self.log_probabilities(side, self.logits(side))
+
+    def logits(self, side: Side) -> NDArray[np.float32]:
+        """Return the logits [tokens, vocabulary], before they are moved and rounded."""
+        recipe = side.recipe.with_(layers={"head": {"out_format": "float32"}})
+        bound = recipe.bind(self.model.rounding_seed, self.model.config.layers)
+        model = self.model.with_bound(bound)
+        if side.norm is not None:
+            _use_norm(model, side.norm, recipe.activations)
+        step = self.model.config.batch
+        with bound.evaluating():
+            found = [model.predictions(self.tokens[i : i + step])[0] for i in range(0, len(self.tokens), step)]
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+        out: NDArray[np.float32] = np.concatenate(found)
+        return out.reshape(-1, out.shape[-1])
+
+    def log_probabilities(self, side: Side, logits: NDArray[np.float32]) -> Floats:
+        """Return log p, given logits before they are moved and rounded."""
+        rounded: Floats = round_to(logits + np.float32(self.shift), side.logits).astype(np.float64)
+        largest = rounded.max(1, keepdims=True)
+        total: Floats = largest + np.log(np.exp(rounded - largest).sum(1, keepdims=True))
+        if side.log_softmax is None:
+            out: Floats = rounded - total
+            return out
+        low = rounded - round_to(total, side.log_softmax)
+        return np.asarray(round_to(low, side.log_softmax), np.float64)
+
+
+class _Formulas(RMSNorm):
+    """An RMSNorm of the model, computed by other formulas."""
+
+    def __init__(self, norm: RMSNorm, formulas: Norm, dtype: str) -> None:
+        self.__dict__.update(norm.__dict__)
+        self.formulas, self.dtype = formulas, np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+    def forward(self, params: Any, x: Any) -> tuple[Any, Any]:
+        """Map x [T, C] to y [T, C]; nothing is saved for a backward pass."""
+        y = self.formulas(x.astype(self.dtype), params[self.name].astype(self.dtype), eps=self.eps)
+        return self.store_output(y.astype(np.float32)), None
+
+
+def _use_norm(model: Model, norm: Norm, dtype: str) -> None:
+    """Replace every RMSNorm of a model."""
+    for owner in (model, *(part for block in model._blocks for part in (block, block.attn))):
+        for name, found in list(vars(owner).items()):
+            if isinstance(found, RMSNorm):
+                setattr(owner, name, _Formulas(found, norm, dtype))
