@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import lowprec as lp
 from lowprec.cli.app import cli
-from lowprec.moe.data.corpus import corpus_from_bytes
+from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
 
@@ -16,8 +16,10 @@ OPERANDS = "operands (formats, scales)"
 
 
 @pytest.fixture(scope="module")
-def trainer():
-    corpus = corpus_from_bytes("noise", np.random.default_rng(0).bytes(1 << 18))
+def trainer(tmp_path_factory):
+    text = tmp_path_factory.mktemp("corpus") / "noise"
+    text.write_bytes(np.random.default_rng(0).bytes(1 << 18))
+    corpus = load_corpus(text)
     made = Trainer("nano", "bf16", corpus, seed=0, schedule=Schedule(1e-3, 0, 9))
     for gain in (array for array in made.model.params.values() if array.ndim == 1):
         gain *= np.random.default_rng(gain.size).uniform(0.8, 1.2, gain.size)  # gains of 1 hide how norms round
