@@ -197,6 +197,9 @@ channels, of additions and of products that its source has, and one FMA each for
 `row_sum * scale + sum`. But vLLM compiles it without `--use_fast_math`, so it divides exactly and keeps subnormals;
 the entry has the flags of the library's own setup.py.
 
+[Test vectors](test_vectors.md) check another emulator against the oracle, and name the wrong rule that explains its
+answers: `lowprec vectors write attention/fa3_fp8`, then `lowprec vectors compare`.
+
 lowprec makes two assumptions:
 
 - **`ex2.approx`, reciprocal and logarithm**: lowprec computes the correctly rounded result. The hardware does not: PTX

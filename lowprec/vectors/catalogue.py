@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..registry import Registry
+from .attention import AttentionFamily
 from .block_formats import BlockFormatFamily
 from .blocks import LogfmtFamily, QuantizeFamily
 from .casts import CastFamily, DecodeFamily, RoundFamily
@@ -29,6 +30,7 @@ for _family in (
     BlockFormatFamily(),
     LogfmtFamily(),
     CodecFamily(),
+    AttentionFamily(),
 ):
     families.register(_family.name, _family)
 

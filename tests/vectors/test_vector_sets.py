@@ -120,9 +120,19 @@ def codec(s: VectorSet, name: str) -> list[list[int]]:
     return [list(c.to_bytes(c.encode(x))) for x in rows]
 
 
+def attention(s: VectorSet, kernel: str) -> np.ndarray:
+    rows = []
+    for given in s.vectors:
+        x = lp.decode(np.array(given.inputs), lp.attentions[kernel].operands)
+        q, k, v = x[None, :8], x[8:1608].reshape(200, 8), x[1608:].reshape(200, 2)
+        found = lp.attention(q, k, v, kernel=kernel, scale=0.3, out_format="float32")
+        rows.append([*found.out[0], *found.lse])
+    return np.array(rows)
+
+
 PACKAGE = {
     "cast": cast, "round": cast, "cast_table": cast, "block": block, "gemm": gemm, "quantize": quantize,
-    "logfmt": logfmt, "codec": codec,
+    "logfmt": logfmt, "codec": codec, "attention": attention,
     "decode": lambda s, target: lp.decode(s["x"], target), "decode_table": lambda s, name: lp.decode(s["x"], name),
     "cast_hybrid": lambda s, source, policy: encode_hybrid(s["x"].view(source), policy=policy),
 }  # fmt: skip
@@ -148,6 +158,12 @@ def test_casts_of_the_package_pass(name: str) -> None:
 @pytest.mark.sampled(0, default=10)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_of_the_package_pass(name: str) -> None:
+    check_passes(name)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", families["attention"].listed())
+def test_attention_of_the_package_passes(name: str) -> None:
     check_passes(name)
 
 
