@@ -178,7 +178,8 @@ def parity_command(a: str, b: str, folder: str, data: str, window: int, max_wind
         found = parity(lambda x: model(x, use_cache=False), tokens, first, second, progress=progress)
     if output_format():
         rows: list[tuple[str, Cell]] = [
-            ("outputs", found.outputs), ("differing", found.differing),
+            ("outputs", found.outputs), ("differing", found.differing), ("KL", found.kl),
+            ("first operation", found.first),
             ("fixes", "; ".join(", ".join(fix) for fix in found.fixes)),
             *((f"mended by {operation} (%)", 100 * share) for operation, share in found.mended.items()),
         ]  # fmt: skip

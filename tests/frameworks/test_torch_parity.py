@@ -55,6 +55,8 @@ def test_a_planted_difference_is_named(operation):
     assert 0 < found.differing <= found.outputs
     assert found.fixes == ((operation,),)
     assert found.mended == {operation: 1.0}
+    assert found.first.startswith(f"{operation} [")
+    assert found.kl is None
     assert PLANTED[operation][1] in str(found)
 
 
@@ -145,6 +147,8 @@ def test_the_command(tmp_path):
     for b, options, code, words in (
         ("torch_cpu", (), 0, "all 900 outputs of 'torch_cpu' (A) and 'torch_cpu' (B) are equal"),
         (f"{tmp_path}/rollout.toml", (), 1, "one change of B makes them equal: A's rule for mean"),
+        (f"{tmp_path}/rollout.toml", (), 1, "the first operation with other outputs is mean [1, 30, 1], call"),
+        (f"{tmp_path}/rollout.toml", (), 1, "KL of the logits: "),
         (f"{tmp_path}/rollout.toml", ("--json",), 1, '"name": "fixes"'),
         (f"{tmp_path}/odd.toml", (), 2, "unknown operation 'men': did you mean 'mean'?"),
         ("rollout", (), 2, "unknown stack 'rollout'"),

@@ -129,6 +129,7 @@ class EmulationMode(TorchDispatchMode):
         self.run = run
         self.searches: dict[Rule, Search] = {}
         self.plans: dict[Any, Classes] = {}
+        self.outputs: list[tuple[str, torch.Tensor]] | None = None  # of every call, if kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -187,6 +188,8 @@ class EmulationMode(TorchDispatchMode):
         count = self.run.counts.setdefault(name, Count())
         count.calls += 1
         count.outputs += theirs.numel()
+        if self.outputs is not None:
+            self.outputs.append((name, theirs.clone() if own is None else own))
         if own is None:
             count.kept += theirs.numel()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from lowprec._values import compared_fields
 from lowprec.parity.catalogue import stacks
 from lowprec.parity.stack import Stack, load_stack
 
+from ..switching import divergence
 from .emulate import WORDS, Emulation, EmulationMode
 
 
@@ -33,6 +35,11 @@ class Parity:
         If none does, one set of operations, none of which can be left out.
     kept : tuple of str
         Operations whose bits are PyTorch's own, so that they do not differ.
+    first : str
+        First call of an operation whose outputs differ, and how many of them; empty if none do.
+    kl : float or None
+        Mean over positions of KL(A || B) of the next-token distributions, in nats; None if the model returns no
+        ``.logits``.
     """
 
     a: Stack
@@ -42,11 +49,15 @@ class Parity:
     mended: dict[str, float]
     fixes: tuple[tuple[str, ...], ...]
     kept: tuple[str, ...]
+    first: str = ""
+    kl: float | None = None
 
     def __str__(self) -> str:
         names = f"{self.a.name!r} (A) and {self.b.name!r} (B)"
         if self.fixes:
             lines = [f"{self.differing} of {self.outputs} outputs differ between {names}"]
+            lines += [] if self.kl is None else [f"KL of the logits: {self.kl:.3g} nats per position"]
+            lines += [f"the first operation with other outputs is {self.first}"]
             if len(self.fixes[0]) == 1:
                 lines += [
                     f"one change of B makes them equal: A's rule for {', or for '.join(f[0] for f in self.fixes)}"
@@ -103,6 +114,7 @@ def parity(
     >>> other = cpu.with_rules("other", {"mean": cpu.rule("mean").with_(mean="reciprocal")})
     >>> print(lpt.parity(lambda x: x.mean(-1), torch.arange(700.0).reshape(100, 7), cpu, other))
     51 of 100 outputs differ between 'torch_cpu' (A) and 'other' (B)
+    the first operation with other outputs is mean [100], call 1: 51 of 100 outputs
     one change of B makes them equal: A's rule for mean
       mean: mends 100 % of the differing outputs; mean (A: division; B: reciprocal)
     """
@@ -110,10 +122,12 @@ def parity(
     mode = EmulationMode(Emulation(first))  # one for all runs, which share the orders of products and sums
     used, kept = dict[str, None](), dict[str, None]()
     done, runs = 0, 2
+    logits: Any = None
 
     def run(stack: Stack) -> torch.Tensor:
-        nonlocal done
+        nonlocal done, logits
         mode.run = Emulation(stack)
+        mode.outputs = [] if done < 2 else None
         with torch.no_grad(), mode:
             out = model(inputs)
         for name, count in mode.run.counts.items():
@@ -122,9 +136,11 @@ def parity(
         done += 1
         if progress is not None:
             progress(done, runs)
+        logits = getattr(out, "logits", None)
         return _bits(out)
 
     expected = run(first)
+    calls, of_first = mode.outputs or [], logits
 
     def differing(operations: Sequence[str]) -> torch.Tensor:
         """Return where outputs differ from A's if B has A's rules for some operations."""
@@ -136,6 +152,8 @@ def parity(
         return out != expected
 
     wrong = differing(())
+    parted = _first(calls, mode.outputs or [])
+    kl = None if logits is None else float(divergence(*map(_log_softmax, (of_first, logits))).mean())
     of_a, of_b = dict(first.rules), dict(second.rules)
     changed = [name for name in used if name in of_a and of_a[name] != of_b.get(name)]
     mended, fixes = dict.fromkeys(changed, 0.0), list[tuple[str, ...]]()
@@ -155,7 +173,24 @@ def parity(
             if len(rest) > 1 and not differing(rest).any():
                 needed = rest
         fixes = [tuple(name for name in changed if name in needed)]
-    return Parity(first, second, wrong.numel(), int(wrong.sum()), mended, tuple(fixes), tuple(kept))
+    return Parity(first, second, wrong.numel(), int(wrong.sum()), mended, tuple(fixes), tuple(kept), parted, kl)
+
+
+def _first(a: Sequence[tuple[str, torch.Tensor]], b: Sequence[tuple[str, torch.Tensor]]) -> str:
+    """Return the first call with other outputs in b than in a, in words; empty if there is none."""
+    calls = Counter[str]()
+    for (name, x), (other, y) in zip(a, b, strict=False):
+        calls[name] += 1
+        where = f"{name} {list(x.shape)}, call {calls[name]}"
+        if name != other or x.shape != y.shape:
+            return f"{where} in A, {other} {list(y.shape)} in B"
+        if count := int((_bits(x) != _bits(y)).sum()):
+            return f"{where}: {count} of {x.numel()} outputs"
+    return ""
+
+
+def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    return torch.log_softmax(logits.double().reshape(-1, logits.shape[-1]), 1)
 
 
 def _bits(out: Any) -> torch.Tensor:
