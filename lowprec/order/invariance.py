@@ -95,8 +95,8 @@ def batch_invariance(
     Parameters
     ----------
     function : callable
-        Function of a matrix (M, k) and a matrix (n, k) that returns their product (M, n). Functions of torch get
-        tensors, all others arrays of NumPy.
+        Function of a matrix (M, k) and a matrix (n, k) that returns their product (M, n). Functions of torch,
+        and those whose first parameter is annotated as ``torch.Tensor``, get tensors, all others arrays of NumPy.
     k, n : int
         Length of the sums, and number of outputs of a row.
     sizes : sequence of int

@@ -153,8 +153,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def takes_tensors(function: Callable[..., Any]) -> bool:
-    """Return whether a callable is a function of torch itself."""
-    return _package(function) == "torch"
+    """Return whether a callable is a function of torch, or its first parameter is annotated as a tensor."""
+    first = next(iter(getattr(function, "__annotations__", {}).items()), ("", ""))
+    return _package(function) == "torch" or (first[0] != "return" and "torch.Tensor" in str(first[1]))
 
 
 def _package(function: Callable[..., Any]) -> str:

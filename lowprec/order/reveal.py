@@ -31,8 +31,8 @@ def reveal(
     Parameters
     ----------
     function : callable
-        Function of a vector of n numbers that returns their sum. Functions of torch get a tensor, all others an array
-        of NumPy.
+        Function of a vector of n numbers that returns their sum. Functions of torch, and those whose first
+        parameter is annotated as ``torch.Tensor``, get tensors, all others arrays of NumPy.
     n : int
         Number of elements, from 1 to 65,536.
     dtype : {"float16", "bfloat16", "float32", "float64"}

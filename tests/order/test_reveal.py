@@ -8,7 +8,7 @@ from planted import called, one_by_one, order_of
 
 import lowprec as lp
 from lowprec.order.order import Order
-from lowprec.order.probed import RevealError
+from lowprec.order.probed import RevealError, takes_tensors
 from lowprec.order.recorded import dump, first_probes, next_probes
 
 
@@ -142,6 +142,13 @@ def test_liars_are_refused_with_evidence(liar):
         lp.reveal(liar, 24)
     assert caught.value.evidence["x"].shape == (24,)
     assert "got" in caught.value.evidence
+
+
+def test_annotated_functions_take_tensors():
+    def tensors(x: "torch.Tensor"): ...  # noqa: F821
+    def arrays(x) -> "torch.Tensor": ...  # noqa: F821
+
+    assert [takes_tensors(function) for function in (tensors, arrays, np.sum)] == [True, False, False]
 
 
 def test_a_sort_has_no_confident_answer():
