@@ -91,6 +91,7 @@ per sequence and KV head. Those of q and k multiply the scores, that of v the ou
 as the library's combine kernel does (`Combine`). The number of splits changes the result; the libraries choose it \
 from the batch size and the GPU |
 | `causal=`, `window=` | select the tiles, and in some kernels their size |
+| `mask=` | hides any keys, in the kernels of [PyTorch on a CPU](#pytorch-on-a-cpu), which also compute hidden scores |
 | `page_size=` | size of the [pages of a KV cache](#pages-of-a-kv-cache), which can change the tiles |
 | `softcap=`, `sinks=` | for the kernels that have them: see *options* in the [catalogue](#catalogue) |
 

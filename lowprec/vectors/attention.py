@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def _points(fmt: Fields, level: int, s: Stream) -> Iterator[tuple[Words, str]]:
-    """Yield operands with scores of several sizes, whose largest one stands in different tiles."""
+    """Yield operands with scores of several sizes; the largest one is in the first, a later or the last tile."""
 
     def code(exponent: int, sign: int) -> int:
         return (sign << (fmt.width) | (fmt.bias + exponent) << fmt.mantissa_bits) | s.bits(fmt.mantissa_bits)
