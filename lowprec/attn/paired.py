@@ -130,7 +130,7 @@ class PairedSoftmax:
         return encode(p, self.kernel.p_format, policy=self.kernel.p_policy)
 
     def _raised(self, scores: Floats, scale: np.float32) -> Floats:
-        """Raise the maxima by a tile of scores, and return the factors of what was computed with the old ones."""
+        """Raise the maxima to those of a tile of scores, and return the factors that rescale sums and outputs."""
         flush = self.kernel.flush_subnormals
         largest = np.full_like(self.maxima, HIDDEN)
         kernels.raise_maxima(scores, largest, flush, largest)
