@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _jit
+from .._checks import check_positive
 from ..cast.casts import round_to
 from ..definitions.code import code_hash
 from ..format.format import Format
@@ -174,7 +175,8 @@ def expect(
     Raises
     ------
     ValueError
-        If a recipe uses delayed scaling, whose scales depend on earlier steps, or a format does not fit the model.
+        If a recipe stores float64 or uses delayed scaling, whose scales depend on earlier steps, or logits are not
+        finite in their format.
 
     Notes
     -----
@@ -189,8 +191,13 @@ def expect(
     >>> found.kl.shape, [part.name for part in found.parts]
     ((128,), ['operands (formats, scales)', 'accumulator', 'dispatch, combine'])
     """
+    for name, given in (("logit_size", logit_size), ("measured", measured)):
+        if given is not None:
+            check_positive("expect", name, given, zero=name == "measured")
     sides = [side if isinstance(side, Side) else Side.of(side) for side in (train, rollout)]
     for side in sides:
+        if side.recipe.activations == "float64":
+            raise ValueError(f"expect: recipe must store bfloat16 or float32, got {side.name}")
         if side.recipe.uses_delayed_scaling:
             raise ValueError(f"expect: recipe must not use delayed scaling, as scales have a history, got {side.name}")
     trainer = trained_miniature(progress) if trainer is None else trainer
@@ -279,6 +286,8 @@ class _Passes:
     def log_probabilities(self, side: Side, logits: NDArray[np.float32]) -> Floats:
         """Return log p, given logits before they are moved and rounded."""
         rounded: Floats = round_to(logits + np.float32(self.shift), side.logits).astype(np.float64)
+        if not np.isfinite(rounded).all():
+            raise ValueError(f"expect: logits must be finite in {side.logits}, got infinite ones or NaN")
         largest = rounded.max(1, keepdims=True)
         total: Floats = largest + np.log(np.exp(rounded - largest).sum(1, keepdims=True))
         if side.log_softmax is None:

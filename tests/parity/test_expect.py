@@ -90,6 +90,12 @@ def test_a_larger_measured_difference_names_what_would_make_it(expected):
     )
 
 
+@pytest.mark.slow
+def test_logits_that_overflow_are_an_error(expected):
+    with pytest.raises(ValueError, match="expect: logits must be finite in float16"):
+        expected("bf16", lp.Side.of("bf16", head="float16"), logit_size=1e6)
+
+
 def test_by_probability_counts_every_token(expected):
     found = expected("bf16", "dsv3", contributions=False)
     rows = found.by_probability()
@@ -101,6 +107,9 @@ def test_by_probability_counts_every_token(expected):
     ("arguments", "message"),
     [
         (("bf16", "te_delayed"), "must not use delayed scaling, as scales have a history, got te_delayed"),
+        (("float64", "bf16"), "expect: recipe must store bfloat16 or float32, got float64"),
+        (("bf16", "bf16", "--logit-size", "nan"), "expect: logit_size must be"),
+        (("bf16", "bf16", "--measured", "inf"), "expect: measured must be"),
         (("bf16", "dsv9"), "unknown recipe 'dsv9'"),
         (("bf16", "dsv3", "--kv", "fp9"), "unknown codec 'fp9'"),
         (("bf16", "dsv3", "--head", "bf99"), "unknown format 'bf99'"),
