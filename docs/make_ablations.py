@@ -56,6 +56,7 @@ QUESTIONS = {
     "FP8 attention: how often must a 14-bit sum be promoted?": ("attention_promotion", "attention_needle"),
     "Offset and threshold of P in FP8": ("attention_offset",),
     "Decoding: outputs that change with splits, batch and pages": ("attention_splits",),
+    "Trainer and rollout: the part of each ingredient": ("mismatch_shares",),
     "LogFMT: rounding in linear or logarithmic space": ("logfmt_rounding",),
     "The optimizer's states": ("optimizer_formats",),
     "Layers kept out of FP8": ("unprotected", "unprotected_training"),

@@ -116,15 +116,15 @@ class Expectation(Mismatch):
         return "\n".join([*lines, *(["", self.verdict] if self.verdict else [])])
 
 
-def trained_miniature(progress: Progress | None = None) -> Trainer:
+def trained_miniature(seed: int = 0, progress: Progress | None = None) -> Trainer:
     """Return the default model of `expect`: ``nano``, trained on the standard library, kept in the cache folder."""
     config = dataclasses.replace(configs["nano"], batch=_BATCH)
     corpus = load_corpus("stdlib")
     folder = _jit.cache_folder
-    file = None if folder is None else Path(folder) / f"miniature_{code_hash()[:12]}_{corpus.sha256[:12]}.npz"
+    file = None if folder is None else Path(folder) / f"miniature_{code_hash()[:12]}_{corpus.sha256[:12]}_{seed}.npz"
     if file is not None and file.exists():
         return Trainer.load(file, data=corpus)
-    trainer = Trainer(config, "bf16", corpus, seed=0, schedule=Schedule(_LEARNING_RATE, _STEPS // 10, _STEPS))
+    trainer = Trainer(config, "bf16", corpus, seed=seed, schedule=Schedule(_LEARNING_RATE, _STEPS // 10, _STEPS))
     for step in range(_STEPS):
         trainer.step()
         if progress is not None:
@@ -200,14 +200,14 @@ def expect(
             raise ValueError(f"expect: recipe must store bfloat16 or float32, got {side.name}")
         if side.recipe.uses_delayed_scaling:
             raise ValueError(f"expect: recipe must not use delayed scaling, as scales have a history, got {side.name}")
-    trainer = trained_miniature(progress) if trainer is None else trainer
+    trainer = trained_miniature(progress=progress) if trainer is None else trainer
     model, config = trainer.model, trainer.config
     if tokens is None:
         tokens = held_out_windows(trainer.corpus, config.sequence, TOKENS)
     for side in sides:
         check_tiles(config, side.recipe)
     a, b = (explicit(side, config) for side in sides)
-    passes = _Passes(model, tokens, progress)
+    passes = Passes(model, tokens, progress)
     variants = {part: (mixed(a, b, part), mixed(b, a, part)) for part in PARTS} if contributions else {}
     variants = {part: pair for part, pair in variants.items() if pair != (a, b)}
     passes.total = 3 + 2 * len(variants)
@@ -255,7 +255,7 @@ def divergence(p: Floats, q: Floats) -> Floats:
     return found
 
 
-class _Passes:
+class Passes:
     """Forward passes of a model with several sides, whose logits are moved by `shift` before they are rounded."""
 
     def __init__(self, model: Model, tokens: NDArray[np.uint8], progress: Progress | None) -> None:
