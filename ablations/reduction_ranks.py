@@ -94,7 +94,7 @@ def figure(values, size):
         f"{size}, {ELEMENTS} elements, deviation 1 on each rank; lines: mean over seeds, bands: smallest and largest; "
         "Rabenseifner's line is that of doubling, one-shot's that of NVLS"
     )
-    title = f"{MOST:,} ranks: the sum of a BF16 ring is off by {ring:.0f} %, that of NVLS by {once:.2f} %"
+    title = f"With a common part, a BF16 ring over {MOST:,} ranks is off by {ring:.0f} %, NVLS by {once:.2f} %"
     return Figure(title, "reduction_ranks", rows, draw, small, csv="reduction_ranks_figure")
 
 
