@@ -155,6 +155,25 @@ def test_the_order_of_operands_is_theirs() -> None:
     assert same == {2: True, 4: False}, "of four products that are added, two come from further on"
 
 
+@pytest.mark.parametrize("fields", [
+    {"split_k": 2, "split_k_reduction": "serial"}, {"split_k": 2, "split_k_reduction": "workspace"},
+    {"split_tile": 32, "split_k_reduction": "tree"}, {"slices": 2}, {"split_tile": 32, "stream_k": (3, 128, 128)},
+    {"split_tile": 32, "split_k": 2}, {"round_through": "float16"},
+], ids=str)  # fmt: skip
+def test_other_splits_are_equal_to_nothing_but_themselves(fields: dict) -> None:
+    dump = operands(4, True, LONG, out="float16" if set(fields) & {"split_k_reduction", "round_through"} else "float32")
+    forms, m = NormalForms(dump), candidate("float32").accumulator
+    split = GemmCandidate(m, lp.GemmLibrary("x", "end", None, **fields))
+    usual = [
+        GemmCandidate(m, lp.GemmLibrary("x", "end", None, split_k=n, split_k_reduction=added))
+        for n in (1, 2) for added in ("float32", "out")
+    ]  # fmt: skip
+    assert not any(forms.same(split, other) for other in usual)
+    assert forms.same(split, GemmCandidate(m, lp.GemmLibrary("y", "end", None, **fields)))
+    if "round_through" not in fields:  # float16 after float16 is the same
+        assert all((outputs(split, dump) != outputs(other, dump)).any() for other in usual)
+
+
 @pytest.mark.parametrize(("with_c", "least"), [(False, 22), (True, 26)])
 def test_what_one_rounding_to_float16_hides_iscandidate(with_c: bool, least: int) -> None:
     """One product at a time: a cut far below the larger of two numbers leaves what is rounded to that all the same."""
