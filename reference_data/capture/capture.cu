@@ -1,6 +1,6 @@
-// What a Hopper GPU's tensor cores return, bit for bit: every instruction as a tile of 64 x 64 outputs.
+// What a Hopper GPU's tensor cores and special functions return, bit for bit: tiles of 64 x 64 outputs, and every input.
 //
-// One library with a C interface and no dependency but the CUDA runtime; capture.py compiles and feeds it:
+// One library with a C interface and no dependency but the CUDA runtime; capture.py and capture_special.py compile and feed it:
 //     nvcc -O2 -std=c++17 -gencode arch=compute_90a,code=sm_90a -shared -Xcompiler -fPIC -o libcapture.so capture.cu
 //
 // A tile is D = A B^T + C with A and B of 64 rows each and K in steps of 32 BYTES: 32 values of 8 bits, 16 of 16 bits
@@ -220,6 +220,39 @@ promoted(const uint4* a, const uint4* b, const float* scale_a, const float* scal
   }
 }
 
+// ---- special functions ----------------------------------------------------------------------------------------------
+// An input is a number's word; of 16 bits, x and its complement in a pair, so that both lanes see every number.
+
+#define SPECIAL(NAME, INSTRUCTION, INPUT) \
+  struct NAME { \
+    static __device__ uint32_t of(uint32_t x) { \
+      uint32_t y; \
+      asm volatile(INSTRUCTION " %0, %1;\n" : "=r"(y) : "r"(INPUT)); \
+      return y; \
+    } \
+  };
+#define OF_PAIR (x & 0xFFFF) | ~x << 16
+
+SPECIAL(Ex2, "ex2.approx.ftz.f32", x)
+SPECIAL(Lg2, "lg2.approx.ftz.f32", x)
+SPECIAL(Rcp, "rcp.approx.ftz.f32", x)
+SPECIAL(Rsqrt, "rsqrt.approx.ftz.f32", x)
+SPECIAL(Sqrt, "sqrt.approx.ftz.f32", x)
+SPECIAL(Sin, "sin.approx.ftz.f32", x)
+SPECIAL(Cos, "cos.approx.ftz.f32", x)
+SPECIAL(Tanh, "tanh.approx.f32", x)
+SPECIAL(Ex2F16, "ex2.approx.f16x2", OF_PAIR)
+SPECIAL(Ex2Bf16, "ex2.approx.ftz.bf16x2", OF_PAIR)
+SPECIAL(TanhF16, "tanh.approx.f16x2", OF_PAIR)
+SPECIAL(TanhBf16, "tanh.approx.bf16x2", OF_PAIR)
+
+// Results of the inputs first, first + step, and so on, one per thread.
+template <class F>
+__global__ void special(uint32_t first, uint32_t step, uint32_t* d) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  d[i] = F::of(first + step * i);
+}
+
 // ---- host -----------------------------------------------------------------------------------------------------------
 
 using Kernel = void (*)(const uint4*, const uint4*, const uint32_t*, uint32_t*, int);
@@ -246,6 +279,19 @@ const Instruction INSTRUCTIONS[] = {
     entry<MmaE5E4F16>("mma.f16.e5m2.e4m3"),     entry<MmaE5E5F16>("mma.f16.e5m2.e5m2"),
     entry<MmaF16F32>("mma.f32.f16.f16"),        entry<MmaF16F16>("mma.f16.f16.f16"),
     entry<MmaBf16F32>("mma.f32.bf16.bf16"),     entry<MmaTf32F32>("mma.f32.tf32.tf32"),
+};
+
+struct Function {
+  const char* name;
+  void (*kernel)(uint32_t, uint32_t, uint32_t*);
+};
+const Function FUNCTIONS[] = {
+    {"ex2.approx.ftz.f32", special<Ex2>},   {"lg2.approx.ftz.f32", special<Lg2>},
+    {"rcp.approx.ftz.f32", special<Rcp>},   {"rsqrt.approx.ftz.f32", special<Rsqrt>},
+    {"sqrt.approx.ftz.f32", special<Sqrt>}, {"sin.approx.ftz.f32", special<Sin>},
+    {"cos.approx.ftz.f32", special<Cos>},   {"tanh.approx.f32", special<Tanh>},
+    {"ex2.approx.f16x2", special<Ex2F16>},  {"ex2.approx.ftz.bf16x2", special<Ex2Bf16>},
+    {"tanh.approx.f16x2", special<TanhF16>}, {"tanh.approx.bf16x2", special<TanhBf16>},
 };
 
 // Device memory that frees itself; a failure is remembered and everything after it does nothing.
@@ -321,6 +367,20 @@ int capture_promoted(int m, int n, int blocks, const void* a, const void* b, con
                                                     dd.as<float>(), n, blocks);
   dd.read(d, result);
   return error;
+}
+
+// Run a special function on `count` inputs, a multiple of THREADS: first, first + step, and so on.
+int capture_special(const char* name, uint32_t first, uint32_t step, int count, void* d) {
+  for (const Function& function : FUNCTIONS) {
+    if (std::strcmp(name, function.name) != 0) continue;
+    cudaError_t error = cudaSuccess;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(uint32_t);
+    Buffer dd(bytes, error);
+    if (error == cudaSuccess) function.kernel<<<count / THREADS, THREADS>>>(first, step, dd.as<uint32_t>());
+    dd.read(d, bytes);
+    return error;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // extern "C"

@@ -91,6 +91,13 @@ class Program:
         self._check(code, "the GEMM with promotion")
         return d
 
+    def special(self, name: str, first: int, step: int, count: int) -> Codes:
+        """Run a special function on the words first, first + step, and so on."""
+        d = np.zeros(count, np.uint32)
+        words = map(ctypes.c_uint32, (first, step))
+        self._check(self.code.capture_special(name.encode(), *words, count, d.ctypes.data_as(ctypes.c_void_p)), name)
+        return d
+
 
 def driver_package() -> str:
     """Return the version of the installed driver, as in "570.86.15"."""

@@ -79,10 +79,11 @@ def load(path: Path) -> Capture:
             meta = json.loads(str(data["meta"]))
             if meta.get("layout") != LAYOUT:
                 raise CaptureError(f"{path}: layout {meta.get('layout')!r}, this program reads {LAYOUT}")
-            groups = []
+            groups, keys = [], dict[str, list[str]]()
+            for file in data.files:
+                keys.setdefault(file.rpartition("/")[0], []).append(file)
             for item in meta.pop("groups"):
-                prefix = f"{item['name']}/"
-                arrays = {key.removeprefix(prefix): data[key] for key in data.files if key.startswith(prefix)}
+                arrays = {file.rpartition("/")[2]: data[file] for file in keys[item["name"]]}
                 group = Group(item["name"], item["instruction"], list(item["cases"]), arrays)
                 if "d" not in arrays or group.sha256() != item["sha256"]:
                     raise CaptureError(f"{path}: operands of {group.name} are not those that were recorded")

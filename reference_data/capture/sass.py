@@ -1,4 +1,4 @@
-"""Which instructions of the tensor cores a compiled capture program really uses, read from its machine code.
+"""Which instructions of the units a compiled capture program really uses, read from its machine code.
 
     python reference_data/capture/sass.py [FILE.cubin]
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from capture_build import compile_program
 
 OPCODES = {0x9F3: "QGMMA", 0x9F0: "HGMMA", 0x23C: "HMMA", 0x23E: "F2FP", 0x223: "FFMA", 0x220: "FMUL", 0x221: "FADD",
-           0x230: "HADD2"}  # fmt: skip
+           0x230: "HADD2", 0x308: "MUFU"}  # fmt: skip
+UNITS = {"QGMMA", "HGMMA", "HMMA", "MUFU"}
 
 
 def sections(elf: bytes) -> dict[str, bytes]:
@@ -41,7 +42,7 @@ def kernels(cubin: bytes) -> dict[str, Counter[str]]:
     found = {}
     for name, code in sections(cubin).items():
         if name.startswith(".text."):
-            known = re.search(r"\d((?:Wgmma|Mma)\w+?F(?:32|16))EE|8(promoted)E", name)
+            known = re.search(r"\d((?:Wgmma|Mma)\w+?F(?:32|16))EE|8(promoted)E|7specialINS_\d+(\w+?)EEE", name)
             label = next(filter(None, known.groups())) if known else name
             words = (low & 0xFFF for low, _ in struct.iter_unpack("<QQ", code))
             found[label] = Counter(OPCODES[word] for word in words if word in OPCODES)
@@ -49,10 +50,10 @@ def kernels(cubin: bytes) -> dict[str, Counter[str]]:
 
 
 def expected(kernel: str) -> set[str]:
-    """Return which of the tensor cores' instructions a kernel has to use, and no other."""
+    """Return which of `UNITS` a kernel has to use, and no other."""
     if kernel == "promoted" or kernel.startswith("WgmmaE"):
         return {"QGMMA"}
-    return {"HGMMA"} if kernel.startswith("Wgmma") else {"HMMA"}
+    return {"HGMMA"} if kernel.startswith("Wgmma") else {"HMMA"} if kernel.startswith("Mma") else {"MUFU"}
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def main() -> None:
             cubin = compile_program(Path(folder), cubin=True).read_bytes()
     wrong = False
     for kernel, counts in kernels(cubin).items():
-        used = set(counts) & {"QGMMA", "HGMMA", "HMMA"}
+        used = set(counts) & UNITS
         wrong |= used != expected(kernel)
         listing = "  ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         sys.stdout.write(f"{kernel:<14} {'ok' if used == expected(kernel) else 'WRONG':<6} {listing}\n")

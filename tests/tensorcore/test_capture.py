@@ -18,8 +18,9 @@ FOLDER = Path(__file__).parents[2] / "reference_data" / "capture"
 
 
 sys.path.insert(0, str(FOLDER))
-capture, capture_build, cases, capture_file, sass, verify = map(
-    importlib.import_module, ("capture", "capture_build", "capture_cases", "capture_file", "sass", "verify")
+capture, capture_build, cases, capture_file, sass, special, table, verify = map(
+    importlib.import_module,
+    ("capture", "capture_build", "capture_cases", "capture_file", "sass", "capture_special", "special_table", "verify"),
 )
 sys.path.remove(str(FOLDER))
 
@@ -40,9 +41,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_nvcc
 def test_machine_code_takes_the_right_path(tmp_path: Path) -> None:
     kernels = sass.kernels(capture_build.compile_program(tmp_path, cubin=True).read_bytes())
-    assert len(kernels) == len(cases.INSTRUCTIONS) + 1
+    assert len(kernels) == len(cases.INSTRUCTIONS) + 1 + len(special.FUNCTIONS)
     for name, counts in kernels.items():
-        assert set(counts) & {"QGMMA", "HGMMA", "HMMA"} == sass.expected(name), name
+        assert set(counts) & sass.UNITS == sass.expected(name), name
     found = (("WgmmaE4E5F16", "QGMMA"), ("WgmmaTf32F32", "HGMMA"), ("MmaE4E4F32", "HMMA"), ("MmaE4E4F32", "F2FP"),
              ("MmaE4E4F32", "FADD"), ("MmaE5E4F16", "HADD2"))  # fmt: skip
     assert all(kernels[name][word] for name, word in found)
@@ -73,8 +74,14 @@ def test_self_check_on_a_gpu_or_a_refusal_without(library, tmp_path, monkeypatch
         with pytest.raises(SystemExit, match=f"(?s)^error: .*{re.escape(str(error))}"):
             capture.main()
         assert not out.exists()
+        for name in special.FUNCTIONS:  # the program knows all of them
+            with pytest.raises(capture_file.CaptureError, match=rf"^{name}: (?!invalid argument)"):
+                program.special(name, 0, 1, 128)
+        with pytest.raises(capture_file.CaptureError, match=r"^ex3: invalid argument"):
+            program.special("ex3", 0, 1, 128)
     else:  # then the layouts must be right
         assert "are right" in capture.check(program.tiles, program.promoted, 0)
+        assert "are near" in special.check(program.special)
 
 
 def test_without_nvcc_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,3 +265,67 @@ def _values(fmt: Any, words: Any) -> Any:
 def test_damaged_machine_code_is_refused() -> None:
     with pytest.raises(ValueError, match="not a 64-bit ELF file"):
         sass.sections(struct.pack("<4s12x", b"PK"))
+
+
+# --- special functions -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the capture that the program writes in a dry run."""
+    path = tmp_path_factory.mktemp("special") / "trial.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["capture_special.py", str(path), "--dry"])
+        special.main()
+    return capture_file.load(path)
+
+
+def test_dry_run_determines_2_to_the_x(trial: Any) -> None:
+    assert [table.determined(trial, name) for name in (table.EX2, "rcp.approx.ftz.f32")] == [512, 7]
+    exp2 = table.CapturedExp2.of(trial)
+    assert exp2 == table.CapturedExp2.of(trial)
+    word = np.arange(0, 1 << 32, 1 << 15, dtype=np.uint64).astype(np.uint32)
+    wanted = special.stand_in(table.EX2, 0, 1 << 15, len(word))
+    np.testing.assert_array_equal(exp2(word.view(np.float32)).view(np.uint32), wanted)
+    exact = exp2(np.array([[-126.0, -126.5, -2.0, 0.0, 127.0, 128.0, -np.inf]], np.float32))
+    assert exact.tolist() == [[2.0**-126, 0.0, 0.25, 1.0, 2.0**127, np.inf, 0.0]]
+    with pytest.raises(capture_file.CaptureError, match="a trial has results of 256 words of each octave, not of all"):
+        exp2(np.array([[0.3]], np.float32))
+    groups = {group.name: group.arrays["d"] for group in trial.groups if group.name.endswith("/pairs")}
+    assert list(groups) == [f"{name}/pairs" for name in special.PAIRS]
+    for d in groups.values():
+        np.testing.assert_array_equal(d & 0xFFFF, d[::-1] >> 16)
+
+
+def test_results_that_no_rule_gives_are_refused(trial: Any) -> None:
+    """One bit of a recorded octave, or of an octave that ought to follow from another."""
+    assert table.octave(trial, table.EX2, 127)[1] > 0x40000000
+
+    def uneven(name: str, first: int, step: int, count: int) -> Any:
+        words = special.stand_in(name, first, step, count)
+        words[7] ^= first == 0x40000000  # in [2, 4)
+        return words
+
+    other = capture_file.Capture(trial.meta, special.collect(uneven, (table.EX2,), 8))
+    assert table.determined(other, table.EX2) == 511
+    assert table.CapturedExp2.of(other) != table.CapturedExp2.of(trial)
+    with pytest.raises(capture_file.CaptureError, match="of the words 0x40000000 and above are not those of the GPU"):
+        table.CapturedExp2.of(other)(np.array([[2.0]], np.float32))
+    next(group for group in other.groups if group.name == f"{table.EX2}/127").arrays["d"][3] += 1
+    with pytest.raises(capture_file.CaptureError, match="of the words 0x3f800000 and above are not those of the GPU"):
+        table.octave(other, table.EX2, 127)
+    with pytest.raises(capture_file.CaptureError, match=r"rcp\.approx\.ftz\.f32: the capture lacks results"):
+        table.octave(trial, "rcp.approx.ftz.f32", 128)
+    with pytest.raises(capture_file.CaptureError, match="the capture has no ex3"):
+        table.octave(trial, "ex3", 128)
+
+
+@pytest.mark.parametrize("name", special.FUNCTIONS)
+def test_a_wrong_special_function_is_refused(name: str) -> None:
+    def wrong(asked: str, *words: int) -> Any:
+        found = special.stand_in(asked, *words)
+        return found if asked != name else np.roll(found, 64) if name in special.KEPT else found >> 16
+
+    assert special.check(special.stand_in) == "1536 results are near the functions' values"
+    with pytest.raises(capture_file.CaptureError, match=rf"'{re.escape(name)} \(\d+ of 128\)'\]"):
+        special.check(wrong)

@@ -105,7 +105,7 @@ class NormalForms:
     def _form(self, candidate: Candidate) -> int:
         m, library, dump = candidate.accumulator, candidate.library, self.dump
         sides = None if dump.scales is not None else _sides(m, dump)
-        has_form = library is None or (library.has_usual_parts and not dump.scaled)  # `within` adds equal parts in order
+        has_form = library is None or (library.has_usual_parts and not dump.scaled)  # as `within` adds them
         if sides is None or not dump.k or not has_form:
             return self._as_it_is(candidate)
         chain = _Chain(self, m, *sides)
