@@ -3,7 +3,7 @@
 The oracle is slow and deterministic. ``once(check, *parts)`` runs a check that depends only on the oracle's code, the
 file of the check, and `parts` (the operands *and* the result under test), unless `FILE` contains the digest of all
 three. A wrong result has another digest and is therefore always checked. ``--oracle=ask`` runs all checks;
-``--oracle=sample`` runs an eighth of those that have passed before, as CI does, and so finds a file that is wrong.
+``--oracle=sample`` runs an eighth of those that have passed before, another one every day, as CI does.
 
 ``pytest --oracle=write`` rewrites the file. Docstrings and comments do not count; when the oracle's code or a file of
 checks changes, the digests are stale, and the checks run until they are rewritten.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lowprec.definitions.code import without_docstrings
 
 FILE = Path(__file__).with_name("oracle_digests.txt")
 SAMPLE = 8  # of so many digests, one is checked again by --oracle=sample
+_TODAY = int(time.time()) // 86400
 _mode: list[str | None] = [None]
 _found: set[str] = set()
 
@@ -83,11 +85,15 @@ def code(path: Path) -> str:
 
 def _add(digest: Any, part: Any) -> None:
     if isinstance(part, np.ndarray):
-        digest.update(f"{part.dtype.str}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+        digest.update(f"{part.dtype.name}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
     elif isinstance(part, tuple | list):
         digest.update(f"({len(part)}".encode())
         for each in part:
             _add(digest, each)
+    elif isinstance(part, dict | set):
+        raise TypeError(
+            f"once: parts must be arrays, tuples or objects with a full repr, got {type(part).__name__}"
+        )
     else:
         digest.update(f"{part!r}\0".encode())
 
@@ -107,7 +113,7 @@ def once(check: types.FunctionType, *parts: Any, also: tuple[str, ...] = ()) -> 
     digest = hashlib.sha256(sources(*also) + code(Path(check.__code__.co_filename)).encode())
     _add(digest, parts)
     key = digest.hexdigest()[:16]
-    again = _mode[0] in ("ask", "write") or (_mode[0] == "sample" and int(key, 16) % SAMPLE == 0)
+    again = _mode[0] in ("ask", "write") or (_mode[0] == "sample" and (int(key, 16) + _TODAY) % SAMPLE == 0)
     if again or key not in known():
         check()
     _found.add(key)
