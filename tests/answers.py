@@ -91,9 +91,7 @@ def _add(digest: Any, part: Any) -> None:
         for each in part:
             _add(digest, each)
     elif isinstance(part, dict | set):
-        raise TypeError(
-            f"once: parts must be arrays, tuples or objects with a full repr, got {type(part).__name__}"
-        )
+        raise TypeError(f"once: parts must be arrays, tuples or objects with a full repr, got {type(part).__name__}")
     else:
         digest.update(f"{part!r}\0".encode())
 
