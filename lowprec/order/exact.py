@@ -96,14 +96,7 @@ def fma(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Floats:
     """
     wide = [np.asarray(value, dtype=np.float32).astype(np.float64) for value in (a, b, c)]
     with np.errstate(invalid="ignore", over="ignore"):
-        product = wide[0] * wide[1]
-        total = np.asarray(product + wide[2])
-        part = total - product
-        error = (product - (total - part)) + (wide[2] - part)  # rounding error of the sum, exactly (Knuth's two-sum)
-        even = (total.view(np.int64) & 1) == 0
-        inexact = np.isfinite(total) & (error != 0) & even
-        total = np.where(inexact, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
-        result: Floats = total.astype(np.float32)
+        result: Floats = _add_to_odd(wide[0] * wide[1], wide[2]).astype(np.float32)
     return result
 
 
@@ -170,6 +163,7 @@ def _exactly(a: float, b: float, c: float) -> float:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the rounded sum and its error, which is exact (Knuth)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -185,7 +179,7 @@ def _product_error(a: Array, b: Array, product: Array) -> Array:
 def _add_to_odd(a: Array, b: Array) -> Array:
     """Return a + b rounded to odd: an inexact sum becomes the neighbour with last bit 1."""
     total, error = _two_sum(a, b)
-    even = (np.ascontiguousarray(total).view(np.int64) & 1) == 0
-    inexact = (error != 0) & even
+    even = (np.asarray(total).view(np.int64) & 1) == 0
+    inexact = np.isfinite(total) & (error != 0) & even
     moved: Array = np.where(inexact, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
     return moved

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import to_like, to_numpy
-from .._checks import brief_repr, check_choice, check_int, check_positive
+from .._checks import brief_repr, check_int, check_positive
 from .._fpenv import with_default_fpenv
 from .arithmetic import KINDS, bits, samples
 from .order import DTYPES, FORMATS, FormatName, Order
-from .probed import RevealError, name_of, takes_tensors
+from .probed import RevealError, check_callable, check_options, name_of, takes_tensors
 from .reveal import MOST, SECONDS, reveal
 
 Array = NDArray[Any]
@@ -138,15 +138,10 @@ def batch_invariance(
     ([4], 'sum(x[19::-1])')
     """
     caller = "batch_invariance"
-    if not callable(function):
-        raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
+    check_callable(caller, function)
     k, n = check_int(caller, "k", k, 1, MOST), check_int(caller, "n", n, 1)
-    check_choice(caller, "dtype", dtype, FORMATS)
-    check_choice(caller, "operands", operands, (1, 2))
-    seconds, seed = check_positive(caller, "seconds", seconds), check_int(caller, "seed", seed, 0)
-    if np.ndim(sizes) != 1 or not len(sizes):
-        raise ValueError(f"{caller}: sizes must be one or more numbers of rows, got {brief_repr(sizes)}")
-    ms = tuple(check_int(caller, "sizes", m, 1) for m in sizes)
+    seconds, seed = check_positive(caller, "seconds", seconds), check_options(caller, dtype, operands, seed)
+    ms = _checked_sizes(caller, sizes, 1)
     product = _Product(function, k, n, dtype, operands, max(ms), seed)
     inputs = _operands(k, n, DTYPES[dtype], operands, seed)
     changes, before, last = [], None, ms[0]
@@ -201,11 +196,8 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     [3]
     """
     caller, name = "find_changes", name_of(function)
-    if not callable(function):
-        raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
-    if np.ndim(sizes) != 1 or not len(sizes):
-        raise ValueError(f"{caller}: sizes must be one or more numbers, got {brief_repr(sizes)}")
-    ms = tuple(check_int(caller, "sizes", m, 0) for m in sizes)
+    check_callable(caller, function)
+    ms = _checked_sizes(caller, sizes, 0)
     changes: list[Change] = []
     first = last = None
     for m in ms:
@@ -223,6 +215,12 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
             changes.append(Change(m, float(differ.mean()), int(differ.argmax())))
         first, last = kind, words
     return Invariance(name, ms, tuple(changes), found.size, "size")
+
+
+def _checked_sizes(caller: str, sizes: Sequence[int], least: int) -> tuple[int, ...]:
+    if np.ndim(sizes) != 1 or not len(sizes):
+        raise ValueError(f"{caller}: sizes must be one or more numbers, got {brief_repr(sizes)}")
+    return tuple(check_int(caller, "sizes", m, least) for m in sizes)
 
 
 def _operands(k: int, n: int, dtype: np.dtype[Any], operands: int, seed: int) -> list[tuple[Array, ...]]:

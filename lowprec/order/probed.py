@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arrays import to_like, to_numpy
-from .._checks import brief_repr
+from .._checks import brief_repr, check_choice, check_int
 from .order import DTYPES, FORMATS, FormatName
 
 Array = NDArray[Any]
@@ -33,6 +33,19 @@ class RevealError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.evidence)
+
+
+def check_options(caller: str, dtype: FormatName, operands: int, seed: int) -> int:
+    """Check all three arguments and return the seed."""
+    check_choice(caller, "dtype", dtype, FORMATS)
+    check_choice(caller, "operands", operands, (1, 2))
+    return check_int(caller, "seed", seed, 0)
+
+
+def check_callable(caller: str, function: Any) -> None:
+    """Raise TypeError if a function is not callable."""
+    if not callable(function):
+        raise TypeError(f"{caller}: function must be callable, got {brief_repr(function)}")
 
 
 class Probed:

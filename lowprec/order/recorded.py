@@ -15,7 +15,7 @@ from .._arrays import as_real
 from .._checks import check_choice, check_int
 from .arithmetic import SAMPLES, samples
 from .order import DTYPES, FORMATS, FormatName, Order
-from .probed import Probed, RevealError
+from .probed import Probed, RevealError, check_options
 from .reveal import reveal
 from .tree import TreeSearch
 
@@ -87,7 +87,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
         If n is above 128, or another parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    seed = _check_options(dtype, operands, seed)
+    seed = check_options("reveal", dtype, operands, seed)
     asked: dict[bytes, tuple[Array, ...]] = {}
 
     def collect(*vectors: Array) -> Any:
@@ -110,13 +110,6 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
     return _arrays(asked.values())
 
 
-def _check_options(dtype: FormatName, operands: int, seed: int) -> int:
-    """Check all three arguments and return the seed."""
-    check_choice("reveal", "dtype", dtype, FORMATS)
-    check_choice("reveal", "operands", operands, (1, 2))
-    return check_int("reveal", "seed", seed, 0)
-
-
 def _arrays(rows: Any) -> dict[str, Array]:
     columns = list(zip(*rows, strict=True))
     wide = np.float64 if columns[0][0].dtype == np.float64 else np.float32
@@ -137,7 +130,7 @@ def next_probes(
         If arrays are missing or differ in shape, or a parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    seed = _check_options(dtype, operands, seed)
+    seed = check_options("reveal", dtype, operands, seed)
     check_choice("reveal", "out_format", out_format, (None, *FORMATS))
     function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
     assert isinstance(function, Recorded)
@@ -177,7 +170,7 @@ def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatN
         Arguments of `lowprec.identify`: ``a`` and ``b`` of shape (rows, n), ``c`` None and ``d`` of shape (rows,).
     """
     n, rows = check_int("dump", "n", n, 1), check_int("dump", "rows", rows, 1)
-    seed = _check_options(dtype, operands, seed)
+    seed = check_options("reveal", dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, np.inf, None)
     inputs = samples(n, rows, operands, probed.dtype, seed, kinds=4)
     d = [probed(*(x[row] for x in inputs)) for row in range(rows)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._checks import brief_repr, check_choice, check_int, check_positive
+from .._checks import check_int, check_positive
 from .._fpenv import with_default_fpenv
 from .arithmetic import SAMPLES, find_arithmetic
-from .order import FORMATS, FormatName, Order
-from .probed import Probed
+from .order import FormatName, Order
+from .probed import Probed, check_callable, check_options
 from .tree import TreeSearch
 
 #: Time after which a search ends.
@@ -74,14 +74,11 @@ def reveal(
     >>> order.validated_against
     '0 of 200 sums of numpy.sum differ'
     """
-    if not callable(function):
-        raise TypeError(f"reveal: function must be callable, got {brief_repr(function)}")
+    check_callable("reveal", function)
     n = check_int("reveal", "n", n, 1, MOST)
-    check_choice("reveal", "dtype", dtype, FORMATS)
-    check_choice("reveal", "operands", operands, (1, 2))
     samples = check_int("reveal", "samples", samples, 1, MOST)
     seconds = check_positive("reveal", "seconds", seconds)
-    seed = check_int("reveal", "seed", seed, 0)
+    seed = check_options("reveal", dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, seconds, progress)
     tree = TreeSearch(probed, seed)
     steps = tree.find()

@@ -44,6 +44,12 @@ class Steps:
         self.found.append((elements[0],))
         return self.n + len(self.found) - 1
 
+    def in_lanes(self, terms: Sequence[int], lanes: int, join: Join, whole: int) -> int:
+        """Add every `lanes`-th of the first `whole` terms, join these sums and add the other terms one by one."""
+        sums = [self.running(terms[lane:whole:lanes]) for lane in range(min(lanes, whole))]
+        head = [self.join(sums, join)] if sums else []
+        return self.in_turn([*head, *terms[whole:]])
+
     def join(self, terms: Sequence[int], how: Join) -> int:
         """Add terms one by one, or as a tree (see `Tree`), and return the sum."""
         level = list(terms)
@@ -231,10 +237,7 @@ class Lanes(OrderRule):
         terms = list(range(n))
         if self.rounds_whole:
             terms[: n - n % lanes] = [steps.running([i]) for i in range(n - n % lanes)]
-        whole = n if self.rest_in_lanes else n - n % lanes
-        sums = [steps.running(terms[lane:whole:lanes]) for lane in range(min(lanes, whole))]
-        head = [steps.join(sums, self.join)] if sums else []
-        steps.in_turn([*head, *terms[whole:]])
+        steps.in_lanes(terms, lanes, self.join, n if self.rest_in_lanes else n - n % lanes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -295,10 +298,7 @@ class NumpyPairwise(OrderRule):
             half = count // 2
             half -= half % lanes
             return steps.add(self._sum(steps, start, half), self._sum(steps, start + half, count - half))
-        whole = start + count - count % lanes if count >= lanes else start
-        sums = [steps.running(range(start + lane, whole, lanes)) for lane in range(lanes)] if whole > start else []
-        head = [steps.join(sums, "pairwise")] if sums else []
-        return steps.in_turn([*head, *range(whole, start + count)])
+        return steps.in_lanes(range(start, start + count), lanes, "pairwise", count - count % lanes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -366,5 +366,5 @@ class TorchCascade(OrderRule):
                     put(level, levels[level - 1].pop())
         for level in range(1, self._LEVELS):
             if levels[level]:
-                levels[0] = [steps.in_turn([*levels[0], *levels[level]])]
+                put(0, levels[level][0])
         return levels[0][0]
