@@ -135,7 +135,7 @@ def attention_grad(
             out, lse = (x.reshape(batch, heads, m, -1)[b, h] for x in (forward.out, forward.lse))
             with np.errstate(all="ignore"):
                 dq[b, h], dk[b, h], dv[b, h] = run.head(queries[b, h], *pair, douts[b, h], out, lse[:, 0])
-    if kernel.schedule.has_one_gradient:
+    if kernel.schedule.has_one_gradient and heads != key_heads:
         dk, dv = (_sum_of_heads(x, key_heads) for x in (dk, dv))
     target = kernel.output_format if out_format is None else out_format
     dq, dk, dv = (round_to(x, target, policy="ieee")[lead] for x in (dq, dk, dv))
@@ -223,7 +223,7 @@ def _flushed(x: Floats) -> Floats:
 
 def _sum_of_heads(x: Floats, heads: int) -> Floats:
     """Return the sums [B, Hk, N, D] over the query heads of each group."""
-    groups = x.reshape(x.shape[0], heads, -1, *x.shape[2:])
+    groups = x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
     total = np.zeros_like(groups[:, :, 0])
     for i in range(groups.shape[2]):
         total = _flushed(total + groups[:, :, i])

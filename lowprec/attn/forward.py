@@ -107,12 +107,12 @@ class Forward:
         kernel, combine = self.kernel, self.kernel.combine
         assert combine is not None
         tiles = -(-len(h.k) // self.tile) if combine.divides_all else None
-        parts = []
+        parts, each = [], kernel.with_(empty_lse=-np.inf)  # of a split; an infinite sum gives +inf
         for i in range(splits):
             blocks = split_blocks(h.blocks, self.tile, i, splits, tiles)
-            run = dataclasses.replace(self, sink=sink if i == 0 else None, is_split=True)
+            run = dataclasses.replace(self, kernel=each, sink=sink if i == 0 else None, is_split=True)
             parts.append(run.head(h._replace(blocks=blocks)))
-        lse = np.stack([np.where(part.lse == kernel.empty_lse, np.float32(-np.inf), part.lse) for part in parts])
+        lse = np.stack([part.lse for part in parts])
         with np.errstate(all="ignore"):
             weights, total = combine.weights(lse, len(h.v), kernel.exp2, kernel.reciprocal)
             out = combine.outputs(weights, [part.out for part in parts])

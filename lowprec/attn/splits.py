@@ -65,7 +65,7 @@ class Combine(Value):
         safe = np.where(largest == -np.inf, np.float32(0), largest)
         weights = self._exp(lse, safe, exp2)
         total = self._sum(weights, channels)
-        is_empty = (total == 0) | np.isnan(total)
+        is_empty = (total == 0) | (np.isnan(total) & (not self.in_octaves))
         octaves = np.empty_like(total)
         kernels.log2(total, octaves)
         sums = octaves + safe if self.in_octaves else octaves * _LN_2 + largest

@@ -141,7 +141,7 @@ class Schedule(Value):
 
     def differentiated(self, call: Call) -> Call:
         """Return the call with the mask of the backward pass."""
-        return call._replace(causal=False)
+        return self.normalized(call)
 
     def paged(self, call: Call, table: tuple[KeyTile, ...]) -> Call:
         """Return a normalized call, with `page_size` 0 if pages change nothing but addresses."""

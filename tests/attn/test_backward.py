@@ -41,10 +41,12 @@ def hopper_rule(causal: bool) -> dict[str, Any]:
 
 
 def both(
-    m: int, n: int, d: int, blocks: int, causal: bool, *, kernel: AttentionKernel = KERNEL, **wrong: Any
-) -> tuple[list[Any], list[Any]]:
-    """Return the bits of the gradients in float32 by the kernel and by the oracle."""
+    m: int, n: int, d: int, blocks: int, causal: bool, *, kernel: AttentionKernel = KERNEL, size: float = 1.0,
+    **wrong: Any,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """Return the bits of the gradients in float32 by the kernel and by the oracle; `size` multiplies dO."""
     data = operands(m + n, m, n, d)
+    data[3] = lp.round_to(data[3] * size, "bfloat16")
     got = lp.attention_grad(*data, kernel=kernel, causal=causal, blocks=blocks, out_format="float32")
     rule = dataclasses.replace(
         RULE, **{"buffers": blocks, **(hopper_rule(causal) if kernel is HOPPER else {}), **wrong}
@@ -58,15 +60,16 @@ def both(
     return [x.view(np.uint32).tolist() for x in (got.dq, got.dk, got.dv)], list(want)
 
 
-@pytest.mark.parametrize(("m", "n", "d", "buffers", "causal"), [
-    (9, 37, 8, 8, False), (11, 37, 24, 2, True), (20, 18, 8, 1, True), (1, 1, 8, 3, False),
+@pytest.mark.parametrize(("m", "n", "d", "buffers", "causal", "size"), [
+    (9, 37, 8, 8, False, 1.0), (11, 37, 24, 2, True, 1.0), (20, 18, 8, 1, True, 1.0), (1, 1, 8, 3, False, 1.0),
+    (9, 20, 8, 2, False, 2.0**-127), (9, 20, 8, 2, False, 2.0**-123),
 ])  # fmt: skip
-def test_gradients_have_the_oracle_s_bits(m: int, n: int, d: int, buffers: int, causal: bool) -> None:
-    """Ragged tiles, fewer buffers than tiles of keys, rows without keys."""
-    got, want = both(m, n, d, buffers, causal)
+def test_gradients_have_the_oracle_s_bits(m: int, n: int, d: int, buffers: int, causal: bool, size: float) -> None:
+    """Ragged tiles, fewer buffers than tiles of keys, rows without keys, subnormal gradients."""
+    got, want = both(m, n, d, buffers, causal, size=size)
     assert got == want
     if d == 8:
-        got, want = both(m, n, d, buffers, causal, kernel=HOPPER)
+        got, want = both(m, n, d, buffers, causal, kernel=HOPPER, size=size)
         assert got == want
 
 
@@ -116,23 +119,28 @@ def test_row_sums_of_products_have_the_oracle_s_bits() -> None:
     assert got != wrong
 
 
-def test_gradients_are_those_of_softmax_attention() -> None:
-    """Against the derivative in float64; with a window, and with two heads of queries for one of keys."""
+@pytest.mark.parametrize(("m", "n", "window", "right"), [(40, 150, (60, 10), 10), (12, 4, (1, -1), 4)])
+def test_gradients_are_those_of_softmax_attention(m: int, n: int, window: tuple[int, int], right: int) -> None:
+    """Against the derivative in float64; windows, and two heads of queries for one of keys.
+
+    FlashAttention-2 takes N for an open side, and FlashAttention-3 takes M - 1, so that more queries than keys differ.
+    """
     rng = np.random.default_rng(0)
-    shapes = (2, 40, 32), (1, 150, 32), (1, 150, 16), (2, 40, 16)
+    shapes = (2, m, 32), (1, n, 32), (1, n, 16), (2, m, 16)
     q, k, v, dout = (lp.round_to(rng.standard_normal(shape), "bfloat16") for shape in shapes)
-    got = lp.attention_grad(q, k, v, dout, window=(60, 10))
-    hopper = lp.attention_grad(q, k, v, dout, window=(60, 10), kernel="fa3_bf16", out_format="float32")
-    group = lp.attention_grad(q, k, v, dout, window=(60, 10), out_format="float32")
-    assert np.linalg.norm(hopper.dk[0] - group.dk.sum(0)) < 0.01 * np.linalg.norm(hopper.dk)
-    assert 0 < np.linalg.norm(hopper.dq - group.dq) < 0.01 * np.linalg.norm(hopper.dq)
-    place, key = np.arange(40)[:, None] + 110, np.arange(150)
-    hidden = (key < place - 60) | (key > place + 10)
+    got = lp.attention_grad(q, k, v, dout, window=window)
+    if m < n:
+        hopper = lp.attention_grad(q, k, v, dout, window=window, kernel="fa3_bf16", out_format="float32")
+        group = lp.attention_grad(q, k, v, dout, window=window, out_format="float32")
+        assert np.linalg.norm(hopper.dk[0] - group.dk.sum(0)) < 0.01 * np.linalg.norm(hopper.dk)
+        assert 0 < np.linalg.norm(hopper.dq - group.dq) < 0.01 * np.linalg.norm(hopper.dq)
+    place, key = np.arange(m)[:, None] + n - m, np.arange(n)
+    hidden = (key < place - window[0]) | (key > place + right)
     for h in range(2):
         a, b, c, e = (x.astype(np.float64) for x in (q[h], k[0], v[0], dout[h]))
         s = np.where(hidden, -np.inf, a @ b.T / np.sqrt(32))
-        p = np.exp(s - s.max(1, keepdims=True))
-        p /= p.sum(1, keepdims=True)
+        p = np.where(hidden, 0, np.exp(s - np.maximum(s.max(1, keepdims=True), -1e30)))
+        p /= np.maximum(p.sum(1, keepdims=True), 1e-30)
         dp = e @ c.T
         ds = p * (dp - (dp * p).sum(1, keepdims=True)) / np.sqrt(32)
         for found, exact in ((got.dq, ds @ b), (got.dk, ds.T @ a), (got.dv, p.T @ e)):
@@ -149,6 +157,10 @@ def test_a_nan_reaches_the_gradients_of_the_tiles_that_meet_it() -> None:
     empty = lp.attention_grad(q[:0], k, v, dout[:0], kernel=KERNEL)
     assert not empty.dk.any()
     assert empty.dq.shape == (0, 8)
+    q, dout = (np.stack([x, x]) for x in (q, dout))
+    none = lp.attention_grad(q, k[None, :0], v[None, :0], dout, kernel=HOPPER)
+    assert none.dk.shape == (1, 0, 8)
+    assert not none.dq.any()
 
 
 @pytest.mark.parametrize(("change", "message"), [

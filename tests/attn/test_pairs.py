@@ -83,6 +83,24 @@ def test_nan_infinity_and_scales_near_the_masks_have_the_oracle_s_bits() -> None
     assert got == want
 
 
+def overflowing(keys: int) -> list[Any]:
+    """Return one query of two heads, and keys whose second half has P = inf: a score exceeds its rounded maximum."""
+    q, k, v = np.zeros((2, 1, 16)), np.zeros((1, keys, 16)), np.ones((1, keys, 8))
+    q[..., :2] = 2.0**20, 2.0**18
+    k[0, : keys // 2, 0] = 1
+    k[0, keys // 2 :, :2] = 2.0**20, 2.0**19
+    return [q, k, v]
+
+
+def test_a_split_with_an_infinite_sum_is_not_empty() -> None:
+    """combine.cu: exp2f(inf - inf) is NaN, which the comparison of the sum with 0 leaves alone."""
+    got, want = both(overflowing(32), splits=2)
+    for bits, expected in zip(got, want, strict=True):
+        numbers = [np.array(x, np.uint32).view(np.float32) for x in (bits, expected)]
+        assert np.isnan(numbers[0]).all()
+        assert np.isnan(numbers[1]).all()
+
+
 WRONG = {
     "tile": 32, "rotation": 0, "half": 5, "rounds_before_scaling": True, "own_tile_last": True, "two_factors": True,
     "by_key": True, "far_first": True, "one_sum": True, "scaled_growth": True,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_attention_oracle import GPU, operands, oracle_of
+from test_pairs import overflowing
 
 import lowprec as lp
 from lowprec.attn.forward import scale_of_scores
@@ -58,7 +59,9 @@ def both(
     got = lp.attention(q, k[None], v[None], kernel=kernel, causal=causal, splits=splits, sinks=sinks,
                        out_format="float32", descale=(1, 1, 1.5))  # fmt: skip
     rule, combine = oracle_of(kernel, TILE), dataclasses.replace(combine_of(kernel), **wrong)
-    rule = dataclasses.replace(rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted")
+    rule = dataclasses.replace(
+        rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted", empty_lse=-math.inf
+    )
     scale = Fraction(float(scale_of_scores(kernel, q.shape[-1] ** -0.5, np.float32(1))))
     nats = Fraction(float(np.float32(q.shape[-1] ** -0.5))) if kernel.lse_from_scale else None
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
@@ -73,8 +76,7 @@ def both(
                 part = rule.row(
                     codes[0][head][i], codes[1], codes[2], scale, Fraction(1.5), *bounds, sink=logit, lse_scale=nats
                 )
-                empty = np.float32(kernel.empty_lse).view(np.uint32)
-                parts.append((part[0], 0xFF800000 if part[1] == empty else part[1]))
+                parts.append(part)
             row, total = combine.row(parts)
             want.append(row)
             lse.append(total)
@@ -95,6 +97,14 @@ def test_split_keys_have_the_oracle_s_bits(name: str) -> None:
         if kernel.sink is not None:
             got, want = both(kernel, data, splits, causal=causal, sink=0.75)
             assert got == want
+
+
+def test_a_split_with_an_infinite_sum_is_not_empty() -> None:
+    """FlashAttention-2 gives the log-sum-exp inf to no keys in one split, -inf to a split without keys."""
+    (q,), (k,), (v,) = ([x.reshape(-1, x.shape[-1])] for x in overflowing(64))
+    (out, lse), (_, expected) = both(small("flash2_splitkv"), [q, k, v], 2, causal=False)
+    assert lse == expected == [[0x7F800000]] * 2
+    assert np.isnan(np.array(out, np.uint32).view(np.float32)).all()
 
 
 @pytest.mark.slow

@@ -207,7 +207,8 @@ def combined(parts: Sequence[tuple[list[int], int]], lanes: int = 32) -> tuple[l
     while len(threads) > 1:
         half = len(threads) // 2
         threads = [plus(threads[i], threads[i + half]) for i in range(half)]
-    whole: Exact = math.inf if threads[0] == 0 else plus(log2(threads[0]), largest)
+    total = threads[0]
+    whole: Exact = math.inf if total == 0 else total if math.isnan(total) else plus(log2(total), largest)
     out: list[Exact] = [Fraction(0)] * len(parts[0][0])
     for (part, _), lse in zip(parts, lses, strict=True):
         weight = _flushed(exp2(plus(lse, negated(whole))))
