@@ -26,7 +26,9 @@ def _sides(text: str) -> tuple[str, str]:
 @click.option("--norm", metavar="NORM", help="RMSNorm.")
 @click.option("--log-softmax", metavar="FORMAT", help="Format of the log-sum-exp and of log-probabilities.")
 @click.option("--logit-size", type=float, metavar="SIZE", help="Size of the largest logits; their step grows with it.")
-@click.option("--measured", type=click.FloatRange(min=0), metavar="X", help="Your mean absolute difference.")
+@click.option(
+    "--measured", type=click.FloatRange(min=0, min_open=True), metavar="X", help="Your mean absolute difference."
+)
 @click.option("--checkpoint", metavar="FILE", help="Checkpoint of `lowprec train`.  [default: nano, trained once]")
 @machine_readable
 def expect_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from .. import _jit
 from .._checks import check_positive
 from ..cast.casts import round_to
 from ..definitions.code import code_hash
+from ..format.catalogue import formats
 from ..format.format import Format
 from ..moe.data.corpus import held_out_windows
 from ..moe.data.sources import load_corpus
@@ -24,11 +26,13 @@ from ..moe.model.config import configs
 from ..moe.model.config_file import check_tiles
 from ..moe.model.layers import RMSNorm
 from ..moe.model.model import Model
+from ..moe.run.checkpoint import CheckpointError
 from ..moe.run.schedule import Schedule
 from ..moe.run.trainer import Trainer
 from ..norm.norm import Norm
+from ..order.order import DTYPES
 from ..recipe import Recipe
-from .mismatch import Floats, Mismatch, contribution
+from .mismatch import Floats, Mismatch, PartContribution, contribution
 from .side import PARTS, Side, explicit, mixed, with_other_order
 
 Progress = Callable[[int, int], None]
@@ -79,23 +83,28 @@ class Expectation(Mismatch):
         if self.measured is None:
             return ""
         if not self.difference:
-            return "the two sides are equal here: any difference has another cause; find it with lowprec diverge"
+            return "these sides make no difference here: yours has another cause; find it with lowprec diverge"
         ratio = self.measured / self.difference
         text = f"yours ({self.measured:.3g}) is {ratio:.2g}x the expected difference"
         if ratio > _FACTOR:
             found = [f"{name} ({mean / self.difference:.2g}x)" for name, mean in self.candidates]
-            enough = [name for name, mean in self.candidates if mean * _FACTOR >= self.measured]
+            low, high = self.measured / _FACTOR, self.measured * _FACTOR
+            near = [name for name, mean in self.candidates if low <= mean <= high]
             tried = f"; one more change of the rollout gives: {', '.join(found)}" if found else ""
-            where = f"look at {' or '.join(enough)}" if enough else (
-                "none reaches yours: look at weights, tokens, positions and temperature of both sides first "
+            where = f"look at {' or '.join(near)}" if near else (
+                "none comes near yours: look at weights, tokens, positions and temperature of both sides first "
                 "(lowprec diverge)"
             )  # fmt: skip
             return f"{text}{tried}; {where}"
         if ratio < 1 / _FACTOR:
             return f"{text}: compare the probabilities of your tokens with the table; likely tokens differ less"
-        parts = sorted(self.parts, key=lambda part: -np.nan_to_num(part.kl_alone))[:2]
-        names = " and ".join(part.name for part in parts)
-        return f"{text}, as these sides make it{f'; most comes from {names}' if names else ''}"
+        names, rest = [], self.mean / 2
+        for part in sorted(self.parts, key=_largest, reverse=True):
+            if rest > 0:
+                names.append(part.name)
+                rest -= _largest(part)
+        most = "" if rest > 0 else f"; most comes from {' and '.join(names)}"
+        return f"{text}, as these sides make it{most}"
 
     def by_probability(self) -> list[tuple[str, int, float]]:
         """Return the number of tokens and the mean absolute difference for ranges of the trainer's probability."""
@@ -116,6 +125,11 @@ class Expectation(Mismatch):
         return "\n".join([*lines, *(["", self.verdict] if self.verdict else [])])
 
 
+def _largest(part: PartContribution) -> float:
+    """Return the larger of a part's two contributions, at least 0."""
+    return float(np.nanmax((part.kl_alone, part.kl_reduction, 0.0)))
+
+
 def trained_miniature(seed: int = 0, progress: Progress | None = None) -> Trainer:
     """Return the default model of `expect`: ``nano``, trained on the standard library, kept in the cache folder."""
     config = dataclasses.replace(configs["nano"], batch=_BATCH)
@@ -123,14 +137,16 @@ def trained_miniature(seed: int = 0, progress: Progress | None = None) -> Traine
     folder = _jit.cache_folder
     file = None if folder is None else Path(folder) / f"miniature_{code_hash()[:12]}_{corpus.sha256[:12]}_{seed}.npz"
     if file is not None and file.exists():
-        return Trainer.load(file, data=corpus)
+        with contextlib.suppress(CheckpointError):  # a file that was cut is trained again
+            return Trainer.load(file, data=corpus)
     trainer = Trainer(config, "bf16", corpus, seed=seed, schedule=Schedule(_LEARNING_RATE, _STEPS // 10, _STEPS))
     for step in range(_STEPS):
         trainer.step()
         if progress is not None:
             progress(step + 1, _STEPS)
     if file is not None:
-        trainer.save(file)
+        with contextlib.suppress(CheckpointError):  # the folder may be full, or gone
+            trainer.save(file)
     return trainer
 
 
@@ -175,8 +191,9 @@ def expect(
     Raises
     ------
     ValueError
-        If a recipe stores float64 or uses delayed scaling, whose scales depend on earlier steps, or logits are not
-        finite in their format.
+        If a recipe stores float64 or uses delayed scaling, whose scales depend on earlier steps; if logits or their
+        log-probabilities are not finite in their format, or all logits are equal in it at `logit_size`; if a norm is
+        no RMSNorm.
 
     Notes
     -----
@@ -193,7 +210,7 @@ def expect(
     """
     for name, given in (("logit_size", logit_size), ("measured", measured)):
         if given is not None:
-            check_positive("expect", name, given, zero=name == "measured")
+            check_positive("expect", name, given)
     sides = [side if isinstance(side, Side) else Side.of(side) for side in (train, rollout)]
     for side in sides:
         if side.recipe.activations == "float64":
@@ -204,40 +221,65 @@ def expect(
     model, config = trainer.model, trainer.config
     if tokens is None:
         tokens = held_out_windows(trainer.corpus, config.sequence, TOKENS)
+    elif np.ndim(tokens) != 2 or not len(tokens):
+        raise ValueError(f"expect: tokens must have shape [windows >= 1, sequence + 1 >= 2], got {np.shape(tokens)}")
     for side in sides:
         check_tiles(config, side.recipe)
+        if side.norm is not None:
+            _check_norm(side.norm, config.dim)
     a, b = (explicit(side, config) for side in sides)
     passes = Passes(model, tokens, progress)
     variants = {part: (mixed(a, b, part), mixed(b, a, part)) for part in PARTS} if contributions else {}
     variants = {part: pair for part, pair in variants.items() if pair != (a, b)}
-    passes.total = 3 + 2 * len(variants)
+    other = with_other_order(a)
+    passes.total = 2 + sum(side is not None for pair in (*variants.values(), (other,)) for side in pair)
     logits = passes.logits(a)
     size = float(np.median(logits.max(1)))
-    passes.shift = 0.0 if logit_size is None else logit_size - size
-    p, q = passes.log_probabilities(a, logits), passes(b)
+    if logit_size is not None:
+        passes.shift = logit_size - size
+        _check_steps(logit_size, float(np.median(logits.std(1))), (a.logits, b.logits, formats["float32"]))
+    logits_of_b = passes.logits(b)
+    p, q = passes.log_probabilities(a, logits), passes.log_probabilities(b, logits_of_b)
+    likeliest, other_likeliest = passes.rounded(a, logits).argmax(1), passes.rounded(b, logits_of_b).argmax(1)
+    at = np.arange(len(p)), tokens[:, 1:].reshape(-1)
+    ratio, changes = q[at] - p[at], dict[str, Side]()
+    if measured is not None and measured > _FACTOR * np.abs(ratio).mean() > 0:
+        changes = {f"{key}={value}": explicit(_changed(sides[1], key, value), config) for key, value in _TRIED.items()}
+        changes = {name: change for name, change in changes.items() if change != b}
+        passes.total += len(changes)
     kl = divergence(p, q)
     parts = []
     for part, pair in variants.items():
         alone, spared = (None if side is None else divergence(p, passes(side)) for side in pair)
         parts.append(contribution(part, kl, alone, spared))
-    other = with_other_order(a)
     floor = np.nan if other is None else float(divergence(p, passes(other)).mean())
-    at = np.arange(len(p)), tokens[:, 1:].reshape(-1)
-    ratio = q[at] - p[at]
-    tried = list[tuple[str, float]]()
-    if measured is not None and measured > _FACTOR * np.abs(ratio).mean() > 0:
-        for key, value in _TRIED.items():
-            change = explicit(_changed(sides[1], key, value), config)
-            if change != b:
-                tried.append((f"{key}={value}", float(np.abs(passes(change)[at] - p[at]).mean())))
+    tried = [(name, float(np.abs(passes(change)[at] - p[at]).mean())) for name, change in changes.items()]
     about = f"{config.name}, {config.layers} blocks of width {config.dim}, after {trainer.steps} steps of training"
     grids = tuple(
         Grid(side.logits, size + passes.shift, float(side.logits.ulp(size + passes.shift))) for side in (a, b)
     )
     return Expectation(
-        sides[0].name, sides[1].name, kl, ratio, float((q.argmax(1) != p.argmax(1)).mean()), floor, "part",
+        sides[0].name, sides[1].name, kl, ratio, float((other_likeliest != likeliest).mean()), floor, "part",
         tuple(parts), len(tokens), about, np.exp(p[at]), grids, measured, tuple(tried),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _check_norm(norm: Norm, width: int) -> None:
+    """Raise ValueError unless a norm computes RMSNorm, up to rounding."""
+    given = np.random.default_rng(0).uniform(0.5, 2, (2, width)).astype(DTYPES[norm.dtypes[0]])
+    x, gain = given.astype(np.float64)
+    if not np.allclose(norm(*given, eps=0).astype(np.float64), x * gain / np.sqrt(np.square(x).mean()), rtol=0.03):
+        raise ValueError(f"expect: norm must be an RMSNorm, got {norm.name}")
+
+
+def _check_steps(size: float, spread: float, kinds: tuple[Format, ...]) -> None:
+    """Raise ValueError if a format's step at the size of the logits is larger than their standard deviation."""
+    for fmt in kinds:
+        if (step := float(fmt.ulp(size))) > spread:
+            raise ValueError(
+                f"expect: logit_size must be where {fmt} steps by at most {spread:.3g}, the standard deviation of the "
+                f"logits, got {size:g}, where it steps by {step:.3g}"
+            )
 
 
 def _changed(side: Side, key: str, value: str) -> Side:
@@ -285,16 +327,25 @@ class Passes:
 
     def log_probabilities(self, side: Side, logits: NDArray[np.float32]) -> Floats:
         """Return log p, given logits before they are moved and rounded."""
-        rounded: Floats = round_to(logits + np.float32(self.shift), side.logits).astype(np.float64)
-        if not np.isfinite(rounded).all():
-            raise ValueError(f"expect: logits must be finite in {side.logits}, got infinite ones or NaN")
+        rounded = self.rounded(side, logits)
         largest = rounded.max(1, keepdims=True)
         total: Floats = largest + np.log(np.exp(rounded - largest).sum(1, keepdims=True))
         if side.log_softmax is None:
             out: Floats = rounded - total
             return out
         low = rounded - round_to(total, side.log_softmax)
-        return np.asarray(round_to(low, side.log_softmax), np.float64)
+        return _finite("log-probabilities", np.asarray(round_to(low, side.log_softmax), np.float64), side.log_softmax)
+
+    def rounded(self, side: Side, logits: NDArray[np.float32]) -> Floats:
+        """Return moved and rounded logits, given those before."""
+        moved = round_to(logits + np.float32(self.shift), side.logits)
+        return _finite("logits", moved.astype(np.float64), side.logits)
+
+
+def _finite(name: str, x: Floats, fmt: Format) -> Floats:
+    if not np.isfinite(x).all():
+        raise ValueError(f"expect: {name} must be finite in {fmt}, got infinite ones or NaN")
+    return x
 
 
 class _Formulas(RMSNorm):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..format.catalogue import formats
 from ..recipe import LinearSpec
+from ..recipe.linears import OF_ALL_GEMMS
 from ..tensorcore.catalogue import accumulators
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Mismatch:
     flips : float
         Fraction of tokens for which the most likely next token differs.
     noise_floor : float
-        KL divergence between the trainer's precision with sums in its order and in another order; NaN if the
-        accumulator has only one order.
+        KL divergence between the trainer's precision with sums in its order and in another order; NaN unless
+        every layer's accumulator has another order.
     group_by : str
         Kind of the groups: "layer", "part", "kind", "ingredient", or "None".
     parts : tuple of PartContribution
@@ -130,7 +131,9 @@ class Mismatch:
             f"KL            {self.mean:.3e} +- {self.error:.1e} nats per token, largest {self.kl.max():.3e}",
             f"log ratio     SD {self.log_ratio.std():.3e}, 1 to 99 %: {low:+.3e} to {high:+.3e}",
             f"flips         {self.flips:.3%} of the likeliest tokens differ",
-            f"floor         {self.noise_floor:.3e}: KL of the same precision, sums in another order",
+            "floor         unknown: not every layer's sums have another order"
+            if math.isnan(self.noise_floor)
+            else f"floor         {self.noise_floor:.3e}: KL of the same precision, sums in another order",
         ]
         if self.parts:
             lines += ["", *self._table()]
@@ -184,7 +187,7 @@ def _with_gemms(to: LinearSpec, of: LinearSpec, fields: tuple[str, ...]) -> Line
 #: Ingredients of a linear layer's precision: functions that return the first layer with the ingredient of the second.
 INGREDIENTS: Mapping[str, Callable[[LinearSpec, LinearSpec], LinearSpec]] = {
     "operands (formats, scales)": lambda a, b: _with_gemms(a, b, ("a", "b")),
-    "accumulator": lambda a, b: _with_gemms(a, b, ("accumulator", "promote_every", "library")),
+    "accumulator": lambda a, b: _with_gemms(a, b, OF_ALL_GEMMS),
     "rounding of the result": lambda a, b: a.with_(out_format=b.out_format),
 }
 

@@ -68,7 +68,7 @@ class Side(Value):
         **parts
             `kv`, codec of the KV cache; `combine`, codec of experts' outputs; `attention`, kernel of attention;
             `router`, format of the gate's operands and logits; `head`, format of the logits; `norm`, RMSNorm;
-            `log_softmax`. Each is a name or an object.
+            `log_softmax`. Each is a name, an object, or None for no change.
 
         Raises
         ------
@@ -79,6 +79,7 @@ class Side(Value):
         """
         if odd := [key for key in parts if key not in OPTIONS]:
             raise TypeError(f"Side.of: unknown part {odd[0]!r}: expected one of {', '.join(OPTIONS)}")
+        parts = {key: value for key, value in parts.items() if value is not None}
         base, changes = load_recipe(recipe), dict[str, Any]()
         for key in ("attention", "combine"):
             changes |= {key: parts[key]} if key in parts else {}
@@ -164,7 +165,9 @@ def _part_of_tensor(name: str) -> str:
 
 
 def with_other_order(side: Side) -> Side | None:
-    """Return one side with sums in another order, or None if no layer's accumulator has one."""
-    rules = tuple(LayerRule(r.pattern, reordered(r.linear) or r.linear) for r in side.recipe.rules)
-    made = dataclasses.replace(side, recipe=dataclasses.replace(side.recipe, rules=rules))
-    return None if made == side else made
+    """Return one side with sums in another order, or None unless every layer's accumulator has one."""
+    linears = [(rule.pattern, reordered(rule.linear)) for rule in side.recipe.rules]
+    rules = tuple(LayerRule(pattern, linear) for pattern, linear in linears if linear is not None)
+    if len(rules) < len(linears):
+        return None
+    return dataclasses.replace(side, recipe=dataclasses.replace(side.recipe, rules=rules))

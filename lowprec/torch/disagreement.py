@@ -153,13 +153,12 @@ def _mixed(a: Keys, b: Keys, change: Callable[[LinearSpec, LinearSpec], LinearSp
 
 
 def _reordered(a: Keys) -> Keys | None:
-    """Return the precisions with sums in another order, or None if no layer's accumulator has one."""
-    found = dict(a)
+    """Return the precisions with sums in another order, or None unless every layer's accumulator has one."""
+    found: Keys = {}
     for name, keys in a.items():
         precisions = [LayerPrecision.from_key(key) for key in keys]
-        others = [reordered(precision.spec) for precision in precisions]
-        if None not in others:
-            found[name] = tuple(
-                p._replace(spec=other).key for p, other in zip(precisions, others, strict=True) if other is not None
-            )
-    return found if found != a else None
+        others = [p._replace(spec=spec).key for p in precisions if (spec := reordered(p.spec)) is not None]
+        if len(others) < len(keys):
+            return None
+        found[name] = tuple(others)
+    return found or None

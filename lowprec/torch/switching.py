@@ -66,6 +66,6 @@ def log_probabilities(output: Any) -> Tensor:
 
 
 def divergence(p: Tensor, q: Tensor) -> Floats:
-    """Return KL(p || q) of each token, given log-probabilities."""
-    found: Floats = (p.exp() * (p - q)).sum(1).numpy()
+    """Return KL(p || q) of each token, given log-probabilities; -inf in p, as of masked logits, adds 0."""
+    found: Floats = torch.where(p.exp() > 0, p.exp() * (p - q), 0).sum(1).numpy()
     return found

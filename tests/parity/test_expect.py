@@ -11,6 +11,8 @@ from lowprec.cli.app import cli
 from lowprec.moe.data.sources import load_corpus
 from lowprec.moe.run.schedule import Schedule
 from lowprec.moe.run.trainer import Trainer
+from lowprec.parity.expect import trained_miniature
+from lowprec.parity.side import OPTIONS
 
 OPERANDS = "operands (formats, scales)"
 
@@ -39,7 +41,7 @@ def test_equal_sides_differ_in_nothing(expected):
     assert found.parts == ()
     assert not found.log_ratio.any()
     assert not found.kl.any()
-    assert found.verdict.startswith("the two sides are equal here")
+    assert found.verdict.startswith("these sides make no difference here")
 
 
 @pytest.mark.ci
@@ -49,11 +51,12 @@ def test_equal_sides_differ_in_nothing(expected):
         ({"kv": "fp8_1x128"}, "KV cache"), ({"head": "float32"}, "head"), ({"router": "float32"}, "router"),
         ({"attention": "fa3_fp8"}, "attention"), ({"combine": "fp8_1x128"}, "dispatch, combine"),
         ({"norm": "vllm_rms_norm_16"}, "norms"), ({"log_softmax": "bfloat16"}, "log-softmax"),
+        ({"recipe": lp.recipes["bf16"].with_(injected_error="gain=0.01")}, "accumulator"),
     ],
 )  # fmt: skip
 def test_a_change_is_its_own_part(expected, options, part):
     """Alone, it is the whole difference; with it left out, nothing is left."""
-    found = expected("bf16", lp.Side.of("bf16", **options))
+    found = expected("bf16", lp.Side.of(**{"recipe": "bf16", **options}))
     (row,) = found.parts
     assert row.name == part
     assert row.kl_alone == row.kl_reduction == found.mean > 0
@@ -65,6 +68,10 @@ def test_recipes_differ_in_operands_accumulators_and_transfers(expected):
     assert [part.name for part in found.parts] == [OPERANDS, "accumulator", "dispatch, combine"]
     assert np.isnan(found.parts[1].kl_alone)  # FP8 tensor cores take no BF16 operands
     assert found.parts[0].kl_alone > 0.5 * found.mean > 10 * found.noise_floor > 0
+    assert expected("bf16", "dsv3", measured=found.difference).verdict.endswith(f"; most comes from {OPERANDS}")
+    reverse = expected("dsv3", "bf16", contributions=False)
+    assert np.isnan(reverse.noise_floor)  # only its layers in BF16 have another order
+    assert "floor         unknown" in str(reverse)
 
 
 @pytest.mark.slow
@@ -84,16 +91,73 @@ def test_a_larger_measured_difference_names_what_would_make_it(expected):
     assert found.measured > 2 * found.difference
     assert dict(found.candidates)["kv=fp8_1x128"] > 0.5 * cache.difference
     assert "look at kv=fp8_1x128" in found.verdict
-    assert "none reaches yours" in expected("bf16", "dsv3", measured=9.0).verdict
+    near = [name for name, mean in found.candidates if 0.5 <= mean / found.measured <= 2]
+    assert found.verdict.endswith(f"look at {' or '.join(near)}")
+    assert len(near) < len(found.candidates)
+    for rollout in ("dsv3", lp.Side.of("bf16", head="float32")):  # the latter with head=bfloat16 is the trainer
+        assert "none comes near yours" in expected("bf16", rollout, measured=9.0).verdict
     assert (
         "as these sides make it" in expected("bf16", "dsv3", measured=1.2 * expected("bf16", "dsv3").difference).verdict
     )
 
 
-@pytest.mark.slow
-def test_logits_that_overflow_are_an_error(expected):
-    with pytest.raises(ValueError, match="expect: logits must be finite in float16"):
-        expected("bf16", lp.Side.of("bf16", head="float16"), logit_size=1e6)
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ({"head": "e8m0fnu"}, {}, "expect: logits must be finite in e8m0fnu"),
+        ({"log_softmax": "e8m0fnu"}, {}, "expect: log-probabilities must be finite in e8m0fnu"),
+        (
+            {},
+            {"logit_size": 1e6},
+            "logit_size must be where bfloat16 steps by at most .*, got 1e.06, where it steps by 4",
+        ),
+        ({}, {"tokens": np.zeros(9, np.uint8)}, r"expect: tokens must have shape .*, got \(9,\)"),
+        ({}, {"tokens": np.zeros((0, 9), np.uint8)}, r"expect: tokens must have shape .*, got \(0, 9\)"),
+        ({"norm": "torch_cpu_log_softmax_16"}, {}, "expect: norm must be an RMSNorm, got torch_cpu_log_softmax_16"),
+        ({"norm": "torch_cpu_layer_norm"}, {}, "expect: norm must be an RMSNorm, got torch_cpu_layer_norm"),
+    ],
+)
+def test_what_cannot_be_computed_is_an_error(trainer, parts, options, message):
+    tokens = {"tokens": trainer.corpus.held_out[None, :9]}
+    with pytest.raises(ValueError, match=message):
+        lp.expect("bf16", lp.Side.of("bf16", **parts), trainer=trainer, **tokens | options)
+
+
+def test_none_changes_nothing():
+    plain = lp.Side.of("dsv3")
+    side = lp.Side.of("dsv3", **dict.fromkeys(OPTIONS))
+    assert (side.name, side) == ("dsv3", plain)
+
+
+def test_ties_of_log_probabilities_are_no_flips(expected):
+    found = expected("bf16", lp.Side.of("bf16", log_softmax="e5m2"), contributions=False)
+    assert found.mean > 0
+    assert found.flips == 0
+
+
+@pytest.mark.ci
+def test_progress_ends_at_its_total(expected):
+    """Accumulators that refuse an operand are no passes; candidates are."""
+    calls = []
+    expected("bf16", "dsv3", measured=9.0, progress=lambda *numbers: calls.append(numbers))
+    assert [done for done, _ in calls] == list(range(1, len(calls) + 1))
+    assert all(done <= total for done, total in calls)
+    assert calls[-1][0] == calls[-1][1]
+
+
+@pytest.mark.ci
+def test_a_trained_model_survives_a_cut_file_and_a_missing_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("lowprec._jit.cache_folder", tmp_path)
+    monkeypatch.setattr("lowprec.parity.expect._STEPS", 1)
+    monkeypatch.setattr(Trainer, "step", lambda trainer: None)
+    trained_miniature()
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:1000])
+    trained_miniature()
+    assert file.read_bytes() == whole
+    monkeypatch.setattr("lowprec._jit.cache_folder", tmp_path / "none")
+    assert trained_miniature().steps == 0
 
 
 def test_by_probability_counts_every_token(expected):
@@ -110,6 +174,7 @@ def test_by_probability_counts_every_token(expected):
         (("float64", "bf16"), "expect: recipe must store bfloat16 or float32, got float64"),
         (("bf16", "bf16", "--logit-size", "nan"), "expect: logit_size must be"),
         (("bf16", "bf16", "--measured", "inf"), "expect: measured must be"),
+        (("bf16", "bf16", "--measured", "0"), "--measured must be >0, got 0.0"),
         (("bf16", "dsv9"), "unknown recipe 'dsv9'"),
         (("bf16", "dsv3", "--kv", "fp9"), "unknown codec 'fp9'"),
         (("bf16", "dsv3", "--head", "bf99"), "unknown format 'bf99'"),
@@ -131,6 +196,6 @@ def test_command(trainer, tmp_path, monkeypatch):
     found = CliRunner().invoke(cli, [*words, "--measured", "1"])
     assert found.exit_code == 0, found.output
     assert "bf16 head=float32 (train) against bf16 head=bfloat16 (rollout), 128 tokens" in found.output
-    assert "none reaches yours" in found.output
+    assert "none comes near yours" in found.output
     rows = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert {row["name"]: row["value"] for row in rows}["step of the trainer's logits"] < 1e-6
