@@ -22,7 +22,7 @@ from ..scaling.quantized import Quantized
 from ..tensorcore.library import gemm_libraries
 from .checksum import U, half_ulp
 from .derived import Tolerance
-from .faults import named_output
+from .named import named_output
 from .product import Errors, Order, errors_of
 
 _LEAST = 2.0**-125  # limit of flushed values, in units of the largest weight, with a margin for their roundings

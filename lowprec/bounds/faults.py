@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..cast.casts import decode, encode, round_to
-from ..format.catalogue import Format, formats
+from ..format.catalogue import formats
 from ..registry import Registry
 from ..scaling.quantize import quantize
 from ..scaling.quantized import Quantized
 from ..tensorcore.accumulator import AlignedSum
-from ..tensorcore.library import gemm_libraries
 from ..tensorcore.matmul import matmul_f32
 from ..tensorcore.operands import slice_k
 from .product import Product
@@ -344,60 +343,3 @@ _add("A and B swapped", "returns the transposed product", product=_swapped)
 _add("alpha dropped", "leaves out alpha", product=_other("alpha", 1.0))
 _add("beta dropped", "leaves out beta", product=_other("beta", 1.0))
 _add("C dropped", "leaves out the addend", product=_other("beta", 0.0))
-
-
-def named(product: Product, expected: NDArray[np.float64], d: NDArray[np.float64]) -> str:
-    """Return the name of the fault with which a product gives the result `d`, or "" if there is none."""
-    right = product.result()
-    c = None if product.c is None else np.asarray(product.c).T
-    sources = None if product.sources is None else (product.sources[1], product.sources[0])
-    options, library = dict(product.options), gemm_libraries.get(product.options.get("library", "deepgemm"))
-    if library.stream_k:
-        blocks, rows, columns = library.stream_k
-        options["library"] = library.with_(stream_k=(blocks, columns, rows))
-    exchanged = Product(product.b, product.a, c, options, sources)
-
-    def wrong() -> Iterator[tuple[str, Result | None]]:
-        for name in faults:
-            yield name, faults[name].apply(product, right)
-        for name in faults:  # faults of B, and of columns
-            found = faults[name].apply(exchanged, right.T)
-            yield f"{name}, with A and B exchanged", None if found is None else found.T
-
-    return _nearest(wrong(), right, expected, d, formats.get(product.options["out_format"]))
-
-
-def named_output(right: Result, expected: NDArray[np.float64], d: NDArray[np.float64], target: Format) -> str:
-    """Return the name of the fault that explains a result of any computation, or "" if no fault does."""
-    right = np.atleast_1d(right)
-    expected, d = np.atleast_1d(expected), np.atleast_1d(d)
-    outputs = {name: faults[name].output for name in faults}
-    wrong = ((name, round_to(change(right.copy()), target)) for name, change in outputs.items() if change is not None)
-    return _nearest(wrong, right, expected, d, target)
-
-
-def _nearest(
-    results: Iterable[tuple[str, Result | None]], right: Result, expected: NDArray[np.float64], d: NDArray[np.float64],
-    target: Format,
-) -> str:  # fmt: skip
-    """Return the name of the wrong result nearest to d if they differ only by rounding, else ""."""
-    ulp = 2.0**-target.mantissa_bits
-    best, least = "", 0.1  # limit, relative to the distance from the right result
-    with np.errstate(all="ignore"):
-        far = _distance(d, right)
-        for name, wrong in results:
-            if wrong is None or np.array_equal(wrong, right, equal_nan=True):
-                continue
-            noise = ulp * np.abs(wrong) + 4 * np.nan_to_num(expected)
-            near = _distance(d, wrong)
-            if near == 0:
-                return name
-            if near < least * far and (np.abs(d - wrong) <= noise).mean() > 0.99:
-                best, least = name, near / far
-    return best
-
-
-def _distance(d: Any, other: Any) -> float:
-    """Return the root mean square difference of two arrays; infinite if an element is NaN in only one of them."""
-    off = np.where(np.isnan(d) & np.isnan(other) | (d == other), 0.0, d - other)
-    return float(np.sqrt(np.square(np.nan_to_num(off, nan=np.inf)).mean())) if off.size else 0.0

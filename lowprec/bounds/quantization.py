@@ -22,7 +22,7 @@ from ..scaling.rules import AmaxRule, are_powers
 from ..scaling.spec import TensorSpec
 from .checksum import TINY, Values, half_ulp
 from .derived import Tolerance
-from .faults import named_output
+from .named import named_output
 from .product import Errors
 
 Floats = NDArray[np.float32]

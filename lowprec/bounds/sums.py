@@ -17,7 +17,7 @@ from ..order.order import Order, Steps
 from ..order.rules import Lanes, OrderRule
 from .checksum import Values, half_ulp
 from .derived import Tolerance
-from .faults import named_output
+from .named import named_output
 from .product import Errors
 
 Floats = NDArray[np.float32]

@@ -21,7 +21,7 @@ from ..tensorcore.library import gemm_libraries
 from ..tensorcore.operands import check_is_quantized, check_quantized, promotion_interval
 from .checksum import Values
 from .derived import Tolerance
-from .faults import named
+from .named import named
 from .product import Errors, Order, Product, errors_of
 
 _SAMPLED = 1 << 15  # smallest number of outputs to sample
