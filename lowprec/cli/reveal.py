@@ -110,8 +110,8 @@ def invariance_command(
 
     MODULE:FUNCTION takes matrices (M, k) and (n, k) and returns their product (M, n), or with --operands 1 a matrix
     (M, k) and returns M results. NORM is a name of lp.norms. Row 0 stays the same while M grows. Prints each M at which
-    the row's bits change, the share of its outputs that do, and the order of additions before and after. The exit code
-    is 1 if they change.
+    the row's bits change, or for a norm the order of its sum, the share of its outputs that do, and the order of
+    additions before and after. The exit code is 1 if there is such an M.
 
     Examples: lowprec invariance numpy:inner --k 512 --rows 1-64;
     lowprec invariance vllm_rms_norm --k 4096 --rows 1-300
@@ -124,6 +124,7 @@ def invariance_command(
     given: dict[str, Any] = {"sizes": _sizes(rows), "dtype": dtype, "seed": seed}
     try:
         if target in norms:
+            _refuse_options_of_functions(target)
             found = norm_invariance(norms[target], k, **given)
         else:
             function = _function("invariance", target)
@@ -141,6 +142,15 @@ def invariance_command(
     click.echo(found.sentence, err=not short)
     if found.changes:
         sys.exit(1)
+
+
+def _refuse_options_of_functions(norm: str) -> None:
+    from click.core import ParameterSource
+
+    context = click.get_current_context()
+    for name in ("n", "operands", "seconds"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise CommandError(f"invariance: --{name} must be given with a function alone, got the norm {norm}")
 
 
 def _orders(before: Order | None, after: Order | None, short: bool) -> list[str]:

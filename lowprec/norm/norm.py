@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,8 @@ class Norm(Value):
     order : OrderRule
         Order of the sums of a row; its `fma` applies to ``dot``.
     row_orders : tuple of (int, OrderRule)
-        Orders that replace `order` from a number of rows on, in ascending order.
+        Orders that replace `order` from a number of rows on, in ascending order; `with_` removes them if it is given
+        another `order` alone.
     backward_order : OrderRule, optional
         Order of the sums of a row in `backward`; by default, the same.
     columns : ColumnSum
@@ -129,6 +130,11 @@ class Norm(Value):
             found = parse(caller, getattr(self, field))
             if (found or field == "forward") and output not in {name for line in found for name in line.names}:
                 raise ValueError(f"{caller}: {field} must assign {output!r}, got {brief_repr(text)}")
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a norm with the given fields replaced; `order` also replaces `row_orders` that are not given."""
+        changed = super().with_(**changes)
+        return dataclasses.replace(changed, **{"row_orders": ()} | changes) if "order" in changes else changed
 
     def order_for(self, rows: int) -> OrderRule:
         """Return the order of the sums of each row if there are `rows` rows."""

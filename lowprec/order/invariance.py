@@ -23,14 +23,15 @@ _DRAWS = 4  # samples of each kind of operands
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A number of rows at which the bits of a row change, compared with the previous number.
+    """A number of rows at which the bits of a row, or the order of its sum, change, compared with the previous number.
 
     Attributes
     ----------
     m : int
         Number of rows.
     share : float
-        Share of the row's outputs that differ from those with the previous number of rows.
+        Share of the row's outputs that differ from those with the previous number of rows; 0 for a norm whose order
+        changes and whose outputs do not.
     column : int
         Index of an output that differs.
     before, after : Order or None
@@ -58,7 +59,7 @@ class Invariance:
     sizes : tuple of int
         Numbers of rows that were compared.
     changes : tuple of Change
-        Numbers of rows at which the bits of row 0 change.
+        Numbers of rows at which the bits of row 0, or the order of its sum, change.
     outputs : int
         Number of outputs of row 0 that were compared for each size.
     variable : str
@@ -78,8 +79,15 @@ class Invariance:
         count = f"{self.outputs} outputs for each {self.variable} of {span}"
         if not self.changes:
             return f"{self.name}: row 0 keeps its bits in {count}"
-        where = ", ".join(f"{change.m} ({change.share:.0%} of its outputs)" for change in self.changes)
-        return f"{self.name}: row 0 changes its bits at {self.variable} = {where}, in {count}"
+        parts: dict[str, list[str]] = {}
+        for change in self.changes:
+            share = "under 1%" if change.share < 0.01 else f"{change.share:.0%}"
+            where, what = f"{change.m} ({share} of its outputs)", "its bits"
+            if not change.share:
+                where, what = str(change.m), "the order of its sum but no bits"
+            parts.setdefault(what, []).append(where)
+        said = " and ".join(f"{what} at {self.variable} = {', '.join(where)}" for what, where in parts.items())
+        return f"{self.name}: row 0 changes {said}, in {count}"
 
 
 @with_default_fpenv
@@ -141,7 +149,7 @@ def batch_invariance(
     check_callable(caller, function)
     k, n = check_int(caller, "k", k, 1, MOST), check_int(caller, "n", n, 1)
     seconds, seed = check_positive(caller, "seconds", seconds), check_options(caller, dtype, operands, seed)
-    ms = _checked_sizes(caller, sizes, 1)
+    ms = check_sizes(caller, sizes, 1)
     product = _Product(function, k, n, dtype, operands, max(ms), seed)
     inputs = _operands(k, n, DTYPES[dtype], operands, seed)
     changes, before, last = [], None, ms[0]
@@ -197,7 +205,7 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     """
     caller, name = "find_changes", name_of(function)
     check_callable(caller, function)
-    ms = _checked_sizes(caller, sizes, 0)
+    ms = check_sizes(caller, sizes, 0)
     changes: list[Change] = []
     first = last = None
     for m in ms:
@@ -217,7 +225,14 @@ def find_changes(function: Callable[[int], Any], sizes: Sequence[int]) -> Invari
     return Invariance(name, ms, tuple(changes), found.size, "size")
 
 
-def _checked_sizes(caller: str, sizes: Sequence[int], least: int) -> tuple[int, ...]:
+def check_sizes(caller: str, sizes: Sequence[int], least: int) -> tuple[int, ...]:
+    """Return sizes as a tuple of integers of at least `least`.
+
+    Raises
+    ------
+    ValueError
+        If there are no sizes, or one is not such an integer.
+    """
     if np.ndim(sizes) != 1 or not len(sizes):
         raise ValueError(f"{caller}: sizes must be one or more numbers, got {brief_repr(sizes)}")
     return tuple(check_int(caller, "sizes", m, least) for m in sizes)

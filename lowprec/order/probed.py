@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -38,7 +40,7 @@ class RevealError(ValueError):
 def check_options(caller: str, dtype: FormatName, operands: int, seed: int) -> int:
     """Check all three arguments and return the seed."""
     check_choice(caller, "dtype", dtype, FORMATS)
-    check_choice(caller, "operands", operands, (1, 2))
+    check_int(caller, "operands", operands, 1, 2)
     return check_int(caller, "seed", seed, 0)
 
 
@@ -167,8 +169,17 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def takes_tensors(function: Callable[..., Any]) -> bool:
     """Return whether a callable is a function of torch, or its first parameter is annotated as a tensor."""
-    first = next(iter(getattr(function, "__annotations__", {}).items()), ("", ""))
-    return _package(function) == "torch" or (first[0] != "return" and "torch.Tensor" in str(first[1]))
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError):  # a name that is imported for type checkers alone
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # written in C, without a signature
+        signature = inspect.Signature()
+    kinds = [str(parameter.annotation) for parameter in signature.parameters.values()]
+    return _package(inner) == "torch" or (kinds != [] and ("torch.Tensor" in kinds[0] or kinds[0] == "Tensor"))
 
 
 def _package(function: Callable[..., Any]) -> str:

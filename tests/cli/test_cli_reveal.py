@@ -72,5 +72,6 @@ def test_mistakes():
     )
     refused("reveal", "--n", 4, "--write-probes", "x.npz", "--svg", "x.svg", match="--svg must be given with")
     refused("invariance", "numpy:inner", "--rows", "5-1", match="--rows must be numbers from 1 to 65,536 and ranges")
+    refused("invariance", "vllm_rms_norm", "--operands", 1, match="--operands must be given with a function alone")
     refused("invariance", "numpy:inner", "--rows", "1-99999999999", match="from 1 to 65,536")
     refused("reveal", "numpy:pi", "--n", 4, match="function must be callable, got 'numpy:pi', a float")

@@ -235,6 +235,25 @@ def test_few_bits_of_bfloat16_are_undecided_and_most_of_float32():
         assert lp.norms[name].undecided(x.astype(ml_dtypes.bfloat16)).mean() < 0.01
 
 
+def test_a_change_of_the_order_is_listed_if_no_bits_change():
+    """With the seed 0, all outputs in bfloat16 round to the same bits in both orders."""
+    found = norm_invariance(lp.norms["vllm_rms_norm_16"], 4096, sizes=(255, 256), dtype="bfloat16")
+    (change,) = found.changes
+    assert (change.m, change.share, change.before == change.after) == (256, 0.0, False)
+    assert "row 0 changes the order of its sum but no bits at M = 256, in 262144 outputs" in found.sentence
+    with pytest.raises(TypeError, match=r"norm must be of class Norm, such as lp\.norms.*, got 'vllm_rms_norm'"):
+        norm_invariance("vllm_rms_norm", 4096)
+
+
+def test_a_given_order_holds_for_all_numbers_of_rows():
+    norm, x = lp.norms["llama_rms_norm_cuda"], np.array([row(1040, seed) for seed in range(16)])
+    mine = norm.with_(order=lp.orders["sequential"])
+    assert mine.order_for(16) is mine.order
+    assert (mine(x) == [mine(each) for each in x]).all()
+    assert mine.with_(row_orders=norm.row_orders).order_for(16) is norm.order_for(16)
+    assert mine.name == "llama_rms_norm_cuda(order=sequential)"
+
+
 def test_rows_change_the_bits_of_a_row():
     x = np.array([row(1040, seed) for seed in range(256)])
     vllm, reduced = (lp.norms[name] for name in ("vllm_rms_norm", "llama_rms_norm_cuda"))
@@ -259,6 +278,7 @@ def test_rows_change_the_bits_of_a_row():
         (lambda: norm_invariance(lp.norms["te_rms_norm"], 2053, dtype="bfloat16"),
          "norm_invariance: dtype must be 'float32', got 'bfloat16'"),
         (lambda: norm_invariance(lp.norms["te_rms_norm"], 2053, sizes=()), "sizes must be one or more numbers"),
+        (lambda: norm_invariance(lp.norms["te_rms_norm"], 2053, sizes=5), "sizes must be one or more numbers"),
         (lambda: Threads("x", ((1, 9, 1, 0, 1),)), "Threads x: launches must be an integer >= 1, got 0"),
         (lambda: Threads("x", inside="tree"), "Threads x: inside must be one of 'in_turn', 'pairwise', 'by_place'"),
         (lambda: Threads("x", warps="up"), "Threads x: warps must be one of 'in_turn'"),

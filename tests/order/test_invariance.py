@@ -135,7 +135,7 @@ def test_results_of_a_row_are_alike_for_all_sizes(function, got):
 def test_arguments_are_checked():
     for given in ({"k": 0}, {"k": 1 << 17}, {"k": 4, "n": 0}, {"k": 4, "sizes": ()}, {"k": 4, "sizes": (0,)},
                   {"k": 4, "sizes": np.zeros(0, int)}, {"k": 4, "dtype": "fp8"}, {"k": 4, "seconds": -1},
-                  {"k": 4, "seed": -1}):  # fmt: skip
+                  {"k": 4, "seed": -1}, {"k": 4, "operands": 1.0}):  # fmt: skip
         with pytest.raises(ValueError, match=f"batch_invariance: {list(given)[-1]} must be"):
             batch_invariance(in_turn, **given)
     with pytest.raises(TypeError, match="batch_invariance: function must be callable, got 3"):

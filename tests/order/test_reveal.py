@@ -1,6 +1,8 @@
 """Orders of callables: planted, those of real libraries, and callables that have none."""
 
+import functools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -146,9 +148,22 @@ def test_liars_are_refused_with_evidence(liar):
 
 def test_annotated_functions_take_tensors():
     def tensors(x: "torch.Tensor"): ...  # noqa: F821
+    def imported_for_checkers(x: "Tensor"): ...  # noqa: F821
+    def second(x, w: "torch.Tensor" = None): ...  # noqa: F821
     def arrays(x) -> "torch.Tensor": ...  # noqa: F821
 
-    assert [takes_tensors(function) for function in (tensors, arrays, np.sum)] == [True, False, False]
+    class Layer:
+        def __call__(self, x: "torch.Tensor"): ...  # noqa: F821
+
+    known = types.FunctionType(tensors.__code__, {"T": types.new_class("torch.Tensor")})
+    known.__annotations__ = {"x": "T"}
+    of_torch = types.FunctionType(arrays.__code__, {})
+    of_torch.__module__ = "torch.nn.functional"
+    yes = tensors, imported_for_checkers, Layer(), known, functools.partial(of_torch, 1), functools.partial(second, 1)
+    assert [takes_tensors(function) for function in yes] == [True] * len(yes)
+    assert not any(
+        takes_tensors(function) for function in (arrays, second, np.sum, np.add, max, functools.partial(sum))
+    )
 
 
 def test_a_sort_has_no_confident_answer():

@@ -137,6 +137,9 @@ def test_numbers_by_seed_are_paired():
     assert (difference.value, *difference.ci90) == pytest.approx((2.0, 2 - 6.3138, 2 + 6.3138), abs=1e-4)
     assert estimate(means, "m", "twice", over="b").ci90 == (2.0, 2.0)
     assert outcome_of(estimate(SeedMeans({("m", "a"): [1.0]}), "m", "a"), (0.0, 2.0)) == "not resolved"
+    for other, got in (([1.0], "{'a': 2, 'b': 1}"), (3.0, "{'a': 2, 'b': None}")):
+        with pytest.raises(ValueError, match=f"SeedMeans: m must have as many seeds for all arms compared, got {got}"):
+            estimate(SeedMeans({("m", "a"): [1.0, 2.0], ("m", "b"): other}), "m", "a", over="b")
 
 
 def test_what_no_sample_changes_is_its_own_interval():

@@ -55,15 +55,17 @@ class SeedMeans:
 
     def variance(self, metric: str, condition: str, weights: Mapping[str, float], /) -> tuple[float, float]:
         """Return the variance of a weighted sum of means, which is paired by seed, and its degrees of freedom."""
-        total = np.sum([weight * np.asarray(self.values[metric, arm]) for arm, weight in weights.items()], axis=0)
-        if not np.ndim(total):
+        rows = {arm: weight * np.asarray(self.values[metric, arm]) for arm, weight in weights.items()}
+        seeds = {arm: row.size if row.ndim else None for arm, row in rows.items()}
+        if len({*seeds.values()}) > 1:
+            raise ValueError(f"SeedMeans: {metric} must have as many seeds for all arms compared, got {seeds}")
+        if not np.ndim(total := np.sum([*rows.values()], axis=0)):
             return 0.0, math.inf
         return (float(np.var(total, ddof=1)) / len(total), len(total) - 1.0) if len(total) > 1 else (math.nan, 0.0)
 
     def is_nonnegative(self, metric: str, arm: str, condition: str = "", /) -> bool:
         """Return whether the numbers of the seeds are positive; False for a single number."""
-        rows = np.asarray(self.values[metric, arm])
-        return bool(rows.ndim and (rows > 0).all())
+        return bool(np.ndim(rows := self.values[metric, arm]) and np.greater(rows, 0).all())
 
 
 @dataclass(frozen=True)
