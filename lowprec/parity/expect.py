@@ -85,9 +85,9 @@ class Expectation(Mismatch):
         if not self.difference:
             return "these sides make no difference here: yours has another cause; find it with lowprec diverge"
         ratio = self.measured / self.difference
-        text = f"yours ({self.measured:.3g}) is {ratio:.2g}x the expected difference"
+        text = f"yours ({self.measured:.3g}) is {ratio:.3g}x the expected difference"
         if ratio > _FACTOR:
-            found = [f"{name} ({mean / self.difference:.2g}x)" for name, mean in self.candidates]
+            found = [f"{name} ({mean / self.difference:.3g}x)" for name, mean in self.candidates]
             low, high = self.measured / _FACTOR, self.measured * _FACTOR
             near = [name for name, mean in self.candidates if low <= mean <= high]
             tried = f"; one more change of the rollout gives: {', '.join(found)}" if found else ""

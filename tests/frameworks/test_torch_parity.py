@@ -1,6 +1,8 @@
 """Two stacks under one model: planted differences are named, and rules of A that mend them."""
 
+import gc
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 import lowprec.torch as lpt  # noqa: E402
 from lowprec.parity.operations import Arithmetic, Product, ReciprocalRoot, Sum  # noqa: E402
 from lowprec.parity.stack import Stack  # noqa: E402
+from lowprec.torch.switching import divergence  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 CPU = lp.stacks["torch_cpu"]
@@ -101,6 +104,27 @@ def test_equal_outputs():
     assert str(nan) == "all 2590 outputs of 'torch_cpu' (A) and 'torch_cpu' (B) are equal"
 
 
+def test_no_output_of_a_call_is_kept():
+    """At the end of the second run, one input and one output of the chain are alive."""
+    alive = []
+
+    def chain(x):
+        for _ in range(20):
+            x = torch.neg(x)
+        gc.collect()
+        alive.append(sum(type(t) is torch.Tensor and t.shape == (71, 3) for t in gc.get_objects()))
+        return x.sum()
+
+    lpt.parity(chain, torch.ones(71, 3), CPU, CPU)
+    assert max(alive) < 5
+
+
+def test_masked_logits_have_a_finite_divergence():
+    """KL((1/2, 1/2, 0) || (1/4, 3/4, 0)) is log(4/3) / 2; a second such position has 0."""
+    p, q = (torch.tensor([x, (0.5, 0.5, 0)]).log() for x in ((0.5, 0.5, 0), (0.25, 0.75, 0)))
+    np.testing.assert_allclose(divergence(p, q), [np.log(4 / 3) / 2, 0], rtol=1e-6)
+
+
 def test_what_cannot_be_compared_is_an_error():
     numbers = itertools.count(1)
     for function, a, b, error, words in (
@@ -111,6 +135,7 @@ def test_what_cannot_be_compared_is_an_error():
         (lambda x: x.double(), CPU, CPU, ValueError, "_to_copy must be in float32 or bfloat16"),
         (lambda x: [x], CPU, CPU, TypeError, "as a tensor or .logits, got list"),
         (lambda x: x[:0], CPU, CPU, TypeError, r"got torch.float32 \(0, 37\)"),
+        (lambda x: SimpleNamespace(logits=x.sum()), CPU, CPU, ValueError, r"\[..., vocabulary\], got \(\)"),
         (lambda x: x > 0, CPU, CPU, TypeError, r"got torch.bool \(70, 37\)"),
         (lambda x: x * next(numbers), CPU, CPU, ValueError, "the same outputs in every run"),
         (lambda x: x[: next(numbers)], CPU, CPU, ValueError, "one shape in every run"),

@@ -129,7 +129,8 @@ class EmulationMode(TorchDispatchMode):
         self.run = run
         self.searches: dict[Rule, Search] = {}
         self.plans: dict[Any, Classes] = {}
-        self.outputs: list[tuple[str, torch.Tensor]] | None = None  # of every call, if kept
+        self.reference: Stack | None = None  # compared until a call's outputs differ, up to which its inputs are equal
+        self.parted = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -166,39 +167,44 @@ class EmulationMode(TorchDispatchMode):
             if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex()) and a.dtype not in _DTYPES
         ]:
             raise ValueError(f"emulate: {name} must have operands in float32 or bfloat16, got {odd[0]}")
-        if isinstance(rule, Bounded):
-            self.count(name, first, None)
-            check_bound(name, rule, before[0], first)
-            return out
-        try:
-            mine = self.computed(name, rule, before, options, first)
-        except RevealError as error:
-            shapes = ", ".join(str(tuple(a.shape)) for a in before if isinstance(a, torch.Tensor))
-            raise ValueError(f"emulate: {name} must be a sum in one order, got operands {shapes}: {error}") from error
-        except (TypeError, IndexError, AttributeError, RuntimeError) as error:
-            kinds = ", ".join(type(a).__name__ for a in before)
-            raise ValueError(f"emulate: {name} must have other arguments, got {kinds}: {error}") from error
-        own = torch.from_numpy(np.ascontiguousarray(mine)).to(first.dtype).reshape(first.shape)
-        self.count(name, first, own)
+        own = self.own(name, rule, before, options, first)
+        self.count(name, first, None if isinstance(rule, Bounded) else own)
+        if self.reference is not None and not self.parted and (other := self.reference.rule(operation)) != rule:
+            count = differing(own, self.own(name, other, before, options, first))
+            if count:
+                call = f"call {self.run.counts[name].calls}"
+                self.parted = f"{name} {list(first.shape)}, {call}: {count} of {first.numel()} outputs"
         first.copy_(own)
         return out
+
+    def own(self, name: str, rule: Rule, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+        """Return a rule's outputs of an operation; those of PyTorch if it moves values or has a bound."""
+        if isinstance(rule, Moves | Bounded):
+            if isinstance(rule, Bounded):
+                check_bound(name, rule, args[0], out)
+            return out
+        try:
+            mine = self.computed(name, rule, args, kwargs, out)
+        except RevealError as error:
+            shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, torch.Tensor))
+            raise ValueError(f"emulate: {name} must be a sum in one order, got operands {shapes}: {error}") from error
+        except (TypeError, IndexError, AttributeError, RuntimeError) as error:
+            kinds = ", ".join(type(a).__name__ for a in args)
+            raise ValueError(f"emulate: {name} must have other arguments, got {kinds}: {error}") from error
+        return torch.from_numpy(np.ascontiguousarray(mine)).to(out.dtype).reshape(out.shape)
 
     def count(self, name: str, theirs: torch.Tensor, own: torch.Tensor | None) -> None:
         """Count an operation's outputs; `own` is None where PyTorch's are kept."""
         count = self.run.counts.setdefault(name, Count())
         count.calls += 1
         count.outputs += theirs.numel()
-        if self.outputs is not None:
-            self.outputs.append((name, theirs.clone() if own is None else own))
         if own is None:
             count.kept += theirs.numel()
             return
-        words = WORDS[own.dtype]
-        wrong = own.contiguous().view(words) != theirs.contiguous().view(words)
-        wrong &= ~(own.isnan() & theirs.isnan())
-        if wrong.any() and not self.run.first:
-            self.run.first = f"{name} {list(theirs.shape)}, call {count.calls}: {int(wrong.sum())} of {wrong.numel()}"
-        count.differing += int(wrong.sum())
+        wrong = differing(own, theirs)
+        if wrong and not self.run.first:
+            self.run.first = f"{name} {list(theirs.shape)}, call {count.calls}: {wrong} of {theirs.numel()}"
+        count.differing += wrong
 
     def computed(self, name: str, rule: Rule, args: Any, kwargs: Any, out: torch.Tensor) -> Floats:
         """Return the stack's outputs of an operation."""
@@ -376,6 +382,13 @@ class EmulationMode(TorchDispatchMode):
             with np.errstate(all="ignore"):
                 out[b, h, part] = rule.block(blocks.scores(), factor, seen, dtype, blocks.times_values)
         return out
+
+
+def differing(a: torch.Tensor, b: torch.Tensor) -> int:
+    """Return the number of elements with other bits, where all NaNs are equal."""
+    words = WORDS[a.dtype]
+    wrong = a.contiguous().view(words) != b.contiguous().view(words)
+    return int((wrong & ~(a.isnan() & b.isnan())).sum())
 
 
 def check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:

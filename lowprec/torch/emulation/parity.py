@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +126,7 @@ def parity(
     def run(stack: Stack) -> torch.Tensor:
         nonlocal done, logits
         mode.run = Emulation(stack)
-        mode.outputs = [] if done < 2 else None
+        mode.reference = first if done == 1 else None
         with torch.no_grad(), mode:
             out = model(inputs)
         for name, count in mode.run.counts.items():
@@ -137,10 +136,12 @@ def parity(
         if progress is not None:
             progress(done, runs)
         logits = getattr(out, "logits", None)
+        if isinstance(logits, torch.Tensor) and not logits.dim():
+            raise ValueError("parity: .logits must have shape [..., vocabulary], got ()")
         return _bits(out)
 
     expected = run(first)
-    calls, of_first = mode.outputs or [], logits
+    of_first = logits
 
     def differing(operations: Sequence[str]) -> torch.Tensor:
         """Return where outputs differ from A's if B has A's rules for some operations."""
@@ -152,7 +153,6 @@ def parity(
         return out != expected
 
     wrong = differing(())
-    parted = _first(calls, mode.outputs or [])
     kl = None if logits is None else float(divergence(*map(_log_softmax, (of_first, logits))).mean())
     of_a, of_b = dict(first.rules), dict(second.rules)
     changed = [name for name in used if name in of_a and of_a[name] != of_b.get(name)]
@@ -173,20 +173,7 @@ def parity(
             if len(rest) > 1 and not differing(rest).any():
                 needed = rest
         fixes = [tuple(name for name in changed if name in needed)]
-    return Parity(first, second, wrong.numel(), int(wrong.sum()), mended, tuple(fixes), tuple(kept), parted, kl)
-
-
-def _first(a: Sequence[tuple[str, torch.Tensor]], b: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """Return the first call with other outputs in b than in a, in words; empty if there is none."""
-    calls = Counter[str]()
-    for (name, x), (other, y) in zip(a, b, strict=False):
-        calls[name] += 1
-        where = f"{name} {list(x.shape)}, call {calls[name]}"
-        if name != other or x.shape != y.shape:
-            return f"{where} in A, {other} {list(y.shape)} in B"
-        if count := int((_bits(x) != _bits(y)).sum()):
-            return f"{where}: {count} of {x.numel()} outputs"
-    return ""
+    return Parity(first, second, wrong.numel(), int(wrong.sum()), mended, tuple(fixes), tuple(kept), mode.parted, kl)
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
