@@ -177,11 +177,11 @@ class Backward(NamedTuple):
                 )
                 dv[part] = self._product(p.T, dout[at].T, dv[part])
                 buffer = dq[tile % self.buffers, at]
-                buffer[:] = _flushed(buffer + self._product(ds, k[part].T))
+                buffer[:] = _added(buffer, self._product(ds, k[part].T))
                 dk[part] = self._product(ds.T, q[at].T, dk[part])
         total = np.zeros((padded, d), np.float32)
         for buffer in dq:
-            total = _flushed(total + buffer)
+            total = _added(total, buffer)
         scale = np.float32(self.scale)
         return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
 
@@ -206,7 +206,7 @@ class Backward(NamedTuple):
         octaves = scale_of_scores(kernel, self.scale, np.float32(1))
         kernels.scale_and_shift(scores, octaves, offsets, kernel.fused_scores, True, arguments)
         p = kernel.exp2(arguments)
-        ds = _flushed(p * _flushed(self._product(dout, v) - sums[:, None]))
+        ds = _flushed(p * _added(self._product(dout, v), -sums[:, None]))
         return encode(p, kernel.p_format, policy="ieee"), encode(ds, kernel.p_format, policy="ieee")
 
     def _product(self, a: Any, b: Any, c: Any = None) -> Floats:
@@ -221,12 +221,17 @@ def _flushed(x: Floats) -> Floats:
     return np.where(np.abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
 
 
+def _added(a: Floats, b: Floats) -> Floats:
+    """Return a + b, where subnormal operands and sums are zero of their sign: red.global.add.f32 and add.ftz.f32."""
+    return _flushed(_flushed(a) + _flushed(b))
+
+
 def _sum_of_heads(x: Floats, heads: int) -> Floats:
     """Return the sums [B, Hk, N, D] over the query heads of each group."""
     groups = x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
     total = np.zeros_like(groups[:, :, 0])
     for i in range(groups.shape[2]):
-        total = _flushed(total + groups[:, :, i])
+        total = _added(total, groups[:, :, i])
     return total
 
 

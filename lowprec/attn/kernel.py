@@ -23,7 +23,11 @@ _QUAD, _ROUNDED, _INVERSE, _HOPPER = QuadSum(), RoundedExp2(), RoundedReciprocal
 
 #: Fields whose rules are in powers of two, and fields that kernels of tiles in pairs do not have.
 _IN_OCTAVES = ("p_offset", "rescale_threshold", "gradient_tiles", "sink", "lse_in_octaves", "combine")
-_ONE_BY_ONE = ("promote_every", "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap")
+_ONE_BY_ONE = (
+    "promote_every", "scales_first", "scales_operands", "adds_mask", "normalizes_p", "softcap", "last_tile_first",
+    "fused_shift", "propagates_nan", "empty_scale", "lse_from_scale",
+)  # fmt: skip
+_OF_PAIRS = {"last_tile_first": False, "empty_scale": 1.0}  # values of a kernel of tiles in pairs that are not defaults
 
 
 class GradientTile(NamedTuple):
@@ -185,7 +189,7 @@ class AttentionKernel(Value):
                 raise TypeError(f"{caller}: {field} must be an object of {kind.__name__}, got {getattr(self, field)!r}")
         object.__setattr__(self, "key_tiles", tuple(KeyTile(*row) for row in self.key_tiles))
         object.__setattr__(self, "gradient_tiles", tuple(GradientTile(*row) for row in self.gradient_tiles))
-        sizes = [(row.head_dim, row.value_dim or row.head_dim) for row in self.key_tiles]
+        sizes = [row.sizes for row in self.key_tiles]
         if not sizes or sizes != sorted(set(sizes)) or any(keys < 1 for row in self.key_tiles for keys in row[:5]):
             raise ValueError(
                 f"{caller}: key_tiles must be rows of positive integers by increasing head size, got {sizes}"
@@ -208,7 +212,7 @@ class AttentionKernel(Value):
             ("tiles in pairs", (*_IN_OCTAVES[:-2], *_ONE_BY_ONE) if self.schedule.is_paired else ()),
         ):
             for name in names:
-                plain, value = self.__dataclass_fields__[name].default, getattr(self, name)
+                plain, value = _OF_PAIRS.get(name, self.__dataclass_fields__[name].default), getattr(self, name)
                 if value != plain:
                     raise ValueError(f"{caller}: {name} must be {plain} with {cause}, got {value!r}")
         self.scores.check_inputs(self.operands, self.operands)
@@ -226,13 +230,20 @@ class AttentionKernel(Value):
         Raises
         ------
         ValueError
-            If the kernel does not support the head size.
+            If the kernel does not support the head sizes.
         """
         found = self.schedule.tile(call, self.key_tiles)
         if found is None:
+            sizes = [row.sizes for row in self.key_tiles]
+            if not self.schedule.has_fixed_sizes:
+                sizes = [
+                    (d, dv) for d, dv in sizes if not any(a >= d and b >= dv for a, b in sizes if (a, b) != (d, dv))
+                ]
+            limit = "" if self.schedule.has_fixed_sizes else "at most "
+            allowed = " or ".join(f"D = {d}, Dv = {dv}" for d, dv in sizes)
             raise ValueError(
-                f"attention: head_dim must be at most {self.key_tiles[-1].head_dim} for {self}, got "
-                f"{max(call.head_dim, call.value_dim)}"
+                f"attention: head sizes must be {limit}{allowed} for {self}, got D = {call.head_dim}, "
+                f"Dv = {call.value_dim}"
             )
         return found
 

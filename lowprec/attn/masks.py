@@ -81,15 +81,17 @@ def _visible(caller: str, b: int, mask: Mask) -> list[_Visible]:
     for start in (0, int(keys[0])):  # padding, or keys before a window
         seen = mask[first:stop, start:end]
         found = _Visible(slice(first, stop), slice(start, end))
-        if seen.all():
-            return [found]
         if (fields := _rule(seen)) is not None:
             return [found._replace(**fields)]
-        after = first + end - start  # queries of padding on the right see all keys
-        if after < stop and seen[end - start :].all() and (fields := _rule(seen[: end - start])) is not None:
-            return [found._replace(rows=slice(first, after), **fields), found._replace(rows=slice(after, stop))]
-    m, n = seen.shape
-    odd = int(np.flatnonzero((seen != np.tri(m, n, n - m, dtype=bool)).any(1))[0])
+        partial = int(np.flatnonzero(~seen.all(1))[-1]) + 1
+        for after in (partial + 1, partial):  # queries of padding on the right see all keys; a last one before, perhaps
+            if after < len(seen) and (fields := _rule(seen[:after])) is not None:
+                border = first + after
+                return [found._replace(rows=slice(first, border), **fields), found._replace(rows=slice(border, stop))]
+    n = seen.shape[1]
+    odd = max(
+        int(np.flatnonzero((seen != rule).any(1))[0]) for rule, _ in _rules(seen)
+    )  # of the rule that comes nearest
     raise ValueError(
         f"{caller}: mask must be full, causal or a causal window of consecutive tokens in each sequence, got row "
         f"{first + odd} of sequence {b} with {int(seen[odd].sum())} of {n} keys visible, first at "
@@ -98,10 +100,15 @@ def _visible(caller: str, b: int, mask: Mask) -> list[_Visible]:
 
 
 def _rule(seen: Mask) -> dict[str, Any] | None:
-    """Return the arguments of a causal mask or window that equals `seen`, or None."""
-    m, n = seen.shape
-    causal, width = np.tri(m, n, n - m, dtype=bool), int(seen[-1].sum())
-    if np.array_equal(seen, causal):
-        return {"causal": True}
+    """Return the arguments of a mask that equals `seen`, or None."""
+    return next((fields for rule, fields in _rules(seen) if np.array_equal(seen, rule)), None)
+
+
+def _rules(seen: Mask) -> list[tuple[Mask, dict[str, Any]]]:
+    """Return the full mask, the causal mask and the window as wide as the last row of `seen`, with their arguments."""
+    (m, n), width = seen.shape, int(seen[-1].sum())
+    causal = np.tri(m, n, n - m, dtype=bool)
     window = causal & ~np.tri(m, n, n - m - width, dtype=bool)
-    return {"causal": True, "window": (width - 1, 0)} if np.array_equal(seen, window) else None
+    return [
+        (np.ones_like(seen), {}), (causal, {"causal": True}), (window, {"causal": True, "window": (width - 1, 0)}),
+    ]  # fmt: skip

@@ -41,7 +41,7 @@ class FlashMla(Schedule):
     rotation: int = 256
     half: int = 256
     page_multiple = 64
-    is_paired = True
+    is_paired = has_fixed_sizes = True
 
     def __post_init__(self) -> None:
         normalize_fields(self)

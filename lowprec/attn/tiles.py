@@ -34,9 +34,14 @@ class KeyTile(NamedTuple):
             shown.pop()
         return f"KeyTile({', '.join(map(str, shown))})"
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Largest head sizes of Q and K, and of V."""
+        return self.head_dim, self.value_dim or self.head_dim
+
     def has(self, head_dim: int, value_dim: int) -> bool:
         """Return whether the tile is large enough for these head sizes."""
-        return head_dim <= self.head_dim and value_dim <= (self.value_dim or self.head_dim)
+        return head_dim <= self.sizes[0] and value_dim <= self.sizes[1]
 
     def keys_of(self, call: Call) -> int:
         """Return the keys per tile of a call with a normalized mask."""
@@ -132,6 +137,8 @@ class Schedule(Value):
     has_one_gradient = False
     #: Whether two warpgroups compute the tiles in pairs, see `paired.PairedSoftmax`.
     is_paired = False
+    #: Whether only the head sizes of `key_tiles` are supported, and no smaller ones.
+    has_fixed_sizes = False
     #: Whether the library's function takes a mask, whose numbers are added to the scores.
     takes_masks = False
 
@@ -149,7 +156,8 @@ class Schedule(Value):
 
     def tile(self, call: Call, table: tuple[KeyTile, ...]) -> KeyTile | None:
         """Return the tile in a table for the head sizes of a normalized call, or None."""
-        return next((row for row in table if row.has(call.head_dim, call.value_dim)), None)
+        sizes = call.head_dim, call.value_dim
+        return next((row for row in table if (row.sizes == sizes if self.has_fixed_sizes else row.has(*sizes))), None)
 
     def exp2(self, exp2: Exp2, call: Call) -> Exp2:
         """Return the function that computes 2^x in a normalized call."""

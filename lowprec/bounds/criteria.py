@@ -172,7 +172,7 @@ def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
         return criteria[given]
     text = given.replace(" ", "")
     if found := re.fullmatch(r"allclose\((?:rtol=)?([^,]+),(?:atol=)?([^,]+)\)", text):
-        rtol, atol = _number(given, found[1]), _number(given, found[2])
+        rtol, atol = (_number(given, found[i], zero=True) for i in (1, 2))
         return Criterion(given, lambda got, want: _allclose(got, want, rtol, atol))
     if not (found := re.fullmatch(r"(\w+)([<>])(.+)", text)):
         raise ValueError(
@@ -187,11 +187,13 @@ def criterion(given: str | Criterion | Callable[[Any, Any], Any]) -> Criterion:
     return Criterion(given, lambda got, want: measure(got, want) > limit)
 
 
-def _number(given: str, text: str) -> float:
+def _number(given: str, text: str, *, zero: bool = False) -> float:
+    """Return a limit, which must be 0 or more if `zero`: a tolerance."""
     try:
-        found = float(text)
+        found = float(text.replace("_", "?"))  # Python reads 1_0 as 10
     except ValueError:
         found = math.nan
-    if math.isnan(found):
-        raise ValueError(f"criterion: limits must be numbers, got {text!r} in {given!r}")
+    if not math.isfinite(found) or (zero and found < 0):
+        kind = "finite numbers of at least 0" if zero else "finite numbers"
+        raise ValueError(f"criterion: limits must be {kind}, got {text!r} in {given!r}")
     return found

@@ -75,9 +75,9 @@ def attention(
     causal : bool
         Whether query i sees keys up to ``i + N - M`` only.
     mask : array of bool, shape (B or 1, 1, M, N), optional
-        Keys that each query sees. Per sequence, it must be consecutive queries and keys, all visible, causal, or causal
-        with a sliding window. Padding on either side is omitted, as in varlen kernels; the output of a query without
-        keys is zero. PyTorch's kernels, such as ``sdpa_math``, accept any mask.
+        Keys that each query sees; columns after the N keys are ignored. Per sequence, it must be consecutive queries
+        and keys, all visible, causal, or causal with a sliding window. Padding on either side is omitted, as in varlen
+        kernels; the output of a query without keys is zero. PyTorch's kernels, such as ``sdpa_math``, accept any mask.
     scale : float, optional
         Factor of the scores; ``1 / sqrt(D)`` by default.
 

@@ -102,7 +102,10 @@ def test_dtypes_and_packages() -> None:
         ({"k": np.zeros((40, 16))}, r"q, k, v must be \(B, H, M, D\)"),
         ({"v": np.zeros((39, 32))}, r"q, k, v must be \(B, H, M, D\)"),
         ({"q": np.zeros(32)}, r"q must have 2 to 4 axes"),
-        ({"q": np.zeros((4, 300)), "k": np.zeros((40, 300))}, r"head_dim must be at most 256 for fa3_fp8, got 300"),
+        (
+            {"q": np.zeros((4, 300)), "k": np.zeros((40, 300))},
+            "head sizes must be at most D = 256, Dv = 256 for fa3_fp8, got D = 300",
+        ),
         (
             {"q": np.zeros((3, 4, 32)), "k": np.zeros((2, 40, 32)), "v": np.zeros((2, 40, 32))},
             r"multiple .* got 3 and 2",

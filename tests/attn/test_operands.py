@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import lowprec as lp
+from lowprec.attn.masks import masked_attention
 from lowprec.attn.operands import quantize_operands, round_trip_cache
 
 
@@ -69,3 +70,27 @@ def test_latents_from_flashmlas_caches_are_keys_and_values(codec, width):
 
 def test_no_tokens():
     assert round_trip_cache(np.zeros((1, 1, 0, 512)), "flashmla_model1").shape == (1, 1, 0, 512)
+
+
+@pytest.mark.parametrize("window", [None, (2, 0)])
+def test_queries_of_padding_on_the_right_may_be_fewer_than_keys(window):
+    """Five queries of eight keys, then two of padding that see all keys, and three keys that no query sees."""
+    rng = np.random.default_rng(0)
+    q, k, v = (lp.round_to(rng.standard_normal((1, 2, n, 16)), "bfloat16") for n in (7, 11, 11))
+    mask = np.tri(7, 11, 3, dtype=bool)
+    if window:
+        mask &= ~np.tri(7, 11, 0, dtype=bool)
+    mask[5:], mask[:, 8:] = True, False
+    kernel, k8, v8 = lp.attentions["flash2"], k[:, :, :8], v[:, :, :8]
+    out, _ = masked_attention("test", (q, k, v), kernel, mask=mask[None, None])
+    assert np.array_equal(
+        out[:, :, :5], lp.attention(q[:, :, :5], k8, v8, kernel=kernel, causal=True, window=window).out
+    )
+    assert np.array_equal(out[:, :, 5:], lp.attention(q[:, :, 5:], k8, v8, kernel=kernel).out)
+
+
+def test_the_row_of_a_mask_that_is_named_differs_from_the_nearest_rule():
+    x, mask = np.zeros((1, 1, 6, 8), np.float32), np.ones((1, 1, 6, 6), bool)
+    mask[..., 3, 4] = False
+    with pytest.raises(ValueError, match="got row 3 of sequence 0 with 5 of 6 keys visible"):
+        masked_attention("test", (x, x, x), lp.attentions["flash2"], mask=mask)

@@ -18,7 +18,8 @@ from lowprec.oracle.attention.pairs import PairedAttention, combined
 
 TILE, ROWS = 16, 4
 KERNEL = lp.attentions["flashmla_dense"].with_(
-    key_tiles=(KeyTile(128, TILE, TILE, TILE, ROWS, value_dim=8),), schedule=FlashMla(rotation=32, half=4)
+    key_tiles=[KeyTile(d, TILE, TILE, TILE, ROWS, value_dim=8) for d in (16, 48, 64)],
+    schedule=FlashMla(rotation=32, half=4),
 )
 RULE = PairedAttention(ACCUMULATORS["hopper_bf16"], fields(KERNEL.operands), TILE, 32, 4)
 
@@ -131,5 +132,16 @@ def test_what_the_library_refuses() -> None:
         lp.attention(q, k, v, kernel=KERNEL, page_size=128)
     with pytest.raises(ValueError, match=r"undecided must be False for .* computes tiles in pairs"):
         lp.attention(q, k, v, kernel=KERNEL, undecided=True)
-    with pytest.raises(ValueError, match="promote_every must be None with tiles in pairs, got 1"):
-        KERNEL.with_(promote_every=1)
+    for d, dv in ((64, 64), (576, 513)):
+        x, y = np.zeros((1, d), np.float32), np.zeros((1, dv), np.float32)
+        with pytest.raises(ValueError, match=f"sizes must be D = 576, Dv = 512 for .*, got D = {d}, Dv = {dv}"):
+            lp.attention(x, x, y, kernel="flashmla_dense")
+
+
+@pytest.mark.parametrize(("field", "only", "value"), [
+    ("promote_every", None, 1), ("last_tile_first", False, True), ("fused_shift", True, False),
+    ("empty_scale", 1.0, 0.0), ("lse_from_scale", False, True), ("propagates_nan", False, True),
+])  # fmt: skip
+def test_fields_that_pairs_of_tiles_do_not_have(field: str, only: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be {only} with tiles in pairs, got {value}"):
+        KERNEL.with_(**{field: value})

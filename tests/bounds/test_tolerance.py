@@ -359,8 +359,10 @@ test_refusals = refusals(
         ("t.test(np.ones((6, 4)))", r"tolerance: got must have shape \(4, 6\), got \(6, 4\)"),
         ("t.test(np.full((4, 6), 1.001))", "must hold values of out_format=bfloat16, got 24 other values, such as 1"),
         ("lp.testing.criterion('size<3')", "criterion: unknown measure 'size'"),
-        ("lp.testing.criterion('calc_diff<little')", "criterion: limits must be numbers, got 'little' in"),
-        ("lp.testing.criterion('calc_diff<nan')", "criterion: limits must be numbers, got 'nan' in"),
+        *((f"lp.testing.criterion('calc_diff<{x}')", f"criterion: limits must be finite numbers, got '{x}' in")
+          for x in ("little", "nan", "inf")),
+        *((f"lp.testing.criterion('allclose({x}, 0)')",
+           f"criterion: limits must be finite numbers of at least 0, got '{x}' in") for x in ("inf", "1_0", "-1")),
         ("lp.testing.criterion('close')", "criterion: must be a name of the catalogue, NAME<LIMIT"),
         ("lp.testing.criterion(3)", "criterion: criterion must be a text or a callable, got 3"),
         ("check(lambda g, w: 1 / 0, m=4, n=4, k=128)", "it must accept or refuse arrays, got ZeroDivisionError"),

@@ -80,7 +80,7 @@ def test_bits_follow_the_kernels_fields_not_its_name():
 
 def test_a_head_size_that_the_kernel_does_not_have_is_refused_before_the_first_step():
     wide = dataclasses.replace(CONFIG, nope_dim=256)
-    with pytest.raises(ValueError, match="head_dim must be at most 256 for fa3_fp8, got 288"):
+    with pytest.raises(ValueError, match="head sizes must be at most D = 256, Dv = 256 for fa3_fp8, got D = 288"):
         Model(wide, recipes["bf16"].with_(attention="fa3_fp8"))
 
 

@@ -83,7 +83,7 @@ class Backward:
                     for c in range(d):
                         added = self._product(row, [key[c] for key in padded_k], 0)
                         buffer = buffers[tile % self.buffers][i]
-                        buffer[c] = _flushed(plus(buffer[c], decode(added, FLOAT32)))
+                        buffer[c] = _added(buffer[c], decode(added, FLOAT32))
                 for j in (j for j in cols if j < n):
                     for c in range(channels):
                         dv[j][c] = self._product([p[i, j] for i in rows], [x[c] for x in padded_dout], dv[j][c])
@@ -93,7 +93,7 @@ class Backward:
         for i in range(m):
             total: list[Exact] = [Fraction(0)] * d
             for buffer in buffers:
-                total = [_flushed(plus(a, b)) for a, b in zip(total, buffer[i], strict=True)]
+                total = [_added(a, b) for a, b in zip(total, buffer[i], strict=True)]
             dq.append([bits_of(_flushed(times(x, scale))) for x in total])
         dk = [[bits_of(_flushed(times(decode(x, FLOAT32), scale))) for x in row] for row in dk]
         return dq, dk, dv
@@ -109,7 +109,7 @@ class Backward:
         code = encode(p, self.operands, "nonsaturate")
         factor = decode(code, self.operands) if self.rounded_p else p
         dp = decode(self._product(dout, v, 0), FLOAT32)
-        ds = _flushed(times(factor, _flushed(plus(dp, negated(total)))))
+        ds = _flushed(times(factor, _added(dp, negated(total))))
         return code, encode(ds, self.operands, "nonsaturate")
 
     def _product(self, a: Sequence[int], b: Sequence[int], c: int) -> int:
@@ -128,6 +128,10 @@ class Backward:
             half = len(threads) // 2
             threads = [plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
         return threads[0]
+
+
+def _added(a: Exact, b: Exact) -> Exact:
+    return _flushed(plus(_flushed(a), _flushed(b)))
 
 
 def _flushed(x: Exact) -> Exact:
