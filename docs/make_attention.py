@@ -138,7 +138,8 @@ in these points:
 - FlashMLA's two warpgroups compute tiles in pairs, each for one half of the columns of V. The first warpgroup adds P0
   V0, rescales, and adds P1 V1; the second adds P1 V1 first, and then round(P0 b) V0, where b is the second tile's
   factor. So the two halves of an output have different roundings. Scores of every second tile are summed from channel
-  256 on, and hidden keys have the score -1e33 ([the formulas](../lowprec/attn/paired.py)).
+  256 on, and hidden keys have the score -1e33 ([the formulas](../lowprec/attn/paired.py)). It takes D = 576 and Dv =
+  512 only.
 
 A NaN in V reaches all rows of the blocks that visit its tile, even at masked positions (0 x NaN).
 
