@@ -164,6 +164,7 @@ def test_fields_that_are_tuples():
         ("AttentionKernel", "gradient_tiles"),
         ("OnesComplementSum", "daz_formats"), ("FlooredPairSum", "group_order"),
         ("FidelityPhaseSum", "phases"), ("GemmLibrary", "stream_k"), ("Norm", "functions"), ("Norm", "dtypes"),
+        ("Norm", "row_orders"),
         *((kind, "sum_formats") for kind in ("Blocks", "Chain", "Lanes", "NumpyPairwise", "TorchCascade", "Tree")),
         ("Threads", "launches"), ("Threads", "sum_formats"),
     }  # fmt: skip

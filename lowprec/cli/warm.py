@@ -116,10 +116,12 @@ def _multiply() -> None:
     lp.matmul_f32(x, x)
     for name in lp.attentions.names():
         kernel = lp.attentions[name]
+        d, dv = kernel.key_tiles[0].sizes if kernel.schedule.has_fixed_sizes else (64, 64)
+        q = np.ones((64, max(d, dv)), np.float32)
         lp.attention(
-            x[:, :64],
-            x[:, :64],
-            x[:, :64],
+            q[:, :d],
+            q[:, :d],
+            q[:, :dv],
             kernel=kernel,
             window=None if kernel.is_determined or kernel.schedule.is_paired else (8, 0),
         )

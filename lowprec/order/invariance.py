@@ -148,7 +148,8 @@ def batch_invariance(
     caller = "batch_invariance"
     check_callable(caller, function)
     k, n = check_int(caller, "k", k, 1, MOST), check_int(caller, "n", n, 1)
-    seconds, seed = check_positive(caller, "seconds", seconds), check_options(caller, dtype, operands, seed)
+    seconds = check_positive(caller, "seconds", seconds)
+    operands, seed = check_options(caller, dtype, operands, seed)
     ms = check_sizes(caller, sizes, 1)
     product = _Product(function, k, n, dtype, operands, max(ms), seed)
     inputs = _operands(k, n, DTYPES[dtype], operands, seed)

@@ -37,11 +37,10 @@ class RevealError(ValueError):
         return type(self), (self.args[0], self.evidence)
 
 
-def check_options(caller: str, dtype: FormatName, operands: int, seed: int) -> int:
-    """Check all three arguments and return the seed."""
+def check_options(caller: str, dtype: FormatName, operands: int, seed: int) -> tuple[int, int]:
+    """Check all three arguments and return the number of operands and the seed."""
     check_choice(caller, "dtype", dtype, FORMATS)
-    check_int(caller, "operands", operands, 1, 2)
-    return check_int(caller, "seed", seed, 0)
+    return check_int(caller, "operands", operands, 1, 2), check_int(caller, "seed", seed, 0)
 
 
 def check_callable(caller: str, function: Any) -> None:

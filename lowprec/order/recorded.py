@@ -87,7 +87,7 @@ def first_probes(n: int, *, dtype: FormatName = "float32", operands: int = 1, se
         If n is above 128, or another parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    seed = check_options("reveal", dtype, operands, seed)
+    operands, seed = check_options("reveal", dtype, operands, seed)
     asked: dict[bytes, tuple[Array, ...]] = {}
 
     def collect(*vectors: Array) -> Any:
@@ -130,7 +130,7 @@ def next_probes(
         If arrays are missing or differ in shape, or a parameter is out of range.
     """
     n = check_int("reveal", "n", n, 1, MOST)
-    seed = check_options("reveal", dtype, operands, seed)
+    operands, seed = check_options("reveal", dtype, operands, seed)
     check_choice("reveal", "out_format", out_format, (None, *FORMATS))
     function: Callable[..., Any] = Recorded(dumps, n, dtype, out_format or dtype, operands)
     assert isinstance(function, Recorded)
@@ -170,7 +170,7 @@ def dump(function: Callable[..., Any], n: int, *, rows: int = 64, dtype: FormatN
         Arguments of `lowprec.identify`: ``a`` and ``b`` of shape (rows, n), ``c`` None and ``d`` of shape (rows,).
     """
     n, rows = check_int("dump", "n", n, 1), check_int("dump", "rows", rows, 1)
-    seed = check_options("reveal", dtype, operands, seed)
+    operands, seed = check_options("reveal", dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, np.inf, None)
     inputs = samples(n, rows, operands, probed.dtype, seed, kinds=4)
     d = [probed(*(x[row] for x in inputs)) for row in range(rows)]

@@ -78,7 +78,7 @@ def reveal(
     n = check_int("reveal", "n", n, 1, MOST)
     samples = check_int("reveal", "samples", samples, 1, MOST)
     seconds = check_positive("reveal", "seconds", seconds)
-    seed = check_options("reveal", dtype, operands, seed)
+    operands, seed = check_options("reveal", dtype, operands, seed)
     probed = Probed(function, n, dtype, operands, seconds, progress)
     tree = TreeSearch(probed, seed)
     steps = tree.find()

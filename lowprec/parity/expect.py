@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .. import _jit
 from .._checks import check_positive
+from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..definitions.code import code_hash
 from ..format.catalogue import formats
@@ -150,6 +151,7 @@ def trained_miniature(seed: int = 0, progress: Progress | None = None) -> Traine
     return trainer
 
 
+@with_default_fpenv
 def expect(
     train: str | Recipe | Side,
     rollout: str | Recipe | Side,
@@ -208,9 +210,8 @@ def expect(
     >>> found.kl.shape, [part.name for part in found.parts]
     ((128,), ['operands (formats, scales)', 'accumulator', 'dispatch, combine'])
     """
-    for name, given in (("logit_size", logit_size), ("measured", measured)):
-        if given is not None:
-            check_positive("expect", name, given)
+    logit_size = None if logit_size is None else check_positive("expect", "logit_size", logit_size)
+    measured = None if measured is None else check_positive("expect", "measured", measured)
     sides = [side if isinstance(side, Side) else Side.of(side) for side in (train, rollout)]
     for side in sides:
         if side.recipe.activations == "float64":

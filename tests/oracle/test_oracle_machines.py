@@ -98,7 +98,7 @@ def test_zero_terms_bound_the_alignment_of_bfloat16(machine: str) -> None:
         assert fused_dot(*codes_of(a, b, BFLOAT16), 0, changed, BFLOAT16, BFLOAT16) == result
 
 
-@pytest.mark.parametrize("machine", [n for n, m in ACCUMULATORS.items() if n.endswith("_f16_f16")])
+@pytest.mark.parametrize("machine", [n for n in ACCUMULATORS if n.endswith("_f16_f16") and not n.startswith("rdna")])
 def test_zero_terms_bound_the_alignment_of_float16_results(machine: str) -> None:
     """2^-25 alone is a tie and rounds to zero; the last aligned bit decides it, the one below is cut."""
     last = {"volta": -42, "turing": -44, "ampere": -44, "ada": -44}.get(machine.split("_")[0], -46)
