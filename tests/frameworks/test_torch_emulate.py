@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from lowprec.parity.operations import Bounded, Product, ReciprocalRoot, Sum  # noqa: E402
 from lowprec.torch import emulate  # noqa: E402
-from lowprec.torch.emulation.emulate import check_bound  # noqa: E402
+from lowprec.torch.emulation.comparison import check_bound  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread", "avx512")]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

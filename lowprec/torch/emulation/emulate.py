@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,50 +35,10 @@ from lowprec.parity.operations import (
 from lowprec.parity.stack import Stack, load_stack
 
 from .attention import Bfloat16Blocks, Float32Blocks
+from .comparison import DTYPES, Count, Emulation, check_bound, differing
 from .layout import ALIGNMENT, Floats, copied, fill, like, loop_of, values
 
-_DTYPES: dict[torch.dtype, FormatName] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _GRAIN = 32768  # elements from which PyTorch divides a loop among threads, which moves the rests of vector steps
-WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
-
-
-@dataclass
-class Count:
-    """Counts of an operation's calls, outputs, outputs that differ from PyTorch's, and kept outputs of PyTorch."""
-
-    calls: int = 0
-    outputs: int = 0
-    differing: int = 0
-    kept: int = 0
-
-
-@dataclass
-class Emulation:
-    """Result of `emulate`.
-
-    Attributes
-    ----------
-    stack : Stack
-        The stack.
-    counts : dict
-        `Count` by operation.
-    first : str
-        Description of the first call with an output that differed from PyTorch's; empty if none differed.
-    """
-
-    stack: Stack
-    counts: dict[str, Count] = field(default_factory=dict)
-    first: str = ""
-
-    def __str__(self) -> str:
-        total, differing = (sum(getattr(c, name) for c in self.counts.values()) for name in ("outputs", "differing"))
-        kept = [name for name, count in self.counts.items() if count.kept]
-        words = [f"{differing} of {total} outputs of {len(self.counts)} operations differ from {self.stack.name}"]
-        if self.first:
-            words.append(f"the first in {self.first}")
-        if kept:
-            words.append(f"bits of {', '.join(kept)} are PyTorch's own")
-        return "; ".join(words)
 
 
 @contextmanager
@@ -159,12 +118,12 @@ class EmulationMode(TorchDispatchMode):
             raise ValueError(f"emulate: {name} must only move values, got a reduction, {func._schema.overload_name!r}")
         if isinstance(rule, Moves) or not first.numel():
             return out
-        if first.dtype not in _DTYPES:
+        if first.dtype not in DTYPES:
             raise ValueError(f"emulate: {name} must be in float32 or bfloat16, got {first.dtype}")
         if odd := [
             a.dtype
             for a in before
-            if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex()) and a.dtype not in _DTYPES
+            if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex()) and a.dtype not in DTYPES
         ]:
             raise ValueError(f"emulate: {name} must have operands in float32 or bfloat16, got {odd[0]}")
         own = self.own(name, rule, before, options, first)
@@ -208,7 +167,7 @@ class EmulationMode(TorchDispatchMode):
 
     def computed(self, name: str, rule: Rule, args: Any, kwargs: Any, out: torch.Tensor) -> Floats:
         """Return the stack's outputs of an operation."""
-        dtype = _DTYPES[out.dtype]
+        dtype = DTYPES[out.dtype]
         for factor in ("alpha", "beta"):
             if kwargs.get(factor, 1) != 1:
                 raise ValueError(f"emulate: {name} must have {factor} 1, got {kwargs[factor]}")
@@ -252,7 +211,7 @@ class EmulationMode(TorchDispatchMode):
             raise ValueError(f"emulate: {name} must have operands in {out.dtype}, got {args[0].dtype}")
         operands = args[:2] if len(args) == 2 else args[:1]
         common = torch.result_type(*operands) if len(operands) == 2 else out.dtype
-        dtype = _DTYPES.get(common, _DTYPES[out.dtype])
+        dtype = DTYPES.get(common, DTYPES[out.dtype])
         tensors = [a for a in operands if isinstance(a, torch.Tensor)]
         axes, run = loop_of(tensors, out)
         numbers = list[Any]()
@@ -270,7 +229,7 @@ class EmulationMode(TorchDispatchMode):
         """Return sums, or means, over some axes."""
         # PyTorch converts what it adds to the dtype of the sums, and adds for means in float32
         dtype = "float32" if rule.mean != "none" else dtype
-        x = x.to(next(kind for kind, fmt in _DTYPES.items() if fmt == dtype))
+        x = x.to(next(kind for kind, fmt in DTYPES.items() if fmt == dtype))
         axes = sorted(d % x.dim() for d in dims)
         kept = [d for d in range(x.dim()) if d not in axes]
         n = math.prod(x.shape[d] for d in axes)
@@ -382,22 +341,3 @@ class EmulationMode(TorchDispatchMode):
             with np.errstate(all="ignore"):
                 out[b, h, part] = rule.block(blocks.scores(), factor, seen, dtype, blocks.times_values)
         return out
-
-
-def differing(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Return the number of elements with other bits, where all NaNs are equal."""
-    words = WORDS[a.dtype]
-    wrong = a.contiguous().view(words) != b.contiguous().view(words)
-    return int((wrong & ~(a.isnan() & b.isnan())).sum())
-
-
-def check_bound(name: str, rule: Bounded, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Raise ValueError if an output of PyTorch is not within the rule's error bound of the exact value."""
-    found = values(out)
-    with np.errstate(all="ignore"):
-        exact = getattr(np, rule.function)(values(x).astype(np.float64))
-        ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 2.0**-126))) - 23)
-        bound = (rule.ulps + {torch.float32: 0, torch.bfloat16: 2**15}[out.dtype]) * ulp  # and a rounding to bfloat16
-        agrees = (np.abs(found - exact) <= bound) | (found == rounded(exact.astype(np.float32), _DTYPES[out.dtype]))
-    if not (agrees | np.isnan(found) & np.isnan(exact)).all():
-        raise ValueError(f"emulate: {name} must be within {rule.ulps} ulp of the exact value, got larger errors")

@@ -13,7 +13,8 @@ from lowprec.parity.catalogue import stacks
 from lowprec.parity.stack import Stack, load_stack
 
 from ..switching import divergence
-from .emulate import WORDS, Emulation, EmulationMode
+from .comparison import WORDS, Emulation
+from .emulate import EmulationMode
 
 
 @dataclass(frozen=True)
