@@ -86,7 +86,8 @@ True
 | parameter | effect on the bits |
 | --- | --- |
 | `descale=(q, k, v)` | scales of q, k and v, as callers of FP8 kernels pass them: each is one number, or one number \
-per sequence and KV head. Those of q and k multiply the scores, that of v the output |
+per sequence and KV head. Those of q and k multiply the scores, that of v the output. Only kernels of 8 bits take \
+them |
 | `splits=8` | splits the key tiles into eight ranges, computes each separately, and merges them by their log-sum-exps \
 as the library's combine kernel does (`Combine`). The number of splits changes the result; the libraries choose it \
 from the batch size and the GPU |
@@ -277,8 +278,14 @@ float32, in increasing order of heads |
 | largest D | 256 | 192 |
 
 (The libraries' default backward passes add to dQ atomically, so their bits differ from run to run.) Float32 results
-match an [oracle in exact rational arithmetic](../lowprec/oracle/attention/backward.py), and the tests detect ten
-deliberately wrong rules. One assumption is that FlashAttention-3's additions in global memory flush subnormal numbers.
+match an [oracle in exact rational arithmetic](../lowprec/oracle/attention/backward.py), also with causal masks,
+windows, subnormal numbers, infinities and NaN, and the tests detect twelve deliberately wrong rules.
+FlashAttention-3's rules were read twice from its source. One assumption is that its additions in global memory flush
+subnormal numbers.
+
+Both libraries compile with `--use_fast_math`: subnormal operands and results of float32 operations are zero there, but
+not those of the tensor cores. The tensor cores also multiply the padding of the last tiles, and P = 0 of hidden keys,
+with infinities: such gradients are NaN.
 
 Not included: the backward pass of FlashAttention-4.
 """

@@ -22,6 +22,7 @@ from .catalogue import attentions
 from .cpu import TorchMath
 from .forward import Forward, Head, scale_of_scores
 from .kernel import AttentionKernel
+from .sums import flushed
 from .tiles import Call
 
 Array = NDArray[Any]
@@ -102,7 +103,7 @@ def attention(
         Factor of the scores; ``1 / sqrt(D)`` by default.
     descale : tuple of three array_like, optional
         Scales of q, k and v: numbers, or arrays of shape (B, Hk). Those of q and k multiply `scale`, that of v the
-        output. Default: 1.
+        output. Default: 1, which is all that kernels of 16 and 32 bits take.
     softcap : float, optional
         Limit of the scaled scores: they become ``softcap * tanh(score / softcap)``.
     sinks : array_like of float, shape (H,), optional
@@ -134,8 +135,8 @@ def attention(
         If `progress` is not callable.
     ValueError
         If shapes do not match, a value is not on the operand format's grid, the kernel does not support the head size,
-        mask (``sdpa_math``: with `causal`), softcap, sinks, splits or pages, or `undecided` is combined with a softcap,
-        with splits, or with a kernel that has `normalizes_p` or computes tiles in pairs.
+        mask (``sdpa_math``: with `causal`), scales, softcap, sinks, splits or pages, or `undecided` is combined with a
+        softcap, with splits, or with a kernel that has `normalizes_p` or computes tiles in pairs.
 
     Notes
     -----
@@ -182,7 +183,7 @@ def attention(
     added = None if mask is None else _scores_of_mask(mask, (batch, heads, m, n), kernel)
     factor = softmax_scale(d, scale)
     cap = None if softcap is None else np.float32(np.float32(factor) / np.float32(softcap))
-    descales = head_descales(descale, batch, key_heads)
+    qk_scales, v_scales = _kernel_scales(kernel, descale, batch, key_heads)
     out = np.zeros((batch, heads, m, channels), np.float32)
     lse = np.full((batch, heads, m), kernel.empty_lse, np.float32)
     saturated, underflowed = np.zeros((2, batch, heads, m), np.int64)
@@ -193,16 +194,15 @@ def attention(
     for b in range(batch):
         for h in range(heads if m and n else 0):
             group, member = divmod(h * key_heads, heads)
-            q_scale, k_scale, v_scale = (x[b, group] for x in descales)
             sink = None if logits is None else logits[h]
-            qk_scale, top = q_scale * k_scale, factor
+            qk_scale, top = qk_scales[b, group], factor
             below = None
             if cap is not None and softcap is not None:
                 below, qk_scale, top = cap * qk_scale, np.float32(1), softcap
             nats = np.float32(top) * qk_scale if kernel.lse_from_scale else None
             run = Forward(
-                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scale, undecided, below, nats,
-                advance=advance,
+                run_kernel, tile.keys_of(call), scale_of_scores(kernel, top, qk_scale), v_scales[b, group], undecided,
+                below, nats, advance=advance,
             )  # fmt: skip
             blocks = kernel.schedule.blocks(call, tile, member // key_heads)
             values, row_mask = np.ascontiguousarray(v[b, group].T), None if added is None else added[b, h]
@@ -313,6 +313,16 @@ def _check_calls(kernel: AttentionKernel, causal: bool, mask: Any, progress: Any
         raise TypeError(f"attention: progress must be callable or None, got {brief_repr(progress)}")
     if mask is not None and causal and isinstance(kernel.schedule, TorchMath):
         raise ValueError(f"attention: mask must be None with causal=True for {kernel}, as in PyTorch, got both")
+
+
+def _kernel_scales(kernel: AttentionKernel, descale: Any, batch: int, heads: int) -> tuple[Floats, Floats]:
+    """Return the scales of scores and values [B, Hk] as the kernel reads them."""
+    descales = head_descales(descale, batch, heads)
+    if not kernel.takes_descale and any((x != 1).any() for x in descales):
+        raise ValueError(f"attention: descale must be None or 1 for {kernel}, got {brief_repr(descale)}")
+    flush = flushed if kernel.flush_subnormals else np.asarray
+    q_scales, k_scales, v_scales = (flush(x) for x in descales)
+    return flush(q_scales * k_scales), v_scales
 
 
 def _rows_counter(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:

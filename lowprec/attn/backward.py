@@ -21,6 +21,7 @@ from .attention import AttentionResult, attention, check_shapes, find_window, op
 from .catalogue import attentions
 from .forward import scale_of_scores
 from .kernel import AttentionKernel, GradientTile
+from .sums import added, flushed
 from .tiles import Call
 
 Floats = NDArray[np.float32]
@@ -157,9 +158,9 @@ class Backward(NamedTuple):
         (m, d), (n, channels) = q.shape, v.shape
         padded, tiles = -(-m // rows) * rows, -(-n // keys)
         sums = np.zeros(padded, np.float32)
-        sums[:m] = row_dots(decode(dout, self.kernel.operands), out, self.tile.columns)
+        kernels.dot_rows(decode(dout, self.kernel.operands), out, self.tile.columns, sums[:m])
         offsets = np.full(padded, np.inf, np.float32)  # rows after the last query have P = 0
-        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E
+        offsets[:m] = np.where(lse == -np.inf, np.float32(0), lse) * _LOG2_E  # `scale_and_shift` flushes it
         q, dout = (np.pad(x, ((0, padded - m), (0, 0))) for x in (q, dout))
         k, v = (np.pad(x, ((0, tiles * keys - n), (0, 0))) for x in (k, v))
         dq = np.zeros((min(self.buffers, tiles), padded, d), np.float32)
@@ -177,13 +178,14 @@ class Backward(NamedTuple):
                 )
                 dv[part] = self._product(p.T, dout[at].T, dv[part])
                 buffer = dq[tile % self.buffers, at]
-                buffer[:] = _added(buffer, self._product(ds, k[part].T))
+                buffer[:] = added(buffer, self._product(ds, k[part].T))
                 dk[part] = self._product(ds.T, q[at].T, dk[part])
         total = np.zeros((padded, d), np.float32)
         for buffer in dq:
-            total = _added(total, buffer)
-        scale = np.float32(self.scale)
-        return _flushed(total[:m] * scale), _flushed(dk[:n] * scale), dv[:n]
+            total = added(total, buffer)
+        for x in (total, dk):
+            kernels.rescale_rows(x, np.full(len(x), self.scale, np.float32), True)
+        return total[:m], dk[:n], dv[:n]
 
     def _starts(self, tile: int, m: int, n: int) -> range:
         """Return the first rows, in decreasing order, of the tiles of queries that see a tile of keys."""
@@ -206,7 +208,7 @@ class Backward(NamedTuple):
         octaves = scale_of_scores(kernel, self.scale, np.float32(1))
         kernels.scale_and_shift(scores, octaves, offsets, kernel.fused_scores, True, arguments)
         p = kernel.exp2(arguments)
-        ds = _flushed(p * _added(self._product(dout, v), -sums[:, None]))
+        ds = flushed(p * added(self._product(dout, v), -sums[:, None]))
         return encode(p, kernel.p_format, policy="ieee"), encode(ds, kernel.p_format, policy="ieee")
 
     def _product(self, a: Any, b: Any, c: Any = None) -> Floats:
@@ -217,34 +219,10 @@ class Backward(NamedTuple):
         return product
 
 
-def _flushed(x: Floats) -> Floats:
-    return np.where(np.abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
-
-
-def _added(a: Floats, b: Floats) -> Floats:
-    """Return a + b, where subnormal operands and sums are zero of their sign: red.global.add.f32 and add.ftz.f32."""
-    return _flushed(_flushed(a) + _flushed(b))
-
-
 def _sum_of_heads(x: Floats, heads: int) -> Floats:
     """Return the sums [B, Hk, N, D] over the query heads of each group."""
     groups = x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
     total = np.zeros_like(groups[:, :, 0])
     for i in range(groups.shape[2]):
-        total = _added(total, groups[:, :, i])
+        total = added(total, groups[:, :, i])
     return total
-
-
-def row_dots(a: Floats, b: Floats, columns: int) -> Floats:
-    """Return a dot product per row: each thread adds 8 of every `columns` columns, and a butterfly adds the threads."""
-    width = -(-a.shape[1] // columns) * columns
-    a, b = (np.pad(x, ((0, 0), (0, width - x.shape[1]))).reshape(len(x), -1, columns // 8, 8) for x in (a, b))
-    products = (a * b).transpose(1, 3, 0, 2).reshape(-1, len(a), columns // 8)  # exact
-    threads: Floats = products[0]
-    for product in products[1:]:
-        threads = threads + product
-    while threads.shape[1] > 1:
-        half = threads.shape[1] // 2
-        threads = threads[:, :half] + threads[:, half:]
-    found: Floats = threads[:, 0]
-    return found

@@ -18,6 +18,7 @@ from ..kernels import attn as kernels
 from ..tensorcore.kinds.nvidia import FusedSum
 from ..tensorcore.mma import mma
 from .kernel import AttentionKernel
+from .sums import added
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -81,7 +82,8 @@ class Bounds:
 
     def _promote(self) -> None:
         assert self.promoted is not None
-        self.promoted = [a + b for a, b in zip(self.promoted, self.out, strict=True)]
+        flush = self.kernel.flush_subnormals
+        self.promoted = [added(a, b, flush) for a, b in zip(self.promoted, self.out, strict=True)]
         empty = [np.isnan(x) for x in self.promoted]
         self.lost |= empty[0] != empty[1]
         self.out = [np.zeros_like(x) for x in self.out]

@@ -22,6 +22,7 @@ from .cpu import blocked_product
 from .kernel import AttentionKernel
 from .paired import HIDDEN, FlashMla, PairedSoftmax
 from .splits import split_blocks
+from .sums import added, flushed
 from .tiles import Block, Visit
 
 Floats = NDArray[np.float32]
@@ -114,8 +115,9 @@ class Forward:
             parts.append(run.head(h._replace(blocks=blocks)))
         lse = np.stack([part.lse for part in parts])
         with np.errstate(all="ignore"):
+            flush = kernel.flush_subnormals
             weights, total = combine.weights(lse, len(h.v), kernel.exp2, kernel.reciprocal)
-            out = combine.outputs(weights, [part.out for part in parts])
+            out = combine.outputs(flushed(weights) if flush else weights, [part.out for part in parts], flush)
         saturated, underflowed = (np.sum([part[field] for part in parts], 0) for field in (2, 3))
         return HeadResult(out, total, saturated, underflowed, out, out)
 
@@ -175,7 +177,8 @@ class Forward:
         keys = np.ascontiguousarray(_columns(k.T, key, count).T)
         scores = _product(self.kernel, self.kernel.scores, (f, f), q, keys)
         if self.cap is not None:
-            scores = np.tanh((scores * self.cap).astype(np.float64)).astype(np.float32)
+            kernels.rescale_rows(scores, np.full(len(scores), self.cap), self.kernel.flush_subnormals)
+            scores = np.tanh(scores.astype(np.float64)).astype(np.float32)
         return scores
 
 
@@ -200,7 +203,7 @@ class OnlineSoftmax:
         if kernel.propagates_nan:
             maxima[np.isnan(scores).any(1)] = np.nan
         # The maximum of a row without scores is -inf. Kernels that check it take 0, because -inf - -inf is NaN.
-        growth = (self.maxima - (_finite(maxima) if is_guarded else maxima)) * scale
+        growth = self._scaled(added(self.maxima, -(_finite(maxima) if is_guarded else maxima), flush), scale)
         is_kept = self._is_first and not kernel.propagates_nan  # exp(-inf - NaN) is NaN
         factors = np.ones_like(growth) if is_kept else kernel.exp2.factors(growth)
         keep = np.full(len(growth), False)
@@ -226,10 +229,14 @@ class OnlineSoftmax:
 
     def _shifts(self, maxima: Floats, scale: np.float32) -> Floats:
         """Return ``maximum * scale - offset`` of each row [M]."""
-        shifts, offsets = np.empty_like(maxima), np.full_like(maxima, self.kernel.p_offset)
+        return self._scaled(maxima, scale, self.kernel.p_offset)
+
+    def _scaled(self, x: Floats, scale: np.float32, offset: int = 0) -> Floats:
+        """Return ``x * scale - offset`` of each row [M]."""
+        found, offsets = np.empty_like(x), np.full_like(x, offset)
         fused, flush = self.kernel.fused_shift, self.kernel.flush_subnormals
-        kernels.scale_and_shift(maxima[:, None], scale, offsets, fused, flush, shifts[:, None])
-        return shifts
+        kernels.scale_and_shift(x[:, None], scale, offsets, fused, flush, found[:, None])
+        return found
 
     def add_values(self, p: Floats, values: NDArray[Any], done: int) -> None:
         """Add round(P) V of a tile to the output; `done` counts the tiles."""
@@ -240,7 +247,7 @@ class OnlineSoftmax:
         formats = kernel.p_format, kernel.operands
         self.out = _product(kernel, kernel.values, formats, codes, values, self.out if done > 1 else None)
         if self.promoted is not None and kernel.promote_every is not None and done % kernel.promote_every == 0:
-            self.promoted += self.out
+            self.promoted = added(self.promoted, self.out, kernel.flush_subnormals)
             self.out = np.zeros_like(self.out)
         if self.bounds is not None:
             self.bounds.add_values(values, done)
@@ -251,7 +258,7 @@ class OnlineSoftmax:
         """Add the sink and divide by the sums."""
         kernel, flush = self.kernel, self.kernel.flush_subnormals
         if self.promoted is not None:
-            self.out = self.promoted + self.out
+            self.out = added(self.promoted, self.out, flush)
         sums, argument = kernel.row_sum.total(self.sums), None
         if kernel.propagates_nan:
             sums, self.maxima = np.where(sums == 0, np.float32(1), sums), _finite(self.maxima)

@@ -224,6 +224,11 @@ class AttentionKernel(Value):
         inverse = self.reciprocal
         return self.exp2.is_published and isinstance(inverse, RoundedReciprocal) and inverse.ulps == 0
 
+    @property
+    def takes_descale(self) -> bool:
+        """Whether the library's function takes scales of Q, K and V: only those with operands of 8 bits do."""
+        return self.operands.bits <= 8
+
     def tile_of(self, call: Call) -> KeyTile:
         """Return the tile of a normalized call.
 

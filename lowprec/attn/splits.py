@@ -95,14 +95,14 @@ class Combine(Value):
         total: Floats = threads[0]
         return total
 
-    def outputs(self, weights: Floats, outs: list[Floats]) -> Floats:
+    def outputs(self, weights: Floats, outs: list[Floats], flush: bool) -> Floats:
         """Return the sum of the splits' outputs [M, Dv] times their weights, each by a fused multiply-add."""
         found = np.zeros_like(outs[0])
         for weight, out in zip(weights, outs, strict=True):
             for i, factor in enumerate(weight):
                 if factor > 0 or not self.skips_zeros:
                     row = out[i][:, None]
-                    kernels.scale_and_shift(row, factor, -found[i], True, True, found[i][:, None])
+                    kernels.scale_and_shift(row, factor, -found[i], True, flush, found[i][:, None])
         return found
 
 

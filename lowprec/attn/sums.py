@@ -14,6 +14,16 @@ from ..kernels import attn as kernels
 Floats = NDArray[np.float32]
 
 
+def flushed(x: Floats) -> Floats:
+    """Return an array in which subnormal numbers are zeros of their sign."""
+    return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+
+
+def added(a: Floats, b: Floats, flush: bool = True) -> Floats:
+    """Return a + b; with `flush`, subnormal operands and sums count as zero: red.global.add.f32 and add.ftz.f32."""
+    return flushed(flushed(a) + flushed(b)) if flush else a + b
+
+
 class RowSum(Value):
     """Base class of the orders in which the probabilities of a row are added."""
 

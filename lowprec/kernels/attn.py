@@ -1,7 +1,8 @@
 """Softmax over one tile of keys in float32: maxima, exponentials, row sums and rescaling, in the order of GPU kernels.
 
 Arrays are float32 and C-contiguous: scores and probabilities [M, keys of a tile], outputs [M, D], one number per row
-[M]. If `flush` is set, subnormal results become zero, as with CUDA's ``--use_fast_math``.
+[M]. If `flush` is set, subnormal operands and results count as zero: nvcc's ``--use_fast_math`` implies ``-ftz=true``,
+with which additions, products, fused multiply-adds, maxima and ``ex2.approx`` have the suffix ``.ftz``.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ def raise_maxima(scores: Any, maxima: Any, flush: bool, out: Any) -> None:
 @kernel
 def scale_and_shift(scores: Any, scale: Any, shifts: Any, fused: bool, flush: bool, out: Any) -> None:
     """Write ``scores * scale - shift``, rounded once if `fused`, else after each operation."""
+    factor = flushed(scale, flush)
     for i in range(scores.shape[0]):
-        row, into, shift = scores[i], out[i], shifts[i]
+        row, into, shift = scores[i], out[i], flushed(shifts[i], flush)
         for j in range(row.size):
+            x = flushed(row[j], flush)
             if fused:
-                into[j] = flushed(fma32(row[j], scale, F(-shift)), flush)
+                into[j] = flushed(fma32(x, factor, F(-shift)), flush)
             else:
-                into[j] = flushed(F(flushed(F(row[j] * scale), flush) - shift), flush)
+                into[j] = flushed(F(flushed(F(x * factor), flush) - shift), flush)
 
 
 @kernel
@@ -105,14 +108,15 @@ def sum_by_quad(p: Any, scales: Any, fused: bool, flush: bool, sums: Any) -> Non
         for t in range(4):
             total = F(0)
             for j in range(2 * t, row.size, 8):
+                x = flushed(row[j], flush)
                 if j == 2 * t and fused:
-                    total = flushed(fma32(sums[i, t], scales[i], row[j]), flush)
+                    total = flushed(fma32(sums[i, t], scales[i], x), flush)
                 elif j == 2 * t:
-                    total = flushed(F(flushed(F(sums[i, t] * scales[i]), flush) + row[j]), flush)
+                    total = flushed(F(flushed(F(sums[i, t] * scales[i]), flush) + x), flush)
                 else:
-                    total = flushed(F(total + row[j]), flush)
+                    total = flushed(F(total + x), flush)
                 if j + 1 < row.size:
-                    total = flushed(F(total + row[j + 1]), flush)
+                    total = flushed(F(total + flushed(row[j + 1], flush)), flush)
             sums[i, t] = total
 
 
@@ -128,7 +132,7 @@ def sum_by_packed_pairs(p: Any, scales: Any, flush: bool, sums: Any) -> None:
         chains[:] = F(0)
         chains[0] = flushed(F(sums[i, 0] * scales[i]), flush)
         for j in range(row.size):
-            chains[j % 8] = flushed(F(chains[j % 8] + row[j]), flush)
+            chains[j % 8] = flushed(F(chains[j % 8] + flushed(row[j], flush)), flush)
         for width in (2, 4):
             for c in range(0, 8, 2 * width):
                 for lane in range(2):
@@ -140,6 +144,30 @@ def sum_by_packed_pairs(p: Any, scales: Any, flush: bool, sums: Any) -> None:
 def rescale_rows(x: Any, scales: Any, flush: bool) -> None:
     """Multiply each row of x [M, D] by its scale in place."""
     for i in range(x.shape[0]):
-        scale, row = scales[i], x[i]
+        scale, row = flushed(scales[i], flush), x[i]
         for j in range(row.size):
-            row[j] = flushed(F(row[j] * scale), flush)
+            row[j] = flushed(F(flushed(row[j], flush) * scale), flush)
+
+
+@kernel
+def dot_rows(a: Any, b: Any, columns: int, out: Any) -> None:
+    """Write the dot product of each row of a and b [M, D]; subnormal numbers count as zero.
+
+    Thread t adds the columns 8t to 8t + 7 of every `columns` by fused multiply-adds, after its first product; a
+    butterfly adds the threads.
+    """
+    threads = np.empty(columns // 8, np.float32)
+    for i in range(a.shape[0]):
+        for t in range(threads.size):
+            total = F(-0.0)  # of a sum without terms
+            for start in range(8 * t, max(a.shape[1], 1) + 8 * t, columns):
+                for j in range(start, start + 8):
+                    x, y = (a[i, j], b[i, j]) if j < a.shape[1] else (F(0), F(0))
+                    total = flushed(fma32(flushed(x, True), flushed(y, True), total), True)
+            threads[t] = total
+        half = threads.size // 2
+        while half:
+            for t in range(half):
+                threads[t] = flushed(F(threads[t] + threads[t + half]), True)
+            half //= 2
+        out[i] = threads[0]

@@ -111,6 +111,7 @@ def test_dtypes_and_packages() -> None:
             r"multiple .* got 3 and 2",
         ),
         ({"descale": (1, 1)}, r"descale must be three scales"),
+        ({"kernel": "flash2", "descale": (1, 1, 2.0)}, r"descale must be None or 1 for flash2, got \(1, 1, 2.0\)"),
         ({"descale": (1, 1, [1, 2])}, r"descale must be numbers or of shape \(1, 1\)"),
         ({"kernel": "fa3_fp9"}, r"did you mean 'fa3_fp8'"),
         ({"window": (-2, 0)}, r"window"),

@@ -59,22 +59,26 @@ def operands(rng: np.random.Generator, kernel: AttentionKernel, m: int, n: int, 
 
 
 def both(
-    kernel: AttentionKernel, q: Any, k: Any, v: Any, *, causal: bool = False, v_descale: float = 1.0, **wrong: Any
-) -> tuple[list[Any], list[Any]]:
-    """Return the output's and the log-sum-exp's bits by the kernel and by the oracle."""
+    kernel: AttentionKernel, q: Any, k: Any, v: Any, *, causal: bool = False, v_descale: float = 1.0,
+    scale: float | None = None, **wrong: Any,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """Return the output's and the log-sum-exp's bits by the kernel and by the oracle; BF16 kernels have no descales."""
     m, n, d = len(q), len(k), q.shape[1]
     call = kernel.schedule.normalized(Call(m, n, d, v.shape[1], causal=causal))
     tile = kernel.tile_of(call).keys_of(call)
     rule = dataclasses.replace(oracle_of(kernel, tile), **wrong)
-    scale = scale_of_scores(kernel, d**-0.5, np.float32(0.75))
-    nats = Fraction(float(np.float32(d**-0.5) * np.float32(0.75))) if kernel.lse_from_scale else None
-    got = lp.attention(q, k, v, kernel=kernel, causal=causal, descale=(0.75, 1.0, v_descale), out_format="float32")
+    given = d**-0.5 if scale is None else scale
+    qk_descale, v_descale = (0.75, v_descale) if kernel.takes_descale else (1.0, 1.0)
+    factor = scale_of_scores(kernel, given, np.float32(qk_descale))
+    nats = Fraction(float(np.float32(given) * np.float32(qk_descale))) if kernel.lse_from_scale else None
+    descale = (qk_descale, 1.0, v_descale)
+    got = lp.attention(q, k, v, kernel=kernel, causal=causal, scale=scale, descale=descale, out_format="float32")
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
     want, lse = [], []
     for i in range(m):
         high = min(n, max(0, i + n - m + 1)) if causal else n
         row, total = rule.row(
-            codes[0][i], codes[1], codes[2], Fraction(float(scale)), Fraction(v_descale), 0, high, lse_scale=nats
+            codes[0][i], codes[1], codes[2], Fraction(float(factor)), Fraction(v_descale), 0, high, lse_scale=nats
         )
         want.append(row)
         lse.append(total)
@@ -98,6 +102,19 @@ def test_every_kernel_has_the_oracle_s_bits(name: str, spread: float) -> None:
         else:
             got, want = both(kernel, *data, causal=causal, v_descale=1.5)
         assert got == want
+
+
+@pytest.mark.parametrize("name", ["flash2", "fa3_bf16", "fa4_bf16"])
+def test_subnormal_scores_and_values(name: str) -> None:
+    """Subnormal scores and outputs are zero with ``--use_fast_math``: a scale of 2^125 makes scores visible."""
+    kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
+    q, k, v = operands(np.random.default_rng(3), kernel, 3, 20, 8, 1.0)
+    sizes = (2.0**-64, 2.0**-63, 2.0**-127)
+    q, k, v = (lp.round_to(x * np.float32(size), "bfloat16") for x, size in zip((q, k, v), sizes, strict=True))
+    got, want = both(kernel, q, k, v, scale=2.0**125)
+    assert got == want
+    wrong = both(kernel, q, k, v, scale=2.0**125, keeps_operands=True)[1]
+    assert (got != wrong) == kernel.flush_subnormals
 
 
 @pytest.mark.parametrize("name", GPU)

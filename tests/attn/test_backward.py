@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import lowprec as lp
-from lowprec.attn.backward import row_dots
 from lowprec.attn.forward import scale_of_scores
 from lowprec.attn.kernel import AttentionKernel, GradientTile
 from lowprec.attn.tiles import KeyTile
+from lowprec.kernels.attn import dot_rows
 from lowprec.oracle import ACCUMULATORS, fields
 from lowprec.oracle.attention.backward import Backward
-from lowprec.oracle.values import FLOAT32, decode, encode
+from lowprec.oracle.values import FLOAT32, decode, encode, exact
 
 KERNEL = lp.attentions["flash2"].with_(
     key_tiles=(KeyTile(64, 16, 16, 16),), gradient_tiles=(GradientTile(64, 8, 16, 16),)
@@ -42,22 +42,35 @@ def hopper_rule(causal: bool) -> dict[str, Any]:
 
 def both(
     m: int, n: int, d: int, blocks: int, causal: bool, *, kernel: AttentionKernel = KERNEL, size: float = 1.0,
-    **wrong: Any,
+    window: tuple[int, int] | None = None, scale: float | None = None, special: tuple[Any, ...] = (), **wrong: Any,
 ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """Return the bits of the gradients in float32 by the kernel and by the oracle; `size` multiplies dO."""
+    """Return the bits of the gradients in float32 by the kernel and by the oracle.
+
+    `size` multiplies dO, `special` is an operand's index, the index of a number, and its value.
+    """
     data = operands(m + n, m, n, d)
     data[3] = lp.round_to(data[3] * size, "bfloat16")
-    got = lp.attention_grad(*data, kernel=kernel, causal=causal, blocks=blocks, out_format="float32")
-    rule = dataclasses.replace(
-        RULE, **{"buffers": blocks, **(hopper_rule(causal) if kernel is HOPPER else {}), **wrong}
-    )
+    if special:
+        data[special[0]][special[1]] = special[2]
+    options: dict[str, Any] = {"causal": causal, "window": window, "scale": scale}
+    got = lp.attention_grad(*data, kernel=kernel, blocks=blocks, out_format="float32", **options)
+    masked = causal or window is not None
+    hopper = hopper_rule(masked) | {"last_key_first": causal and window is None} if kernel is HOPPER else {}
+    rule = dataclasses.replace(RULE, **{"buffers": blocks, **hopper, **wrong})
     codes = [lp.encode(x, "bfloat16").tolist() for x in data]
-    out = [[Fraction(float(x)) for x in row] for row in got.forward.out]
+    out = [[exact(x) for x in row] for row in got.forward.out.tolist()]
     lse = [decode(int(x), FLOAT32) for x in got.forward.lse.view(np.uint32)]
-    scale = np.float32(d**-0.5)
-    octaves = Fraction(float(scale_of_scores(KERNEL, d**-0.5, np.float32(1))))
-    want = rule.head(*codes, out, lse, octaves, Fraction(float(scale)), causal)
-    return [x.view(np.uint32).tolist() for x in (got.dq, got.dk, got.dv)], list(want)
+    factor = d**-0.5 if scale is None else scale
+    octaves = Fraction(float(scale_of_scores(KERNEL, factor, np.float32(1))))
+    limits = (-1, 0 if causal else -1) if window is None else (window[0], 0 if causal else window[1])
+    want = rule.head(*codes, out, lse, octaves, Fraction(float(np.float32(factor))), *limits)
+    return [canonical(x.view(np.uint32)) for x in (got.dq, got.dk, got.dv)], [canonical(np.array(x)) for x in want]
+
+
+def canonical(bits: Any) -> list[Any]:
+    """Return bits as a list, all NaN as one."""
+    found: list[Any] = np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC00000, bits).tolist()
+    return found
 
 
 @pytest.mark.parametrize(("m", "n", "d", "buffers", "causal", "size"), [
@@ -109,14 +122,54 @@ def test_gradients_of_a_group_are_added_in_the_order_of_heads() -> None:
 def test_row_sums_of_products_have_the_oracle_s_bits() -> None:
     """Rows of 40 channels, 16 at once by two threads; by one thread, other bits."""
     a, b = (lp.round_to(np.random.default_rng(i).standard_normal((20, 40)), "bfloat16") for i in (0, 1))
-    got = row_dots(a, b, 16).view(np.uint32).tolist()
-    codes, numbers = lp.encode(a, "bfloat16").tolist(), [[Fraction(float(x)) for x in row] for row in b]
-    want, wrong = (
-        [encode(rule.dot(*pair), FLOAT32) for pair in zip(codes, numbers, strict=True)]
-        for rule in (RULE, dataclasses.replace(RULE, columns=8))
+    a[0], b[0], a[1], b[1] = 2.0**-130, 2.0**20, 2.0**-70, 2.0**-70  # subnormal operands, vanishing products
+    a[2, :2], b[2] = (-(2.0**27), 2.0**28), [2.0**100] * 2 + [0.0] * 38  # a product above float32, but not the sum
+    got = np.empty(20, np.float32)
+    dot_rows(a, b, 16, got)
+    codes, numbers = lp.encode(a, "bfloat16").tolist(), [[exact(x) for x in row] for row in b.tolist()]
+    want, *wrong = (
+        canonical(np.array([encode(rule.dot(*pair), FLOAT32) for pair in zip(codes, numbers, strict=True)]))
+        for rule in (RULE, dataclasses.replace(RULE, columns=8), dataclasses.replace(RULE, keeps_operands=True))
     )
+    assert canonical(got.view(np.uint32)) == want
+    assert want not in wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [KERNEL, HOPPER])
+@pytest.mark.parametrize(("m", "n", "causal", "window"), [
+    (9, 37, False, (7, 5)), (11, 37, True, (20, 0)), (17, 14, False, (0, 9)),
+])  # fmt: skip
+def test_gradients_with_a_window_have_the_oracle_s_bits(
+    kernel: AttentionKernel, m: int, n: int, causal: bool, window: tuple[int, int]
+) -> None:
+    got, want = both(m, n, 8, 2, causal, kernel=kernel, window=window)
     assert got == want
-    assert got != wrong
+    if m == 9 and kernel is HOPPER:
+        assert got != both(m, n, 8, 2, causal, kernel=kernel, window=(7, 4))[1]
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, HOPPER])
+def test_subnormal_operands_count_as_zero(kernel: AttentionKernel) -> None:
+    """A subnormal dK times a scale above 1, subnormal dO and O: with ``--use_fast_math`` they are zeros."""
+    options: dict[str, Any] = {"kernel": kernel, "size": 2.0**-125, "scale": 4.0}
+    got, want = both(5, 17, 8, 1, False, **options)
+    assert got == want
+    wrong = both(5, 17, 8, 1, False, **options, keeps_operands=True)[1]
+    assert [a == b for a, b in zip(got, wrong, strict=True)] == [False, False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [KERNEL, HOPPER])
+@pytest.mark.parametrize("special", [
+    (1, (13, 2), np.inf), (2, (13, 2), np.inf), (3, (4, 2), np.inf), (0, (4, 2), np.nan),
+])  # fmt: skip
+def test_special_values_meet_padding_and_hidden_keys(kernel: AttentionKernel, special: tuple[Any, ...]) -> None:
+    """Tensor cores also multiply padding and P = 0 with infinities: NaN goes beyond the mask."""
+    got, want = both(9, 18, 8, 2, True, kernel=kernel, special=special)
+    assert got == want
+    if special[0] in (1, 2):
+        assert got != both(9, 18, 8, 2, True, kernel=kernel, special=special, skips_padding=True)[1]
 
 
 @pytest.mark.parametrize(("m", "n", "window", "right"), [(40, 150, (60, 10), 10), (12, 4, (1, -1), 4)])
@@ -143,8 +196,8 @@ def test_gradients_are_those_of_softmax_attention(m: int, n: int, window: tuple[
         p /= np.maximum(p.sum(1, keepdims=True), 1e-30)
         dp = e @ c.T
         ds = p * (dp - (dp * p).sum(1, keepdims=True)) / np.sqrt(32)
-        for found, exact in ((got.dq, ds @ b), (got.dk, ds.T @ a), (got.dv, p.T @ e)):
-            assert np.linalg.norm(found[h] - exact) < 0.01 * np.linalg.norm(exact)
+        for found, derivative in ((got.dq, ds @ b), (got.dk, ds.T @ a), (got.dv, p.T @ e)):
+            assert np.linalg.norm(found[h] - derivative) < 0.01 * np.linalg.norm(derivative)
 
 
 def test_a_nan_reaches_the_gradients_of_the_tiles_that_meet_it() -> None:

@@ -35,7 +35,7 @@ def combine_of(kernel: AttentionKernel) -> oracle.Combine:
     """Return the oracle's description of a kernel's combination, for head size 8."""
     c = kernel.combine
     assert c is not None
-    return oracle.Combine(c.lanes[0][1], c.by_total, c.scaled, c.skips_zeros, c.empty_lse)
+    return oracle.Combine(c.lanes[0][1], c.by_total, c.scaled, c.skips_zeros, c.empty_lse, kernel.flush_subnormals)
 
 
 def tiles_of_row(i: int, m: int, n: int, group: int, member: int, causal: bool, splits: int) -> list[range]:
@@ -55,9 +55,9 @@ def both(
     q, k, v = data
     m, n = len(q) // 2, len(k)
     q = q.reshape(2, m, -1)
-    sinks = None if sink is None else [sink, sink + 1]
+    sinks, v_descale = None if sink is None else [sink, sink + 1], 1.5 if kernel.takes_descale else 1.0
     got = lp.attention(q, k[None], v[None], kernel=kernel, causal=causal, splits=splits, sinks=sinks,
-                       out_format="float32", descale=(1, 1, 1.5))  # fmt: skip
+                       out_format="float32", descale=(1, 1, v_descale))  # fmt: skip
     rule, combine = oracle_of(kernel, TILE), dataclasses.replace(combine_of(kernel), **wrong)
     rule = dataclasses.replace(
         rule, sink="offset" if isinstance(kernel.sink, OffsetSink) else "shifted", empty_lse=-math.inf
@@ -65,7 +65,7 @@ def both(
     scale = Fraction(float(scale_of_scores(kernel, q.shape[-1] ** -0.5, np.float32(1))))
     nats = Fraction(float(np.float32(q.shape[-1] ** -0.5))) if kernel.lse_from_scale else None
     codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
-    want, lse = [], []
+    want, lse, v_scale = [], [], Fraction(v_descale)
     for head in range(2):
         for i in range(m):
             high = min(n, max(0, i + n - m + 1)) if causal else n
@@ -74,7 +74,7 @@ def both(
                 bounds = (tiles.start * TILE, min(high, tiles.stop * TILE))
                 logit = None if sink is None or number else Fraction(sink + head)
                 part = rule.row(
-                    codes[0][head][i], codes[1], codes[2], scale, Fraction(1.5), *bounds, sink=logit, lse_scale=nats
+                    codes[0][head][i], codes[1], codes[2], scale, v_scale, *bounds, sink=logit, lse_scale=nats
                 )
                 parts.append(part)
             row, total = combine.row(parts)
@@ -138,8 +138,9 @@ def test_softcaps_have_the_oracle_s_bits(name: str) -> None:
     kernel = lp.attentions[name].with_(key_tiles=(KeyTile(64, 16, 16, 16),))
     q, k, v = operands(np.random.default_rng(0), kernel, 3, 40, 8, 8.0)
     for cap in (1.0, 30.0):
-        factor = np.float32(np.float32(8**-0.5) / np.float32(cap)) * np.float32(0.75)
-        got = lp.attention(q, k, v, kernel=kernel, softcap=cap, descale=(0.75, 1, 1), out_format="float32")
+        descale = 0.75 if kernel.takes_descale else 1.0
+        factor = np.float32(np.float32(8**-0.5) / np.float32(cap)) * np.float32(descale)
+        got = lp.attention(q, k, v, kernel=kernel, softcap=cap, descale=(descale, 1, 1), out_format="float32")
         codes = [lp.encode(x, kernel.operands).tolist() for x in (q, k, v)]
         scale = Fraction(float(np.float32(np.float32(cap) * math.log2(math.e))))
         for i in range(3):

@@ -1,7 +1,8 @@
 """Gradients of one head of attention in exact arithmetic, rounded to float32 after every operation.
 
 The rule is FlashAttention-2's deterministic backward pass: P and dS are rounded to bfloat16, dK and dV are accumulated
-over the tiles of queries from the last to the first, and dQ is accumulated in buffers by tiles of keys.
+over the tiles of queries from the last to the first, and dQ is accumulated in buffers by tiles of keys. Operations in
+float32, but not those of the tensor core, take subnormal operands as zero and return zero for subnormal results.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Backward:
         Whether tiles of queries run from the last to the first.
     last_key_first
         Whether tiles of keys are added to dQ from the last to the first.
-    rounded_p
-        Wrong rule: dS is computed from P after its rounding.
+    rounded_p, keeps_operands, skips_padding
+        Wrong rules: dS is computed from P after its rounding; subnormal operands keep their values; queries after the
+        last and hidden keys have P = dS = 0 without computation.
     """
 
     core: Accumulator
@@ -50,40 +52,53 @@ class Backward:
     backwards: bool = True
     last_key_first: bool = False
     rounded_p: bool = False
+    keeps_operands: bool = False
+    skips_padding: bool = False
 
     def head(
         self, q: Codes, k: Codes, v: Codes, dout: Codes, out: Sequence[Sequence[Exact]], lse: Sequence[Exact],
-        octaves: Exact, scale: Exact, causal: bool,
+        octaves: Exact, scale: Exact, left: int = -1, right: int = -1,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """Return the float32 bits of dQ, dK and dV from codes, the output and the log-sum-exp."""
+        """Return the float32 bits of dQ, dK and dV from codes, the output and the log-sum-exp.
+
+        Query i sees `left` keys to the left of key i + N - M and `right` keys to its right; -1: all.
+        """
         m, n, d, channels = len(q), len(k), len(q[0]), len(v[0])
-        sums = [self.dot(dout[i], out[i]) for i in range(m)]
+        padding = -m % self.queries
+        sums = [self.dot(dout[i], out[i]) for i in range(m)] + [Fraction(0)] * padding
+        lse = [*lse, *[math.inf] * padding]
+        place = range(n - m, n - m + len(lse))
+        limits = [(x - left if left >= 0 else 0, x + right if right >= 0 else n) for x in place]
         tiles = -(-n // self.keys)
         buffers: Any = [[[Fraction(0)] * d for _ in range(m)] for _ in range(min(tiles, self.buffers))]
+        numbers = (decode(code, self.operands) for x in (q, k, v, dout) for row in x for code in row)
+        is_finite = all(map(math.isfinite, numbers))  # then P = dS = 0 without computation
         dk, dv = ([[0] * width for _ in range(n)] for width in (d, channels))
         blocks = list(range(0, m, self.queries))
         for tile in reversed(range(tiles)) if self.last_key_first else range(tiles):
             cols = range(tile * self.keys, (tile + 1) * self.keys)
             for start in reversed(blocks) if self.backwards else blocks:
                 rows = range(start, start + self.queries)
-                if causal and all(i + n - m < cols[0] for i in rows):
+                if all(limits[i][0] > cols[-1] or limits[i][1] < cols[0] for i in rows):
                     continue
-                p, ds = {}, {}
-                for i in rows:
-                    for j in cols:
-                        inside = i < m and j < n and (not causal or j <= i + n - m)
-                        pair = self._pair(q[i], k[j], v[j], dout[i], lse[i], sums[i], octaves) if inside else (0, 0)
-                        p[i, j], ds[i, j] = pair
-                padded_k, padded_q, padded_dout = (
+                padded_k, padded_v, padded_q, padded_dout = (
                     [x[i] if i < len(x) else [0] * len(x[0]) for i in span]
-                    for x, span in ((k, cols), (q, rows), (dout, rows))
+                    for x, span in ((k, cols), (v, cols), (q, rows), (dout, rows))
                 )
+                p, ds = {}, {}
+                for i, one_q, one_dout in zip(rows, padded_q, padded_dout, strict=True):
+                    for j, one_k, one_v in zip(cols, padded_k, padded_v, strict=True):
+                        seen = j < n and limits[i][0] <= j <= limits[i][1]
+                        p[i, j], ds[i, j] = 0, 0
+                        if (seen and i < m) or not (is_finite or self.skips_padding):
+                            pair = one_q, one_k, one_v, one_dout
+                            p[i, j], ds[i, j] = self._pair(*pair, lse[i], sums[i], octaves, seen)
                 for i in (i for i in rows if i < m):
                     row = [ds[i, j] for j in cols]
                     for c in range(d):
                         added = self._product(row, [key[c] for key in padded_k], 0)
                         buffer = buffers[tile % self.buffers][i]
-                        buffer[c] = _added(buffer[c], decode(added, FLOAT32))
+                        buffer[c] = self._added(buffer[c], decode(added, FLOAT32))
                 for j in (j for j in cols if j < n):
                     for c in range(channels):
                         dv[j][c] = self._product([p[i, j] for i in rows], [x[c] for x in padded_dout], dv[j][c])
@@ -93,23 +108,23 @@ class Backward:
         for i in range(m):
             total: list[Exact] = [Fraction(0)] * d
             for buffer in buffers:
-                total = [_added(a, b) for a, b in zip(total, buffer[i], strict=True)]
-            dq.append([bits_of(_flushed(times(x, scale))) for x in total])
-        dk = [[bits_of(_flushed(times(decode(x, FLOAT32), scale))) for x in row] for row in dk]
+                total = [self._added(a, b) for a, b in zip(total, buffer[i], strict=True)]
+            dq.append([bits_of(self._times(x, scale)) for x in total])
+        dk = [[bits_of(self._times(decode(x, FLOAT32), scale)) for x in row] for row in dk]
         return dq, dk, dv
 
     def _pair(
         self, q: Sequence[int], k: Sequence[int], v: Sequence[int], dout: Sequence[int], lse: Exact, total: Exact,
-        octaves: Exact,
+        octaves: Exact, seen: bool,
     ) -> tuple[int, int]:  # fmt: skip
         """Return the codes of P and dS."""
-        score = decode(self._product(q, k, 0), FLOAT32)
-        shift = times(Fraction(0) if lse == -math.inf else lse, rounded(Fraction(1 / LN_2)))
-        p = _flushed(exp2(_flushed(multiply_add(score, octaves, negated(shift)))))
+        score = decode(self._product(q, k, 0), FLOAT32) if seen else -math.inf
+        shift = self._times(Fraction(0) if lse == -math.inf else lse, rounded(Fraction(1 / LN_2)))
+        p = _flushed(exp2(self._multiply_add(score, octaves, negated(shift))))
         code = encode(p, self.operands, "nonsaturate")
         factor = decode(code, self.operands) if self.rounded_p else p
         dp = decode(self._product(dout, v, 0), FLOAT32)
-        ds = _flushed(times(factor, _added(dp, negated(total))))
+        ds = self._times(factor, self._added(dp, negated(total)))
         return code, encode(ds, self.operands, "nonsaturate")
 
     def _product(self, a: Sequence[int], b: Sequence[int], c: int) -> int:
@@ -120,18 +135,24 @@ class Backward:
         threads: list[Exact] = []
         for t in range(self.columns // 8):
             mine = [c for c in range(len(out)) if c % self.columns // 8 == t]
-            total: Exact = Fraction(0)
+            total: Exact = -0.0
             for c in mine:
-                total = multiply_add(decode(dout[c], self.operands), out[c], total)
-            threads.append(total)
+                total = self._multiply_add(decode(dout[c], self.operands), out[c], total)
+            threads.append(total if len(out) % self.columns == 0 else plus(total, Fraction(0)))
         while len(threads) > 1:
             half = len(threads) // 2
-            threads = [plus(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
+            threads = [self._added(a, b) for a, b in zip(threads[:half], threads[half:], strict=True)]
         return threads[0]
 
+    def _added(self, a: Exact, b: Exact) -> Exact:
+        return self._multiply_add(a, Fraction(1), b)
 
-def _added(a: Exact, b: Exact) -> Exact:
-    return _flushed(plus(_flushed(a), _flushed(b)))
+    def _times(self, a: Exact, b: Exact) -> Exact:
+        return self._multiply_add(a, b, -0.0)
+
+    def _multiply_add(self, a: Exact, b: Exact, c: Exact) -> Exact:
+        operands = (a, b, c) if self.keeps_operands else map(_flushed, (a, b, c))
+        return _flushed(multiply_add(*operands))
 
 
 def _flushed(x: Exact) -> Exact:

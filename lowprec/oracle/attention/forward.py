@@ -55,7 +55,8 @@ class Attention:
     backwards
         Whether tiles run from the last key to the first.
     fused_scores, fused_shift, flush
-        Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal results become zero.
+        Whether s * scale - shift and maximum * scale - offset are rounded once; whether subnormal operands and results
+        of operations in float32 count as zero.
     empty_scale, empty_lse, lse_in_octaves, fused_lse
         Results of a row without probabilities (the first two); whether the log-sum-exp is computed in octaves; whether
         it is a fused multiply-add.
@@ -69,6 +70,8 @@ class Attention:
         Wrong rule: the output is not multiplied by V's scale.
     flushes_p
         Wrong rule: probabilities below the least normal number of P's format become zero.
+    keeps_operands
+        Wrong rule: subnormal operands keep their values.
     """
 
     scores: Accumulator
@@ -95,6 +98,7 @@ class Attention:
     sums_rounded_p: bool = False
     drops_v_descale: bool = False
     flushes_p: bool = False
+    keeps_operands: bool = False
 
     def row(
         self,
@@ -204,7 +208,7 @@ class Attention:
     ) -> tuple[list[int], int]:
         is_empty = total == 0 or math.isnan(total)
         inverse = self.empty_scale if is_empty else Fraction(0) if math.isinf(total) else rounded(1 / Fraction(total))
-        factor = times(inverse, v_descale)
+        factor = self._times(inverse, v_descale)
         numbers = [bits_of(self._times(decode(o, FLOAT32), factor)) for o in out]
         if is_empty:
             return numbers, bits_of(self.empty_lse)
@@ -258,16 +262,19 @@ class Attention:
         return x
 
     def _times(self, a: Exact, b: Exact) -> Exact:
-        return self._flushed(times(a, b))
+        return self._multiply_add(a, b, -0.0)
 
     def _plus(self, a: Exact, b: Exact) -> Exact:
-        return self._flushed(plus(a, b))
+        return self._multiply_add(a, ONE, b)
 
     def _minus(self, a: Exact, b: Exact) -> Exact:
-        return plus(a, negated(b))
+        return self._plus(a, negated(b))
 
-    def _multiply_add(self, a: Exact, b: Exact, c: Exact, fused: bool) -> Exact:
-        return self._flushed(multiply_add(a, b, c)) if fused else self._plus(self._times(a, b), c)
+    def _multiply_add(self, a: Exact, b: Exact, c: Exact, fused: bool = True) -> Exact:
+        if not fused:
+            return self._plus(self._times(a, b), c)
+        operands = (a, b, c) if self.keeps_operands else map(self._flushed, (a, b, c))
+        return self._flushed(multiply_add(*operands))
 
 
 @dataclass(frozen=True)
@@ -278,9 +285,10 @@ class Combine:
     ----------
     lanes
         Threads of a row; thread t adds every `lanes`-th exponential from t on.
-    by_total, scaled, skips_zeros, empty_lse
+    by_total, scaled, skips_zeros, empty_lse, flush
         Whether weights are exp(lse - total) instead of exp(lse - maximum) / sum; whether the argument of 2**x is one
-        fused multiply-add; whether splits without a positive weight are left out; log-sum-exp of a row without a key.
+        fused multiply-add; whether splits without a positive weight are left out; log-sum-exp of a row without a key;
+        whether subnormal weights, operands and outputs count as zero.
     """
 
     lanes: int
@@ -288,6 +296,7 @@ class Combine:
     scaled: bool
     skips_zeros: bool
     empty_lse: float
+    flush: bool
 
     def row(self, parts: Sequence[tuple[list[int], int]]) -> tuple[list[int], int]:
         """Return the float32 bits of the output and of the log-sum-exp from those of the splits."""
@@ -315,8 +324,12 @@ class Combine:
         for weight, (part, _) in zip(weights, parts, strict=True):
             positive: Any = weight
             if positive > 0 or not self.skips_zeros:
-                out = [multiply_add(decode(x, FLOAT32), weight, y) for x, y in zip(part, out, strict=True)]
+                pairs = [(self._flushed(decode(x, FLOAT32)), y) for x, y in zip(part, out, strict=True)]
+                out = [self._flushed(multiply_add(x, self._flushed(weight), y)) for x, y in pairs]
         return [bits_of(x) for x in out], bits_of(lse)
+
+    def _flushed(self, x: Exact) -> Exact:
+        return times(x, Fraction(0)) if self.flush and is_below(x, LEAST) else x
 
     def _exp(self, x: Exact, offset: Exact) -> Exact:
         log2_e = rounded(Fraction(1 / LN_2))
