@@ -19,12 +19,13 @@ from .._fpenv import with_default_fpenv
 from ..cast.casts import round_to
 from ..format.catalogue import Format, formats
 from ..kernels.tensorcore import epilogue
-from ..scaling.quantize import Quantized
+from ..scaling.quantize import Granularity, Quantized
 from .accumulator import Accumulator
 from .catalogue import accumulators
+from .engines.chain import accumulate_f32
 from .engines.engine import Packed
 from .engines.selection import ProductPlan, plan_for, solve, solve_promoted
-from .library import GemmLibrary, gemm_libraries, sum_halves
+from .library import GemmLibrary, SplitKReduction, gemm_libraries, sum_halves
 from .matmul import matmul_f32
 from .operands import (
     Factor,
@@ -42,6 +43,7 @@ from .operands import (
 )
 from .packed import PackedB
 from .problem import Float32Matrix, canonical_nan
+from .splits import split_of
 
 _FLOAT32, _ONE = formats["float32"], np.float32(1)
 
@@ -218,13 +220,22 @@ def _matrix(
     if m == 0 or n == 0:
         return np.zeros((m, n), np.float32)
     if library.stream_k:
-        total, order = np.empty((m, n), np.float32), order._replace(kept=None)  # packed for all columns, not a tile's
-        for rows, columns, parts in library.streamed_parts(m, n, k):
-            total[rows, columns] = functools.reduce(_added, _parts(a[rows], b[columns], parts, order))
+        total, tiles = np.empty((m, n), np.float32), library.streamed_parts(m, n, k)
+        if all(tile[2] == tiles[0][2] for tile in tiles):
+            tiles = [(slice(m), slice(n), tiles[0][2])]
+        else:
+            order = order._replace(kept=None)  # packed for all columns, not a tile's
+        for rows, columns, parts in tiles:
+            total[rows, columns] = _sum_of_parts(a[rows], b[columns], parts, order)
         return _finished(total, scales, addend, factor)
     parts, reduction, target = library.parts(k, order.split_k), library.split_k_reduction, order.target
     if len(parts) == 1 or (reduction == "tree" and target.same_codes(_FLOAT32)):
-        return _finished(_slices(a, b, order), scales, addend, factor)
+        return _finished(_sum_of_parts(a, b, [(0, k)], order), scales, addend, factor)
+    is_sum = reduction not in ("out", "serial")
+    if is_sum or (addend is None and factor.is_one and (scales is None or all((s == 1).all() for s in scales))):
+        joined = _joined(a, b, parts, reduction, order, from_zero=not is_sum and scales is not None)
+        if joined is not None:
+            return _finished(joined, scales, addend, factor) if is_sum else round_to(joined, target, out=joined)
     sums = _parts(a, b, parts, order)
     if reduction in ("out", "serial"):
         total = round_to(_finished(next(sums), scales, addend, factor), target)
@@ -254,6 +265,47 @@ def _check_tiles(library: GemmLibrary, a: Quantized, b: Quantized) -> None:
                 f"gemm: rows and columns of stream_k's tiles must be multiples of the {rows} rows with one scale in "
                 f"{name}, got stream_k={library.stream_k} of {library}"
             )
+
+
+def _sum_of_parts(
+    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], order: ProductOptions
+) -> Float32Matrix:  # fmt: skip
+    """Return the float32 sum of parts of K."""
+    if len(parts) > 1 or order.library.slices > 1:
+        joined = _joined(a, b, parts, "float32", order)
+        if joined is not None:
+            return joined
+    return functools.reduce(_added, _parts(a, b, parts, order))
+
+
+def _joined(
+    a: Quantized, b: Quantized, parts: Sequence[tuple[int, int]], reduction: SplitKReduction, order: ProductOptions,
+    from_zero: bool = False,
+) -> Float32Matrix | None:  # fmt: skip
+    """Return the result of all parts of K, or None if a single product cannot compute it.
+
+    It can if each part, or each of its slices, is one chain, whose scales are not inside the instruction.
+    """
+    way, library, every, k = order.way, order.library, order.promote_every, a.codes.shape[1]
+    constant = all(q.granularity.columns is None or q.granularity.columns >= k for q in (a, b))
+    are_values = way.accumulator.multiplies_values and every is None
+    if not (constant and k and way.fa.has_zero and way.fb.has_zero) or way.accumulator.scale_format is not None:
+        return None
+    split = split_of(library, tuple(parts), reduction, 1 if are_values else way.step, from_zero)
+    joins = split.joins(order.target)
+    if joins is None or (every is not None and every < split.longest):
+        return None
+    if are_values:
+        x, y = (
+            replace(q, codes=split.gather(q.codes), granularity=Granularity(q.granularity.rows, None)).dequantize()
+            for q in (a, b)
+        )
+        out = np.empty((len(x), len(y)), np.float32)
+        accumulate_f32(x, y, out, joins=joins)
+        return out
+    p = build_problem(way, a, b, every)
+    p = p._replace(a=split.gather(p.a), b=split.gather(p.b), joins=joins)
+    return canonical_nan(solve(way, p, order.kept if split.runs is None else None))
 
 
 def _parts(
@@ -306,7 +358,7 @@ def _finished(
     factor: Factor,
 ) -> Float32Matrix:  # fmt: skip
     """Return the result of the epilogue: scales at the end, the factor, and the addend, which is overwritten."""
-    if scales is None and addend is None and factor.a is None and factor.alpha == 1:
+    if scales is None and addend is None and factor.is_one:
         return total
     if scales is None:
         scales = np.ones(total.shape[0], np.float32), np.ones(total.shape[1], np.float32)

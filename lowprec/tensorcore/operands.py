@@ -110,6 +110,11 @@ class Factor(NamedTuple):
     a: NDArray[np.float32] | None = None
     b: NDArray[np.float32] | None = None
 
+    @property
+    def is_one(self) -> bool:
+        """Whether all factors are 1."""
+        return self.a is None and bool(self.alpha == 1)
+
     def of_page(self, i: int, m: int, n: int) -> Factor:
         """Return the factor of matrix `i` of a batch of matrices with m and n rows."""
         if self.a is None or self.b is None:

@@ -15,13 +15,39 @@ Matrix = NDArray[Any]
 Places = NDArray[np.intp]
 
 
+class Joins(NamedTuple):
+    """Joins of the chains of a product whose K is split, as `kernels.tensorcore.epilogue.join` executes them.
+
+    Attributes
+    ----------
+    plan : ndarray of int64, shape (chains, 3)
+        End of each chain along K, number of sums on the stack with it, operations that follow it.
+    word : ndarray of uint32, shape (11,)
+        Constants of the rounding of partial sums.
+    keeps_inf : bool
+        Whether a result is not finite if a partial sum is not.
+    """
+
+    plan: NDArray[np.int64]
+    word: NDArray[np.uint32]
+    keeps_inf: bool
+
+    def in_groups(self, group: int) -> NDArray[np.int64]:
+        """Return the plan with ends in groups of products."""
+        return np.concatenate([-(-self.plan[:, :1] // group), self.plan[:, 1:]], axis=1)
+
+
+NO_JOINS = Joins(np.empty((0, 3), np.int64), np.zeros(11, np.uint32), True)
+
+
 class GemmProblem(NamedTuple):
     """Matrix product ``D = A @ B.T`` on one accumulator.
 
     Without `scale_a` it is one chain over all of K that starts from `c`, and D has the accumulator's dtype. With
     `scale_a`, block i spans ``k[i * length : (i + 1) * length]``, chains start from +0, and D is their scaled sum in
     float32. If `promote`, each block is a separate chain: ``D = fma(scale_a * scale_b, chain, D)``; else one chain runs
-    through all blocks and is rescaled where scales change.
+    through all blocks and is rescaled where scales change. With `joins`, scales are constant along K, and the scaled
+    chains of its plan are joined.
     """
 
     a: Matrix  # [M, K], codes of `fa`
@@ -35,6 +61,7 @@ class GemmProblem(NamedTuple):
     scale_b: Float32Matrix | None = None  # [blocks, N]
     length: int = 0
     promote: bool = False
+    joins: Joins | None = None
 
     @property
     def start(self) -> Matrix:

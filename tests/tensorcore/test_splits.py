@@ -1,6 +1,9 @@
 """Splits of K against the oracle in fractions; each wrong rule changes results."""
 
+import dataclasses
+import functools
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import lowprec as lp
 from lowprec.oracle.splits import WRONG, split_sum, stream_cuts
 from lowprec.oracle.values import exact
 from lowprec.recipe.operands import as_quantized
+from lowprec.tensorcore.library import SplitKReduction
 
 WORDS = {"float32": np.uint32, "bfloat16": np.uint32, "float16": np.uint16}
 
@@ -51,6 +55,65 @@ def test_libraries_have_the_bits_of_fractions(library, k, split_k, fmt):
     for options, more in (({}, {}), ({"alpha": 0.75, "c": c}, {"alpha": exact(0.75), "c": c})):
         got = lp.gemm(a, b, accumulator="float32", library=library, split_k=split_k, out_format=fmt, **options)
         np.testing.assert_array_equal(word(got, fmt), expected(a, b, fmt, **given, **more))
+
+
+def parts_one_by_one(a, b, library, split_k, fmt, accumulator):
+    """Return the result of a split as products of its parts, which are rounded and added in NumPy."""
+
+    def chain(some):
+        x, y = (dataclasses.replace(q, codes=np.ascontiguousarray(q.codes[:, some])) for q in (a, b))
+        return lp.gemm(x, y, accumulator=accumulator, library="cublaslt_fast")
+
+    def part(start, stop):
+        ks = np.arange(start, stop)
+        slices = [ks[(ks - start) // library.slice_length % library.slices == s] for s in range(library.slices)]
+        return functools.reduce(np.add, (chain(some) for some in slices if some.size))
+
+    def halves(start, stop):
+        if stop - start <= library.split_tile:
+            return lp.round_to(part(start, stop), fmt)
+        middle = start + (stop - start) // 2
+        return lp.round_to(halves(start, middle) + halves(middle, stop), fmt)
+
+    k, reduction = a.codes.shape[1], library.split_k_reduction
+    with np.errstate(over="ignore", invalid="ignore"):
+        if reduction == "tree":
+            return halves(0, k)
+        sums = [part(*ends) for ends in library.parts(k, split_k)]
+        if reduction == "workspace":
+            return lp.round_to(functools.reduce(np.add, (lp.round_to(x, fmt) for x in sums)), fmt)
+        if reduction == "out":
+            sums = [lp.round_to(x, fmt) for x in sums]
+        total = sums[0]
+        for x in sums[1:]:
+            total = (total if reduction == "float32" else lp.round_to(total, fmt)) + x
+        return lp.round_to(total, fmt)
+
+
+REDUCTIONS = [{"split_k_reduction": reduction} for reduction in get_args(SplitKReduction)]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("fields", [*REDUCTIONS, {"slices": 3, "slice_length": 8}])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "e4m3fn"])
+@pytest.mark.parametrize(
+    ("accumulator", "codes"),
+    [("hopper_fp8", "e4m3fn"), ("hopper_bf16", "bfloat16"), ("hopper_f16_f16", "float16"), ("float32", "bfloat16"),
+     ("cdna1_bf16", "bfloat16"), ("hopper_fp8_mma", "e4m3fn")],
+)  # fmt: skip
+@pytest.mark.parametrize("k", [97, 320])
+def test_one_product_has_the_bits_of_its_parts_one_by_one(accumulator, codes, fmt, fields, k):
+    rng = np.random.default_rng(3)
+    x, y = (rng.standard_normal((rows, k)) * 2.0 ** rng.integers(-4, 5, (rows, k)) for rows in (70, 9))
+    x[:3] *= 2.0**20  # partial sums beyond float16 and FP8
+    x[3, 7], x[4, 80], y[1, 50] = np.nan, np.inf, 0
+    a, b = (as_quantized(lp.round_to(z.astype(np.float32), codes), lp.formats[codes]) for z in (x, y))
+    library = lp.GemmLibrary("mine", "end", None, split_tile=24, **fields)
+    got = lp.gemm(a, b, accumulator=accumulator, library=library, split_k=3, out_format=fmt)
+    want = parts_one_by_one(a, b, library, 3, fmt, accumulator)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want) & ~np.isnan(want))
+    assert np.isfinite(want).any()
 
 
 @pytest.mark.sampled(1)

@@ -11,7 +11,7 @@ import numpy as np
 from lowprec._jit import bits32, bits64, float32_from_bits, float64_from_bits, fma32, kernel, set_rounding, variant
 
 from ..vectors import aligned_f32
-from .epilogue import canonical
+from .epilogue import canonical, join
 
 U, L = np.uint32, np.uint64
 TO_NEAREST, TOWARD_ZERO = np.int32(1), np.int32(0)
@@ -43,11 +43,15 @@ class Chains(NamedTuple):
     #    multiplied by float32(s_before / s_now) and truncated to `keep` bits; s multiplies the end result.
     # 1: Each block's chain starts from +0, and ``total = fma(s, chain, total)`` in float32, s = scale_a * scale_b.
     # 2: As 1, and each of these sums is rounded to float16.
+    # 3: The chains of `plan`, each from +0 and times s, are joined by `epilogue.join`.
     promote: int
     onto: int  # 1: promoted chains are added to the contents of the result; 0: to +0
     use_c: int  # 1: the first chain starts from C; 0: from +0
     first: int  # column of the result for B's first column
     columns: int  # number of columns in B
+    # For each chain: its end in groups, the number of sums on the stack with it, and the operations that follow it.
+    plan: Any
+    word: Any  # constants of the operations' rounding
 
 
 class Place(NamedTuple):
@@ -64,7 +68,8 @@ class Place(NamedTuple):
 
 # Placeholders that `make_gemm` replaces: columns in a panel, rows in a batch, the allocator of the running sums, the
 # sweep, whether it requires the thread's rounding mode toward zero, and the ends of a block for such panels.
-panel, batch, sums_of, sweep, toward_zero, begin, finish = 64, 256, None, None, False, None, None
+panel, batch, sums_of, sweep, toward_zero, begin, finish, push = 64, 256, None, None, False, None, None, None
+JOINED = 64  # rows in a batch if partial sums are joined
 
 
 def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
@@ -74,24 +79,30 @@ def _gemm(a, b, sums, chains, scale_a, scale_b, c, out):
     least N], `c` and `out` [M, N]. Outputs are undefined if they are not finite, or if operands or C exceed the limits
     of the sweep.
     """
-    m, blocks = out.shape[0], scale_a.shape[0]
-    room = (min(batch, m) + 3) // 4 * 4 * panel
+    joined = chains.promote == 3
+    m, blocks, levels, most = out.shape[0], scale_a.shape[0], 1, batch
+    if joined:
+        blocks, levels, most = chains.plan.shape[0], chains.plan[:, 1].max(), JOINED
+    room = (min(most, m) + 3) // 4 * 4 * panel
     state = sums_of(room)  # results of the chains so far, truncated; zeros for padding rows and columns
-    total = aligned_f32(room)  # sum of promoted chains
-    for r0 in range(0, m, batch):
-        r1 = min(r0 + batch, m)
+    total = aligned_f32(room * levels)  # sum of promoted chains, or a stack of such sums
+    for r0 in range(0, m, most):
+        r1 = min(r0 + most, m)
         for j0 in range(0, chains.columns, panel):
-            width = min(panel, chains.columns - j0)
+            width, g1 = min(panel, chains.columns - j0), 0
             for index in range(blocks):
-                g0 = index * chains.block
-                place = Place(r0, r1, j0, panel, width, g0, min(g0 + chains.block, chains.groups))
+                g0 = g1
+                g1 = chains.plan[index, 0] if joined else min(g0 + chains.block, chains.groups)
+                place = Place(r0, r1, j0, panel, width, g0, g1)
                 begin(state, index, place, sums.keep, chains, (scale_a, scale_b), c)
                 if toward_zero:
                     set_rounding(TOWARD_ZERO)
                 sweep(a, b, state, place, sums, chains.groups)
                 if toward_zero:
                     set_rounding(TO_NEAREST)
-                if chains.promote or index == blocks - 1:
+                if joined:
+                    push(state, index, place, chains, (scale_a, scale_b), total, out)
+                elif chains.promote or index == blocks - 1:
                     finish(state, index, place, chains, (scale_a, scale_b), total, out)
 
 
@@ -151,6 +162,25 @@ def _finish(state, index, place, chains, scales, total, out):
                 into[j] = canonical(row[j])
 
 
+def _push(state, index, place, chains, scales, total, out):
+    """Put the scaled sums of a chain on the stack and join it; at the last chain, store the result."""
+    scale_a, scale_b = scales
+    left, rows, padded = chains.first + place.column, place.end - place.row, (place.width + 15) // 16 * 16
+    s_b = np.zeros(panel, np.float32)
+    s_b[: place.width] = scale_b[0, left : left + place.width]
+    size, top = rows * panel, chains.plan[index, 1]
+    for i in range(rows):
+        s_a, at, above = scale_a[0, place.row + i], i * panel, (top - 1) * size + i * panel
+        for j in range(padded):
+            total[above + j] = fma32(np.float32(s_a * s_b[j]), np.float32(state[at + j]), np.float32(0))
+    join(total, size, top, chains.plan[index, 2], chains.word)
+    if index == chains.plan.shape[0] - 1:
+        for i in range(rows):
+            row, into = total[i * panel : (i + 1) * panel], out[place.row + i, left : left + place.width]
+            for j in range(place.width):
+                into[j] = canonical(row[j])
+
+
 @kernel
 def _to_float16(x):
     """Round float32 to float16's values, to nearest even; NaN beyond its range."""
@@ -181,6 +211,6 @@ def make_gemm(
     inline : bool
         Whether the loop is inlined into one other kernel.
     """
-    begin, finish = (variant(part, f"{name}{part.__name__}", panel=panel) for part in (_begin, _finish))
+    begin, finish, push = (variant(part, f"{name}{part.__name__}", panel=panel) for part in (_begin, _finish, _push))
     names = {"sweep": sweep, "panel": panel, "batch": batch, "sums_of": sums_of, "toward_zero": toward_zero}
-    return variant(_gemm, name, begin=begin, finish=finish, inline=inline, **names)
+    return variant(_gemm, name, begin=begin, finish=finish, push=push, inline=inline, **names)

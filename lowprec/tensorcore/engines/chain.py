@@ -14,7 +14,7 @@ from ...kernels.tensorcore.chain import gemm as kernels
 from ...kernels.tensorcore.chain.tile import COLUMNS
 from ...kernels.tensorcore.reference.exact import sequential64
 from ..accumulator import FLOAT32
-from ..problem import Float32Matrix, GemmProblem, Matrix
+from ..problem import Float32Matrix, GemmProblem, Joins, Matrix
 from .engine import Engine, PartialResult, find_nonfinite, products_fit_float32
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
@@ -22,13 +22,14 @@ _ROWS_AT_ONCE = 512
 
 
 def accumulate_f32(
-    x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None
-) -> None:
+    x: Float32Matrix, y: Float32Matrix, out: Float32Matrix, constants: tuple[np.uint32, ...] | None = None,
+    joins: Joins | None = None,
+) -> None:  # fmt: skip
     """Add ``X @ Y.T`` to `out` [M, N] in the fixed order of `kernels.tensorcore.chain.gemm`.
 
     x [M, K] and y [N, K] are contiguous or transposed views of contiguous matrices. With `constants` from
     `cast_constants.round_constants`, the sums start from 0 and are rounded to that format; the contents of `out` are
-    then ignored.
+    then ignored. With `joins`, the sums of its chains are joined, and `out` is overwritten.
     """
     (m, k), n = x.shape, y.shape[0]
     if 0 in (m, n) or (k == 0 and constants is None):
@@ -45,7 +46,9 @@ def accumulate_f32(
             kernels.pack_quads(x[first:stop], quads)
         else:
             kernels.pack_quads_transposed(x.T, first, stop, quads)
-        if constants is None:
+        if joins is not None:
+            kernels.gemm_packed_joined(quads, panels, k, joins.plan, joins.word, out[first:stop], 0, stop - first)
+        elif constants is None:
             kernels.gemm_packed(quads, panels, k, out[first:stop], 0, stop - first)
         else:
             kernels.gemm_packed_rounded(quads, panels, k, constants, out[first:stop], 0, stop - first)

@@ -19,7 +19,7 @@ from ...kernels.tensorcore.float32_lanes import pack, product
 from ...kernels.tensorcore.float32_lanes.pack import Signed
 from ...kernels.tensorcore.reference import aligned
 from ..accumulator import FLOAT16, FP22, AlignedSum
-from ..problem import Float32Matrix, GemmProblem, Matrix, Places
+from ..problem import NO_JOINS, Float32Matrix, GemmProblem, Matrix, Places
 from .engine import NO_PLACES, Engine, PartialResult, Trial
 
 _WORK = 1 << 25  # multiply-adds that justify a thread: some hundred microseconds, several times the cost of waking it
@@ -107,7 +107,9 @@ class Float32Lanes(Engine):
             scale_a, scale_b, block = np.ones((1, m), np.float32), np.ones((1, n), np.float32), groups
         out = np.empty((m, n), np.float32)
         addend, use_c = (out, 0) if c is None else (c, 1)  # a single dtype, because each dtype compiles a kernel
-        promote, (kernel, numbers, counts) = int(p.promote), self._kernel
+        promote, (kernel, numbers, counts) = 3 if p.joins else int(p.promote), self._kernel
+        plan = p.joins.in_groups(group) if p.joins else NO_JOINS.plan
+        word = (p.joins or NO_JOINS).word
         largest: list[tuple[int, int]] = []
 
         def some_rows(first: int, stop: int) -> None:
@@ -117,7 +119,7 @@ class Float32Lanes(Engine):
             largest.append(kernel(
                 a[first:stop], b, lay_out, *numbers, block, promote, use_c, scratch("a_values", room, np.float32),
                 scratch("a_exponents", room, np.uint32), scratch("a_signs", quads if counts else 0, np.uint32), *panels,
-                scale, scale_b, addend[first:stop], out[first:stop],
+                scale, scale_b, plan, word, addend[first:stop], out[first:stop],
             ))  # fmt: skip
 
         parallel_over_rows(some_rows, m, n * k, _WORK, at_once)

@@ -23,7 +23,7 @@ from ...kernels.tensorcore.float64_lanes import pack, tile
 from ...kernels.tensorcore.float64_lanes.sums import COLUMNS, MAX_FRACTION_BITS, ROWS
 from ...kernels.tensorcore.loop import Chains, Operand, Sums
 from ..accumulator import FLOAT16, FLOAT32, AlignedSum
-from ..problem import Float32Matrix, GemmProblem, Matrix
+from ..problem import NO_JOINS, Float32Matrix, GemmProblem, Matrix
 from .engine import Engine, PartialResult, Trial, find_nonfinite
 
 NO_ZERO_EXPONENT = -600  # below that of every product of two operands and two scales with 8 exponent bits
@@ -137,8 +137,10 @@ class Panels(Engine):
         lowest = NO_ZERO_EXPONENT if a.zero_exponent is None else a.zero_exponent
         numbers = Sums(a.group_size, a.fraction_bits, a.output_bits, lowest)
         halves = a.output_format == FLOAT16
-        promote = int(p.promote) + int(bool(onto) and halves)
-        chains = Chains(groups, block, promote, onto, int(p.c is not None), first, panel.columns)
+        promote = 3 if p.joins else int(p.promote) + int(bool(onto) and halves)
+        plan = p.joins.in_groups(a.group_size) if p.joins else NO_JOINS.plan
+        word = (p.joins or NO_JOINS).word
+        chains = Chains(groups, block, promote, onto, int(p.c is not None), first, panel.columns, plan, word)
         addend, usual = out if p.c is None else p.c, p.promote or scale_a.shape[0] == 1
 
         def some_rows(start: int, stop: int) -> None:

@@ -17,7 +17,7 @@ from ...kernels.tensorcore import epilogue
 from ...kernels.tensorcore.reference import aligned
 from ...kernels.tensorcore.reference.aligned import Parts, Result, Rule
 from ..accumulator import ALIGNMENTS, FLOAT16, Accumulator, AlignedSum
-from ..problem import Float32Matrix, GemmProblem, Matrix, canonical_nan
+from ..problem import Float32Matrix, GemmProblem, Joins, Matrix, canonical_nan
 
 _WORK = 1 << 17  # multiply-adds that justify a thread
 Chain = Callable[[GemmProblem], Matrix]
@@ -33,6 +33,8 @@ def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Fl
     assert p.scale_a is not None
     assert p.scale_b is not None
     result = np.zeros(p.shape[:2], np.float32)
+    if p.joins is not None:
+        return _solve_joined(accumulator, p, p.joins, chain)
     state: Matrix = np.zeros(result.shape, accumulator.dtype)
     for i, (sa, sb) in enumerate(zip(p.scale_a, p.scale_b, strict=True)):
         if p.promote:
@@ -43,6 +45,25 @@ def solve_by_block(accumulator: Accumulator, p: GemmProblem, chain: Chain) -> Fl
         if p.promote or i == len(p.scale_a) - 1:
             epilogue.promote(state.astype(np.float32, copy=False), sa, sb, result)
     return canonical_nan(result)
+
+
+def _solve_joined(accumulator: Accumulator, p: GemmProblem, joins: Joins, chain: Chain) -> Float32Matrix:
+    """Return the sum of a problem whose K is split."""
+    assert p.scale_a is not None
+    assert p.scale_b is not None
+    m, n, _ = p.shape
+    stack: Float32Matrix = np.empty((joins.plan[:, 1].max(), m, n), np.float32)
+    first = 0
+    for end, top, operations in joins.plan.tolist():
+        last = stack[top - 1]
+        last[...] = 0
+        part = chain(p.chain(first, end, np.zeros((m, n), accumulator.dtype)))
+        epilogue.promote(part.astype(np.float32, copy=False), p.scale_a[0], p.scale_b[0], last)
+        epilogue.canonical_nan(last)
+        epilogue.join(stack.reshape(-1), m * n, top, operations, joins.word)
+        first = end
+    result: Float32Matrix = stack[0]
+    return result
 
 
 def solve_promoted(accumulator: Accumulator, p: GemmProblem, every: int, chain: Chain) -> Matrix:

@@ -11,11 +11,12 @@ from lowprec._jit import bits32, cpu_features, float32_from_bits, fma32, kernel
 
 from ...cast.nearest import round_bits
 from ...vectors import aligned_f32
-from ..epilogue import canonical
+from ..epilogue import canonical, join
 from .tile import COLUMNS, make_f32_tile
 
 DEPTH = 128  # k per pass: that slice of 64 columns stays in the L1 cache while rows sweep over it
 BATCH = 128  # rows per sweep, with their sums in memory
+JOINED = 32  # these rows if K is split: partial sums of several parts stay in the caches
 
 # 32 vector registers hold 4 rows x 64 columns; with fewer or narrower registers, 16 columns at a time.
 tile = make_f32_tile(16, 4) if "avx512f" in cpu_features() else make_f32_tile(8, 2)
@@ -122,11 +123,11 @@ def transpose(x, out):
 
 
 @kernel
-def _chains(quads, panels, k, r0, r1, j0, width, state):
-    """Add rows r0 to r1 of the panel at column j0 to the sums in `state`, [r1 - r0][64]."""
-    whole = k // 4 * 4
+def _chains(quads, panels, k, first, stop, r0, r1, j0, width, state):
+    """Add products `first` to `stop` of rows r0 to r1 and the panel at column j0 to `state`, [r1 - r0][64]."""
+    whole = first + (stop - first) // 4 * 4
     a_at, b_at, state_at = quads.ctypes.data, panels.ctypes.data, state.ctypes.data
-    for p0 in range(0, whole, DEPTH):
+    for p0 in range(first, whole, DEPTH):
         steps = min(DEPTH, whole - p0)
         for i0 in range(r0, r1, 4):
             tile(
@@ -136,7 +137,7 @@ def _chains(quads, panels, k, r0, r1, j0, width, state):
                 steps,
             )
     # Not by padding: a step with zeros would turn -0 into +0.
-    for p in range(whole, k):
+    for p in range(whole, stop):
         line = panels[j0 * k + p * COLUMNS : j0 * k + (p + 1) * COLUMNS]
         for i in range(r0, r1):
             x = quads[i // 4 * 4 * k + p * 4 + i % 4]
@@ -159,7 +160,7 @@ def gemm_packed(quads, panels, k, out, start, stop):
                 row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
                 for j in range(width):
                     sums[j] = row[j]
-            _chains(quads, panels, k, r0, r1, j0, width, state)
+            _chains(quads, panels, k, 0, k, r0, r1, j0, width, state)
             for i in range(r0, r1):
                 row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
                 for j in range(width):
@@ -179,8 +180,35 @@ def gemm_packed_rounded(quads, panels, k, constants, out, start, stop):
         for j0 in range(0, n, COLUMNS):
             width = min(COLUMNS, n - j0)
             state[:] = np.float32(0)
-            _chains(quads, panels, k, r0, r1, j0, width, state)
+            _chains(quads, panels, k, 0, k, r0, r1, j0, width, state)
             for i in range(r0, r1):
                 row, sums = out[i, j0 : j0 + width], state[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
                 for j in range(width):
                     row[j] = float32_from_bits(round_bits(bits32(canonical(sums[j])), constants))
+
+
+@kernel
+def gemm_packed_joined(quads, panels, k, plan, word, out, start, stop):
+    """Write rows `start` (a multiple of 4) to `stop` of the product whose chains are joined by `epilogue.join`.
+
+    Row i of `plan` has the end of chain i, the number of sums on the stack with it, and the operations that follow.
+    `out` [M, N] need not be initialized.
+    """
+    n, size = out.shape[1], JOINED * COLUMNS
+    stack = aligned_f32(plan[:, 1].max() * size)
+    for j0 in range(0, n, COLUMNS):
+        width = min(COLUMNS, n - j0)
+        for r0 in range(start, stop, JOINED):
+            r1, first = min(r0 + JOINED, stop), 0
+            used = (r1 - r0 + 3) // 4 * 4 * COLUMNS
+            for i in range(plan.shape[0]):
+                end, top = plan[i, 0], plan[i, 1]
+                state = stack[(top - 1) * used : top * used]
+                state[:] = np.float32(0)
+                _chains(quads, panels, k, first, end, r0, r1, j0, width, state)
+                join(stack, used, top, plan[i, 2], word)
+                first = end
+            for i in range(r0, r1):
+                row, sums = out[i, j0 : j0 + width], stack[(i - r0) * COLUMNS : (i - r0) * COLUMNS + width]
+                for j in range(width):
+                    row[j] = canonical(sums[j])
